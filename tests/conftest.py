@@ -1,0 +1,51 @@
+"""Shared fixtures: a tiny vocabulary, two logical CPU devices, one two-replica strategy."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import pytest
+import tensorflow as tf
+
+# Two CPU devices stand for two GPUs in every distribution test. It must happen before the first op.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+WORDS = (
+    "the a of to and in on is was it that he she they we you i not with for as at by be this have"
+    " red blue green pen fox dog cat book house river tree quick brown lazy jumps over under"
+    " one two three four five big small old new man woman city king queen sun moon night day"
+).split()
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def pytest_collection_modifyitems(items):
+    if keras.backend.backend() == "tensorflow":
+        return
+    skip = pytest.mark.skip(reason="needs the TensorFlow backend")
+    for item in items:
+        if "tensorflow" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def tiny_vocabulary() -> list[str]:
+    """About 150 entries: specials first as in BERT, punctuation, letters and ##letters, words."""
+    return [
+        *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+        *".,!?'-",
+        *LETTERS,
+        *("##" + c for c in LETTERS),
+        *("##s", "##ed", "##ing", "##less")[1:],
+        *(w for w in WORDS if len(w) > 1),
+    ]
+
+
+@pytest.fixture(scope="session")
+def mirrored() -> tf.distribute.Strategy:
+    """Two replicas on two logical CPUs; one per process (see Keras' collective keys)."""
+    return tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
