@@ -38,7 +38,7 @@ def tiny_vocabulary() -> list[str]:
         *".,!?'-",
         *LETTERS,
         *("##" + c for c in LETTERS),
-        *("##s", "##ed", "##ing", "##less")[1:],
+        *("##ed", "##ing", "##less"),
         *(w for w in WORDS if len(w) > 1),
     ]
 

@@ -15,7 +15,7 @@ RANKS = {
     "tasks": 3,
     **dict.fromkeys(("distillation", "visualization", "__init__"), 4),
 }
-# What `import kbert` and its rooms must not pull in: these load inside the function that needs them.
+# `import kbert` and its rooms must not pull these in: they load inside the function that needs them.
 HEAVY = {
     "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "safetensors", "torch", "jax",
     "transformers", "matplotlib", "pandas", "tqdm", "scipy",
@@ -34,7 +34,7 @@ def room(parts: tuple[str, ...]) -> str:
 
 
 def imported(tree: ast.AST) -> list[tuple[str, ...]]:
-    """Every absolute import in the tree, as module parts. `from kbert import x` counts as kbert.x."""
+    """Every import in the tree, as module parts. `from kbert import x` counts as kbert.x."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
