@@ -15,7 +15,7 @@ RANKS = {
     "tasks": 3,
     **dict.fromkeys(("distillation", "visualization", "__init__"), 4),
 }
-# `import kbert` and its rooms must not pull these in: they load inside the function that needs them.
+# `import kbert` and its rooms must not pull these in: they load inside functions.
 HEAVY = {
     "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "safetensors", "torch", "jax",
     "transformers", "matplotlib", "pandas", "tqdm", "scipy",
