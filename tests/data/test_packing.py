@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbert.data.packing import pack
+
+CLS, SEP, PAD = 2, 3, 0
+SPECIALS = {"cls_id": CLS, "sep_id": SEP, "pad_id": PAD}
+
+
+def ragged(rows):
+    return tf.RaggedTensor.from_row_lengths(
+        tf.constant([i for row in rows for i in row], tf.int32), [len(row) for row in rows]
+    )
+
+
+def truncate_pair(a, b, budget):
+    """run_classifier.py's loop, token by token."""
+    a, b = list(a), list(b)
+    while len(a) + len(b) > budget:
+        (a if len(a) > len(b) else b).pop()
+    return a, b
+
+
+def expected(a, b, max_length):
+    if b is None:
+        row = [CLS, *a[: max_length - 2], SEP]
+        return row, [0] * len(row)
+    a, b = truncate_pair(a, b, max_length - 3)
+    return [CLS, *a, SEP, *b, SEP], [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+
+def check(batch, rows, multiple, max_length):
+    longest = max([len(r) for r, _ in rows], default=2)
+    width = min(-(-longest // multiple) * multiple, max_length)
+    for name in ("token_ids", "segment_ids", "padding_mask"):
+        assert batch[name].dtype == tf.int32
+    for i, (tokens, segments) in enumerate(rows):
+        fill = [0] * (width - len(tokens))
+        assert batch["token_ids"][i].numpy().tolist() == tokens + fill
+        assert batch["segment_ids"][i].numpy().tolist() == segments + fill
+        assert batch["padding_mask"][i].numpy().tolist() == [1] * len(tokens) + fill
+
+
+ids = st.lists(st.integers(5, 99), max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(ids, ids), max_size=4), st.booleans(), st.integers(3, 20))
+def test_equals_the_loop(pairs, two, max_length):
+    first = ragged([a for a, _ in pairs])
+    second = ragged([b for _, b in pairs]) if two else None
+    batch = pack(first, second, **SPECIALS, max_length=max_length, multiple=4)
+    rows = [expected(a, b if two else None, max_length) for a, b in pairs]
+    if rows:
+        check(batch, rows, 4, max_length)
+    else:
+        assert batch["token_ids"].shape == (0, min(4, max_length))
+
+
+def test_lecture_segments():
+    # "I have a pen" / "The pen is red": six zeros, five ones.
+    batch = pack(ragged([[5, 6, 7, 8]]), ragged([[9, 8, 10, 11]]), **SPECIALS, max_length=512)
+    assert batch["token_ids"].shape == (1, 16)
+    assert batch["segment_ids"][0].numpy().tolist()[:11] == [0] * 6 + [1] * 5
+    assert batch["padding_mask"].numpy().sum() == 11
+
+
+def test_width_is_rounded_but_never_exceeds_the_limit():
+    rows = ragged([[9] * 40])
+    assert pack(rows, **SPECIALS, max_length=512)["token_ids"].shape == (1, 48)
+    assert pack(rows, **SPECIALS, max_length=45)["token_ids"].shape == (1, 45)
+    assert pack(rows, **SPECIALS, max_length=20)["token_ids"][0, -1] == SEP
+
+
+def test_same_in_tf_data():
+    rows = [([5, 6], [7]), ([], []), ([8] * 30, [9] * 3)]
+    first, second = ragged([a for a, _ in rows]), ragged([b for _, b in rows])
+    eager = pack(first, second, **SPECIALS, max_length=24)
+    dataset = tf.data.Dataset.from_tensors((first, second))
+    graph = next(iter(dataset.map(lambda a, b: pack(a, b, **SPECIALS, max_length=24))))
+    for name in eager:
+        np.testing.assert_array_equal(eager[name], graph[name])
+
+
+def test_only_core_operations():
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)] * 2)
+    def packed(a, b):
+        return pack(a, b, **SPECIALS, max_length=24)
+
+    graph = packed.get_concrete_function().graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    assert not [n.op for n in nodes if ">" in n.op]
+
+
+def test_no_room_for_the_special_tokens():
+    with pytest.raises(ValueError, match=r"at least 3 .*Received: max_length=2"):
+        pack(ragged([[1]]), ragged([[1]]), **SPECIALS, max_length=2)
