@@ -1,0 +1,113 @@
+import os
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbert.serving import Signature, export_saved_model
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture
+def layer():
+    layer = keras.layers.Dense(3)
+    layer.build((None, 4))
+    return layer
+
+
+def signature(layer):
+    return Signature(lambda x: {"y": layer(x)}, [tf.TensorSpec([None, 4], tf.float32, "x")])
+
+
+def run_in_session(path, name, **inputs):
+    """Loads and runs one signature as TensorFlow Serving does."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], path)
+        entry = meta.signature_def[name]
+        feed = {entry.inputs[key].name: value for key, value in inputs.items()}
+        return session.run({k: v.name for k, v in entry.outputs.items()}, feed)
+
+
+def test_session_loader_gives_the_same_numbers(tmp_path, layer):
+    path = export_saved_model(tmp_path, {"dense": signature(layer)})
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
+    for name in ("dense", "serving_default"):
+        np.testing.assert_allclose(run_in_session(path, name, x=x)["y"], layer(x), atol=1e-6)
+
+
+def test_every_weight_is_stored_once(tmp_path, layer):
+    pair = Signature(lambda x: {"y": layer(x) * 2}, [tf.TensorSpec([None, 4], tf.float32, "x")])
+    path = export_saved_model(tmp_path, {"dense": signature(layer), "double": pair})
+    stored = [
+        shape
+        for name, shape in tf.train.list_variables(f"{path}/variables/variables")
+        if name != "_CHECKPOINTABLE_OBJECT_GRAPH"
+    ]
+    assert sorted(stored) == [[3], [4, 3]]
+
+
+def test_versions_count_up_and_other_names_are_left_alone(tmp_path, layer):
+    for other in ("7", "notes", ".hidden"):
+        (tmp_path / other).mkdir()
+    assert export_saved_model(tmp_path, {"dense": signature(layer)}) == str(tmp_path / "8")
+    assert export_saved_model(tmp_path, {"dense": signature(layer)}) == str(tmp_path / "9")
+    assert sorted(os.listdir(tmp_path)) == [".hidden", "7", "8", "9", "notes"]
+
+
+def test_two_writers_get_two_versions(tmp_path, layer, monkeypatch):
+    meet = threading.Barrier(2, timeout=60)
+    rename = os.rename
+
+    def together(source, target):
+        if source.endswith(".partial") and target.endswith(os.sep + "1"):
+            meet.wait()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", together)
+    paths = []
+    writers = [
+        threading.Thread(
+            target=lambda: paths.append(export_saved_model(tmp_path, {"dense": signature(layer)}))
+        )
+        for _ in range(2)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(paths) == [str(tmp_path / "1"), str(tmp_path / "2")]
+    assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+
+
+def test_a_failed_export_leaves_nothing(tmp_path, layer, monkeypatch):
+    def disk_full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        export_saved_model(tmp_path, {"dense": signature(layer)})
+    assert os.listdir(tmp_path) == []
+
+
+def test_lookup_tables_travel_with_their_module(tmp_path):
+    class Lookup(tf.Module):
+        def __init__(self):
+            super().__init__()
+            keys = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2])
+            self.table = tf.lookup.StaticHashTable(keys, -1)
+
+    lookup = Lookup()
+    entry = Signature(
+        lambda word: {"id": lookup.table.lookup(word)}, [tf.TensorSpec([None], tf.string, "word")]
+    )
+    path = export_saved_model(tmp_path, {"lookup": entry}, resources=[lookup])
+    assert run_in_session(path, "lookup", word=["b", "?"])["id"].tolist() == [2, -1]
+
+
+def test_another_backend_says_what_to_do(tmp_path, layer, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(RuntimeError, match=r"save_to_preset.*Received: KERAS_BACKEND=jax"):
+        export_saved_model(tmp_path, {"dense": signature(layer)})
