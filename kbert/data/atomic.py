@@ -1,0 +1,69 @@
+"""Files that appear whole or not at all: written under a temporary name, then renamed."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+_MARK = ".writing-"
+
+
+def temporary_name(path: str) -> str:
+    """A name beside `path` that no other process uses."""
+    return f"{path}{_MARK}{os.getpid()}"
+
+
+def write(path: str, *parts: bytes) -> None:
+    """Writes the parts, one after the other, to `path`.
+
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "greeting")
+    >>> write(path, b"good ", b"day")
+    >>> open(path).read(), os.listdir(os.path.dirname(path))
+    ('good day', ['greeting'])
+    """
+    temporary = temporary_name(path)
+    try:
+        with naming(path), open(temporary, "wb") as file:
+            for part in parts:
+                file.write(part)
+        publish(temporary, path)
+    finally:
+        remove(temporary)
+
+
+def publish(temporary: str, path: str) -> None:
+    """Gives a finished temporary file its name, once its bytes are on the disk."""
+    with naming(path):
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+
+def remove(path: str) -> None:
+    """Removes a file that may not be there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
+
+
+def remove_leftovers(folder: str) -> None:
+    """Removes what processes that were killed in the middle of a write have left."""
+    for name in os.listdir(folder):
+        if _MARK in name:
+            remove(os.path.join(folder, name))
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Turns any failure to write, TensorFlow's own included, into an OSError that names the file.
+
+    The rule of the house: a full or read-only disk ends the program with the file's name and the
+    system's reason, and what was finished before stays usable.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(f"Cannot write {path}: {error.message}") from error
+    except OSError as error:
+        raise OSError(error.errno, f"Cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,180 @@
+"""The record schema of a prepared corpus: one place, used by the writer and by the reader.
+
+A shard is an uncompressed TFRecord file. Each record is a *block*: whole documents, about 64k
+tokens together, as a `tf.train.Example` of three byte features that hold raw little-endian arrays:
+
+    tokens     (tokens,)     uint16, or int32 when an id needs more than 16 bits
+    sentences  (sentences,)  int32: tokens of each sentence, all above 0
+    documents  (documents,)  int32: sentences of each document, all above 0
+
+Beside each shard lies `*.index.npy`, int64 (blocks, 4): the byte offset of the record, and how many
+tokens, sentences and documents the block holds. A reader can so plan an epoch, and open any block,
+without touching the others. No pairs and no masks are stored: they are drawn anew while training.
+"""
+
+import io
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.data import atomic
+
+BLOCK_TOKENS = 65_536
+FEATURES = {
+    name: tf.io.FixedLenFeature([], tf.string) for name in ("tokens", "sentences", "documents")
+}
+INDEX_COLUMNS = ("offset", "tokens", "sentences", "documents")
+# A TFRecord wraps its payload in an 8-byte length and two 4-byte checksums.
+RECORD_OVERHEAD = 16
+
+
+def token_dtype(vocabulary_size: int) -> str:
+    """The smallest type that holds every id and that `tf.io.decode_raw` can read.
+
+    >>> token_dtype(30_522), token_dtype(119_547)
+    ('uint16', 'int32')
+    """
+    return "uint16" if vocabulary_size <= 2**16 else "int32"
+
+
+def encode_block(tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray) -> bytes:
+    """Serialises one block; equal arrays give equal bytes."""
+    arrays = {
+        "tokens": tokens.astype(tokens.dtype.newbyteorder("<"), copy=False),
+        "sentences": sentences.astype("<i4", copy=False),
+        "documents": documents.astype("<i4", copy=False),
+    }
+    example = tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[array.tobytes()]))
+                for name, array in arrays.items()
+            }
+        )
+    )
+    # Without `deterministic` the order of a map's entries may differ from process to process.
+    return example.SerializeToString(deterministic=True)
+
+
+def parse_blocks(serialized: tf.Tensor, dtype: str = "uint16") -> dict[str, tf.Tensor]:
+    """Reads blocks back, joined in the order given; runs in a graph and eagerly.
+
+    Args:
+        serialized: (blocks,) string, records of one or more shards.
+        dtype: the manifest's `token_dtype`.
+
+    Returns:
+        `tokens` (tokens,) of `dtype`, `sentences` (sentences,) int32 and `documents` (documents,)
+        int32, as in the description of this file.
+
+    Example:
+        >>> block = encode_block(np.array([7, 8, 9], "uint16"), np.array([2, 1]), np.array([2]))
+        >>> {name: array.numpy().tolist() for name, array in parse_blocks([block, block]).items()}
+        {'tokens': [7, 8, 9, 7, 8, 9], 'sentences': [2, 1, 2, 1], 'documents': [2, 2]}
+    """
+    raw = tf.io.parse_example(serialized, FEATURES)
+    types = {"tokens": tf.as_dtype(dtype), "sentences": tf.int32, "documents": tf.int32}
+    # Joining the strings before decoding costs one copy; decoding each would pad to the longest.
+    return {
+        name: tf.io.decode_raw(tf.strings.reduce_join(raw[name]), types[name]) for name in FEATURES
+    }
+
+
+class BlockWriter:
+    """Writes documents into one shard and its index; both appear whole or not at all.
+
+    Used as a context manager: on a clean exit the two files are renamed into place, on an
+    exception they are removed.
+
+    Args:
+        path: the shard to write; the index goes to `index_path(path)`.
+        dtype: type of the stored token ids, see `token_dtype`.
+        block_tokens: a block is closed by the document that reaches this many tokens.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "train-00000-of-00001.tfrecord")
+        >>> with BlockWriter(path, "uint16", block_tokens=4) as writer:
+        ...     writer.add(np.array([5, 6, 7]), np.array([2, 1]))
+        ...     writer.add(np.array([8, 9]), np.array([2]))
+        ...     writer.add(np.array([4]), np.array([1]))
+        >>> np.load(index_path(path)).tolist()
+        [[0, 5, 3, 2], [102, 1, 1, 1]]
+    """
+
+    def __init__(self, path: str, dtype: str, block_tokens: int = BLOCK_TOKENS):
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.block_tokens = block_tokens
+        self.index: list[tuple[int, int, int, int]] = []
+        self.bytes = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._tokens: list[np.ndarray] = []
+        self._sentences: list[np.ndarray] = []
+        self._pending = 0
+
+    def add(self, tokens: np.ndarray, sentences: np.ndarray) -> None:
+        """Adds a document: its ids (tokens,) and the length of each sentence (sentences,)."""
+        if len(tokens) == 0 or np.sum(sentences) != len(tokens) or np.min(sentences) < 1:
+            raise ValueError(
+                "A document needs at least one token, and sentences of at least one token that "
+                f"together have as many as the document. Received: {len(tokens)} tokens, "
+                f"sentences {np.asarray(sentences)[:20].tolist()}"
+            )
+        self._tokens.append(tokens)
+        self._sentences.append(sentences)
+        self._pending += len(tokens)
+        if self._pending >= self.block_tokens:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._tokens:
+            return
+        tokens = np.concatenate(self._tokens).astype(self.dtype)
+        sentences = np.concatenate(self._sentences)
+        documents = np.array([len(lengths) for lengths in self._sentences])
+        record = encode_block(tokens, sentences, documents)
+        with atomic.naming(self.path):
+            self._writer.write(record)
+        self.index.append((self.bytes, len(tokens), len(sentences), len(documents)))
+        self.bytes += len(record) + RECORD_OVERHEAD
+        self._clear()
+
+    def totals(self) -> dict[str, int]:
+        """Blocks, tokens, sentences and documents written so far."""
+        sums = np.array(self.index, np.int64).reshape(-1, 4).sum(axis=0)
+        return {"blocks": len(self.index), **dict(zip(INDEX_COLUMNS[1:], sums[1:].tolist()))}
+
+    def __enter__(self) -> "BlockWriter":
+        self._temporary = atomic.temporary_name(self.path)
+        with atomic.naming(self.path):
+            self._writer = tf.io.TFRecordWriter(self._temporary)
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        try:
+            if kind is None:
+                self._flush()
+            with atomic.naming(self.path):
+                self._writer.close()
+            if kind is None:
+                self._publish()
+        finally:
+            atomic.remove(self._temporary)
+
+    def _publish(self) -> None:
+        size = os.path.getsize(self._temporary)
+        if size != self.bytes:
+            raise OSError(f"{self.path}: {self.bytes} bytes were written, {size} arrived on disk")
+        index = io.BytesIO()
+        np.save(index, np.array(self.index, np.int64).reshape(-1, 4))
+        atomic.write(index_path(self.path), index.getvalue())
+        atomic.publish(self._temporary, self.path)
+
+
+def index_path(path: str) -> str:
+    """`train-00000-of-00004.tfrecord` → `train-00000-of-00004.index.npy`."""
+    return path.removesuffix(".tfrecord") + ".index.npy"
