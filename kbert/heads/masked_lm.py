@@ -1,0 +1,95 @@
+"""The head that fills masks.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `E` embedding width,
+`V` vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from kbert.config import EncoderConfig
+from kbert.layers import Dense, LayerNorm
+
+
+class MaskedLMHead(keras.layers.Layer):
+    """Logits over the vocabulary at the masked positions only.
+
+    A dense layer, the activation and a normalisation, then a product with the transposed token
+    table (tied) plus a bias for each entry. The positions are gathered first: the product with
+    the table costs as much as a whole block for a seventh of the tokens. (`get_masked_lm_output`
+    in run_pretraining.py of google-research/bert.)
+
+    Args:
+        config: the encoder's.
+        embedding_table: the token table to tie to, `encoder.token_embedding`.
+
+    Example:
+        >>> import numpy as np
+        >>> config = EncoderConfig(vocabulary_size=10, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> table = keras.Variable(np.ones((10, 8), "float32"))
+        >>> head = MaskedLMHead(config, table)
+        >>> tuple(head(np.ones((2, 5, 8), "float32"), np.array([[1], [3]])).shape)
+        (2, 1, 10)
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        embedding_table: keras.Variable,
+        name: str = "masked_lm",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        shape = (config.vocabulary_size, config.embedding_width)
+        if tuple(embedding_table.shape) != shape:
+            raise ValueError(
+                f"The embedding table must have the shape {shape} of the config. "
+                f"Received: shape {tuple(embedding_table.shape)}"
+            )
+        self.config = config
+        # Inside a function, so that Keras does not count and save the encoder's table twice.
+        self._embedding_table = lambda: embedding_table
+        self.transform = Dense(
+            config.embedding_width,
+            activation=config.activation,
+            initializer_range=config.initializer_range,
+            dtype=self.dtype_policy,
+            name="transform",
+        )
+        self.norm = LayerNorm(config.layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
+        self.build()
+
+    def build(self, *shapes):
+        self.transform.build((None, None, self.config.hidden_size))
+        self.norm.build((None, None, self.config.embedding_width))
+        self.bias = self.add_weight(
+            name="bias",
+            shape=(self.config.vocabulary_size,),
+            initializer="zeros",
+            autocast=False,
+        )
+
+    def call(self, sequence, mask_positions):
+        """Predicts.
+
+        Args:
+            sequence: (B, T, H), the encoder's "sequence".
+            mask_positions: (B, P) integers in [0, T).
+
+        Returns:
+            Logits (B, P, V), float32.
+        """
+        batch, places = ops.shape(mask_positions)
+        x = self.norm(self.transform(_gather(sequence, mask_positions)))  # (B, P, E)
+        table = ops.cast(self._embedding_table(), self.compute_dtype)
+        x = ops.reshape(x, (-1, self.config.embedding_width))
+        logits = ops.cast(ops.matmul(x, ops.transpose(table)), "float32") + self.bias
+        return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
+
+
+def _gather(sequence, positions):
+    """Rows `positions` (B, P) of `sequence` (B, T, H) -> (B, P, H)."""
+    batch, length, width = ops.shape(sequence)
+    rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
+    return ops.take(ops.reshape(sequence, (-1, width)), rows, axis=0)

@@ -1,0 +1,55 @@
+"""A dense layer that multiplies in two dimensions.
+
+TensorFlow fuses matrix product, bias and GELU into one kernel only where the product is 2-D, so
+the leading axes are folded before it and unfolded after the activation; the folds cost nothing.
+
+Shapes: `...` any leading axes, `I` width in, `O` width out.
+"""
+
+import keras
+from keras import ops
+
+from kbert.layers.activations import get_activation
+
+
+class Dense(keras.layers.Layer):
+    """`activation(x @ kernel + bias)` over the last axis.
+
+    Args:
+        units: width of the output.
+        activation: a name `get_activation` knows, or None for the identity.
+        initializer_range: sigma of the truncated normal the kernel starts from.
+
+    Example:
+        >>> Dense(3)(ops.ones((2, 5, 4))).shape[-1]
+        3
+    """
+
+    def __init__(
+        self,
+        units: int,
+        *,
+        activation: str | None = None,
+        initializer_range: float = 0.02,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.units = units
+        self.activation = None if activation is None else get_activation(activation)
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(input_shape[-1], self.units),
+            initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
+        )
+        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+
+    def call(self, inputs):
+        *leading, width = ops.shape(inputs)
+        outputs = ops.matmul(ops.reshape(inputs, (-1, width)), self.kernel)  # (..., I) -> (N, O)
+        outputs = ops.add(outputs, self.bias)
+        if self.activation is not None:
+            outputs = self.activation(outputs)
+        return ops.reshape(outputs, (*leading, self.units))  # (..., O)

@@ -1,0 +1,115 @@
+"""Token, segment and position embeddings, summed.
+
+Shapes: `B` batch, `T` tokens, `V` vocabulary, `S` segments, `P` positions, `E` embedding width,
+`H` hidden width.
+"""
+
+import keras
+from keras import ops
+
+from kbert.layers.dense import Dense
+from kbert.layers.dropout import Dropout
+from kbert.layers.normalization import LayerNorm
+
+
+class Embeddings(keras.layers.Layer):
+    """`dropout(norm(token + segment + position))`, widened to `hidden_size` where `E` differs.
+
+    (BERT, Figure 2, https://arxiv.org/abs/1810.04805; the projection: ALBERT, section 3.1,
+    https://arxiv.org/abs/1909.11942.)
+
+    Args:
+        vocabulary_size: rows of the token table.
+        embedding_size: width of the tables.
+        hidden_size: width of the output.
+        max_positions: rows of the position table.
+        num_segments: rows of the segment table; 0 = no such table.
+        dropout: rate.
+        layer_norm_epsilon: added to the variance.
+        initializer_range: sigma the tables start from.
+
+    Example:
+        >>> embeddings = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,
+        ...                         max_positions=6, num_segments=2)
+        >>> tuple(embeddings(ops.array([[1, 2, 3]])).shape)
+        (1, 3, 8)
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary_size: int,
+        embedding_size: int,
+        hidden_size: int,
+        max_positions: int,
+        num_segments: int,
+        dropout: float = 0.0,
+        layer_norm_epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.embedding_size = embedding_size
+        self.max_positions = max_positions
+        self.num_segments = num_segments
+        self.initializer_range = initializer_range
+        self.norm = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.projection = None
+        if embedding_size != hidden_size:
+            self.projection = Dense(
+                hidden_size,
+                initializer_range=initializer_range,
+                dtype=self.dtype_policy,
+                name="projection",
+            )
+
+    def build(self, token_ids_shape):
+        self.token = self._add_table("token", self.vocabulary_size)
+        self.position = self._add_table("position", self.max_positions)
+        self.segment = None
+        if self.num_segments:
+            self.segment = self._add_table("segment", self.num_segments)
+        shape = (*token_ids_shape, self.embedding_size)
+        self.norm.build(shape)
+        if self.projection is not None:
+            self.projection.build(shape)
+
+    def _add_table(self, name, rows):
+        return self.add_weight(
+            name=name,
+            shape=(rows, self.embedding_size),
+            initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
+            # Looked up before the cast: casting the whole table first costs more than the lookup.
+            autocast=False,
+        )
+
+    def call(self, token_ids, segment_ids=None, training=False):
+        length = ops.shape(token_ids)[1]
+        self._check_length(length)
+        x = ops.take(self.token, token_ids, axis=0)  # (B, T, E)
+        x = x + self.position[:length]
+        if self.segment is not None:
+            x = x + self._segments(segment_ids)
+        elif segment_ids is not None:
+            raise ValueError(
+                "A model without segments takes no `segment_ids`. "
+                f"Received: segment_ids of shape {tuple(segment_ids.shape)}"
+            )
+        x = self.dropout(self.norm(x), training=training)
+        return x if self.projection is None else self.projection(x)  # (B, T, H)
+
+    def _segments(self, segment_ids):
+        if segment_ids is None:
+            return self.segment[0]  # everything belongs to the first segment
+        # A product with one-hot rows: the gradient of a lookup would add B * T rows one by one.
+        one_hot = ops.one_hot(segment_ids, self.num_segments, dtype=self.segment.dtype)
+        return ops.matmul(one_hot, self.segment)  # (B, T, S) @ (S, E)
+
+    def _check_length(self, length):
+        if isinstance(length, int) and length > self.max_positions:
+            raise ValueError(
+                f"A sequence must not be longer than max_positions={self.max_positions}. "
+                f"Received: {length} tokens"
+            )

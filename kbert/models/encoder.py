@@ -1,0 +1,208 @@
+"""The encoder of the BERT family.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `E` embedding width.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from kbert.config import EncoderConfig
+from kbert.layers import (
+    Block,
+    Dense,
+    Dropout,
+    Embeddings,
+    FeedForward,
+    LayerNorm,
+    SelfAttention,
+    attention_bias,
+)
+
+INPUTS = ("token_ids", "segment_ids", "padding_mask")
+
+
+def post_norm_block(config: EncoderConfig, **kwargs: Any) -> Block:
+    """BERT's block: normalisation after each residual.
+
+    Args:
+        config: the encoder's.
+        **kwargs: `name` and `dtype` of the block.
+    """
+    dtype = kwargs.get("dtype")
+    sigma = config.initializer_range
+    epsilon = config.layer_norm_epsilon
+    return Block(
+        SelfAttention(
+            config.num_heads,
+            dropout=config.attention_dropout,
+            initializer_range=sigma,
+            dtype=dtype,
+            name="attention",
+        ),
+        FeedForward(
+            config.intermediate_size,
+            activation=config.activation,
+            initializer_range=sigma,
+            dtype=dtype,
+            name="feed_forward",
+        ),
+        Dropout(config.dropout, dtype=dtype, name="dropout"),
+        attention_norm=LayerNorm(epsilon, dtype=dtype, name="attention_norm"),
+        feed_forward_norm=LayerNorm(epsilon, dtype=dtype, name="feed_forward_norm"),
+        **kwargs,
+    )
+
+
+@keras.saving.register_keras_serializable(package="kbert")
+class Encoder(keras.Model):
+    """Token ids in, contextual vectors out: BERT and every model that differs from it in values.
+
+    It is built when constructed, so it has weights at once. It is saved and revived from its
+    config alone.
+
+    Args:
+        config: sizes and values.
+        make_block: makes one block, `(config, name=, dtype=) -> layer` with the call of
+            `kbert.layers.Block`. Hand in another to change a part in code (pre-norm, adapters,
+            relative attention). Such an encoder can store its weights but not its class config.
+        name: first part of the weights' paths.
+        dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
+
+    Example:
+        >>> import numpy as np
+        >>> config = EncoderConfig(vocabulary_size=10, hidden_size=8, num_layers=2, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> encoder = Encoder(config)
+        >>> out = encoder({"token_ids": np.array([[2, 5, 3, 0]]),
+        ...                "padding_mask": np.array([[1, 1, 1, 0]])})
+        >>> tuple(out["sequence"].shape), tuple(out["pooled"].shape)
+        ((1, 4, 8), (1, 8))
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        make_block: Callable[..., keras.layers.Layer] = post_norm_block,
+        name: str = "encoder",
+        dtype: Any = None,
+        **kwargs,
+    ):
+        super().__init__(name=name, dtype=dtype, **kwargs)
+        self.config = config
+        self.make_block = make_block
+        self.embeddings = Embeddings(
+            vocabulary_size=config.vocabulary_size,
+            embedding_size=config.embedding_width,
+            hidden_size=config.hidden_size,
+            max_positions=config.max_positions,
+            num_segments=config.num_segments,
+            dropout=config.dropout,
+            layer_norm_epsilon=config.layer_norm_epsilon,
+            initializer_range=config.initializer_range,
+            dtype=self.dtype_policy,
+            name="embeddings",
+        )
+        self.blocks = [
+            make_block(config, name=f"layers_{i}", dtype=self.dtype_policy)
+            for i in range(config.num_blocks)
+        ]
+        self.pooler = None
+        if config.pooler_activation is not None:
+            self.pooler = Dense(
+                config.hidden_size,
+                activation=config.pooler_activation,
+                initializer_range=config.initializer_range,
+                dtype=self.dtype_policy,
+                name="pooler",
+            )
+        self.build()
+
+    def build(self, input_shape=None):
+        self.embeddings.build((None, None))
+        for block in self.blocks:
+            block.build((None, None, self.config.hidden_size))
+        if self.pooler is not None:
+            self.pooler.build((None, self.config.hidden_size))
+
+    @property
+    def token_embedding(self) -> keras.Variable:
+        """The token table (V, E), for heads that tie their output matrix to it."""
+        return self.embeddings.token
+
+    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+        """Encodes a batch.
+
+        Args:
+            inputs: token ids (B, T), or a dict with "token_ids" and optionally "segment_ids"
+                and "padding_mask" (1 = token, 0 = padding), all (B, T) integers. Without a
+                padding mask every token counts; without segment ids all are of segment 0.
+            training: whether dropout acts.
+            return_hidden_states: adds "hidden_states".
+            return_attention: adds "attention".
+
+        Returns:
+            A dict: "sequence" (B, T, H); "pooled" (B, H) where the family has a pooler;
+            "hidden_states", a list of num_layers + 1 tensors (B, T, H), the embeddings first;
+            "attention", a list of num_layers tensors (B, N, T, T), probabilities before dropout.
+
+        Raises:
+            ValueError: an input that is unknown, missing or too long, or segment ids for a model
+                without segments.
+        """
+        inputs = _named_inputs(inputs)
+        bias = None
+        if inputs.get("padding_mask") is not None:
+            bias = attention_bias(inputs["padding_mask"])
+        x = self.embeddings(inputs["token_ids"], inputs.get("segment_ids"), training=training)
+        hidden_states, attention = [x], []
+        for layer in range(self.config.num_layers):
+            block = self.blocks[layer * len(self.blocks) // self.config.num_layers]
+            x, probabilities = block(x, bias, training=training)
+            hidden_states.append(x)
+            attention.append(probabilities)
+        outputs = {"sequence": x}
+        if self.pooler is not None:
+            outputs["pooled"] = self.pooler(x[:, 0])
+        if return_hidden_states:
+            outputs["hidden_states"] = hidden_states
+        if return_attention:
+            outputs["attention"] = attention
+        return outputs
+
+    def get_config(self):
+        if self.make_block is not post_norm_block:
+            raise ValueError(
+                "An encoder with blocks of another kind cannot be revived from its config; save "
+                f"its weights instead. Received: make_block={self.make_block!r}"
+            )
+        return {
+            "config": self.config.to_dict(),
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
+        return cls(EncoderConfig.from_dict(config.pop("config")), dtype=dtype, **config)
+
+
+def _named_inputs(inputs):
+    if not isinstance(inputs, dict):
+        inputs = {"token_ids": inputs}
+    unknown = [name for name in inputs if name not in INPUTS]
+    if unknown or "token_ids" not in inputs:
+        raise ValueError(
+            "An encoder takes `token_ids` and optionally `segment_ids` and `padding_mask`. "
+            f"Received: {', '.join(inputs)}"
+        )
+    if len(inputs["token_ids"].shape) != 2:
+        raise ValueError(
+            "`token_ids` must be of shape (batch, tokens). "
+            f"Received: shape {tuple(inputs['token_ids'].shape)}"
+        )
+    return inputs
