@@ -12,7 +12,7 @@ from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 
 # Far below any score, and finite, so that a row of nothing but padding stays free of NaN.
-MASKED_SCORE = -1e9
+PENALTY = 1e9
 
 
 def attention_bias(padding_mask):
@@ -29,7 +29,7 @@ def attention_bias(padding_mask):
         [0.0, -1000000000.0]
     """
     keep = ops.cast(padding_mask, "float32")[:, None, None, :]
-    return (1.0 - keep) * MASKED_SCORE
+    return (keep - 1.0) * PENALTY
 
 
 class SelfAttention(keras.layers.Layer):

@@ -3,11 +3,13 @@
 Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `E` embedding width.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from kbert.checkpoints import read_checkpoint, write_huggingface, write_preset
 from kbert.config import EncoderConfig
 from kbert.layers import (
     Block,
@@ -19,6 +21,7 @@ from kbert.layers import (
     SelfAttention,
     attention_bias,
 )
+from kbert.models.weights import get_arrays, set_arrays
 
 INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
@@ -171,6 +174,41 @@ class Encoder(keras.Model):
         if return_attention:
             outputs["attention"] = attention
         return outputs
+
+    @classmethod
+    def from_preset(cls, path: str | os.PathLike, dtype: Any = None) -> "Encoder":
+        """An encoder with the weights of a folder; heads in it are left alone.
+
+        Args:
+            path: a folder of kbert's, or of Hugging Face's (config.json + model.safetensors).
+            dtype: a Keras dtype policy or its name.
+
+        Returns:
+            The encoder, with a pooler where the folder has one.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+            ValueError: the folder is of another kind, or its weights do not fit its config.
+        """
+        checkpoint = read_checkpoint(path)
+        encoder = cls(checkpoint.config, dtype=dtype)
+        set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
+        return encoder
+
+    def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:
+        """Writes config and weights to a folder that `from_preset` reads.
+
+        Args:
+            path: the folder; made where it is missing.
+            format: "kbert", or "huggingface" for one that transformers loads.
+
+        Raises:
+            ValueError: an unknown format, or a model Hugging Face's BERT cannot be.
+        """
+        writers = {"kbert": write_preset, "huggingface": write_huggingface}
+        if format not in writers:
+            raise ValueError(f"`format` must be one of {', '.join(writers)}. Received: {format!r}")
+        writers[format](path, self.config, get_arrays(self, "encoder"))
 
     def get_config(self):
         if self.make_block is not post_norm_block:

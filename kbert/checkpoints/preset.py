@@ -1,0 +1,87 @@
+"""kbert's own folder: `kbert.json` (what it is) and `model.safetensors` (its weights).
+
+A task puts its tokenizer's files beside them. Weight names are listed in
+`tests/golden/bert-tiny.json`; they are part of the format.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kbert.checkpoints.safetensors import read_safetensors, write_atomically, write_safetensors
+from kbert.config import EncoderConfig
+
+CONFIG_FILE = "kbert.json"
+WEIGHTS_FILE = "model.safetensors"
+FORMAT_VERSION = 1
+
+
+def write_preset(
+    folder: str | os.PathLike,
+    config: EncoderConfig,
+    arrays: Mapping[str, np.ndarray],
+    task: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a preset folder; each file is there whole or not at all.
+
+    Args:
+        folder: made where it is missing. Other files in it are left alone.
+        config: the encoder's.
+        arrays: weight name -> array.
+        task: settings of a task around the encoder, as JSON can hold them.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {"format_version": FORMAT_VERSION, "encoder": config.to_dict()}
+    if task is not None:
+        content["task"] = dict(task)
+    text = json.dumps(content, indent=2) + "\n"  # before any file: it may not be JSON
+    write_safetensors(folder / WEIGHTS_FILE, arrays)
+    write_atomically(folder / CONFIG_FILE, text.encode())
+
+
+def read_preset(
+    folder: Path,
+) -> tuple[EncoderConfig, dict[str, np.ndarray], dict[str, Any] | None]:
+    """Reads a preset folder.
+
+    Args:
+        folder: holds `kbert.json`.
+
+    Returns:
+        the encoder's config, weight name -> array, and the task's settings or None.
+
+    Raises:
+        ValueError: a file is damaged, of a later format, or has keys this version knows not.
+    """
+    path = folder / CONFIG_FILE
+    content = read_json(path)
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"This version of kbert reads presets of format {FORMAT_VERSION}. "
+            f"Received: format_version={version!r} in {path}"
+        )
+    unknown = sorted(set(content) - {"format_version", "encoder", "task"})
+    if unknown or "encoder" not in content:
+        raise ValueError(
+            "A preset's kbert.json has the keys format_version, encoder and, for a task, task. "
+            f"Received: {', '.join(content)} in {path}"
+        )
+    config = EncoderConfig.from_dict(content["encoder"])
+    return config, read_safetensors(folder / WEIGHTS_FILE), content.get("task")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or a ValueError that names the file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"The file is not JSON ({error}). Received: {path}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"The file must hold a JSON object. Received: {path}")
+    return content

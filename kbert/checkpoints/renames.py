@@ -1,0 +1,104 @@
+"""Tables of renames that go both ways.
+
+A table is a list of `Rule`s, one for each of kbert's weights: its name here, its name or names
+there, and how the arrays differ. The same rule reads and writes, so the two directions cannot
+drift apart.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One weight of kbert and where it comes from.
+
+    Args:
+        name: here.
+        sources: there; several are joined along the last axis (query, key and value).
+        transpose: whether matrices lie the other way round there, as in PyTorch's `Linear`.
+        aliases: copies of the source under other names (tied weights): may be there, must be
+            equal, and are not written.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    transpose: bool = False
+    aliases: tuple[str, ...] = ()
+
+    def read(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """There -> here."""
+        parts = [arrays[source].T if self.transpose else arrays[source] for source in self.sources]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+    def write(self, array: np.ndarray) -> dict[str, np.ndarray]:
+        """Here -> there."""
+        parts = np.split(array, len(self.sources), axis=-1)
+        return {
+            source: part.T if self.transpose else part
+            for source, part in zip(self.sources, parts, strict=True)
+        }
+
+
+def read_arrays(
+    rules: Sequence[Rule], arrays: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Renames from there to here, as far as the rules' sources are present.
+
+    Args:
+        rules: the table.
+        arrays: name there -> array.
+
+    Returns:
+        name here -> array, and the arrays that no rule took, under their names there.
+
+    Raises:
+        ValueError: a copy of a tied weight is not equal to it.
+
+    Example:
+        >>> rules = [Rule("kernel", ("weight",), transpose=True)]
+        >>> here, rest = read_arrays(rules, {"weight": np.zeros((2, 3)), "other": np.zeros(1)})
+        >>> here["kernel"].shape, list(rest)
+        ((3, 2), ['other'])
+    """
+    rest = dict(arrays)
+    here = {}
+    for rule in rules:
+        if not all(source in arrays for source in rule.sources):
+            continue
+        here[rule.name] = rule.read(arrays)
+        for source in rule.sources:
+            del rest[source]
+        for alias in rule.aliases:
+            copy = rest.pop(alias, None)
+            if copy is not None and not np.array_equal(copy, arrays[rule.sources[0]]):
+                raise ValueError(
+                    f"{alias!r} must be equal to {rule.sources[0]!r}: kbert ties these weights. "
+                    "Received: different values"
+                )
+    return here, rest
+
+
+def write_arrays(rules: Sequence[Rule], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Renames from here to there.
+
+    Args:
+        rules: the table.
+        arrays: name here -> array.
+
+    Returns:
+        name there -> array.
+
+    Raises:
+        ValueError: an array has no rule.
+    """
+    by_name = {rule.name: rule for rule in rules}
+    unknown = [name for name in arrays if name not in by_name]
+    if unknown:
+        raise ValueError(f"These weights have no name there. Received: {', '.join(unknown)}")
+    there: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        there.update(by_name[name].write(array))
+    return there

@@ -1,0 +1,86 @@
+"""Arrays in a safetensors file: no pickle, a header that is checked, whole or not at all."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+
+def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """All arrays of a file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        name -> array; bfloat16 and float16 are widened to float32.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is cut short or is no safetensors file.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/x.safetensors"
+        >>> write_safetensors(path, {"x": np.arange(2)})
+        >>> read_safetensors(path)["x"].tolist()
+        [0, 1]
+    """
+    import ml_dtypes  # noqa: F401  (gives NumPy its bfloat16)
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no such safetensors file. Received: {path}")
+    try:
+        arrays = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(
+            f"The file is damaged, cut short, or no safetensors file ({error}). Received: {path}"
+        ) from error
+    return {name: _widened(array) for name, array in arrays.items()}
+
+
+def write_safetensors(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays under a temporary name beside `path`, then renames: whole or not at all.
+
+    Args:
+        path: the file; its folder must exist.
+        arrays: name -> array.
+
+    Raises:
+        OSError: the folder is missing or cannot be written, or the disk is full.
+    """
+    from safetensors.numpy import save
+
+    # In a shuffled dict the same arrays would make another file.
+    ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+    # "format" is what transformers asks for before it loads a file.
+    write_atomically(path, save(ordered, metadata={"format": "pt"}))
+
+
+def write_atomically(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file that is there whole or not at all, whenever the process dies.
+
+    Args:
+        path: the file; its folder must exist.
+        content: its bytes.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _widened(array):
+    # ml_dtypes' bfloat16 is of kind "V" to NumPy.
+    small = array.dtype.kind in "fV" and array.dtype.itemsize < 4
+    return array.astype(np.float32) if small else array

@@ -1,0 +1,75 @@
+"""More entries for the vocabulary of a trained model: arrays in, arrays out.
+
+Shapes: `V` entries before, `W` entries after, `E` embedding width.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kbert.config import EncoderConfig
+
+_TABLE = "encoder/embeddings/token"
+_BIAS = "masked_lm/bias"
+
+
+def extend_vocabulary(
+    config: EncoderConfig,
+    arrays: Mapping[str, np.ndarray],
+    vocabulary_size: int,
+    pieces: Mapping[int, list[int]] | None = None,
+    seed: int = 0,
+) -> tuple[EncoderConfig, dict[str, np.ndarray]]:
+    """Adds rows to the token table and entries to the masked-LM bias, to adapt to a new domain.
+
+    The old rows keep their places, so new entries must be appended to the vocabulary. A new row
+    starts as the mean of the rows of the pieces its word was split into before (as in
+    exBERT-style adaptation: the model goes on understanding the word), or, without pieces, near
+    the mean of all rows: a normal of sigma `initializer_range` around it. A new bias starts as
+    the mean of the old ones.
+
+    Args:
+        config: the encoder's.
+        arrays: weight name -> array, the token table among them.
+        vocabulary_size: entries after, W.
+        pieces: new id -> ids of the pieces it was made of; ids below V.
+        seed: of the rows without pieces.
+
+    Returns:
+        the config and the arrays of the larger model; arrays that do not grow are not copied.
+
+    Raises:
+        ValueError: the vocabulary would shrink, or `pieces` names ids out of range.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=3, hidden_size=2, num_layers=1, num_heads=1,
+        ...                        intermediate_size=4)
+        >>> arrays = {"encoder/embeddings/token": np.array([[0.0, 1], [2, 3], [4, 5]])}
+        >>> config, arrays = extend_vocabulary(config, arrays, 4, pieces={3: [0, 1]})
+        >>> arrays["encoder/embeddings/token"][3].tolist()
+        [1.0, 2.0]
+    """
+    table = arrays[_TABLE]
+    before = len(table)
+    if vocabulary_size < before:
+        raise ValueError(
+            f"A vocabulary can only grow; it has {before} entries. "
+            f"Received: vocabulary_size={vocabulary_size}"
+        )
+    rows = np.random.default_rng(seed).normal(
+        table.mean(axis=0), config.initializer_range, (vocabulary_size - before, table.shape[1])
+    )  # (W - V, E)
+    for new, old in (pieces or {}).items():
+        if not before <= new < vocabulary_size or not old or not all(0 <= i < before for i in old):
+            raise ValueError(
+                f"`pieces` maps new ids, {before} to {vocabulary_size - 1}, to one or more old "
+                f"ones, below {before}. Received: {new}: {old}"
+            )
+        rows[new - before] = table[old].mean(axis=0)
+    grown = dict(arrays)
+    grown[_TABLE] = np.concatenate([table, rows.astype(table.dtype)])  # (W, E)
+    if _BIAS in arrays:
+        bias = arrays[_BIAS]
+        added = np.full(vocabulary_size - before, bias.mean(), bias.dtype)
+        grown[_BIAS] = np.concatenate([bias, added])
+    return config.replace(vocabulary_size=vocabulary_size), grown
