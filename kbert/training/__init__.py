@@ -1,0 +1,1 @@
+"""Training that is right on one device or many: the step, optimizers, schedules, checkpoints."""

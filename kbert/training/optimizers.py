@@ -1,0 +1,167 @@
+"""The optimizers that BERT and ALBERT were pretrained with.
+
+Keras' own differ in what made the released weights: neither original corrects the bias of its
+moments, and neither decays LayerNorm or biases.
+"""
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+NOT_DECAYED = ("gamma", "beta", "bias")
+
+
+def decays(variable) -> bool:
+    """Whether weight decay applies: not to biases and LayerNorm, told by name and rank.
+
+    Example:
+        >>> layer = keras.layers.Dense(2)
+        >>> layer.build((None, 3))
+        >>> [(v.name, decays(v)) for v in layer.variables]
+        [('kernel', True), ('bias', False)]
+    """
+    return len(variable.shape) > 1 and not variable.name.endswith(NOT_DECAYED)
+
+
+class _WithoutBiasCorrection(keras.optimizers.Optimizer):
+    """First and second moments, decoupled weight decay by role; subclasses define the step."""
+
+    def __init__(
+        self,
+        learning_rate=1e-4,
+        *,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        name: str | None = None,
+    ):
+        super().__init__(learning_rate=learning_rate, name=name)
+        if weight_decay < 0:
+            raise ValueError(f"`weight_decay` must not be negative. Received: {weight_decay}")
+        # Not Keras' `weight_decay`: the base class would apply that one by itself.
+        self.decay = weight_decay
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        # `TrainStep` hands over gradients that are sums over all replicas already.
+        self.gradients_are_summed = False
+
+    def build(self, variables) -> None:
+        """Creates the moments of `variables` and notes which of them decay."""
+        if self.built:
+            return
+        super().build(variables)
+        self._moments, self._squares = self.add_optimizer_variables(variables, ["m", "v"])
+        self._decays = [decays(v) for v in variables]
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):  # TensorFlow's engine only
+        if self.gradients_are_summed:
+            return grads_and_vars
+        return super()._all_reduce_sum_gradients(grads_and_vars)
+
+    def _direction(self, gradient, index: int):
+        """Updates both moments in keras.ops and returns m / (√v + ε)."""
+        m, v = self._moments[index], self._squares[index]
+        new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
+        new_v = self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient)
+        self.assign(m, new_m)
+        self.assign(v, new_v)
+        return new_m / (ops.sqrt(new_v) + self.epsilon)
+
+    def get_config(self) -> dict:
+        """Returns the settings; a schedule is serialised with them."""
+        config = super().get_config()
+        keys = ("name", "learning_rate")
+        return {key: config[key] for key in keys} | {
+            "weight_decay": self.decay,
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+        }
+
+
+@keras.saving.register_keras_serializable("kbert")
+class AdamW(_WithoutBiasCorrection):
+    """Adam with decoupled weight decay, as google-research/bert `optimization.py` has it.
+
+    No bias correction; the decay is scaled by the learning rate and leaves out biases and
+    LayerNorm. On TensorFlow one fused kernel updates a tensor and its moments.
+
+    Args:
+        learning_rate: A float or a schedule.
+        weight_decay: Share of a weight that a step of learning rate 1 would take away.
+        beta_1: Decay of the mean of the gradients.
+        beta_2: Decay of the mean of their squares.
+        epsilon: Added to the root of the second moment.
+        name: Name of the optimizer.
+
+    Example:
+        >>> w = keras.Variable([[1.0, 2.0]])
+        >>> optimizer = AdamW(0.1, weight_decay=0.0)
+        >>> optimizer.apply([ops.convert_to_tensor([[1.0, -1.0]])], [w])
+        >>> print(w.numpy().round(3))  # 0.1 * 0.1 / sqrt(0.001) = 0.316: no bias correction
+        [[0.684 2.316]]
+    """
+
+    def update_step(self, gradient, variable, learning_rate) -> None:
+        """Moves one variable."""
+        index = self._get_variable_index(variable)
+        rate = ops.cast(learning_rate, variable.dtype)
+        gradient = ops.cast(gradient, variable.dtype)
+        decay = self.decay if self._decays[index] else 0.0
+        if keras.backend.backend() != "tensorflow":
+            direction = self._direction(gradient, index)
+            self.assign(variable, variable - rate * (direction + decay * variable))
+            return
+        if decay:
+            variable.assign_sub(rate * decay * variable)
+        # Beta powers of 0 switch the kernel's bias correction off.
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._moments[index].value.handle,
+            v=self._squares[index].value.handle,
+            beta1_power=tf.zeros((), variable.dtype),
+            beta2_power=tf.zeros((), variable.dtype),
+            lr=rate,
+            beta1=tf.constant(self.beta_1, variable.dtype),
+            beta2=tf.constant(self.beta_2, variable.dtype),
+            epsilon=tf.constant(self.epsilon, variable.dtype),
+            grad=gradient,
+        )
+
+
+@keras.saving.register_keras_serializable("kbert")
+class Lamb(_WithoutBiasCorrection):
+    """LAMB as google-research/albert `lamb_optimizer.py` has it.
+
+    Adam's direction plus the decayed weight, scaled for each variable by ‖weight‖ / ‖direction‖.
+    No bias correction; biases and LayerNorm are neither decayed nor rescaled.
+
+    Args:
+        learning_rate: A float or a schedule.
+        weight_decay: Share of a weight that a step of learning rate 1 would take away.
+        beta_1: Decay of the mean of the gradients.
+        beta_2: Decay of the mean of their squares.
+        epsilon: Added to the root of the second moment.
+        name: Name of the optimizer.
+
+    Example:
+        >>> w = keras.Variable([[3.0, 4.0]])
+        >>> optimizer = Lamb(0.1, weight_decay=0.0)
+        >>> optimizer.apply([ops.convert_to_tensor([[1.0, 1.0]])], [w])
+        >>> print(w.numpy().round(3))  # a step of length 0.1 * ‖w‖ = 0.5
+        [[2.646 3.646]]
+    """
+
+    def update_step(self, gradient, variable, learning_rate) -> None:
+        """Moves one variable."""
+        index = self._get_variable_index(variable)
+        rate = ops.cast(learning_rate, variable.dtype)
+        direction = self._direction(ops.cast(gradient, variable.dtype), index)
+        if self._decays[index]:
+            direction = direction + self.decay * variable
+            weight, step = ops.norm(ops.convert_to_tensor(variable)), ops.norm(direction)
+            usable = ops.logical_and(weight > 0, step > 0)
+            rate = rate * ops.where(usable, weight / ops.where(usable, step, 1.0), 1.0)
+        self.assign(variable, variable - rate * direction)

@@ -1,0 +1,88 @@
+"""What a step keeps besides weights: running sums of every loss and metric, and the data position.
+
+Both are Keras metrics, so that ``fit`` resets, carries (JAX) and reads them on every backend.
+"""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+
+def divide(numerator, denominator):
+    """Divides sums; nothing counted (a denominator of 0) gives 0 instead of NaN."""
+    counted = denominator > 0
+    return ops.where(counted, numerator / ops.where(counted, denominator, 1.0), 0.0)
+
+
+class Ratios(keras.metrics.Metric):
+    """Accumulates pairs (numerator, denominator); a result is the quotient of the two sums.
+
+    The mean over everything counted, not the mean of the means of batches: a batch with twice the
+    masked tokens weighs twice. Replicas add their own share and are summed when the value is read.
+
+    Args:
+        names: One name a pair, in the order of the rows given to `update_state`.
+        name: Name of the metric object.
+
+    Example:
+        >>> ratios = Ratios(["loss", "accuracy"])
+        >>> ratios.update_state([[6.0, 2.0], [1.0, 2.0]])
+        >>> ratios.update_state([[0.0, 1.0], [1.0, 2.0]])
+        >>> {name: float(value) for name, value in ratios.result().items()}
+        {'loss': 2.0, 'accuracy': 0.5}
+    """
+
+    def __init__(self, names: Sequence[str], name: str = "ratios"):
+        super().__init__(dtype="float32", name=name)
+        self.names = tuple(names)
+        self.sums = self.add_variable(
+            shape=(len(self.names), 2), initializer="zeros", dtype="float32", name="sums"
+        )
+
+    def update_state(self, pairs) -> None:
+        """Adds one row (numerator, denominator) per name."""
+        self.sums.assign(self.sums + ops.convert_to_tensor(pairs, dtype="float32"))
+
+    def result(self) -> dict:
+        """Returns name → quotient."""
+        sums = ops.convert_to_tensor(self.sums)
+        return {name: divide(sums[i, 0], sums[i, 1]) for i, name in enumerate(self.names)}
+
+    def counted(self) -> dict:
+        """Returns name → whether anything was counted since the last reset (read on the host)."""
+        sums = ops.convert_to_numpy(self.sums)
+        return {name: bool(sums[i, 1] > 0) for i, name in enumerate(self.names)}
+
+
+class DataPosition(keras.metrics.Metric):
+    """Where the data goes on after the last batch that was trained on: (epoch, window, row).
+
+    The step files the position that came with the batch, so what a pipeline has prefetched cannot
+    falsify it. It is no measurement: `reset_state` leaves it alone.
+    """
+
+    def __init__(self, name: str = "data_position"):
+        super().__init__(dtype="int32", name=name)
+        with keras.name_scope(name):
+            # Every replica sees the same position; on_read lets each file it without a barrier.
+            self.value = keras.Variable(
+                initializer="zeros",
+                shape=(3,),
+                dtype="int32",
+                trainable=False,
+                aggregation="only_first_replica",
+                synchronization="on_read",
+                name="value",
+            )
+
+    def update_state(self, position) -> None:
+        """Files a position, three integers."""
+        self.value.assign(position)
+
+    def reset_state(self) -> None:
+        """Does nothing: the position outlives epochs and evaluations."""
+
+    def result(self) -> dict:
+        """Returns nothing to log."""
+        return {}

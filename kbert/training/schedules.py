@@ -1,0 +1,80 @@
+"""Learning rates over the steps of a run."""
+
+import math
+
+import keras
+from keras import ops
+
+DECAYS = ("linear", "cosine", "polynomial", "constant")
+
+
+@keras.saving.register_keras_serializable("kbert")
+class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up from 0, then a decay that counts from step 0: BERT's formula.
+
+    While `step < warmup_steps` the rate is `learning_rate * step / warmup_steps`; after that it is
+    the decay at `step`, as if there had been no warm-up (google-research/bert `optimization.py`).
+    So it drops at the switch from `learning_rate` to `learning_rate * (1 - warmup / total)`.
+
+    Args:
+        learning_rate: The peak.
+        total_steps: Step at which the decay ends; it stays at its end afterwards.
+        warmup_steps: Steps of the rise; 0 for none.
+        decay: `"linear"` (to 0), `"cosine"` (half a wave, to 0), `"polynomial"` (the linear one to
+            the power `power`) or `"constant"` (no decay).
+        power: Exponent of `"polynomial"`.
+
+    Example:
+        >>> schedule = WarmupDecay(1e-4, total_steps=100, warmup_steps=10)
+        >>> [round(float(schedule(step)) * 1e4, 3) for step in (0, 5, 9, 10, 50, 100, 200)]
+        [0.0, 0.5, 0.9, 0.9, 0.5, 0.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        total_steps: int,
+        warmup_steps: int = 0,
+        decay: str = "linear",
+        power: float = 1.0,
+    ):
+        if decay not in DECAYS:
+            raise ValueError(f"`decay` must be one of {DECAYS}. Received: {decay!r}")
+        if total_steps < 1 or not 0 <= warmup_steps <= total_steps:
+            raise ValueError(
+                "A schedule needs total_steps >= 1 and 0 <= warmup_steps <= total_steps. "
+                f"Received: total_steps={total_steps}, warmup_steps={warmup_steps}"
+            )
+        if power != 1.0 and decay != "polynomial":
+            raise ValueError(
+                f"`power` belongs to decay='polynomial'. Received: decay={decay!r}, power={power}"
+            )
+        self.learning_rate = learning_rate
+        self.total_steps = total_steps
+        self.warmup_steps = warmup_steps
+        self.decay = decay
+        self.power = power
+
+    def __call__(self, step):
+        """Returns the rate of the update that follows `step` updates."""
+        step = ops.cast(step, "float32")
+        left = 1.0 - ops.minimum(step, float(self.total_steps)) / self.total_steps
+        if self.decay == "cosine":
+            share = 0.5 * (1.0 + ops.cos(math.pi * (1.0 - left)))
+        elif self.decay == "constant":
+            share = ops.ones_like(left)
+        else:
+            share = ops.power(left, self.power)
+        if self.warmup_steps:
+            share = ops.where(step < self.warmup_steps, step / self.warmup_steps, share)
+        return self.learning_rate * share
+
+    def get_config(self) -> dict:
+        """Returns the arguments."""
+        return {
+            "learning_rate": self.learning_rate,
+            "total_steps": self.total_steps,
+            "warmup_steps": self.warmup_steps,
+            "decay": self.decay,
+            "power": self.power,
+        }

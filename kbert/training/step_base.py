@@ -1,0 +1,229 @@
+"""What the training step is on every engine: its terms, its settings, its sums; see `step`.
+
+Shapes: B rows of a batch (on TensorFlow: of one replica), M micro-batches, K losses and metrics.
+"""
+
+from collections.abc import Callable, Mapping
+
+import keras
+from keras import ops
+
+from kbert.training.ratios import DataPosition, Ratios, divide
+
+GRADIENT_NORM = "gradient_norm"
+
+
+class Filed:
+    """What a step keeps that is no weight of the model; a plain object, so Keras tracks none."""
+
+    def __init__(self):
+        self.ratios: Ratios | None = None
+        self.position: DataPosition | None = None
+        self.loss_names: tuple[str, ...] = ()
+
+
+class StepBase:
+    """The half of `TrainStep` that both engines share."""
+
+    derived_metrics: Mapping[str, tuple[str, Callable]] = {}
+
+    def loss_terms(self, batch, training: bool) -> tuple[dict, dict]:
+        """Returns the losses and the metrics of a batch, as sums.
+
+        Args:
+            batch: The batch of the dataset, batch-first tensors. It may be a part of the batch
+                (a replica's rows, a micro-batch), so nothing may be averaged here.
+            training: Whether dropout is on.
+
+        Returns:
+            Two dicts, name → (numerator, denominator), scalars summed over `batch`. A
+            denominator depends on the batch alone, never on the weights. The loss of a step is
+            the sum over the losses of numerator / denominator of the whole global batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `loss_terms`.")
+
+    def compile(
+        self,
+        optimizer,
+        *,
+        micro_batches: int = 1,
+        clip_norm: float | None = 1.0,
+        jit_compile: bool | str = "auto",
+        run_eagerly: bool = False,
+    ) -> None:
+        """Prepares the model for `fit`.
+
+        Args:
+            optimizer: A Keras optimizer without clipping or accumulation of its own.
+            micro_batches: Parts a device's share of the batch is computed in, one after the
+                other (gradient accumulation). The update is that of the whole batch.
+            clip_norm: Largest global norm of the summed gradients; `None` clips nothing.
+            jit_compile: Whether XLA compiles forward and backward; `"auto"`: where there is a GPU.
+            run_eagerly: Whether to run op by op, for debugging.
+
+        Raises:
+            ValueError: If a setting contradicts the step.
+        """
+        optimizer = keras.optimizers.get(optimizer)
+        own = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
+        taken = {name: getattr(optimizer, name) for name in own if getattr(optimizer, name, None)}
+        if taken:
+            raise ValueError(
+                "The step clips and accumulates itself, after summing over the replicas: pass "
+                "`clip_norm` and `micro_batches` to compile() and leave them out of the "
+                f"optimizer. Received: optimizer with {taken}"
+            )
+        if micro_batches < 1:
+            raise ValueError(f"`micro_batches` must be at least 1. Received: {micro_batches}")
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(
+                f"`clip_norm` must be positive, or None for no clipping. Received: {clip_norm}"
+            )
+        if self.dtype_policy.name == "mixed_float16":
+            raise ValueError(
+                "Training in float16 needs loss scaling, which is not done here: use "
+                "mixed_bfloat16. Received: dtype policy mixed_float16"
+            )
+        self.micro_batches = micro_batches
+        self.clip_norm = clip_norm
+        self._filed = Filed()
+        super().compile(
+            optimizer=optimizer,
+            jit_compile=jit_compile,
+            run_eagerly=run_eagerly,
+            auto_scale_loss=False,
+        )
+
+    @property
+    def metrics(self) -> list:
+        """The sums behind the logs and the data position."""
+        filed = getattr(self, "_filed", None)
+        return [] if filed is None or filed.ratios is None else [filed.ratios, filed.position]
+
+    @property
+    def data_position(self) -> keras.Variable:
+        """Where the data goes on after the last step, (3,) int32: (epoch, window, row)."""
+        if not self.metrics:
+            raise ValueError("The data position exists once `fit` or `prepare` has run.")
+        return self._filed.position.value
+
+    def get_metrics_result(self) -> dict:
+        """Returns the values over everything counted since the last reset."""
+        ratios = self._filed.ratios
+        values = ratios.result()
+        if not ratios.counted()[GRADIENT_NORM]:  # evaluation has none
+            del values[GRADIENT_NORM]
+        return self._values(values)
+
+    def prepare(self, spec) -> None:
+        """Creates what a step needs besides weights; `fit` does it, a checkpoint needs it before.
+
+        Args:
+            spec: Structure of `tf.TensorSpec`, the `element_spec` of the dataset.
+        """
+        if not self.metrics:
+            unbuilt = [x.name for x in self._flatten_layers(include_self=False) if not x.built]
+            if unbuilt:
+                raise ValueError(
+                    f"{type(self).__name__} must build its layers when it is constructed. "
+                    f"Received: unbuilt layers {unbuilt}"
+                )
+            losses, metrics = self._term_names(spec)
+            names = [*losses, *metrics, *self.derived_metrics]
+            reserved = {GRADIENT_NORM} | ({"loss"} if losses != ["loss"] else set())
+            if len(set(names)) < len(names) or reserved & set(names):
+                raise ValueError(
+                    "Losses and metrics must have distinct names, none of them "
+                    f"{sorted(reserved)}. Received: {names}"
+                )
+            self._filed.loss_names = tuple(losses)
+            self._filed.ratios = Ratios([*losses, *metrics, GRADIENT_NORM])
+            self._filed.position = DataPosition()
+        if not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def _term_names(self, spec) -> tuple[list[str], list[str]]:
+        """Names of the losses and of the metrics, in the order `loss_terms` gives them."""
+        raise NotImplementedError
+
+    def _values(self, ratios: dict) -> dict:
+        """Adds the total loss in front and the derived metrics behind."""
+        values = {"loss": sum(ratios[name] for name in self._filed.loss_names)}
+        values |= {name: value for name, value in ratios.items() if name != "loss"}
+        for name, (source, function) in self.derived_metrics.items():
+            values[name] = function(values[source])
+        return values
+
+    def _step_values(self, pairs, norm=None) -> dict:
+        """Values of this step alone, from the (K, 2) sums of the global batch."""
+        names = self._filed.ratios.names[:-1]
+        ratios = {name: divide(pairs[i, 0], pairs[i, 1]) for i, name in enumerate(names)}
+        if norm is not None:
+            ratios[GRADIENT_NORM] = norm
+        return self._values(ratios)
+
+    def _denominators(self, batch):
+        """Denominators of the losses, in order. A graph computes them alone and drops the rest."""
+        losses, _ = self.loss_terms(batch, training=False)
+        return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
+
+    @staticmethod
+    def _total_loss(losses: dict, denominators):
+        """Sum of the numerators of `losses`, each over its denominator of the global batch."""
+        numerators = [ops.cast(pair[0], "float32") for pair in losses.values()]
+        return sum(divide(x, denominators[i]) for i, x in enumerate(numerators))
+
+    @staticmethod
+    def _pairs(losses: dict, metrics: dict):
+        """Stacks the pairs in the order of their names, (K, 2) float32."""
+        terms = [*losses.values(), *metrics.values()]
+        return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
+
+    def _count(self, pairs, norm=None) -> None:
+        """Adds the (K, 2) pairs, and the gradient's norm where there is one, to the sums."""
+        pairs = ops.pad(pairs, ((0, 1), (0, 0)))  # (K + 1, 2)
+        if norm is not None:
+            row = ops.stack([norm, ops.ones_like(norm)])[None]
+            pairs = ops.concatenate([pairs[:-1], row])
+        self._filed.ratios.update_state(pairs)
+
+    def _file_position(self, batch) -> None:
+        """Keeps the position that came with the batch; every row carries the same."""
+        if isinstance(batch, Mapping) and "position" in batch:
+            self._filed.position.update_state(batch["position"][0])
+
+    def _clip(self, gradients: list):
+        """Scales all gradients so that their joint norm is at most `clip_norm`."""
+        norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients))
+        if self.clip_norm is None:
+            return gradients, norm
+        scale = self.clip_norm / ops.maximum(norm, self.clip_norm)
+        return [g * ops.cast(scale, g.dtype) for g in gradients], norm
+
+    def _split(self, batch):
+        """Cuts every tensor (B, …) into micro-batches (B / M, M, …); micro-batch i is [:, i].
+
+        Rows are dealt in turn, so that on JAX each device keeps the rows it holds.
+        """
+
+        def split(x):
+            rows, parts = x.shape[0], self.micro_batches
+            if rows is not None and rows % parts:
+                raise ValueError(
+                    "The rows of a batch on each device must divide by `micro_batches`. "
+                    f"Received: {rows} rows, micro_batches={parts}"
+                )
+            return ops.reshape(x, (-1, parts, *x.shape[1:]))
+
+        return keras.tree.map_structure(split, batch)
+
+
+def only_features(data):
+    """The batch of a dataset that yields one structure, as `fit` hands it on."""
+    batch, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+    if labels is not None or weights is not None:
+        raise ValueError(
+            "A batch must be one structure that holds labels and weights too. "
+            "Received: a tuple (x, y, …)"
+        )
+    return batch
