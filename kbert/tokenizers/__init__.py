@@ -1,0 +1,15 @@
+"""Tokenizers: text to ids and back, and the training of vocabularies."""
+
+from kbert.tokenizers.loading import load_tokenizer
+from kbert.tokenizers.normalization import normalize
+from kbert.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary, save_vocabulary
+from kbert.tokenizers.wordpiece import WordPieceTokenizer
+
+__all__ = [
+    "SPECIAL_TOKENS",
+    "WordPieceTokenizer",
+    "load_tokenizer",
+    "normalize",
+    "read_vocabulary",
+    "save_vocabulary",
+]

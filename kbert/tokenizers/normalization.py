@@ -1,0 +1,101 @@
+"""Text normalisation in the graph: what BERT's own tokenizer does to a text before it splits words.
+
+Source: `BasicTokenizer` in google-research/bert, tokenization.py, rebuilt from TensorFlow's and
+tensorflow-text's C++ kernels so that it runs in `tf.data`, in a `tf.function` and in a SavedModel.
+"""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+# Dropped as BERT's `_clean_text` does: U+0000, U+FFFD, format characters and controls, but not
+# tab, newline and carriage return, which separate words. U+0000 also has to go before the
+# lower-casing kernel, which takes it for the end of the text.
+DROPPED = (
+    r"[\x{0000}\x{FFFD}\p{Cf}"
+    r"\x{01}-\x{08}\x{0b}\x{0c}\x{0e}-\x{1f}\x{7f}-\x{9f}]"
+)
+# Python's `str.split`, which Google's code uses, splits at these; tensorflow-text does not.
+LINE_SEPARATORS = r"[\x{2028}\x{2029}]"
+# Valid UTF-8 without line separators: what nearly every text is.
+USUAL = r"[\x{0}-\x{2027}\x{202A}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
+
+# Code points from here on (private use planes) normalise to themselves: four bytes, kept.
+_TABLE_SIZE = 0xE0200
+# Flag of `byte_table`: a dropped mark that belongs to the character before it.
+IS_MARK = 128
+
+
+def normalize(
+    texts: tf.Tensor, *, lowercase: bool = True, strip_accents: bool | None = None
+) -> tf.Tensor:
+    """Cleans, lower-cases and strips accents as BERT does; runs in a graph and eagerly.
+
+    Bytes that are not valid UTF-8 are dropped, as google-research/bert drops them
+    (`convert_to_unicode` decodes with "ignore").
+
+    Args:
+        texts: string tensor of any shape, UTF-8.
+        lowercase: lower-case by Unicode's rules. The result does not depend on the locale.
+        strip_accents: decompose (NFD) and drop the combining marks. None: as `lowercase`, which
+            is BERT's rule.
+
+    Returns:
+        A string tensor of the same shape: valid UTF-8, words still separated by white space.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> normalize(tf.constant("Señor\\u200b  Łódź")).numpy().decode()
+        'senor  łodz'
+    """
+    if strip_accents is None:
+        strip_accents = lowercase
+    texts = _repair(texts)
+    texts = tf.strings.regex_replace(texts, DROPPED, "")
+    if lowercase:
+        # ASCII first: the Unicode kernel takes the locale of the process, and a Turkish one would
+        # turn "TITLE" into "tıtle".
+        texts = tf.strings.lower(tf.strings.lower(texts), encoding="utf-8")
+    if strip_accents:
+        texts = tf_text.normalize_utf8(texts, "NFD")
+        texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
+    return texts
+
+
+def _repair(texts: tf.Tensor) -> tf.Tensor:
+    """Drops what is not UTF-8 and maps line separators to spaces, where the cheap check says so."""
+
+    def repaired() -> tf.Tensor:
+        valid = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
+        return tf.strings.regex_replace(valid, LINE_SEPARATORS, " ")
+
+    usual = tf.reduce_all(tf.strings.regex_full_match(texts, USUAL))
+    return tf.cond(usual, lambda: texts, repaired)
+
+
+@functools.cache
+def byte_table(lowercase: bool, strip_accents: bool) -> np.ndarray:
+    """How many bytes each code point becomes under `normalize`; 0 where it is dropped.
+
+    Dropped combining marks also carry the flag `IS_MARK`. Normalisation works on each character
+    alone but for two rules, and neither changes a length: a final sigma has the two bytes of any
+    sigma, and reordered marks (NFD) are dropped, but for a few musical signs of four bytes each.
+
+    Args:
+        lowercase: as in `normalize`.
+        strip_accents: as in `normalize`, but not None.
+
+    Returns:
+        A uint8 array; the last entry stands for every code point past it.
+    """
+    with tf.init_scope(), tf.device("CPU"):
+        codes = np.arange(_TABLE_SIZE + 1, dtype=np.int32)
+        codes[0xD800:0xE000] = 0xFFFD  # surrogates are no characters
+        characters = tf.strings.unicode_encode(codes[:, None], "UTF-8")
+        options = {"lowercase": lowercase, "strip_accents": strip_accents}
+        lengths = tf.strings.length(normalize(characters, **options)).numpy()
+        marks = tf.strings.regex_full_match(characters, r"\p{Mn}").numpy()
+    lengths[_TABLE_SIZE] = 4
+    return (lengths + IS_MARK * (marks & (lengths == 0))).astype(np.uint8)

@@ -1,0 +1,107 @@
+"""Word pieces of normalised text: tensorflow-text's kernel, and Google's limit on long words.
+
+Shapes: B texts, P pieces of all texts together, W words of all texts together.
+"""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder
+
+# Longer words become [UNK] (WordpieceTokenizer in google-research/bert, tokenization.py).
+MAX_WORD_CHARACTERS = 200
+# The kernel counts bytes: enough for 200 characters of any script.
+MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
+
+# Words where Chinese characters are not split: white space is dropped, punctuation kept. ASCII
+# symbols count as punctuation, as in BERT.
+_PUNCTUATION = r"[!-/:-@\[-`{-~\p{P}]"
+_DELIMITER = rf"[\t\n\r\p{{Zs}}]+|{_PUNCTUATION}"
+
+
+class WordPieceKernel:
+    """Greedy longest-match-first word pieces of normalised texts, with byte ranges.
+
+    Args:
+        vocabulary: the pieces in the order of their ids.
+        unk_id: id of words that the pieces cannot spell and of words over 200 characters.
+        split_chinese: every Chinese character is a word of its own.
+    """
+
+    def __init__(self, vocabulary: list[str], unk_id: int, split_chinese: bool):
+        model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
+            vocabulary, MAX_WORD_BYTES, "##", vocabulary[unk_id], not split_chinese, False
+        )
+        # Constants of the process, so that every graph that uses them can hold them.
+        with tf.init_scope(), tf.device("CPU"):
+            buffer = tf.constant(np.frombuffer(model, np.uint8))
+            self._continuation = tf.constant([piece.startswith("##") for piece in vocabulary])
+        self._tokenizer = tf_text.FastWordpieceTokenizer(
+            token_out_type=tf.int32, model_buffer=buffer
+        )
+        self._unk_id = unk_id
+        self._split_chinese = split_chinese
+
+    def __call__(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """Pieces of a batch.
+
+        Args:
+            texts: (B,) normalised texts.
+
+        Returns:
+            Ids, starts and ends, int32 RaggedTensors (B, None); the ranges count bytes.
+        """
+        if self._split_chinese:
+            ids, starts, ends = self._tokenizer.tokenize_with_offsets(texts)
+        else:
+            words, word_begins, _ = tf_text.regex_split_with_offsets(
+                texts, _DELIMITER, keep_delim_regex_pattern=_PUNCTUATION
+            )
+            ids, starts, ends = self._tokenizer.tokenize_with_offsets(words)
+            shift = tf.repeat(word_begins.flat_values, ids.values.row_lengths())
+            ids = ids.merge_dims(1, 2)
+            starts = ids.with_flat_values(starts.flat_values + shift)
+            ends = ids.with_flat_values(ends.flat_values + shift)
+        starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
+        return self._limit_words(texts, ids, starts, ends)
+
+    def word_starts(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        """(P,) bool: the piece is the first of a word."""
+        return tf.logical_not(tf.gather(self._continuation, ids.flat_values))
+
+    def _limit_words(
+        self,
+        texts: tf.Tensor,
+        ids: tf.RaggedTensor,
+        starts: tf.RaggedTensor,
+        ends: tf.RaggedTensor,
+    ) -> tuple[tf.RaggedTensor, ...]:
+        """Words of more than 200 characters become one [UNK]."""
+        is_first = self.word_starts(ids)
+        first = tf.where(is_first)[:, 0]  # (W,)
+        last = tf.concat([first[1:], tf.size(is_first, tf.int64)[None]], 0) - 1
+        begins = tf.gather(starts.flat_values, first)
+        num_bytes = tf.gather(ends.flat_values, last[: tf.size(first)]) - begins
+
+        def limited() -> tuple[tf.Tensor, ...]:
+            rows = tf.gather(ids.value_rowids(), first)
+            words = tf.strings.substr(tf.gather(texts, rows), begins, num_bytes)
+            too_long = tf.strings.length(words, unit="UTF8_CHAR") > MAX_WORD_CHARACTERS  # (W,)
+            word = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
+            in_long = tf.gather(too_long, word)  # (P,)
+            word_ends = tf.gather(begins + num_bytes, word)
+            keep = is_first | ~in_long
+            return (
+                tf.boolean_mask(tf.where(in_long, self._unk_id, ids.flat_values), keep),
+                tf.boolean_mask(starts.flat_values, keep),
+                tf.boolean_mask(tf.where(in_long, word_ends, ends.flat_values), keep),
+                tf.gather(tf.cumsum(tf.cast(tf.pad(keep, [[1, 0]]), tf.int64)), ids.row_splits),
+            )
+
+        flat_ids, flat_starts, flat_ends, row_splits = tf.cond(
+            tf.reduce_any(num_bytes > MAX_WORD_CHARACTERS),
+            limited,
+            lambda: (ids.flat_values, starts.flat_values, ends.flat_values, ids.row_splits),
+        )
+        ids = tf.RaggedTensor.from_row_splits(flat_ids, row_splits, validate=False)
+        return ids, ids.with_flat_values(flat_starts), ids.with_flat_values(flat_ends)

@@ -1,0 +1,117 @@
+"""Vocabularies: reading, checking and writing BERT's vocab.txt (one piece a line, UTF-8)."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def read_vocabulary(path: str | os.PathLike) -> list[str]:
+    """Reads and checks a vocab.txt.
+
+    Only line feeds end a line: vocabularies hold pieces such as U+2028, which other readers take
+    for the end of a line.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The pieces in the order of their ids.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: not UTF-8, an empty line, a duplicate, a missing special token; the message
+            names file and line.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/vocab.txt"
+        >>> save_vocabulary([*SPECIAL_TOKENS, "pen"], path)
+        >>> read_vocabulary(path)[5]
+        'pen'
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No vocabulary file (one piece a line). Received: {path}")
+    raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"A vocabulary must be UTF-8. Received: {path}, line {line}: {error.reason} "
+            f"at byte {error.start}."
+        ) from error
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    pieces = [line.removesuffix("\r") for line in lines]
+    check_vocabulary(pieces, source=str(path))
+    return pieces
+
+
+def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
+    """Checks a vocabulary and writes it as vocab.txt, whole or not at all.
+
+    Args:
+        vocabulary: the pieces in the order of their ids.
+        path: the file; its folder is made where it does not exist.
+
+    Raises:
+        ValueError: the vocabulary breaks a rule of `check_vocabulary`.
+    """
+    check_vocabulary(vocabulary)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "".join(piece + "\n" for piece in vocabulary))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes under a temporary name beside the file and renames."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(text.encode("utf-8"))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> None:
+    """Raises where a vocabulary cannot serve: see the messages for the rules.
+
+    Args:
+        vocabulary: the pieces in the order of their ids.
+        source: the file they came from, for the messages. None: a list.
+    """
+
+    def place(index: int) -> str:
+        return f"{source}, line {index + 1}" if source else f"entry {index}"
+
+    seen: dict[str, int] = {}
+    for index, piece in enumerate(vocabulary):
+        if not isinstance(piece, str):
+            raise TypeError(
+                f"A vocabulary is a sequence of str. Received: {piece!r} at {place(index)}."
+            )
+        if piece == "":
+            raise ValueError(
+                f"A vocabulary has no empty pieces. Received: {place(index)} is empty."
+            )
+        if "\n" in piece or piece.endswith("\r"):
+            raise ValueError(
+                "A piece must fit on one line of a vocab.txt. "
+                f"Received: {piece!r} at {place(index)}."
+            )
+        if piece in seen:
+            raise ValueError(
+                f"Each piece of a vocabulary stands in it once. Received: {piece!r} at "
+                f"{place(seen[piece])} and again at {place(index)}."
+            )
+        seen[piece] = index
+    missing = [token for token in SPECIAL_TOKENS if token not in seen]
+    if missing:
+        raise ValueError(
+            f"A vocabulary must hold {', '.join(SPECIAL_TOKENS)}. Received: "
+            f"{source or f'a list of {len(seen)} pieces'} without {', '.join(missing)}."
+        )
