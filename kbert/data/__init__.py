@@ -1,5 +1,13 @@
 """Text to shards, shards to batches: everything between a corpus and `fit`."""
 
+from kbert.data.examples import show_examples
 from kbert.data.manifest import Manifest, read_manifest, verify_corpus
+from kbert.data.pretraining import pretraining_dataset
 
-__all__ = ["Manifest", "read_manifest", "verify_corpus"]
+__all__ = [
+    "Manifest",
+    "pretraining_dataset",
+    "read_manifest",
+    "show_examples",
+    "verify_corpus",
+]

@@ -1,0 +1,75 @@
+"""Examples as a reader sees them: the check of a data pipeline that needs no statistics."""
+
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import numpy as np
+import tensorflow as tf
+
+_COLOURS = {"masked": "\033[31m", "random": "\033[33m", "kept": "\033[32m"}
+_RESET = "\033[0m"
+_WIDTH = 100
+
+
+def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO | None = None):
+    """Prints the first rows of a pretraining dataset as tokens.
+
+    Each predicted token is marked with what the model sees in its place: `{fox -> [MASK]}` where
+    it is masked, `{fox -> ##ly}` where a random token stands in, `{fox}` where it is kept; in
+    colours too on a terminal.
+
+    Args:
+        dataset: batches of `pretraining_dataset`.
+        tokenizer: gives ids their names.
+        n: how many rows.
+        file: where to print; None is standard output.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "fox"])
+        >>> batch = {"token_ids": [[2, 4, 6, 3, 0]], "padding_mask": [[1, 1, 1, 1, 0]],
+        ...          "mask_positions": [[1, 2]], "mask_ids": [[5, 6]], "mask_weights": [[1., 1.]]}
+        >>> show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, n=1)
+        4 tokens, 2 predicted: 1 masked, 0 random, 1 kept
+          [CLS] {red -> [MASK]} {fox} [SEP]
+    """
+    file = file or sys.stdout
+    colours = _COLOURS if file.isatty() else {}
+    for row in dataset.unbatch().take(n).as_numpy_iterator():
+        words = _marked(row, tokenizer)
+        kinds = [kind for _, kind in words]
+        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in _COLOURS)
+        title = f"{len(words)} tokens, {np.sum(row['mask_weights']):.0f} predicted: {counts}"
+        if "next_sentence_labels" in row:
+            title += "; next: " + ("random" if row["next_sentence_labels"] else "actual")
+        print(title, *_lines(words, colours), sep="\n", file=file)
+
+
+def _marked(row: dict[str, np.ndarray], tokenizer) -> list[tuple[str, str]]:
+    """The row's tokens, predicted ones with their marks, each with its kind ("" for the others)."""
+    ids = row["token_ids"][: np.sum(row["padding_mask"])]
+    words = [(tokenizer.id_to_token(token), "") for token in ids]
+    used = row["mask_weights"] > 0
+    for position, target in zip(row["mask_positions"][used], row["mask_ids"][used], strict=True):
+        seen, wanted = words[position][0], tokenizer.id_to_token(target)
+        if ids[position] == target:
+            words[position] = f"{{{wanted}}}", "kept"
+        else:
+            kind = "masked" if ids[position] == tokenizer.mask_id else "random"
+            words[position] = f"{{{wanted} -> {seen}}}", kind
+    return words
+
+
+def _lines(words: list[tuple[str, str]], colours: dict[str, str]) -> Iterator[str]:
+    """Wraps by what is seen: a colour takes no room."""
+    line, width = "", 0
+    for word, kind in words:
+        if width + 1 + len(word) > _WIDTH:
+            yield line
+            line, width = "", 0
+        width += 1 + len(word)
+        coloured = f"{colours[kind]}{word}{_RESET}" if kind in colours else word
+        line += f" {coloured}" if line else f"  {coloured}"
+    yield line

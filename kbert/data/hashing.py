@@ -1,0 +1,86 @@
+"""Random numbers as pure functions of integers: the same on any device, thread, batch or host.
+
+A *key* is a uint64. `fold` derives a new one from a key and a number (a seed, an epoch, a row, a
+column …); the bits of a folded key are the random number. Nothing has a state, so any row of any
+epoch can be drawn alone, and nothing is rounded to float, where `uniform() * n` can come out as n.
+
+The mixer is the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014; constants of Stafford's variant 13), applied to `key + (n + 1) * gamma`.
+"""
+
+import tensorflow as tf
+
+_GAMMA = 0x9E3779B97F4A7C15
+
+
+def _u64(value: int) -> tf.Tensor:
+    return tf.constant(value, tf.uint64)
+
+
+def _shift_xor(bits: tf.Tensor, by: int) -> tf.Tensor:
+    return tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _u64(by)))
+
+
+def fold(key: tf.Tensor | int, number: tf.Tensor | int) -> tf.Tensor:
+    """A key for `number` under `key`; broadcasts, so a row of keys or numbers gives as many.
+
+    Args:
+        key: uint64 tensor, or a Python integer to start from (a seed).
+        number: integer tensor or Python integer, not negative.
+
+    Returns:
+        uint64 tensor of the broadcast shape: 64 random bits, or a key to fold on.
+
+    Example:
+        >>> row_keys = fold(fold(7, 0), tf.range(3))                      # (3,)
+        >>> below(fold(row_keys[:, None], tf.range(4)), 10).numpy().tolist()
+        [[6, 4, 9, 1], [1, 0, 2, 3], [4, 4, 0, 1]]
+    """
+    key = _u64(key) if isinstance(key, int) else key
+    bits = key + (tf.cast(number, tf.uint64) + _u64(1)) * _u64(_GAMMA)
+    bits = _shift_xor(bits, 30) * _u64(0xBF58476D1CE4E5B9)
+    bits = _shift_xor(bits, 27) * _u64(0x94D049BB133111EB)
+    return _shift_xor(bits, 31)
+
+
+def below(bits: tf.Tensor, limit: tf.Tensor | int) -> tf.Tensor:
+    """Integers in [0, limit), int32, each equally likely up to limit / 2**32; 0 for a limit of 0.
+
+    >>> below(fold(0, tf.range(6)), 3).numpy().tolist()
+    [2, 1, 0, 2, 0, 0]
+    """
+    high = tf.bitwise.right_shift(bits, _u64(32))
+    return tf.cast(tf.bitwise.right_shift(high * tf.cast(limit, tf.uint64), _u64(32)), tf.int32)
+
+
+def chance(bits: tf.Tensor, share: float) -> tf.Tensor:
+    """True with probability `share`, to within 2**-32.
+
+    >>> chance(fold(0, tf.range(6)), 0.5).numpy().tolist()
+    [False, True, True, False, True, True]
+    """
+    return tf.bitwise.right_shift(bits, _u64(32)) < _u64(round(share * 2**32))
+
+
+_COIN_WORDS = 4
+
+
+def heads(key: tf.Tensor, coins: tf.Tensor) -> tf.Tensor:
+    """How many of `coins` fair coins show heads, int32 of the shape of `key` and `coins`.
+
+    The first 256 coins are tossed, one bit each; of more than that, the rest falls half and half.
+
+    >>> heads(fold(0, tf.range(4)), tf.constant([0, 1, 9, 1000])).numpy().tolist()
+    [0, 0, 4, 496]
+    """
+    ones = _u64(1)
+    total = tf.maximum(coins - 64 * _COIN_WORDS, 0) // 2
+    for word in range(_COIN_WORDS):
+        width = tf.clip_by_value(coins - 64 * word, 0, 64)
+        # A shift by all 64 bits is undefined: 64 ones are made of two shifts by 32.
+        half = tf.cast(width // 2, tf.uint64)
+        rest = tf.cast(width - width // 2, tf.uint64)
+        limit = tf.bitwise.left_shift(tf.bitwise.left_shift(ones, half), rest) - ones
+        tossed = tf.bitwise.bitwise_and(fold(key, word), limit)
+        total += tf.cast(tf.raw_ops.PopulationCount(x=tossed), tf.int32)
+    return total

@@ -1,0 +1,44 @@
+"""Text where a folder of shards is asked for: prepared once, into a cache, under a checksum."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+
+from kbert.data import manifest
+from kbert.text.documentation import cache_folder
+from kbert.text.sources import open_sources
+
+
+def prepared_folder(
+    data: str | os.PathLike | Sequence[str | os.PathLike],
+    tokenizer,
+    cache_dir: str | os.PathLike | None = None,
+) -> str:
+    """The folder of shards for `data`: `data` itself if it is a folder, else prepared text.
+
+    The cache's name is a checksum of the tokenizer and of what the sources are (name, size and
+    time of a file), so a changed file or tokenizer is prepared anew and equal ones never twice.
+
+    Args:
+        data: a folder, or sources of text as `prepare_corpus` takes them.
+        tokenizer: makes the ids.
+        cache_dir: parent of the folder; None is `corpora` in kbert's cache folder.
+
+    Returns:
+        A folder with a manifest, as far as this function made it.
+    """
+    if isinstance(data, str | os.PathLike) and os.path.isdir(data):
+        return os.fspath(data)
+    from kbert.data.prepare import prepare_corpus  # reads text: only where there is text to read
+
+    content = {
+        "sources": [source.identity() for source in open_sources(data)],
+        "tokenizer": tokenizer.get_config(),
+    }
+    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    parent = cache_dir or os.path.join(cache_folder(), "corpora")
+    folder = os.path.join(parent, checksum[:16])
+    if not os.path.exists(os.path.join(folder, manifest.FILE_NAME)):
+        prepare_corpus(data, folder, tokenizer)
+    return folder
