@@ -1,5 +1,7 @@
 """Dropout that costs half of Keras' own on TensorFlow and differs between replicas."""
 
+import random
+
 import keras
 
 
@@ -27,7 +29,8 @@ class Dropout(keras.layers.Layer):
             raise ValueError(f"`rate` must be at least 0 and less than 1. Received: {rate!r}")
         self.rate = rate
         if rate:
-            self.seed_generator = keras.random.SeedGenerator()
+            # A seed of its own: without one, Keras on PyTorch draws from the global generator.
+            self.seed_generator = keras.random.SeedGenerator(random.randrange(2**31))
         self.built = True
 
     def call(self, inputs, training=False):

@@ -1,0 +1,106 @@
+"""Claims of equality that every model's tests make, and the random weights they are made on."""
+
+import keras
+import numpy as np
+
+from kbert.config import EncoderConfig
+
+# With weights of 0.02 the forms of GELU and the epsilons of LayerNorm cannot be told apart.
+SIGMA = 0.15
+
+
+def tiny_config(**changes) -> EncoderConfig:
+    """Two layers of width 16; dropout off, so that two calls agree."""
+    fields = {
+        "vocabulary_size": 40,
+        "hidden_size": 16,
+        "num_layers": 2,
+        "num_heads": 4,
+        "intermediate_size": 32,
+        "max_positions": 24,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+    return EncoderConfig(**{**fields, **changes})
+
+
+def tiny_inputs(config: EncoderConfig, batch=3, length=12, seed=0) -> dict[str, np.ndarray]:
+    """Random ids, two segments a row, and padding of another length in each row."""
+    rng = np.random.default_rng(seed)
+    columns = np.arange(length)
+    lengths = np.linspace(length, max(1, length // 3), batch).astype(int)[:, None]
+    inputs = {
+        "token_ids": rng.integers(0, config.vocabulary_size, (batch, length)),
+        "padding_mask": np.broadcast_to(columns < lengths, (batch, length)),
+    }
+    if config.num_segments:
+        inputs["segment_ids"] = np.broadcast_to(columns >= lengths // 2, (batch, length))
+    return {name: np.ascontiguousarray(value, dtype="int32") for name, value in inputs.items()}
+
+
+def randomise(layer: keras.layers.Layer, sigma: float = SIGMA, seed: int = 0) -> None:
+    """Draws every weight anew; scales of normalisation around 1."""
+    rng = np.random.default_rng(seed)
+    for weight in layer.weights:
+        centre = 1.0 if weight.name == "gamma" else 0.0
+        weight.assign(rng.normal(centre, sigma, tuple(weight.shape)).astype("float32"))
+
+
+def to_numpy(structure):
+    """A structure of tensors as one of float64 or integer arrays."""
+    return keras.tree.map_structure(
+        lambda x: np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")), "float64"),
+        structure,
+    )
+
+
+def get_values(layer: keras.layers.Layer) -> dict[str, np.ndarray]:
+    """path -> value of every weight, in float64."""
+    return {weight.path: to_numpy(weight.value) for weight in layer.weights}
+
+
+def numpy_norm(x, epsilon: float) -> np.ndarray:
+    """Zero mean and unit variance over the last axis."""
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon)
+
+
+def assert_close(actual, expected, atol: float, what: str = "") -> None:
+    """Every entry within `atol`; the message names the largest difference."""
+    actual, expected = np.asarray(actual, "float64"), np.asarray(expected, "float64")
+    assert actual.shape == expected.shape, f"{what}: {actual.shape} is not {expected.shape}"
+    worst = np.abs(actual - expected).max(initial=0.0)
+    assert worst <= atol, f"{what}: {worst:.3g} apart, {atol:.3g} allowed"
+
+
+def assert_gradients_close(actual, expected, rtol: float = 1e-4) -> None:
+    """Each gradient within `rtol` of the largest entry of its tensor; dicts name -> array."""
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        largest = np.abs(expected[name]).max()
+        assert largest > 0, f"{name}: the reference has no gradient here, so this tests nothing"
+        assert_close(actual[name], expected[name], rtol * largest, name)
+
+
+def run_layer_test(layer: keras.layers.Layer, inputs, expected_weights: dict, output_shapes):
+    """What every layer must do: names and shapes of weights, eager and symbolic call, bfloat16.
+
+    Args:
+        layer: made with dropout 0 and not yet called.
+        inputs: what it is called with: a tuple of arrays.
+        expected_weights: path -> shape.
+        output_shapes: structure of shapes.
+    """
+    outputs = layer(*inputs)
+    assert {weight.path: tuple(weight.shape) for weight in layer.weights} == expected_weights
+    assert _shapes(outputs) == output_shapes
+    symbolic = layer(*(keras.KerasTensor(x.shape, dtype=str(x.dtype)) for x in inputs))
+    assert _shapes(symbolic) == output_shapes
+    again = layer(*inputs)
+    keras.tree.map_structure(
+        lambda a, b: np.testing.assert_array_equal(a, b), to_numpy(outputs), to_numpy(again)
+    )
+
+
+def _shapes(structure):
+    return keras.tree.map_structure(lambda x: tuple(x.shape), structure)

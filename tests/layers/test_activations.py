@@ -1,0 +1,30 @@
+import math
+
+import numpy as np
+import pytest
+from keras import ops
+
+from kbert.config import ACTIVATIONS
+from kbert.layers import (
+    get_activation,
+)
+from tests.harness import assert_close, to_numpy
+
+
+def test_the_two_forms_of_gelu_are_told_apart():
+    x = np.linspace(-4, 4, 9).astype("float32")
+    erf = np.array([0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in x])
+    tanh = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    assert np.abs(erf - tanh).max() > 1e-4
+    assert_close(to_numpy(get_activation("gelu")(x)), erf, 2e-6)
+    assert_close(to_numpy(get_activation("gelu_tanh")(x)), tanh, 2e-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_a_config_may_name_exists(name):
+    assert to_numpy(get_activation(name)(ops.zeros((1,)))) == 0
+
+
+def test_unknown_activation():
+    with pytest.raises(ValueError, match="must be one of gelu, gelu_tanh.*'gelu_new'"):
+        get_activation("gelu_new")

@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+
+from kbert.layers import (
+    SelfAttention,
+    attention_bias,
+)
+from tests.harness import assert_close, get_values, randomise, run_layer_test, to_numpy
+
+X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+
+
+def test_attention():
+    layer = SelfAttention(2, name="a")
+    weights = {
+        "a/qkv/kernel": (8, 24),
+        "a/qkv/bias": (24,),
+        "a/output/kernel": (8, 8),
+        "a/output/bias": (8,),
+    }
+    run_layer_test(layer, (X,), weights, ((2, 5, 8), (2, 2, 5, 5)))
+    randomise(layer, sigma=0.5)
+    w = get_values(layer)
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    outputs, probabilities = to_numpy(layer(X, attention_bias(mask)))
+
+    qkv = X @ w["a/qkv/kernel"] + w["a/qkv/bias"]
+    heads = [part.reshape(2, 5, 2, 4).transpose(0, 2, 1, 3) for part in np.split(qkv, 3, -1)]
+    scores = heads[0] @ heads[1].transpose(0, 1, 3, 2) / 2  # sqrt(4)
+    scores = np.where(mask[:, None, None, :], scores, -np.inf)
+    expected = np.exp(scores - scores.max(-1, keepdims=True))
+    expected /= expected.sum(-1, keepdims=True)
+    assert_close(probabilities, expected, 1e-6)
+    merged = (expected @ heads[2]).transpose(0, 2, 1, 3).reshape(2, 5, 8)
+    assert_close(outputs, merged @ w["a/output/kernel"] + w["a/output/bias"], 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bool"])
+def test_padding_gets_no_attention_and_a_row_of_padding_stays_finite(dtype):
+    mask = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]]).astype(dtype)
+    _, probabilities = to_numpy(SelfAttention(2)(X, attention_bias(mask)))
+    assert (probabilities[0, :, :, 2:] == 0).all()
+    assert_close(probabilities[1], np.full((2, 5, 5), 0.2), 1e-6)
