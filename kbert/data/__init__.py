@@ -2,10 +2,12 @@
 
 from kbert.data.examples import show_examples
 from kbert.data.manifest import Manifest, read_manifest, verify_corpus
+from kbert.data.prepare import prepare_corpus
 from kbert.data.pretraining import pretraining_dataset
 
 __all__ = [
     "Manifest",
+    "prepare_corpus",
     "pretraining_dataset",
     "read_manifest",
     "show_examples",

@@ -106,6 +106,25 @@ class Manifest:
                 f"{tokenizer.checksum[:12]}…"
             )
 
+    def summary(self) -> str:
+        """The corpus in one line.
+
+        >>> split = Split(documents=9, sentences=40, tokens=1000, blocks=1, shards=())
+        >>> Manifest(folder="", vocabulary_sha256="", vocabulary_size=8, token_dtype="uint16",
+        ...     settings={}, counts={"duplicate_documents": 2, "cut_documents": 0},
+        ...     splits={"train": split}).summary()
+        'train: 9 documents, 40 sentences, 1,000 tokens; 2 duplicate documents dropped'
+        """
+        texts = [
+            f"{name}: {split.documents:,} documents, {split.sentences:,} sentences, "
+            f"{split.tokens:,} tokens"
+            for name, split in self.splits.items()
+        ]
+        texts.append(f"{self.counts['duplicate_documents']:,} duplicate documents dropped")
+        if self.counts["cut_documents"]:
+            texts.append(f"{self.counts['cut_documents']:,} over-long documents cut into parts")
+        return "; ".join(texts)
+
     def to_dict(self) -> dict:
         """What `manifest.json` holds."""
         fields = dataclasses.asdict(self)
@@ -208,4 +227,4 @@ def _verify_shard(path: str, index: np.ndarray, manifest: Manifest) -> None:
 
 
 def _named(row: list[int]):
-    return zip(records.INDEX_COLUMNS, row)
+    return zip(records.INDEX_COLUMNS, row, strict=True)

@@ -118,12 +118,6 @@ class BlockWriter:
 
     def add(self, tokens: np.ndarray, sentences: np.ndarray) -> None:
         """Adds a document: its ids (tokens,) and the length of each sentence (sentences,)."""
-        if len(tokens) == 0 or np.sum(sentences) != len(tokens) or np.min(sentences) < 1:
-            raise ValueError(
-                "A document needs at least one token, and sentences of at least one token that "
-                f"together have as many as the document. Received: {len(tokens)} tokens, "
-                f"sentences {np.asarray(sentences)[:20].tolist()}"
-            )
         self._tokens.append(tokens)
         self._sentences.append(sentences)
         self._pending += len(tokens)
@@ -136,6 +130,13 @@ class BlockWriter:
         tokens = np.concatenate(self._tokens).astype(self.dtype)
         sentences = np.concatenate(self._sentences)
         documents = np.array([len(lengths) for lengths in self._sentences])
+        # Checked by the block: adding a document must cost no more than a list's append.
+        if sentences.sum() != len(tokens) or sentences.min() < 1 or documents.min() < 1:
+            raise ValueError(
+                "The rule of a document is at least one sentence, sentences of at least one token, "
+                f"and as many tokens as its sentences have. Received: {len(tokens)} tokens, "
+                f"sentences {[lengths.tolist() for lengths in self._sentences][:5]}"
+            )
         record = encode_block(tokens, sentences, documents)
         with atomic.naming(self.path):
             self._writer.write(record)
@@ -146,7 +147,8 @@ class BlockWriter:
     def totals(self) -> dict[str, int]:
         """Blocks, tokens, sentences and documents written so far."""
         sums = np.array(self.index, np.int64).reshape(-1, 4).sum(axis=0)
-        return {"blocks": len(self.index), **dict(zip(INDEX_COLUMNS[1:], sums[1:].tolist()))}
+        counts = zip(INDEX_COLUMNS[1:], sums[1:].tolist(), strict=True)
+        return {"blocks": len(self.index), **dict(counts)}
 
     def __enter__(self) -> "BlockWriter":
         self._temporary = atomic.temporary_name(self.path)

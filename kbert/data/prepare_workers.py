@@ -1,0 +1,93 @@
+"""Runs the pieces of `prepare_corpus` here or in worker processes, results in order."""
+
+import collections
+import concurrent.futures
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import tensorflow as tf
+
+# Jobs handed out beyond those being worked on: a chunk waits in memory until a worker is free.
+_WAITING_PER_WORKER = 1
+_worker_tokenizer = None
+
+
+class Workers:
+    """Calls functions of a tokenizer and other arguments, in this process or in several.
+
+    Worker processes are spawned (TensorFlow does not survive a fork), use one thread each and no
+    GPU, and end with their parent, however that ends.
+
+    Args:
+        tokenizer: the first argument of every call; rebuilt from its config in each process.
+        num_workers: 0 or 1 for this process, else the number of processes.
+    """
+
+    def __init__(self, tokenizer, num_workers: int):
+        self._tokenizer = tokenizer
+        self._num_workers = num_workers
+        self._pool = None
+
+    def __enter__(self) -> "Workers":
+        if self._num_workers > 1:
+            self._pool = concurrent.futures.ProcessPoolExecutor(
+                self._num_workers,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(type(self._tokenizer), self._tokenizer.get_config()),
+            )
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if self._pool:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, function: Callable, jobs: Iterable[tuple]) -> Iterator[Any]:
+        """Yields `function(tokenizer, *job)` for each job, in the order of the jobs.
+
+        Jobs are drawn as workers become free, so they may be made as they are needed.
+        """
+        if not self._pool:
+            for job in jobs:
+                yield function(self._tokenizer, *job)
+            return
+        limit = self._num_workers * (1 + _WAITING_PER_WORKER)
+        running: collections.deque = collections.deque()
+        try:
+            for job in jobs:
+                running.append(self._pool.submit(_call, function, job))
+                if len(running) >= limit:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                "A worker process ended from outside; the system kills processes when memory runs "
+                "out (about 1 GB is needed for each worker). Finished work is kept: the same "
+                "command, with fewer workers if need be, goes on from there."
+            ) from error
+
+
+def _call(function: Callable, job: tuple) -> Any:
+    return function(_worker_tokenizer, *job)
+
+
+def _start_worker(tokenizer_type: type, config: dict) -> None:
+    global _worker_tokenizer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.set_visible_devices([], "GPU")
+    _worker_tokenizer = tokenizer_type.from_config(config)
+
+
+def _exit_with_parent() -> None:
+    """A parent killed by SIGKILL cannot stop its workers: they watch it themselves."""
+    multiprocessing.parent_process().join()
+    os._exit(1)

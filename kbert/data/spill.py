@@ -1,0 +1,130 @@
+"""The half-way file of `prepare_corpus`: one chunk of text as tokenised documents.
+
+Documents lie sorted by the hash of their content, so that a shard, which is a range of hashes, is
+one contiguous piece of each spill. Layout: six int64 (`_HEADER`), then the arrays of `Segment` one
+after the other.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from kbert.data import atomic
+
+_HEADER = ("documents", "sentences", "tokens", "text_bytes", "documents_read", "empty_documents")
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Documents sorted by hash, D in number, with S sentences and N tokens together.
+
+    Attributes:
+        high, low: (D,) uint64, the two halves of each document's 128-bit hash.
+        sentence_starts: (D + 1,) int64, first sentence of each document, and S.
+        token_starts: (D + 1,) int64, first token of each document, and N.
+        sentences: (S,) int32, tokens per sentence.
+        tokens: (N,) ids.
+    """
+
+    high: np.ndarray
+    low: np.ndarray
+    sentence_starts: np.ndarray
+    token_starts: np.ndarray
+    sentences: np.ndarray
+    tokens: np.ndarray
+
+
+def distinct_order(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """Indices that sort by hash and name each hash once.
+
+    >>> distinct_order(np.array([5, 2, 5, 2]), np.array([1, 9, 1, 0])).tolist()
+    [3, 1, 0]
+    """
+    order = np.lexsort((low, high))
+    high, low = high[order], low[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    return order[new]
+
+
+def write(path: str, segment: Segment, counts: dict[str, int]) -> None:
+    """Writes a spill, whole or not at all.
+
+    Args:
+        path: the file.
+        segment: sorted documents without duplicates.
+        counts: `text_bytes`, `documents_read` and `empty_documents` of the chunk.
+    """
+    sizes = {
+        "documents": len(segment.high),
+        "sentences": len(segment.sentences),
+        "tokens": len(segment.tokens),
+        **counts,
+    }
+    header = np.array([sizes[name] for name in _HEADER], np.int64)
+    arrays = [getattr(segment, field.name) for field in dataclasses.fields(Segment)]
+    atomic.write(path, header.tobytes(), *(memoryview(array).cast("B") for array in arrays))
+
+
+class Spill:
+    """A spill opened for reading; nothing is in memory but what `segment` copies out."""
+
+    def __init__(self, path: str, dtype: str):
+        with open(path, "rb") as file:
+            header = np.fromfile(file, np.int64, len(_HEADER))
+        self.counts: dict[str, int] = dict(zip(_HEADER, header.tolist(), strict=True))
+        documents, sentences, tokens = header[:3]
+        self._raw = np.memmap(path, np.uint8, "r")
+        self._end = header.nbytes
+        self._high = self._take(np.uint64, documents)
+        self._low = self._take(np.uint64, documents)
+        self._sentence_starts = self._take(np.int64, documents + 1)
+        self._token_starts = self._take(np.int64, documents + 1)
+        self._sentences = self._take(np.int32, sentences)
+        self._tokens = self._take(dtype, tokens)
+
+    def _take(self, dtype, count: int) -> np.ndarray:
+        start = self._end
+        self._end = start + int(count) * np.dtype(dtype).itemsize
+        return self._raw[start : self._end].view(dtype)
+
+    def two_hashes(self, first: int) -> set[tuple[int, int]]:
+        """Hashes of up to two documents whose high half is `first` or above."""
+        begin = np.searchsorted(self._high, np.uint64(first), "left")
+        pairs = zip(self._high[begin : begin + 2], self._low[begin : begin + 2], strict=True)
+        return {(int(high), int(low)) for high, low in pairs}
+
+    def segment(self, first: int, last: int) -> Segment:
+        """The documents whose high half lies in first … last, both included."""
+        begin = np.searchsorted(self._high, np.uint64(first), "left")
+        end = np.searchsorted(self._high, np.uint64(last), "right")
+        sentence_starts = np.array(self._sentence_starts[begin : end + 1])
+        token_starts = np.array(self._token_starts[begin : end + 1])
+        return Segment(
+            high=np.array(self._high[begin:end]),
+            low=np.array(self._low[begin:end]),
+            sentence_starts=sentence_starts - sentence_starts[0],
+            token_starts=token_starts - token_starts[0],
+            sentences=np.array(self._sentences[sentence_starts[0] : sentence_starts[-1]]),
+            tokens=np.array(self._tokens[token_starts[0] : token_starts[-1]]),
+        )
+
+
+def join(segments: list[Segment]) -> Segment:
+    """One segment out of several, in the order given (no longer sorted)."""
+
+    def starts(name: str) -> np.ndarray:
+        lengths = [np.diff(getattr(segment, name)) for segment in segments]
+        return np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
+
+    def values(name: str) -> np.ndarray:
+        return np.concatenate([getattr(segment, name) for segment in segments])
+
+    return Segment(
+        high=values("high"),
+        low=values("low"),
+        sentence_starts=starts("sentence_starts"),
+        token_starts=starts("token_starts"),
+        sentences=values("sentences"),
+        tokens=values("tokens"),
+    )

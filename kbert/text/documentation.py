@@ -1,0 +1,206 @@
+"""`docs:` – the documentation that already lies on any machine with kbert installed.
+
+The docstrings of the standard library and of the installed packages, read with `ast` (nothing is
+imported or run): one module, one document. Wrapped lines are joined to paragraphs, code, tables
+and markup are left out, and a paragraph that stands in many modules is kept once. That is tens of
+megabytes of real English prose, enough for a first pretraining without any download.
+"""
+
+import ast
+import gc
+import hashlib
+import inspect
+import os
+import re
+import sysconfig
+import tempfile
+import warnings
+from collections.abc import Iterator
+
+from absl import logging
+
+from kbert.text import files
+
+# Part of the cache's name: counts up whenever the same packages would give another text.
+_EXTRACTION = 1
+_TESTS = re.compile(r"(test|tests|testing|testdata|test_.*|.*_test|idle_test|conftest)(\.py)?\Z")
+_MAX_MODULE_BYTES = 4 << 20  # beyond lie generated tables
+# Lines that begin a paragraph of their own: list items, field markers, "name: what it is".
+_ITEM = re.compile(r"([-*+•]|\d+[.)]|:\w|@\w|\.\.|[`\"'*]*[\w.,*` ()\[\]]{1,60}:(\s|\Z))")
+_MARKUP = re.compile(r":[\w:]+:`~?([^`<]*?)\s*(?:<[^`>]*>)?`|`{1,2}([^`]*)`{1,2}|\*\*([^*]+)\*\*")
+_PROSE = re.compile(r"[^\W\d_]{2,}")
+
+
+class Documentation(files.TextFile):
+    """Docstrings as a text file in the cache folder, extracted on first use.
+
+    The folder is `$KBERT_CACHE`, or `kbert` under `$XDG_CACHE_HOME` (default `~/.cache`).
+
+    Args:
+        package: an importable top-level name such as "email", or "" for all there are.
+    """
+
+    def __init__(self, package: str = ""):
+        modules = _modules(package)
+        if not modules:
+            raise ValueError(
+                "docs:NAME needs a package or module written in Python, of the standard library or "
+                f"installed. Received: {package!r}"
+            )
+        checksum = hashlib.sha256(repr((_EXTRACTION, package)).encode())
+        for name, path in modules:
+            checksum.update(f"{name} {os.path.getsize(path)}\n".encode())
+        folder = cache_folder()
+        path = os.path.join(folder, f"documentation-{checksum.hexdigest()[:16]}.txt")
+        if not os.path.exists(path):
+            os.makedirs(folder, exist_ok=True)
+            _extract(modules, path)
+        super().__init__(path, "fail")
+
+    def identity(self) -> dict:
+        return {"name": os.path.basename(self.path), "size": self.size}
+
+
+def cache_folder() -> str:
+    """Where kbert keeps what it can make again."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get("KBERT_CACHE") or os.path.join(base, "kbert")
+
+
+def _modules(package: str) -> list[tuple[str, str]]:
+    """(name relative to its root, path) of each module, tests left out, in the order of names."""
+    paths = sysconfig.get_paths()
+    found = {}
+    for root in dict.fromkeys((paths["stdlib"], paths["purelib"], paths["platlib"])):
+        for folder, names, file_names in os.walk(root):
+            top = folder == root
+            names[:] = [
+                name
+                for name in names
+                if name.isidentifier()
+                and not name.startswith("__")
+                and not _TESTS.match(name)
+                and (not top or package in ("", name))
+            ]
+            for name in file_names:
+                if name.endswith(".py") and not _TESTS.match(name):
+                    if not top or package in ("", name.removesuffix(".py")):
+                        path = os.path.join(folder, name)
+                        found.setdefault(os.path.relpath(path, root), path)
+    return sorted(found.items())
+
+
+def _extract(modules: list[tuple[str, str]], path: str) -> None:
+    from tqdm import tqdm
+
+    logging.info("Extracting the documentation of %d modules into %s", len(modules), path)
+    seen: set[bytes] = set()
+    # The parser makes millions of objects and no cycles: the collector would take two thirds of
+    # the time to find nothing.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as file:
+            for _, module in tqdm(modules, desc="documentation", unit=" modules", mininterval=1):
+                kept = [p for p in _prose_of_module(module) if _is_new(p, seen)]
+                if kept:
+                    file.write("\n".join(kept).encode() + b"\n\n")
+        os.replace(file.name, path)
+    except BaseException:
+        os.remove(file.name)
+        raise
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _is_new(paragraph: str, seen: set[bytes]) -> bool:
+    key = hashlib.blake2b(paragraph.encode(), digest_size=8).digest()
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
+
+
+def _prose_of_module(path: str) -> Iterator[str]:
+    with open(path, "rb") as file:
+        code = file.read(_MAX_MODULE_BYTES + 1)
+    if len(code) > _MAX_MODULE_BYTES or (b'"""' not in code and b"'''" not in code):
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        # Packages carry templates and files for other versions of Python: not modules.
+        logging.debug("%s is not Python of this version", path)
+        return
+    for docstring in _docstrings(tree):
+        yield from prose(docstring)
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    """Docstrings of a module, its classes and functions, in the order of the text."""
+    body = node.body
+    if body and not isinstance(node, (ast.If, ast.Try, ast.With)):
+        first = body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            if isinstance(first.value.value, str):
+                yield first.value.value
+    for child in body:
+        if isinstance(
+            child,
+            (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.Try, ast.With),
+        ):
+            yield from _docstrings(child)
+
+
+def prose(docstring: str) -> list[str]:
+    """The paragraphs of running English in a docstring, each as one line.
+
+    Example:
+        >>> prose('''Adds two
+        ... numbers.
+        ...
+        ...     >>> add(1, 2)
+        ...     3
+        ... ''')
+        ['Adds two numbers.']
+    """
+    paragraphs: list[list[str]] = [[]]
+    indent = 0
+    skipping = fenced = False
+    for line in inspect.cleandoc(docstring).split("\n"):
+        text = line.strip()
+        if text.startswith("```"):
+            fenced = not fenced
+            continue
+        if text.startswith(">>>"):
+            skipping = True
+        if not text:
+            skipping = False
+            paragraphs.append([])
+            continue
+        if skipping or fenced:
+            continue
+        deeper = len(line) - len(line.lstrip())
+        # A heading's underline, or a change of indentation to the left, ends a paragraph.
+        if _ITEM.match(text) or deeper < indent or not _PROSE.search(text):
+            paragraphs.append([])
+        indent = deeper
+        paragraphs[-1].append(text)
+    joined = (_MARKUP.sub(_plain, " ".join(lines)) for lines in paragraphs)
+    return [paragraph for paragraph in joined if _is_prose(paragraph)]
+
+
+def _plain(markup: re.Match) -> str:
+    return next(group for group in markup.groups() if group is not None)
+
+
+def _is_prose(paragraph: str) -> bool:
+    """Mostly words: not a heading, a table, a signature, a piece of code or ASCII art."""
+    words = paragraph.split()
+    if len(words) < 3:
+        return False
+    plain = sum(word.strip(".,;:!?()\"'").isalpha() for word in words)
+    return plain >= 0.7 * len(words)

@@ -1,0 +1,210 @@
+"""Text files and JSON lines, plain or gzipped, read in blocks.
+
+A text file holds documents with a blank line between them, as google-research/bert's
+create_pretraining_data.py reads them; a JSON-lines file holds one document a line. Whatever is
+wrong is named by file and line or byte.
+"""
+
+import codecs
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+
+from kbert.text import source
+
+# A line of JSON cannot be cut like text.
+MAX_JSON_LINE_BYTES = 64 << 20
+_READ_BYTES = 4 << 20
+_BLANK_LINE = re.compile(rb"\n[ \t\f\v]*\n\s*")
+_REPLACEMENT = "\ufffd".encode()
+
+
+class File(source.Source):
+    """A file of UTF-8 text.
+
+    Args:
+        path: the file; `.gz` is unpacked while reading.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" puts U+FFFD in its place.
+    """
+
+    def __init__(self, path: str, on_bad_utf8: str):
+        source.check_bad_utf8_policy(on_bad_utf8)
+        super().__init__(path, os.path.getsize(path))
+        if self.size == 0:
+            raise ValueError(f"{path} is empty (0 bytes)")
+        self.path = path
+        self.errors = "strict" if on_bad_utf8 == "fail" else "replace"
+
+    def identity(self) -> dict:
+        status = os.stat(self.path)
+        return {
+            "name": os.path.abspath(self.path),
+            "size": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+        }
+
+    def blocks(self) -> Iterator[bytes]:
+        """The content as blocks of valid UTF-8, each ending between two characters."""
+        with open(self.path, "rb") as raw:
+            file = gzip.open(raw) if self.path.endswith(".gz") else raw
+            offset = 0  # of the data in hand, in the unpacked file
+            lines = 0
+            pending = b""  # the bytes of a character that the last block cut in two
+            while True:
+                data = self._read(file, offset)
+                final = not data
+                data = pending + data
+                try:
+                    text, used = codecs.utf_8_decode(data, self.errors, final)
+                except UnicodeDecodeError as error:
+                    line = lines + data.count(b"\n", 0, error.start) + 1
+                    raise ValueError(_bad_utf8(self.path, offset, line, error)) from None
+                self.consumed = raw.tell()
+                pending = data[used:]
+                block = data[:used]
+                if self.errors == "replace":
+                    # Encoded anew only here: a strict decode proves the bytes good as they are.
+                    sound = text.encode()
+                    self.replaced_characters += sound.count(_REPLACEMENT)
+                    self.replaced_characters -= block.count(_REPLACEMENT)
+                    block = sound
+                if offset == 0:
+                    block = block.removeprefix(codecs.BOM_UTF8)
+                offset += used
+                lines += block.count(b"\n")
+                if block:
+                    yield block
+                if final:
+                    return
+
+    def _read(self, file, offset: int) -> bytes:
+        try:
+            return file.read(_READ_BYTES)
+        except EOFError:
+            raise ValueError(
+                f"{self.path} is truncated: its gzip data ends early, after at least {offset} "
+                "bytes of text"
+            ) from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(
+                f"{self.path} is not sound gzip data, after at least {offset} bytes of text: "
+                f"{error}"
+            ) from None
+
+
+def _bad_utf8(path: str, offset: int, line: int, error: UnicodeDecodeError) -> str:
+    position = offset + error.start
+    bad = error.object[error.start : error.start + 4]
+    hint = ""
+    if position == 0 and bad[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        hint = "; the file begins with the byte-order mark of UTF-16"
+    return (
+        f"{path}: invalid UTF-8 at byte {position} (line {line}): {error.reason}{hint}. Convert "
+        "the file, or put U+FFFD in place of bad bytes with on_bad_utf8='replace'. Received: "
+        f"bytes {bad.hex(' ')}"
+    )
+
+
+class TextFile(File):
+    """Documents separated by blank lines; any line length, any document length."""
+
+    def documents(self) -> Iterator[bytes]:
+        rest = b""  # the beginning of a document whose end has not come yet
+        line = 1
+        continued = False  # parts of the document in `rest` have been given out
+        empty = True
+        for block in self.blocks():
+            buffer = (rest + block).replace(b"\r\n", b"\n")
+            start = 0
+            for blank in _BLANK_LINE.finditer(buffer):
+                if blank.end() == len(buffer):
+                    break  # the separator may go on in the next block
+                parts = source.cut_document(buffer[start : blank.start()].strip())
+                if len(parts) > 1 and not continued:
+                    self._note_cut(line + buffer.count(b"\n", 0, start))
+                for part in filter(None, parts):
+                    empty = False
+                    yield part
+                start, continued = blank.end(), False
+            rest = buffer[start:]
+            text = rest.rstrip()
+            if len(text) > source.MAX_DOCUMENT_BYTES:
+                *parts, tail = source.cut_document(text.lstrip())
+                if parts and not continued:
+                    self._note_cut(line + buffer.count(b"\n", 0, start))
+                    continued = True
+                empty = False
+                yield from parts
+                rest = tail + rest[len(text) :]
+            line += buffer.count(b"\n") - rest.count(b"\n")
+        for part in filter(None, source.cut_document(rest.strip())):
+            empty = False
+            yield part
+        if empty:
+            raise ValueError(f"{self.path} holds no text, only white space")
+
+    def _note_cut(self, line: int) -> None:
+        self.note_cut(f"{self.path}, line {line}")
+
+
+class JsonLinesFile(File):
+    """One JSON object a line, the document's text in one of its fields."""
+
+    def __init__(self, path: str, field: str, on_bad_utf8: str):
+        super().__init__(path, on_bad_utf8)
+        self.field = field
+
+    def identity(self) -> dict:
+        return {**super().identity(), "field": self.field}
+
+    def documents(self) -> Iterator[bytes]:
+        for number, line in self._lines():
+            if not line.strip():
+                continue
+            where = f"{self.path}, line {number}"
+            text = self._text(line, where)
+            yield from self.parts(text.replace(b"\r\n", b"\n").strip(), lambda w=where: w)
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        rest = b""
+        number = 1
+        for block in self.blocks():
+            *lines, rest = (rest + block).split(b"\n")
+            for line in lines:
+                yield number, line
+                number += 1
+            if len(rest) > MAX_JSON_LINE_BYTES:
+                raise ValueError(
+                    f"{self.path}, line {number}: a line of JSON may have at most "
+                    f"{MAX_JSON_LINE_BYTES} bytes. Received: more than {len(rest)}"
+                )
+        yield number, rest
+
+    def _text(self, line: bytes, where: str) -> bytes:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{where} is not JSON: {error.msg} at character {error.pos}. Received: "
+                f"{line[:80].decode(errors='replace')!r}"
+            ) from None
+        if not isinstance(record, dict) or not isinstance(record.get(self.field), str):
+            found = sorted(record) if isinstance(record, dict) else type(record).__name__
+            raise ValueError(
+                f"{where}: the rule is an object with a string under {self.field!r} (the field "
+                f"can be chosen). Received: {found}"
+            )
+        text = record[self.field]
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:  # an escape such as \ud800 without its other half
+            if self.errors == "strict":
+                raise ValueError(
+                    f"{where}: {self.field!r} holds half a surrogate pair at character "
+                    f"{error.start}; on_bad_utf8='replace' puts U+FFFD in its place"
+                ) from None
+            self.replaced_characters += 1
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()

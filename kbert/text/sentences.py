@@ -1,0 +1,105 @@
+"""Sentence splitting for running text in any script, by punctuation alone.
+
+Two kinds of marks end a sentence. Marks of scripts where they mean nothing else (。 ！ ？ । ؟ ። …)
+end it wherever they stand. The Latin marks . ! ? … do so only before a space, not before a lower
+case letter ("“Where?” he asked"), and a full stop not after an abbreviation or an initial. A line
+break always ends a sentence, so text with one sentence to a line passes unchanged.
+"""
+
+import re
+
+_LATIN = ".!?…‽⁇⁈⁉"
+_ALWAYS = "。！？｡।॥؟۔։።፧။៕༎᙮᠃"
+_CLOSING = "\"'”’»›)\\]}」』】》〉）〕｝］＂＇"
+_OPENING = "\"'“‘«‹([{「『【《〈（¿¡—–-"
+# After a run of marks: a mark of the second kind needs no space behind it. Both forms begin with
+# the same character class, which is what lets `re` skip quickly through the text between.
+_CANDIDATE = re.compile(
+    rf"[{_LATIN}{_ALWAYS}\n]+(?:(?<=\n)|(?<=[{_ALWAYS}])[{_CLOSING}]*\s*|[{_CLOSING}]*\s+)"
+)
+_LAST_WORD = re.compile(r"\S+\Z")
+
+# Words after which a full stop is no end even before a capital: titles, and what comes before a
+# number or a name. Abbreviations that also end sentences (etc., Inc., a.m.) are not here; before
+# a lower case letter they never split anyway.
+_ABBREVIATIONS = frozenset(
+    # English
+    "mr mrs ms messrs dr prof rev hon st gen col maj capt lt sgt cpl gov sen rep pres supt esq "
+    "vs viz cf fig figs eq eqs sec ch vol vols no nos pp ed eds al approx ca jan feb mar apr aug "
+    "sept oct nov dec mt ft "
+    # German, French, Spanish, Italian, Portuguese
+    "bzw bspw evtl ggf hrsg nr abs abb bd bzgl str inkl mme mlle mgr sr sra srta dña ud uds sig "
+    "sigra dott avv ing exmo "
+    # Russian
+    "им ул пр пл гор обл руб коп тыс млн млрд см рис стр гл проф акад кн гр св"
+    "".split()
+)
+MAX_SENTENCE = 2_000  # characters; a transcript without punctuation is cut at spaces
+
+
+def split_sentences(text: str) -> list[str]:
+    """Splits running text into sentences, in order, without surrounding white space.
+
+    Nothing but white space is lost. A piece without any letter or digit joins its neighbour, and
+    a sentence beyond `MAX_SENTENCE` characters is cut at a space.
+
+    Example:
+        >>> split_sentences("Mr. Fox ran. “Why?” he asked. Nobody knew…")
+        ['Mr. Fox ran.', '“Why?” he asked.', 'Nobody knew…']
+        >>> split_sentences("吾輩は猫である。名前はまだ無い。")
+        ['吾輩は猫である。', '名前はまだ無い。']
+    """
+    sentences = []
+    start = 0
+    for candidate in _CANDIDATE.finditer(text):
+        end = candidate.end()
+        if _ends_sentence(text, start, candidate):
+            _append(sentences, text[start:end].strip())
+            start = end
+    _append(sentences, text[start:].strip())
+    return sentences
+
+
+def _ends_sentence(text: str, start: int, candidate: re.Match) -> bool:
+    marks = candidate.group()
+    if "\n" in marks:
+        return True
+    begin = candidate.start()
+    if begin == start:  # nothing but the mark itself: it belongs to what follows
+        return False
+    end = candidate.end()
+    if not marks[-1].isspace() or marks[0] in _ALWAYS:
+        return True
+    following = text[end : end + 1]
+    if following in _OPENING:
+        following = text[end : end + 4].lstrip(_OPENING + " ")[:1]
+    if following.islower():
+        return False
+    if marks[0] == "." and marks[1].isspace():
+        word = _LAST_WORD.search(text, max(start, begin - 24), begin)
+        return word is None or not _is_abbreviation(word.group(), word.start() == start)
+    return True
+
+
+def _is_abbreviation(word: str, first: bool) -> bool:
+    word = word.lstrip(_OPENING)
+    if len(word) == 1:
+        # An initial ("J. Smith", "А. П. Чехов"), not the pronoun, nor an ideograph.
+        return word != "I" and word.isalpha() and word.lower() != word.upper()
+    if word.isdigit():
+        return first  # "12. The storm": the number of a list or a heading
+    if "." in word:
+        # "e.g.", "U.S.", "т.е.": single letters with dots; "a.m." and "p.m." do end sentences.
+        parts = word.split(".")
+        return all(len(part) == 1 and part.isalpha() for part in parts) and word[-1] not in "mM"
+    return word.lower() in _ABBREVIATIONS
+
+
+def _append(sentences: list[str], sentence: str) -> None:
+    while len(sentence) > MAX_SENTENCE:
+        cut = sentence.rfind(" ", 1, MAX_SENTENCE)
+        cut = cut if cut > 0 else MAX_SENTENCE
+        sentences.append(sentence[:cut])
+        sentence = sentence[cut:].lstrip()
+    if sentence:
+        sentences.append(sentence)

@@ -1,0 +1,99 @@
+"""From what a user writes (`corpus/*.txt.gz`, `tfds:…`, `docs:`) to sources of documents."""
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+
+from kbert.text import documentation, files, sentences, tfds
+from kbert.text.source import Source
+
+# Readable by other programs, not here: better refused by name than as "invalid UTF-8 at byte 1".
+_OTHER_FORMATS = (".bz2", ".xz", ".zst", ".zip", ".tar", ".parquet", ".arrow", ".pdf", ".docx")
+
+
+def open_sources(
+    sources: str | os.PathLike | Iterable[str | os.PathLike],
+    *,
+    field: str = "text",
+    on_bad_utf8: str = "fail",
+) -> list[Source]:
+    """Resolves patterns to sources, each file once, in a fixed order.
+
+    Args:
+        sources: one or several of
+            a path or glob of text files, `.txt` or `.txt.gz`: a blank line between documents,
+            one sentence a line or running text;
+            a path or glob of `.jsonl` or `.jsonl.gz`: one document a line;
+            `tfds:NAME[/CONFIG][:SPLIT]`: a TensorFlow data set;
+            `docs:`: the docstrings of the standard library and the installed packages, or
+            `docs:NAME` of one of them.
+        field: where JSON lines and TensorFlow data sets keep the text.
+        on_bad_utf8: "fail" or "replace".
+
+    Raises:
+        FileNotFoundError: a pattern matches no file.
+        ValueError: an empty file, a folder, a format that is not read.
+    """
+    if isinstance(sources, (str, os.PathLike)):
+        sources = [sources]
+    opened: dict[str, Source] = {}
+    for pattern in map(os.fspath, sources):
+        if pattern.startswith("tfds:"):
+            opened[pattern] = tfds.TfdsSplit(pattern.removeprefix("tfds:"), field, on_bad_utf8)
+        elif pattern.startswith("docs:"):
+            opened[pattern] = documentation.Documentation(pattern.removeprefix("docs:"))
+        else:
+            for path in _expand(pattern):
+                opened[os.path.realpath(path)] = _open_file(path, field, on_bad_utf8)
+    if not opened:
+        raise ValueError("No sources: give at least one file, pattern, tfds:… or docs:")
+    return [opened[key] for key in sorted(opened)]
+
+
+def _expand(pattern: str) -> list[str]:
+    # A file whose name holds brackets is taken by its name before it is read as a pattern.
+    if os.path.isdir(pattern):
+        raise ValueError(
+            f"A source is a file or a pattern of files, such as {pattern.rstrip('/')}/*.txt. "
+            f"Received the folder: {pattern!r}"
+        )
+    if os.path.exists(pattern):
+        return [pattern]
+    paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+    if not paths:
+        raise FileNotFoundError(f"No file matches. Received: {pattern!r}")
+    return paths
+
+
+def _open_file(path: str, field: str, on_bad_utf8: str) -> Source:
+    if path.endswith(_OTHER_FORMATS):
+        raise ValueError(f"Text and JSON lines are read, plain or .gz. Received: {path!r}")
+    if path.removesuffix(".gz").endswith((".jsonl", ".json")):
+        return files.JsonLinesFile(path, field, on_bad_utf8)
+    return files.TextFile(path, on_bad_utf8)
+
+
+def documents(
+    sources: str | os.PathLike | Iterable[str | os.PathLike],
+    *,
+    field: str = "text",
+    on_bad_utf8: str = "fail",
+) -> Iterator[list[str]]:
+    """Documents as lists of sentences, one after the other at constant memory.
+
+    Args:
+        sources: as in `open_sources`.
+        field: where JSON lines and TensorFlow data sets keep the text.
+        on_bad_utf8: "fail" or "replace".
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "two.txt")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("It rained. We stayed.\\n\\nNext morning the sun shone.\\n")
+        >>> list(documents(path))
+        [['It rained.', 'We stayed.'], ['Next morning the sun shone.']]
+    """
+    for source in open_sources(sources, field=field, on_bad_utf8=on_bad_utf8):
+        for text in source.documents():
+            yield sentences.split_sentences(text.decode())

@@ -1,0 +1,89 @@
+"""A split of a TensorFlow Datasets builder as a source of text."""
+
+from collections.abc import Iterator
+
+from kbert.text import source
+
+
+class TfdsSplit(source.Source):
+    """`tfds:NAME`, `tfds:NAME/CONFIG` or either with `:SPLIT` (default: train).
+
+    The builder is prepared (downloaded) by tensorflow-datasets if it is not yet; each example is
+    one document.
+
+    Args:
+        spec: what follows `tfds:`.
+        field: the string feature that holds the text.
+        on_bad_utf8: "fail" or "replace".
+    """
+
+    def __init__(self, spec: str, field: str, on_bad_utf8: str):
+        import tensorflow_datasets as tfds  # takes seconds to import
+
+        source.check_bad_utf8_policy(on_bad_utf8)
+        name, _, split = spec.partition(":")
+        self.split = split or "train"
+        self.field = field
+        self.errors = "strict" if on_bad_utf8 == "fail" else "replace"
+        try:
+            self.builder = tfds.builder(name)
+        except tfds.core.DatasetNotFoundError as error:
+            raise ValueError(f"tensorflow-datasets knows no such data set: {name!r}") from error
+        self.builder.download_and_prepare()
+        splits = self.builder.info.splits
+        if self.split.partition("[")[0] not in splits:
+            raise ValueError(
+                f"tfds:{name} has the splits {sorted(splits)}. Received: {self.split!r}"
+            )
+        features = self.builder.info.features
+        if field not in features:
+            raise ValueError(
+                f"tfds:{name} has the fields {sorted(features)}; say which one holds the text. "
+                f"Received: field={field!r}"
+            )
+        self.examples = splits[self.split].num_examples
+        # Progress is counted in bytes; a slice of a split has no size of its own.
+        whole = splits[self.split.partition("[")[0]]
+        super().__init__(
+            f"tfds:{name}:{self.split}",
+            whole.num_bytes * self.examples // max(whole.num_examples, 1),
+        )
+
+    def identity(self) -> dict:
+        return {
+            "name": self.name,
+            "version": str(self.builder.version),
+            "examples": self.examples,
+            "size": self.size,
+            "field": self.field,
+        }
+
+    def documents(self) -> Iterator[bytes]:
+        import tensorflow_datasets as tfds
+
+        # One file after the other: the same order every time, which a restart relies on.
+        order = tfds.ReadConfig(interleave_cycle_length=1)
+        dataset = self.builder.as_dataset(
+            split=self.split, shuffle_files=False, read_config=order
+        ).map(lambda example: example[self.field])
+        for number, value in enumerate(dataset.as_numpy_iterator()):
+            self.consumed = self.size * (number + 1) // self.examples
+            where = f"{self.name}, example {number}"
+            text = self._check(value, where)
+            yield from self.parts(text.replace(b"\r\n", b"\n").strip(), lambda w=where: w)
+
+    def _check(self, value: bytes, where: str) -> bytes:
+        if not isinstance(value, bytes):
+            raise ValueError(
+                f"{where}: the field {self.field!r} is not text. Received: {type(value).__name__}"
+            )
+        try:
+            text = value.decode("utf-8", self.errors)
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{where}: invalid UTF-8 at byte {error.start}: {error.reason}. "
+                "on_bad_utf8='replace' puts U+FFFD in its place"
+            ) from None
+        sound = text.encode()
+        self.replaced_characters += sound.count(b"\xef\xbf\xbd") - value.count(b"\xef\xbf\xbd")
+        return sound
