@@ -1,0 +1,6 @@
+"""One file per objective: heads, losses, metrics, and what the trained model answers."""
+
+from kbert.tasks.pretraining import Pretraining
+from kbert.tasks.task import Task
+
+__all__ = ["Pretraining", "Task"]

@@ -1,0 +1,183 @@
+"""Filling masks: text with [MASK] in it to the masks' positions, and probabilities to words.
+
+Shapes: B texts, T tokens, P masks of the text that has most, V vocabulary, K answers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert.serving import Signature
+from kbert.tasks import inference
+from kbert.tasks.task import Task
+
+# Logits of a batch that exist at a time, in masks: with BERT's vocabulary 512 take 62 MB.
+MASKS_AT_ONCE = 512
+
+
+def encode_with_masks(tokenizer: Any, texts: Any) -> tf.RaggedTensor:
+    """Token ids of texts in which the tokenizer's mask token stands for a masked one.
+
+    The text is cut at the mask token and only the rest is tokenised: so a tokenizer that does not
+    read special tokens in text needs no twin that does, and a "[SEP]" that a user typed stays text.
+
+    Args:
+        tokenizer: with `encode`, `mask_id` and `id_to_token`.
+        texts: (B,) strings.
+
+    Returns:
+        (B, ragged) int32, without [CLS] and [SEP].
+    """
+    pieces = tf.strings.split(texts, tokenizer.id_to_token(tokenizer.mask_id))  # (B, ragged)
+    ids = tokenizer.encode(pieces.flat_values)  # (pieces, ragged)
+    mask = tf.fill(tf.stack([ids.nrows(), 1]), tf.cast(tokenizer.mask_id, ids.dtype))
+    rows = pieces.with_values(tf.concat([ids, mask], 1)).merge_dims(1, 2)
+    return rows[:, :-1]  # a mask stands between two pieces, not after the last
+
+
+def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the masks are.
+
+    Args:
+        token_ids: (B, T).
+        mask_id: id of the mask token.
+
+    Returns:
+        Positions (B, P) int32, each row's masks from left to right and then zeros; how many of
+        them are masks (B,) int32.
+
+    Example:
+        >>> positions, count = find_masks(tf.constant([[2, 4, 9, 4], [2, 9, 9, 3]]), mask_id=4)
+        >>> positions.numpy().tolist(), count.numpy().tolist()
+        ([[1, 3], [0, 0]], [2, 0])
+    """
+    is_mask = token_ids == mask_id
+    columns = tf.range(tf.shape(token_ids)[1])[None, :] + tf.zeros_like(token_ids)
+    positions = tf.ragged.boolean_mask(columns, is_mask).to_tensor()
+    return positions, tf.reduce_sum(tf.cast(is_mask, tf.int32), 1)
+
+
+def each_mask(
+    task: Task, fill: Callable[[dict], np.ndarray], texts: Sequence[str], batch_size: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Runs the model over all texts that hold a mask.
+
+    Args:
+        task: packs ids, and knows the tokenizer.
+        fill: features with `mask_positions` (B, P) -> probabilities (B, P, V).
+        texts: strings.
+        batch_size: largest B.
+
+    Yields:
+        (number of the text, probabilities (V,)), a text's masks from left to right.
+
+    Raises:
+        ValueError: if a mask lies behind the longest text that the encoder takes.
+    """
+    mask_id = task.tokenizer.mask_id
+    for start, chunk in inference.chunks(texts):
+        with tf.device("CPU"):
+            ids = encode_with_masks(task.tokenizer, tf.constant(chunk, tf.string))
+        masks = tf.reduce_sum(tf.cast(ids == mask_id, tf.int32), 1).numpy()
+        masked = np.flatnonzero(masks)  # the others need no model
+        for near in inference.by_length(ids.row_lengths().numpy()[masked], batch_size):
+            rows = masked[near]
+            step = max(1, MASKS_AT_ONCE // inference.next_power_of_two(masks[rows].max()))
+            for part in (rows[i : i + step] for i in range(0, len(rows), step)):
+                with tf.device("CPU"):
+                    features = task.pack(tf.gather(ids, part))
+                    positions, found = (
+                        x.numpy() for x in find_masks(features["token_ids"], mask_id)
+                    )
+                _check_none_lost(
+                    start + part, found, masks[part], task.encoder.config.max_positions
+                )
+                width = inference.next_power_of_two(positions.shape[1])
+                features["mask_positions"] = np.pad(
+                    positions, [(0, 0), (0, width - positions.shape[1])]
+                )
+                probabilities = fill(inference.pad_rows(features))  # (B, P, V)
+                for row, text in enumerate(part):
+                    for mask in range(found[row]):
+                        yield start + text, probabilities[row, mask]
+
+
+def _check_none_lost(texts, found, wanted, max_positions):
+    for text in texts[found < wanted]:
+        raise ValueError(
+            f"Every mask must lie within the {max_positions} tokens that the encoder takes, [CLS] "
+            f"and [SEP] among them; shorten the text. Received: text number {text}, which has one "
+            "behind them"
+        )
+
+
+def signature(task: Task, head: Callable, top_k: int) -> Signature:
+    """Text to the best answers for its masks, as a graph.
+
+    Args:
+        task: packs ids, encodes, and knows the tokenizer.
+        head: (sequence (B, T, H), mask positions (B, P)) -> logits (B, P, V).
+        top_k: K.
+
+    Returns:
+        `text` (B,) strings -> `tokens` (B, P, K) strings and `probabilities` (B, P, K), the most
+        probable first. P is the number of masks in the text that has most; a text with fewer has
+        "" and 0 in the rest.
+    """
+    tokenizer = task.tokenizer
+    answers = min(top_k, tokenizer.vocabulary_size)
+
+    def fill_mask(text):
+        features = task.pack(encode_with_masks(tokenizer, text))
+        positions, found = find_masks(features["token_ids"], tokenizer.mask_id)
+        logits = head(task.encode(features)["sequence"], positions)  # (B, P, V)
+        probabilities = ops.softmax(logits)[..., : tokenizer.vocabulary_size]
+        probabilities, ids = tf.math.top_k(probabilities, answers)  # (B, P, K)
+        real = tf.sequence_mask(found, tf.shape(positions)[1])[..., None]
+        tokens = tf.gather(tf.constant(tokenizer.vocabulary), ids)
+        return {
+            "tokens": tf.where(real, tokens, ""),
+            "probabilities": tf.where(real, probabilities, 0.0),
+        }
+
+    return Signature(fill_mask, [tf.TensorSpec([None], tf.string, "text")])
+
+
+def best(probabilities: np.ndarray, k: int) -> np.ndarray:
+    """Ids of the k largest of (V,), the largest first; the lower id on a tie.
+
+    Example:
+        >>> best(np.array([0.1, 0.4, 0.1, 0.4]), 3).tolist()
+        [1, 3, 0]
+    """
+    ids = np.argpartition(-probabilities, k - 1)[:k] if k < len(probabilities) else None
+    ids = np.arange(len(probabilities)) if ids is None else np.sort(ids)
+    return ids[np.argsort(-probabilities[ids], kind="stable")]
+
+
+def candidate_ids(tokenizer: Any, candidates: Sequence[str]) -> np.ndarray:
+    """The vocabulary entry of each candidate.
+
+    A candidate is an entry as it stands ("##ing") or a word that the tokenizer keeps whole ("Cat"
+    for an uncased vocabulary with "cat").
+
+    Raises:
+        ValueError: if a candidate is several entries or none.
+    """
+    found = []
+    for candidate in candidates:
+        if candidate in tokenizer.vocabulary:
+            found.append(tokenizer.token_to_id(candidate))
+            continue
+        pieces = tokenizer.encode([candidate])[0].numpy().tolist()
+        if len(pieces) != 1 or pieces[0] == tokenizer.unk_id:
+            shown = " ".join(tokenizer.vocabulary[i] for i in pieces) or "nothing"
+            raise ValueError(
+                "A candidate must be one vocabulary entry: a mask stands for one token. "
+                f"Received: {candidate!r}, which is {shown}"
+            )
+        found.append(pieces[0])
+    return np.array(found, np.int32)

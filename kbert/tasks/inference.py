@@ -1,0 +1,109 @@
+"""From a list of texts to batches of few shapes, and back to one result a text.
+
+Texts are sorted by length, so that a batch holds little padding; rows are padded to a power of
+two and columns to a multiple of 16, so that one compiled graph serves every call.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+BATCH_SIZE = 32
+CHUNK = 8192  # texts tokenised at a time: bounds the memory of an endless list
+
+
+class _Forward(keras.Model):
+    """A function of layers as a model, for Keras' compiled `predict_on_batch`."""
+
+    def __init__(self, function, layers):
+        super().__init__(name="forward")
+        self.function = function
+        self.parts = list(layers)
+        if keras.backend.backend() == "tensorflow":
+            self.jit_compile = False  # one graph for all shapes; XLA would compile each anew
+        self.build()
+
+    def build(self, input_shape=None):
+        """Its parts are built already."""
+
+    def call(self, features):
+        return self.function(features)
+
+
+def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
+    """Compiles `function(features)`, which calls `layers` for inference.
+
+    Args:
+        function: of a dict of arrays with few different shapes.
+        *layers: those whose weights it reads.
+
+    Returns:
+        A function of the same argument that returns NumPy arrays. It holds the layers in a
+        closure: a model that keeps it does not count them twice.
+
+    Example:
+        >>> import numpy as np
+        >>> halve = compiled(lambda features: features["x"] / 2)
+        >>> halve({"x": np.array([[2.0], [6.0]], "float32")}).tolist()
+        [[1.0], [3.0]]
+    """
+    made: list[_Forward] = []
+
+    def run(features):
+        if not made:  # at the first call: outside the scope of a strategy that built the layers
+            made.append(_Forward(function, layers))
+        return made[0].predict_on_batch(features)
+
+    return run
+
+
+def as_texts(texts: Any, what: str = "texts") -> list[str | bytes]:
+    """A list of strings from a list, an array or one string.
+
+    Args:
+        texts: strings, or one.
+        what: how an error calls them.
+
+    Raises:
+        TypeError: if an element is not a string.
+    """
+    if isinstance(texts, str | bytes):
+        return [texts]
+    texts = texts.numpy().tolist() if tf.is_tensor(texts) else list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str | bytes):
+            raise TypeError(f"{what} must be strings. Received: {text!r} as number {number}")
+    return texts
+
+
+def chunks(items: Sequence) -> Iterator[tuple[int, Sequence]]:
+    """Consecutive slices of at most `CHUNK` items, each with the number of its first."""
+    return ((i, items[i : i + CHUNK]) for i in range(0, len(items), CHUNK))
+
+
+def by_length(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
+    """Row numbers in batches of neighbours in length, the longest first.
+
+    The longest first, because memory then fails at once or not at all.
+    """
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    return (order[i : i + batch_size] for i in range(0, len(order), batch_size))
+
+
+def next_power_of_two(n: int) -> int:
+    """1, 2, 4, 8, …: the smallest that is not below n."""
+    return 1 << max(int(n) - 1, 0).bit_length()
+
+
+def pad_rows(features: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The features as arrays whose number of rows is a power of two; the last row is repeated."""
+    arrays = {name: np.asarray(value) for name, value in features.items()}
+    rows = len(next(iter(arrays.values())))
+    extra = next_power_of_two(rows) - rows
+    return {
+        name: np.pad(array, [(0, extra)] + [(0, 0)] * (array.ndim - 1), mode="edge")
+        for name, array in arrays.items()
+    }

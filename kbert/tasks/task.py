@@ -1,0 +1,190 @@
+"""What every task shares: an encoder, a tokenizer, and the way from text to the encoder's input."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any, Self
+
+import keras
+import tensorflow as tf
+
+from kbert.checkpoints import read_checkpoint, write_preset
+from kbert.data.packing import pack
+from kbert.models import Encoder
+from kbert.models.weights import get_arrays, set_arrays
+from kbert.serving import Signature, export_saved_model
+from kbert.tokenizers import load_tokenizer
+from kbert.training.optimizers import AdamW
+from kbert.training.schedules import WarmupDecay
+from kbert.training.step import TrainStep
+
+LEARNING_RATE = 1e-4  # BERT's, with its 10,000 steps of warm-up (README of google-research/bert)
+WARMUP_STEPS = 10_000
+
+
+class Task(TrainStep, keras.Model):
+    """An encoder with heads, trained by `fit`, asked with text by `predict`.
+
+    A task defines `call` (batch -> outputs of its heads), `loss_terms` (see `TrainStep`),
+    `parts`, `settings`, `predict` and `signatures`. Keras' own `predict` on arrays gives way to
+    one on texts; `fit` and `evaluate` are Keras'.
+
+    Args:
+        encoder: a `kbert.Encoder`.
+        tokenizer: the tokenizer whose ids the encoder's table is indexed by.
+        name: of the model.
+    """
+
+    def __init__(self, encoder: keras.Model, tokenizer: Any, *, name: str):
+        super().__init__(name=name, dtype=encoder.dtype_policy)
+        if tokenizer.vocabulary_size > encoder.config.vocabulary_size:
+            raise ValueError(
+                "The encoder's token table must have a row for each vocabulary entry. Received: "
+                f"vocabulary_size={encoder.config.vocabulary_size} in the encoder's config, "
+                f"{tokenizer.vocabulary_size} entries in the tokenizer"
+            )
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """First part of the weights' names in a preset -> the layer: the encoder and the heads."""
+        return {"encoder": self.encoder}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments other than encoder, tokenizer and name, for a preset."""
+        return {}
+
+    def build(self, input_shape=None):
+        """The parts build themselves when they are made."""
+
+    def encode(self, features: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
+        """The encoder's outputs for a batch; what else the batch holds is left alone."""
+        names = ["token_ids", "padding_mask"]
+        if self.encoder.config.num_segments:
+            names.append("segment_ids")
+        inputs = {name: features[name] for name in names if name in features}
+        return self.encoder(inputs, training=training)
+
+    def pack(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Ragged ids as the encoder's input (see `kbert.data.packing.pack`)."""
+        return pack(
+            first,
+            second,
+            cls_id=self.tokenizer.cls_id,
+            sep_id=self.tokenizer.sep_id,
+            pad_id=self.tokenizer.pad_id,
+            max_length=self.encoder.config.max_positions,
+        )
+
+    def fit(
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """Trains on batches; Keras' `fit`, which compiles first where `compile` was not called.
+
+        The default is BERT's AdamW at 1e-4, linear warm-up and decay over the run. Warm-up is
+        10,000 steps, but at most a tenth of the run. Where the dataset does not tell its length,
+        the rate stays at its peak.
+
+        Args:
+            dataset: of dicts, as `loss_terms` reads them.
+            epochs: how often `steps_per_epoch` steps are made.
+            steps_per_epoch: None = until the dataset ends.
+            **kwargs: what else Keras' `fit` takes: callbacks, validation_data, verbose, …
+
+        Returns:
+            The losses and metrics of each epoch.
+        """
+        if not self.compiled:
+            strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
+            with strategy.scope() if strategy else contextlib.nullcontext():
+                self.compile(AdamW(_schedule(dataset, epochs, steps_per_epoch)))
+        kwargs = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, **kwargs}
+        return super().fit(dataset, shuffle=False, **kwargs)  # the dataset is in its order
+
+    def signatures(self) -> dict[str, Signature]:
+        """The entry points of the exported model; the first is `serving_default`.
+
+        Returns:
+            Here `encode` alone: `text` (B,) strings -> `sequence` (B, T, H), `pooled` (B, H)
+            where the encoder has a pooler, and `padding_mask` (B, T), 1 for a token.
+        """
+
+        def encode(text):
+            features = self.pack(self.tokenizer.encode(text))
+            outputs = {k: tf.cast(v, tf.float32) for k, v in self.encode(features).items()}
+            return {**outputs, "padding_mask": features["padding_mask"]}
+
+        return {"encode": Signature(encode, [tf.TensorSpec([None], tf.string, "text")])}
+
+    def export(self, directory: str | os.PathLike, **options: Any) -> str:
+        """Writes a SavedModel that takes text, as `directory/<n+1>/` for TensorFlow Serving.
+
+        Args:
+            directory: the model's folder; its newest version is n.
+            **options: arguments of the task's `signatures`.
+
+        Returns:
+            The path written.
+        """
+        return export_saved_model(directory, self.signatures(**options))
+
+    def save_to_preset(self, path: str | os.PathLike) -> None:
+        """Writes configuration, weights and tokenizer to a folder that `from_preset` reads.
+
+        Args:
+            path: the folder; made if missing.
+        """
+        arrays = {}
+        for prefix, part in self.parts.items():
+            arrays |= get_arrays(part, prefix)
+        kind = {"kind": type(self).__name__}
+        write_preset(path, self.encoder.config, arrays, task={**kind, **self.settings})
+        self.tokenizer.save(path)
+
+    @classmethod
+    def from_preset(cls, path: str | os.PathLike, dtype: Any = None, **settings: Any) -> Self:
+        """A task with the weights and the tokenizer of a folder.
+
+        Args:
+            path: a folder of kbert's, or of Hugging Face's with the task's heads in it. For one
+                without, make the task anew: `Task(Encoder.from_preset(p), load_tokenizer(p))`.
+            dtype: a Keras dtype policy or its name.
+            **settings: constructor arguments to use instead of the folder's.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+            ValueError: it holds another task, or its weights do not fit.
+        """
+        checkpoint = read_checkpoint(path)
+        saved = dict(checkpoint.task or {})
+        kind = saved.pop("kind", cls.__name__)
+        if kind != cls.__name__:
+            raise ValueError(
+                f"The folder must hold the task that it is loaded as, {cls.__name__}. "
+                f"Received: a {kind} in {checkpoint.source}"
+            )
+        encoder = Encoder(checkpoint.config, dtype=dtype)
+        task = cls(encoder, load_tokenizer(path), **{**saved, **settings})
+        for prefix, part in task.parts.items():
+            set_arrays(part, prefix, checkpoint.part(f"{prefix}/"), checkpoint.source)
+        return task
+
+
+def _schedule(dataset, epochs, steps_per_epoch):
+    steps = steps_per_epoch
+    if steps is None and isinstance(dataset, tf.data.Dataset):
+        size = dataset.cardinality().numpy()
+        steps = int(size) if size > 0 else None
+    if steps is None:
+        return WarmupDecay(LEARNING_RATE, WARMUP_STEPS, WARMUP_STEPS, decay="constant")
+    total = steps * epochs
+    return WarmupDecay(LEARNING_RATE, total, min(WARMUP_STEPS, total // 10))

@@ -1,0 +1,184 @@
+"""The exported task: loaded as TensorFlow Serving loads it, asked in strings."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_text
+from tensorflow.core.protobuf import saved_model_pb2
+
+import kbert
+
+pytestmark = pytest.mark.tensorflow
+
+HERE = Path(__file__).parent
+TEXTS = ["the quick [MASK] fox", "[MASK] jumps over the [MASK] dog", "no mask", "", "a " * 60]
+PAIRS = (["the red pen", "it is day", ""], ["the fox jumps", "the moon " * 40, "a dog"])
+# tensorflow-text's operations that TensorFlow Serving links (its `ops_lib`) and kbert may use.
+TEXT_OPERATIONS = {"FastWordpieceTokenizeWithOffsets", "NormalizeUTF8", "TFText>NormalizeUTF8"}
+
+
+@pytest.fixture(scope="module")
+def exported(config, tokenizer, tmp_path_factory):
+    """(task, path of its SavedModel)."""
+    task = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)
+    folder = tmp_path_factory.mktemp("export")
+    path = task.export(folder)
+    assert path == str(folder / "1")
+    return task, path
+
+
+def python(*arguments):
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def serve(path, *requests):
+    return json.loads(
+        python(HERE / "serve_session.py", path, json.dumps(requests)).splitlines()[-1]
+    )
+
+
+def check_fill_mask(task, answer, texts, top_k=5):
+    tokens, probabilities = np.array(answer["tokens"]), np.array(answer["probabilities"])
+    for row, want in enumerate(task.predict(texts, top_k=top_k)):
+        count = len(want["tokens"])
+        assert tokens[row, :count].tolist() == want["tokens"]
+        if count:
+            np.testing.assert_allclose(probabilities[row, :count], want["probabilities"], atol=1e-6)
+        assert (tokens[row, count:] == "").all() and not probabilities[row, count:].any()
+
+
+def test_the_session_loader_of_a_fresh_process_gives_the_same_numbers(exported):
+    task, path = exported
+    fill, default, follow, encoded, nothing = serve(
+        path,
+        ("fill_mask", {"text": TEXTS}),
+        ("serving_default", {"text": TEXTS[:1]}),
+        ("next_sentence", {"first": PAIRS[0], "second": PAIRS[1]}),
+        ("encode", {"text": TEXTS}),
+        ("fill_mask", {"text": []}),
+    )
+    check_fill_mask(task, fill, TEXTS)
+    check_fill_mask(task, default, TEXTS[:1])
+    pairs = list(zip(*PAIRS, strict=True))
+    np.testing.assert_allclose(follow["probability"], task.predict_next_sentence(pairs), atol=1e-6)
+    assert nothing == {"tokens": [], "probabilities": []}
+
+    mask = np.array(encoded["padding_mask"])
+    assert mask.shape == (5, 40)  # the longest text exceeds the encoder's 40 positions
+    out = task.encode(task.pack(task.tokenizer.encode(TEXTS)))
+    np.testing.assert_allclose(encoded["pooled"], out["pooled"], atol=1e-5)
+    difference = np.abs(np.array(encoded["sequence"]) - out["sequence"]).max(-1)
+    assert (difference * mask).max() < 1e-5
+
+
+def test_padded_to_the_longest_of_the_batch(exported):
+    _, path = exported
+    encode = tf.saved_model.load(path).signatures["encode"]
+    assert encode(text=tf.constant(["fox", "red pen"]))["sequence"].shape == (2, 16, 16)
+    assert encode(text=tf.constant(["fox " * 15]))["sequence"].shape == (1, 32, 16)
+
+
+def test_top_k_is_an_option_of_the_export(exported, tmp_path):
+    task, _ = exported
+    path = task.export(tmp_path, top_k=2)
+    fill = tf.saved_model.load(path).signatures["fill_mask"]
+    assert fill(text=tf.constant(TEXTS[:2]))["tokens"].shape == (2, 2, 2)
+
+
+def test_weights_lie_on_disk_once(exported):
+    task, path = exported
+    used = sum(v.numpy().nbytes for v in task.variables if v.dtype == "float32")
+    data = sum(f.stat().st_size for f in Path(path, "variables").glob("*.data-*"))
+    assert used <= data < used + 8192  # the object graph lies beside them
+    assert Path(path, "saved_model.pb").stat().st_size < 4e6
+
+
+def saved_model(path):
+    return saved_model_pb2.SavedModel.FromString(Path(path, "saved_model.pb").read_bytes())
+
+
+def operations(path):
+    names = set()
+    for meta in saved_model(path).meta_graphs:
+        names |= {node.op for node in meta.graph_def.node}
+        library = meta.graph_def.library.function
+        names |= {node.op for function in library for node in function.node_def}
+        names -= {function.signature.name for function in library}
+    return names
+
+
+def test_no_operation_that_tensorflow_serving_may_lack(exported):
+    _, path = exported
+    names = operations(path)
+    unknown = json.loads(
+        python(
+            "-c",
+            "import json, sys, tensorflow as tf\n"
+            "from tensorflow.python.framework import op_def_registry\n"
+            "names = json.loads(sys.argv[1])\n"
+            "print(json.dumps([n for n in names if op_def_registry.get(n) is None]))",
+            json.dumps(sorted(names)),
+        ).splitlines()[-1]
+    )
+    assert unknown and set(unknown) <= TEXT_OPERATIONS
+    assert "TFText>RoundRobinTrim" not in names and not {"PyFunc", "EagerPyFunc"} & names
+
+
+def test_saved_model_cli_reads_well(exported):
+    _, path = exported
+    shown = python(
+        "-c",
+        "from tensorflow.python.tools import saved_model_cli; saved_model_cli.main()",
+        *("show", "--dir", path, "--all"),
+    )
+    for name in ("fill_mask", "next_sentence", "encode", "serving_default"):
+        assert f"signature_def['{name}']" in shown
+    for name in ("inputs['text']", "inputs['first']", "inputs['second']"):
+        assert name in shown
+    for name in ("tokens", "probabilities", "probability", "sequence", "pooled", "padding_mask"):
+        assert f"outputs['{name}']" in shown
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_a_c_program_serves_a_request(exported, tmp_path):
+    task, path = exported
+    root, libraries = Path(tf.__file__).parent, Path(tensorflow_text.__file__).parent
+    program = tmp_path / "serve"
+    subprocess.run(
+        [
+            *("gcc", "-O1", "-Wall", "-Wextra", "-Werror"),
+            *(HERE.parent / "serving" / "serve.c", "-o", program),
+            *(f"-I{root / 'include'}", f"-L{root}", f"-Wl,-rpath,{root}"),
+            *("-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"),
+        ],
+        check=True,
+    )
+    entry = saved_model(path).meta_graphs[0].signature_def["fill_mask"]
+    tensors = [entry.inputs["text"].name]
+    tensors += [entry.outputs[name].name for name in ("tokens", "probabilities")]
+    names = ("_fast_wordpiece_tokenizer.so", "_normalize_ops.so")
+    ops = ",".join(str(libraries / "python" / "ops" / name) for name in names)
+    done = subprocess.run(
+        [program, path, ops, *tensors, *TEXTS[:2]],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {}
+    for line in done.stdout.splitlines():
+        row, mask, rank, probability, token = line.split(" ", 4)
+        found[int(row), int(mask), int(rank)] = float(probability), token
+    for row, answer in enumerate(task.predict(TEXTS[:2])):
+        for mask, tokens in enumerate(answer["tokens"]):
+            for rank, token in enumerate(tokens):
+                probability, said = found[row, mask, rank]
+                assert said == token
+                assert probability == pytest.approx(answer["probabilities"][mask][rank], abs=1e-6)

@@ -1,0 +1,114 @@
+"""What all tasks share; shown on `Pretraining`."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import kbert
+from kbert.training.optimizers import AdamW
+from tests.tasks import toy
+
+
+def weights(task):
+    return {v.path: np.asarray(v) for v in task.variables}
+
+
+def test_preset_round_trip(task, tmp_path):
+    task.save_to_preset(tmp_path)
+    again = kbert.tasks.Pretraining.from_preset(tmp_path)
+    question = "the [MASK] fox [MASK]"
+    assert again.predict(question) == task.predict(question)
+    pair = [("the fox", "a dog")]
+    np.testing.assert_array_equal(
+        again.predict_next_sentence(pair), task.predict_next_sentence(pair)
+    )
+    assert again.tokenizer.vocabulary == task.tokenizer.vocabulary
+    # The encoder alone comes out of the same folder.
+    encoder = kbert.Encoder.from_preset(tmp_path)
+    np.testing.assert_array_equal(encoder.token_embedding, task.encoder.token_embedding)
+
+
+def test_preset_keeps_the_settings(config, tokenizer, tmp_path):
+    encoder = kbert.Encoder(config.replace(pooler_activation=None))
+    kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=False).save_to_preset(tmp_path)
+    again = kbert.tasks.Pretraining.from_preset(tmp_path, dtype="mixed_bfloat16")
+    assert not again.next_sentence
+    assert again.encoder.compute_dtype == "bfloat16"
+
+
+def test_a_head_may_be_left_out(task, tmp_path):
+    task.save_to_preset(tmp_path)
+    again = kbert.tasks.Pretraining.from_preset(tmp_path, next_sentence=False)
+    assert again.predict("the [MASK]") == task.predict("the [MASK]")
+
+
+def test_a_folder_without_the_heads_lists_what_is_missing(task, tokenizer, tmp_path):
+    task.encoder.save_to_preset(tmp_path)
+    tokenizer.save(tmp_path)
+    with pytest.raises(ValueError, match="missing masked_lm/bias"):
+        kbert.tasks.Pretraining.from_preset(tmp_path)
+
+
+def test_a_folder_of_another_task(task, tmp_path):
+    task.save_to_preset(tmp_path)
+    content = json.loads((tmp_path / "kbert.json").read_text())
+    content["task"]["kind"] = "TextClassifier"
+    (tmp_path / "kbert.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="loaded as, Pretraining. Received: a TextClassifier"):
+        kbert.tasks.Pretraining.from_preset(tmp_path)
+
+
+def test_vocabulary_must_fit_the_table(config, tokenizer):
+    with pytest.raises(ValueError, match="a row for each vocabulary entry.*config, 1.. entries"):
+        kbert.tasks.Pretraining(kbert.Encoder(config.replace(vocabulary_size=20)), tokenizer)
+
+
+def test_rows_beyond_the_vocabulary_are_no_answers(config, tokenizer):
+    size = tokenizer.vocabulary_size
+    task = kbert.tasks.Pretraining(
+        kbert.Encoder(config.replace(vocabulary_size=size + 8)), tokenizer
+    )
+    task.masked_lm.bias.assign(np.r_[np.zeros(size), np.full(8, 9.0)])
+    answer = task.predict("[MASK]", top_k=size)[0]
+    assert sorted(answer["tokens"][0]) == sorted(tokenizer.vocabulary)
+
+
+def test_fit_compiles_with_bert_s_optimizer(task, tokenizer):
+    dataset = toy.batches(tokenizer, batch_size=4)
+    task.fit(dataset.take(3), epochs=1, verbose=0)
+    assert isinstance(task.optimizer, AdamW)
+    assert int(task.optimizer.iterations) == 3
+
+
+@pytest.mark.parametrize(
+    "steps, epochs, total, warmup", [(50, 4, 200, 20), (60_000, 5, 300_000, 10_000)]
+)
+def test_default_schedule_spans_the_run(task, tokenizer, monkeypatch, steps, epochs, total, warmup):
+    monkeypatch.setattr(keras.Model, "fit", lambda *args, **kwargs: None)
+    task.fit(toy.batches(tokenizer), epochs=epochs, steps_per_epoch=steps)
+    schedule = task.optimizer.get_config()["learning_rate"]["config"]
+    assert (schedule["total_steps"], schedule["warmup_steps"]) == (total, warmup)
+
+
+def test_fit_leaves_a_compiled_optimizer_alone(task, tokenizer):
+    optimizer = keras.optimizers.SGD(0.01)
+    task.compile(optimizer)
+    task.fit(toy.batches(tokenizer, batch_size=4), steps_per_epoch=1, verbose=0)
+    assert task.optimizer is optimizer
+
+
+def test_predicting_does_not_disturb_training(task, tokenizer):
+    """`predict` on texts replaced Keras' own: `fit` with validation must not call it."""
+    dataset = toy.batches(tokenizer, batch_size=4)
+    task.compile(AdamW(1e-3))
+    before = weights(task)
+    task.predict("the [MASK]")
+    assert set(weights(task)) == set(before)
+    history = task.fit(
+        dataset, steps_per_epoch=2, validation_data=dataset, validation_steps=1, verbose=0
+    ).history
+    assert "val_mlm_accuracy" in history and "val_gradient_norm" not in history
+    values = task.evaluate(dataset, steps=1, verbose=0, return_dict=True)
+    assert values["loss"] == pytest.approx(values["mlm_loss"] + values["nsp_loss"], rel=1e-6)
