@@ -43,9 +43,11 @@ class TrainStep(Engine):
 
     A subclass defines `loss_terms(batch, training)`, two dicts name → (numerator, denominator),
     and may set `derived_metrics`, name → (source, function of the source's value). Logs hold
-    `loss` (the sum of the losses), every term, `gradient_norm` and the derived metrics: during an
-    epoch this step's values, at its end the values over everything counted. If a batch holds
-    `position`, it is filed in `data_position`. Layers are built in the constructor.
+    `loss` (the sum of the losses), every term, the derived metrics and, of the update,
+    `gradient_norm` before clipping and `learning_rate`: during an epoch this step's values, at
+    its end the values over everything counted. If a batch holds `position`, it is filed in
+    `data_position`. Layers must be built in the constructor. Dropout must fold the replica's id
+    into its seed itself, as `kbert.layers.Dropout` does.
 
     Example:
         >>> import keras, numpy as np

@@ -6,11 +6,13 @@ Shapes: B rows of a batch (on TensorFlow: of one replica), M micro-batches, K lo
 from collections.abc import Callable, Mapping
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from kbert.training.ratios import DataPosition, Ratios, divide
 
-GRADIENT_NORM = "gradient_norm"
+# Logged in training beside the task's own terms; evaluation has neither.
+UPDATE_TERMS = ("gradient_norm", "learning_rate")
 
 
 class Filed:
@@ -94,6 +96,12 @@ class StepBase:
             auto_scale_loss=False,
         )
 
+    def fit(self, x=None, *args, **kwargs) -> keras.callbacks.History:
+        """Keras' `fit`; a dataset comes in its own order."""
+        if isinstance(x, tf.data.Dataset):
+            kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
+        return super().fit(x, *args, **kwargs)
+
     @property
     def metrics(self) -> list:
         """The sums behind the logs and the data position."""
@@ -109,11 +117,10 @@ class StepBase:
 
     def get_metrics_result(self) -> dict:
         """Returns the values over everything counted since the last reset."""
-        ratios = self._filed.ratios
-        values = ratios.result()
-        if not ratios.counted()[GRADIENT_NORM]:  # evaluation has none
-            del values[GRADIENT_NORM]
-        return self._values(values)
+        counted = self._filed.ratios.counted()
+        ratios = self._filed.ratios.result()
+        skipped = [name for name in UPDATE_TERMS if not counted[name]]  # in evaluation
+        return self._values({k: v for k, v in ratios.items() if k not in skipped})
 
     def prepare(self, spec) -> None:
         """Creates what a step needs besides weights; `fit` does it, a checkpoint needs it before.
@@ -130,14 +137,14 @@ class StepBase:
                 )
             losses, metrics = self._term_names(spec)
             names = [*losses, *metrics, *self.derived_metrics]
-            reserved = {GRADIENT_NORM} | ({"loss"} if losses != ["loss"] else set())
+            reserved = {*UPDATE_TERMS} | ({"loss"} if losses != ["loss"] else set())
             if len(set(names)) < len(names) or reserved & set(names):
                 raise ValueError(
                     "Losses and metrics must have distinct names, none of them "
                     f"{sorted(reserved)}. Received: {names}"
                 )
             self._filed.loss_names = tuple(losses)
-            self._filed.ratios = Ratios([*losses, *metrics, GRADIENT_NORM])
+            self._filed.ratios = Ratios([*losses, *metrics, *UPDATE_TERMS])
             self._filed.position = DataPosition()
         if not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
@@ -145,6 +152,10 @@ class StepBase:
     def _term_names(self, spec) -> tuple[list[str], list[str]]:
         """Names of the losses and of the metrics, in the order `loss_terms` gives them."""
         raise NotImplementedError
+
+    @property
+    def _num_terms(self) -> int:
+        return len(self._filed.ratios.names) - len(UPDATE_TERMS)
 
     def _values(self, ratios: dict) -> dict:
         """Adds the total loss in front and the derived metrics behind."""
@@ -154,13 +165,11 @@ class StepBase:
             values[name] = function(values[source])
         return values
 
-    def _step_values(self, pairs, norm=None) -> dict:
+    def _step_values(self, pairs, update=()) -> dict:
         """Values of this step alone, from the (K, 2) sums of the global batch."""
-        names = self._filed.ratios.names[:-1]
-        ratios = {name: divide(pairs[i, 0], pairs[i, 1]) for i, name in enumerate(names)}
-        if norm is not None:
-            ratios[GRADIENT_NORM] = norm
-        return self._values(ratios)
+        names = self._filed.ratios.names
+        ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
+        return self._values(ratios | dict(zip(UPDATE_TERMS, update, strict=False)))
 
     def _denominators(self, batch):
         """Denominators of the losses, in order. A graph computes them alone and drops the rest."""
@@ -179,13 +188,11 @@ class StepBase:
         terms = [*losses.values(), *metrics.values()]
         return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
 
-    def _count(self, pairs, norm=None) -> None:
-        """Adds the (K, 2) pairs, and the gradient's norm where there is one, to the sums."""
-        pairs = ops.pad(pairs, ((0, 1), (0, 0)))  # (K + 1, 2)
-        if norm is not None:
-            row = ops.stack([norm, ops.ones_like(norm)])[None]
-            pairs = ops.concatenate([pairs[:-1], row])
-        self._filed.ratios.update_state(pairs)
+    def _count(self, pairs, update=()) -> None:
+        """Adds the (K, 2) pairs, and the values of the update in training, to the sums."""
+        update = [ops.stack([x, ops.ones_like(x)]) for x in update]
+        update = update or [ops.zeros(2)] * len(UPDATE_TERMS)
+        self._filed.ratios.update_state(ops.concatenate([pairs, ops.stack(update)]))
 
     def _file_position(self, batch) -> None:
         """Keeps the position that came with the batch; every row carries the same."""

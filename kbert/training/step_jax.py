@@ -39,11 +39,13 @@ class JaxStep(StepBase):
             denominators = self._denominators(batch)
         gradients, pairs, frozen = self._gradients(trainable, frozen, batch, denominators)
         gradients, norm = self._clip(gradients)
+        with keras.StatelessScope(zip(self.optimizer.variables, slots, strict=True)):
+            update = (norm, jnp.asarray(self.optimizer.learning_rate))
         trainable, slots = self.optimizer.stateless_apply(slots, gradients, trainable)
         with keras.StatelessScope(zip(self.metrics_variables, sums, strict=True)) as scope:
-            self._count(pairs, norm)
+            self._count(pairs, update)
             self._file_position(batch)
-            values = self._step_values(pairs, norm)
+            values = self._step_values(pairs, update)
         sums = [scope.get_current_value(v) for v in self.metrics_variables]
         return values, (trainable, frozen, slots, sums)
 
@@ -87,7 +89,7 @@ class JaxStep(StepBase):
             return (sums, pairs + more, frozen), None
 
         parts = keras.tree.map_structure(lambda x: jnp.moveaxis(x, 1, 0), self._split(batch))
-        pairs = jnp.zeros((len(self._filed.ratios.names) - 1, 2))
+        pairs = jnp.zeros((self._num_terms, 2))
         carry = ([jnp.zeros_like(v) for v in trainable], pairs, list(frozen))
         (gradients, pairs, frozen), _ = jax.lax.scan(body, carry, parts)
         return gradients, pairs, frozen

@@ -4,9 +4,6 @@ import tensorflow as tf
 
 from kbert.training.step_base import StepBase, only_features
 
-# Replica r draws dropout from seed + r * 2**32: its own stream, and replica 0 keeps the saved seed.
-SEED_STRIDE = 2**32
-
 
 class TensorFlowStep(StepBase):
     """`TrainStep` where Keras runs on TensorFlow."""
@@ -32,8 +29,6 @@ class TensorFlowStep(StepBase):
     def prepare(self, spec) -> None:
         with self.distribute_strategy.scope():
             super().prepare(spec)
-        if self.distribute_strategy.num_replicas_in_sync > 1:
-            tf.function(self.distribute_strategy.run, autograph=False)(self._spread_seeds)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
         # Keras' own averages the first batch over the replicas; that fails for bools, for uneven
@@ -59,15 +54,6 @@ class TensorFlowStep(StepBase):
 
         tf.function(trace, autograph=False).get_concrete_function(spec)
         return tuple(names)
-
-    def _spread_seeds(self) -> None:
-        """Gives every replica its own dropout; calling it again changes nothing."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        for variable in self.non_trainable_variables:
-            if variable.name == "seed_generator_state":
-                seed, count = tf.unstack(variable.value)
-                seed = seed % SEED_STRIDE + tf.cast(replica, seed.dtype) * SEED_STRIDE
-                variable.assign(tf.stack([seed, count]))
 
     def make_train_function(self, force: bool = False):
         """Runs `train_step` on every replica. All return the same values: one set is the answer."""
@@ -115,10 +101,11 @@ class TensorFlowStep(StepBase):
         gradients, norm = self._clip(gradients)
         if self._optimizer_sums:
             gradients = [g / replica.num_replicas_in_sync for g in gradients]
+        update = (norm, tf.convert_to_tensor(self.optimizer.learning_rate))
         self.optimizer.apply(gradients, variables)
-        self._count(pairs, norm)
+        self._count(pairs, update)
         self._file_position(batch)
-        return self._step_values(global_pairs, norm)
+        return self._step_values(global_pairs, update)
 
     def test_step(self, data) -> dict:
         """Losses and metrics of one batch, without dropout or update."""
@@ -152,7 +139,7 @@ class TensorFlowStep(StepBase):
             return i + 1, sums, pairs + more
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in variables]
-        pairs = tf.zeros((len(self._filed.ratios.names) - 1, 2))
+        pairs = tf.zeros((self._num_terms, 2))
         # A loop, not M copies of the graph: activations of one micro-batch live at a time.
         _, sums, pairs = tf.while_loop(
             lambda i, *_: i < self.micro_batches, body, [0, zeros, pairs], parallel_iterations=1
