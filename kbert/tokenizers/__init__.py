@@ -2,6 +2,7 @@
 
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
+from kbert.tokenizers.training import train_wordpiece
 from kbert.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary, save_vocabulary
 from kbert.tokenizers.wordpiece import WordPieceTokenizer
 
@@ -12,4 +13,5 @@ __all__ = [
     "normalize",
     "read_vocabulary",
     "save_vocabulary",
+    "train_wordpiece",
 ]

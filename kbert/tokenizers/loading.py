@@ -29,6 +29,7 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> WordPieceTokeni
 
     Example:
         >>> import tempfile
+        >>> from kbert.tokenizers import SPECIAL_TOKENS
         >>> folder = tempfile.mkdtemp()
         >>> WordPieceTokenizer([*SPECIAL_TOKENS, "Pen"], lowercase=False).save(folder)
         >>> load_tokenizer(folder).lowercase

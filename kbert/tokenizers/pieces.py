@@ -17,6 +17,23 @@ MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
 # symbols count as punctuation, as in BERT.
 _PUNCTUATION = r"[!-/:-@\[-`{-~\p{P}]"
 _DELIMITER = rf"[\t\n\r\p{{Zs}}]+|{_PUNCTUATION}"
+# The blocks that BERT splits into characters (`_is_chinese_char` in tokenization.py).
+_CHINESE = (
+    r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
+    r"\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2F800}-\x{2FA1F}]"
+)
+
+
+def space_words(texts: tf.Tensor, split_chinese: bool) -> tf.Tensor:
+    """Normalised texts with white space around every word that `WordPieceKernel` would find.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> space_words(tf.constant("it's"), True).numpy()
+        b"it ' s"
+    """
+    alone = f"{_PUNCTUATION}|{_CHINESE}" if split_chinese else _PUNCTUATION
+    return tf.strings.regex_replace(texts, alone, r" \0 ")
 
 
 class WordPieceKernel:
