@@ -1,4 +1,5 @@
 import numpy as np
+from keras import ops
 
 from kbert.layers import (
     Block,

@@ -1,0 +1,193 @@
+"""Equality with Hugging Face's BERT (torch, CPU) on the same random weights of sigma 0.15."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from kbert.checkpoints.huggingface import read_config, read_weights
+from kbert.heads import MaskedLMHead, SentenceHead
+from kbert.models import Encoder
+from kbert.models.weights import named_weights, set_arrays
+from tests.harness import SIGMA, assert_close, assert_gradients_close, tiny_inputs, to_numpy
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+
+def reference(hidden_act, dtype=None, **sizes):
+    """Hugging Face's model with both pretraining heads, every weight random."""
+    config = transformers.BertConfig(
+        hidden_act=hidden_act,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        attn_implementation="eager",
+        **sizes,
+    )
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            centre = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+            weight.normal_(centre, SIGMA)
+    return model.to(dtype or torch.float32)
+
+
+class Pretrained(keras.Model):
+    """The encoder with both heads, holding the reference's weights."""
+
+    def __init__(self, model):
+        super().__init__()
+        content = {k: v for k, v in model.config.to_dict().items() if k in READ_KEYS}
+        config = read_config(content, "the reference")
+        weights = {name: array.numpy() for name, array in model.state_dict().items()}
+        arrays, rest = read_weights(config, weights)
+        assert not rest
+        self.encoder = Encoder(config)
+        self.masked_lm = MaskedLMHead(config, self.encoder.token_embedding)
+        self.sentence = SentenceHead(config)
+        for prefix in ("encoder", "masked_lm", "sentence"):
+            part = {k: v for k, v in arrays.items() if k.startswith(f"{prefix}/")}
+            set_arrays(getattr(self, prefix), prefix, part, "the reference")
+
+    def call(self, inputs, positions):
+        out = self.encoder(inputs, return_hidden_states=True, return_attention=True)
+        out["masked_lm"] = self.masked_lm(out["sequence"], positions)
+        out["next_sentence"] = self.sentence(out["pooled"])
+        return out
+
+
+READ_KEYS = (
+    "model_type vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
+    "max_position_embeddings type_vocab_size hidden_act hidden_dropout_prob layer_norm_eps "
+    "attention_probs_dropout_prob initializer_range tie_word_embeddings"
+).split()
+
+SMALL = {
+    "vocab_size": 300,
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 64,
+}
+
+
+def batch(model, size=3, length=24):
+    inputs = tiny_inputs(read_config({"model_type": "bert", **SMALL}, ""), size, length)
+    # Never id 0: PyTorch leaves the embedding of padding (`padding_idx`) without a gradient.
+    inputs["token_ids"] = inputs["token_ids"] % (model.config.vocab_size - 1) + 1
+    positions = np.stack([np.arange(1, 8)] * size)
+    return inputs, positions.astype("int32")
+
+
+def run_reference(model, inputs, positions):
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    keys = ("token_ids", "segment_ids", "padding_mask")
+    tensors = {name: torch.tensor(inputs[key]) for name, key in zip(names, keys, strict=True)}
+    out = model.bert(**tensors, output_hidden_states=True, output_attentions=True)
+    logits, next_sentence = model.cls(out.last_hidden_state, out.pooler_output)
+    rows = torch.arange(len(positions))[:, None]
+    return out, logits[rows, torch.tensor(positions)], next_sentence
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu"])
+def test_outputs_equal_hugging_face(hidden_act):
+    model = reference(hidden_act, **SMALL)
+    inputs, positions = batch(model)
+    ours = to_numpy(Pretrained(model)(inputs, positions))
+    with torch.no_grad():
+        out, masked_lm, next_sentence = run_reference(model, inputs, positions)
+    assert_close(ours["masked_lm"], masked_lm, 1e-4, "masked-LM logits")
+    assert_close(ours["next_sentence"], next_sentence, 1e-4, "next-sentence logits")
+    assert_close(ours["pooled"], out.pooler_output, 1e-4, "pooled")
+    real = inputs["padding_mask"] == 1  # what a padding position looks at is nobody's business
+    assert len(ours["hidden_states"]) == len(out.hidden_states) == 5
+    for i, (a, b) in enumerate(zip(ours["hidden_states"], out.hidden_states, strict=True)):
+        assert_close(a[real], b.numpy()[real], 1e-4, f"hidden state {i}")
+    for i, (a, b) in enumerate(zip(ours["attention"], out.attentions, strict=True)):
+        assert_close(a, b, 1e-4, f"attention {i}")
+
+
+def test_the_forms_of_gelu_would_not_pass_for_each_other():
+    model = reference("gelu", **SMALL)
+    inputs, positions = batch(model)
+    erf = to_numpy(Pretrained(model)(inputs, positions)["masked_lm"])
+    model.config.hidden_act = "gelu_new"
+    tanh = to_numpy(Pretrained(model)(inputs, positions)["masked_lm"])
+    assert np.abs(erf - tanh).max() > 1e-3
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
+def test_gradients_equal_hugging_face(hidden_act):
+    model = reference(hidden_act, **SMALL)
+    inputs, positions = batch(model)
+    labels = (positions * 7 + inputs["token_ids"][:, :1]) % model.config.vocab_size
+    pair = np.array([0, 1, 1])
+
+    _, masked_lm, next_sentence = run_reference(model, inputs, positions)
+    cross_entropy = torch.nn.functional.cross_entropy
+    loss = cross_entropy(masked_lm.flatten(0, 1), torch.tensor(labels).flatten().long())
+    loss = loss + cross_entropy(next_sentence, torch.tensor(pair).long())
+    loss.backward()
+    theirs = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    config = read_config({k: v for k, v in model.config.to_dict().items() if k in READ_KEYS}, "")
+    expected, rest = read_weights(config, theirs)
+    assert not rest
+
+    ours = Pretrained(model)
+    weights = {}
+    for prefix in ("encoder", "masked_lm", "sentence"):
+        weights.update(named_weights(getattr(ours, prefix), prefix))
+
+    def our_loss():
+        out = ours(inputs, positions)
+        terms = ((out["masked_lm"], labels), (out["next_sentence"], pair))
+        return sum(ops.mean(_cross_entropy(logits, y)) for logits, y in terms)
+
+    assert_close(to_numpy(our_loss()), loss.item(), 1e-4, "loss")
+    assert_gradients_close(_gradients(our_loss, weights), expected)
+
+
+def _cross_entropy(logits, labels):
+    return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def _gradients(loss, weights):
+    """name -> d loss / d weight, dense, on whichever backend Keras runs."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = loss()
+        gradients = tape.gradient(value, [w.value for w in weights.values()])
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    elif backend == "jax":
+        import jax
+
+        def stateless(values):
+            pairs = list(zip(weights.values(), values, strict=True))
+            with keras.StatelessScope(state_mapping=pairs):
+                return loss()
+
+        gradients = jax.grad(stateless)([w.value for w in weights.values()])
+    else:
+        loss().backward()
+        gradients = [w.value.grad for w in weights.values()]
+    return {name: to_numpy(g) for name, g in zip(weights, gradients, strict=True)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
+def test_full_size_is_as_close_to_float64_as_the_reference_is(hidden_act):
+    """BERT-base at sigma 0.15: float32 itself is off by 1e-3, so float64 is the judge."""
+    model = reference(hidden_act, vocab_size=30522)
+    inputs, positions = batch(model, size=2, length=48)
+    ours = Pretrained(model)(inputs, positions)
+    with torch.no_grad():
+        _, *single = run_reference(model, inputs, positions)
+        _, *exact = run_reference(model.double(), inputs, positions)
+    for name, a, b in zip(("masked_lm", "next_sentence"), single, exact, strict=True):
+        theirs = (a.double() - b).abs().max().item()
+        assert_close(to_numpy(ours[name]), b, 3 * theirs, f"{name} (theirs {theirs:.3g})")
