@@ -15,9 +15,8 @@ _OPENING = "\"'“‘«‹([{「『【《〈（¿¡—–-"
 # After a run of marks: a mark of the second kind needs no space behind it. Both forms begin with
 # the same character class, which is what lets `re` skip quickly through the text between.
 _CANDIDATE = re.compile(
-    rf"[{_LATIN}{_ALWAYS}\n]+(?:(?<=\n)|(?<=[{_ALWAYS}])[{_CLOSING}]*\s*|[{_CLOSING}]*\s+)"
+    rf"[{_LATIN}{_ALWAYS}\n]+(?:(?<=\n)|(?<=[{_ALWAYS}])[{_CLOSING}]*[^\S\n]*|[{_CLOSING}]*[^\S\n]+)"
 )
-_LAST_WORD = re.compile(r"\S+\Z")
 
 # Words after which a full stop is no end even before a capital: titles, and what comes before a
 # number or a name. Abbreviations that also end sentences (etc., Inc., a.m.) are not here; before
@@ -34,6 +33,7 @@ _ABBREVIATIONS = frozenset(
     "им ул пр пл гор обл руб коп тыс млн млрд см рис стр гл проф акад кн гр св"
     "".split()
 )
+_LONGEST = max(map(len, _ABBREVIATIONS)) + 2  # with an opening quote and a space before it
 MAX_SENTENCE = 2_000  # characters; a transcript without punctuation is cut at spaces
 
 
@@ -52,36 +52,35 @@ def split_sentences(text: str) -> list[str]:
     sentences = []
     start = 0
     for candidate in _CANDIDATE.finditer(text):
-        end = candidate.end()
-        if _ends_sentence(text, start, candidate):
-            _append(sentences, text[start:end].strip())
-            start = end
+        begin, end = candidate.span()
+        if begin == start:  # nothing before the marks: they belong to what follows
+            if text[end - 1] == "\n":
+                _append(sentences, text[start:end].strip())
+                start = end
+            continue
+        last = text[end - 1]
+        if last != "\n" and last.isspace() and text[begin] not in _ALWAYS:
+            following = text[end : end + 1]
+            if following in _OPENING:
+                following = text[end : end + 4].lstrip(_OPENING + " ")[:1]
+            if following.islower():
+                continue
+            if text[begin] == "." and text[begin + 1].isspace():
+                # The word before the stop, if it is short enough to be an abbreviation.
+                space = text.rfind(" ", max(start, begin - _LONGEST), begin)
+                if space >= 0 or begin - start < _LONGEST:
+                    word = text[space + 1 if space >= 0 else start : begin]
+                    if _is_abbreviation(word, first=space < 0):
+                        continue
+        _append(sentences, text[start:end].strip())
+        start = end
     _append(sentences, text[start:].strip())
     return sentences
 
 
-def _ends_sentence(text: str, start: int, candidate: re.Match) -> bool:
-    marks = candidate.group()
-    if "\n" in marks:
-        return True
-    begin = candidate.start()
-    if begin == start:  # nothing but the mark itself: it belongs to what follows
-        return False
-    end = candidate.end()
-    if not marks[-1].isspace() or marks[0] in _ALWAYS:
-        return True
-    following = text[end : end + 1]
-    if following in _OPENING:
-        following = text[end : end + 4].lstrip(_OPENING + " ")[:1]
-    if following.islower():
-        return False
-    if marks[0] == "." and marks[1].isspace():
-        word = _LAST_WORD.search(text, max(start, begin - 24), begin)
-        return word is None or not _is_abbreviation(word.group(), word.start() == start)
-    return True
-
-
 def _is_abbreviation(word: str, first: bool) -> bool:
+    if word.lower() in _ABBREVIATIONS:
+        return True
     word = word.lstrip(_OPENING)
     if len(word) == 1:
         # An initial ("J. Smith", "А. П. Чехов"), not the pronoun, nor an ideograph.
