@@ -11,8 +11,9 @@ from keras import ops
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 
-# Far below any score, and finite, so that a row of nothing but padding stays free of NaN.
-PENALTY = 1e9
+# Far below any score: exp(-3e4) is 0 in float32. Finite in float16 too, to which Keras may cast the
+# bias between layers, so that a row of nothing but padding stays free of NaN.
+PENALTY = 3e4
 
 
 def attention_bias(padding_mask):
@@ -22,11 +23,11 @@ def attention_bias(padding_mask):
         padding_mask: (B, T), 1 for a token and 0 for padding; any dtype.
 
     Returns:
-        (B, 1, 1, T) float32: 0 for a token, -1e9 for padding.
+        (B, 1, 1, T) float32: 0 for a token, -30,000 for padding.
 
     Example:
         >>> ops.convert_to_numpy(attention_bias(ops.array([[1, 0]])))[0, 0, 0].tolist()
-        [0.0, -1000000000.0]
+        [0.0, -30000.0]
     """
     keep = ops.cast(padding_mask, "float32")[:, None, None, :]
     return (keep - 1.0) * PENALTY
@@ -87,7 +88,7 @@ class SelfAttention(keras.layers.Layer):
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, T)
         scores = ops.cast(scores, "float32")
         if bias is not None:
-            scores = scores + bias
+            scores = scores + ops.cast(bias, "float32")
         probabilities = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
         kept = self.dropout(probabilities, training=training)
         return self.output_dense(self._merge_heads(ops.matmul(kept, value))), probabilities

@@ -108,8 +108,12 @@ class Embeddings(keras.layers.Layer):
         return ops.matmul(one_hot, self.segment)  # (B, T, S) @ (S, E)
 
     def _check_length(self, length):
-        if isinstance(length, int) and length > self.max_positions:
-            raise ValueError(
-                f"A sequence must not be longer than max_positions={self.max_positions}. "
-                f"Received: {length} tokens"
-            )
+        rule = f"A sequence must not be longer than max_positions={self.max_positions}."
+        if isinstance(length, int):
+            if length > self.max_positions:
+                raise ValueError(f"{rule} Received: {length} tokens")
+        elif keras.backend.backend() == "tensorflow":
+            # A graph for any length: without this the sum below fails with "incompatible shapes".
+            import tensorflow as tf
+
+            tf.debugging.Assert(length <= self.max_positions, [f"{rule} Received: tokens", length])

@@ -69,7 +69,7 @@ class Encoder(keras.Model):
         config: sizes and values.
         make_block: makes one block, `(config, name=, dtype=) -> layer` with the call of
             `kbert.layers.Block`. Hand in another to change a part in code (pre-norm, adapters,
-            relative attention). Such an encoder can store its weights but not its class config.
+            relative attention). Such an encoder is not saved as a preset.
         name: first part of the weights' paths.
         dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
 
@@ -203,19 +203,17 @@ class Encoder(keras.Model):
             format: "kbert", or "huggingface" for one that transformers loads.
 
         Raises:
-            ValueError: an unknown format, or a model Hugging Face's BERT cannot be.
+            ValueError: an unknown format, blocks that no config names, or a model that Hugging
+                Face's BERT cannot be.
         """
+        self._check_revivable()
         writers = {"kbert": write_preset, "huggingface": write_huggingface}
         if format not in writers:
             raise ValueError(f"`format` must be one of {', '.join(writers)}. Received: {format!r}")
         writers[format](path, self.config, get_arrays(self, "encoder"))
 
     def get_config(self):
-        if self.make_block is not post_norm_block:
-            raise ValueError(
-                "An encoder with blocks of another kind cannot be revived from its config; save "
-                f"its weights instead. Received: make_block={self.make_block!r}"
-            )
+        self._check_revivable()
         return {
             "config": self.config.to_dict(),
             "name": self.name,
@@ -227,6 +225,14 @@ class Encoder(keras.Model):
         config = dict(config)
         dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
         return cls(EncoderConfig.from_dict(config.pop("config")), dtype=dtype, **config)
+
+    def _check_revivable(self):
+        if self.make_block is not post_norm_block:
+            raise ValueError(
+                "An encoder with blocks of another kind cannot be revived from its config: build "
+                "it with the same `make_block` and use save_weights and load_weights. "
+                f"Received: make_block={self.make_block!r}"
+            )
 
 
 def _named_inputs(inputs):

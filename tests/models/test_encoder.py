@@ -1,0 +1,311 @@
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from kbert.config import EncoderConfig
+from kbert.layers import Block, Dropout, FeedForward, LayerNorm, SelfAttention
+from kbert.models import Encoder, describe, family
+from kbert.models.weights import get_arrays, named_weights, set_arrays
+from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    encoder = Encoder(tiny_config())
+    randomise(encoder)
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return tiny_inputs(tiny_config())
+
+
+def sequence(encoder, inputs):
+    return to_numpy(encoder(inputs)["sequence"])
+
+
+def test_it_has_weights_when_constructed_and_knows_their_number():
+    assert Encoder(tiny_config()).count_params() == describe(tiny_config()).parameters == 5808
+
+
+def test_weight_names_and_shapes_are_those_of_the_golden_file():
+    """A renamed weight must fail here, not with whoever loads an older preset."""
+    weights = named_weights(Encoder(family("bert-tiny")), "encoder")
+    shapes = {name: list(weight.shape) for name, weight in weights.items()}
+    assert shapes == json.loads((GOLDEN / "bert-tiny.json").read_text())
+
+
+def test_the_model_s_own_name_is_no_part_of_weight_names():
+    names = named_weights(Encoder(tiny_config(), name="teacher"), "encoder")
+    assert list(names) == list(named_weights(Encoder(tiny_config()), "encoder"))
+
+
+def test_outputs_and_their_shapes(encoder, inputs):
+    out = encoder(inputs, return_hidden_states=True, return_attention=True)
+    assert sorted(out) == ["attention", "hidden_states", "pooled", "sequence"]
+    assert out["sequence"].shape == (3, 12, 16)
+    assert out["pooled"].shape == (3, 16)
+    assert [tuple(x.shape) for x in out["hidden_states"]] == [(3, 12, 16)] * 3
+    assert [tuple(x.shape) for x in out["attention"]] == [(3, 4, 12, 12)] * 2
+    np.testing.assert_array_equal(to_numpy(out["hidden_states"][-1]), to_numpy(out["sequence"]))
+    assert_close(to_numpy(out["attention"][0]).sum(-1), np.ones((3, 4, 12)), 1e-5)
+    assert sorted(encoder(inputs)) == ["pooled", "sequence"]
+
+
+def test_a_family_without_pooler_has_no_pooled_output():
+    encoder = Encoder(tiny_config(pooler_activation=None))
+    assert sorted(encoder(np.ones((1, 3), "int32"))) == ["sequence"]
+
+
+def test_ids_alone_mean_one_segment_and_no_padding(encoder, inputs):
+    ids = inputs["token_ids"]
+    plain = sequence(encoder, ids)
+    full = {
+        "token_ids": ids,
+        "segment_ids": np.zeros_like(ids),
+        "padding_mask": np.ones_like(ids),
+    }
+    assert_close(plain, sequence(encoder, full), 1e-6)
+    assert_close(plain, sequence(encoder, {"token_ids": ids}), 1e-6)
+
+
+def test_what_stands_in_the_padding_does_not_matter(encoder, inputs):
+    changed = dict(inputs)
+    real = inputs["padding_mask"]
+    changed["token_ids"] = np.where(real, inputs["token_ids"], 7)
+    assert (changed["token_ids"] != inputs["token_ids"]).any()
+    a, b = sequence(encoder, inputs), sequence(encoder, changed)
+    assert_close(a[real == 1], b[real == 1], 1e-6)
+    shorter = {name: value[2:, :4] for name, value in inputs.items()}  # row 2 has 4 tokens
+    assert_close(a[2:, :4], sequence(encoder, shorter), 1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_shared_layers_hold_their_weights_once(groups, inputs):
+    config = tiny_config(num_layers=4, num_layer_groups=groups)
+    shared = Encoder(config)
+    randomise(shared)
+    assert len(shared.blocks) == groups
+    # The same as four blocks of their own with equal weights, block i * groups // 4.
+    unshared = Encoder(config.replace(num_layer_groups=None))
+    arrays = {k: v for k, v in get_arrays(shared, "encoder").items() if "/layers/" not in k}
+    for layer in range(4):
+        block = shared.blocks[layer * groups // 4]
+        arrays.update(get_arrays(block, f"encoder/layers/{layer}"))
+    set_arrays(unshared, "encoder", arrays, "the shared encoder")
+    assert_close(sequence(shared, inputs), sequence(unshared, inputs), 1e-6)
+
+
+def test_factorised_embeddings(inputs):
+    encoder = Encoder(tiny_config(embedding_size=4))
+    assert encoder.token_embedding.shape == (40, 4)
+    assert encoder(inputs)["sequence"].shape == (3, 12, 16)
+
+
+def test_unknown_or_missing_inputs_are_refused(encoder):
+    ids = np.ones((1, 3), "int32")
+    with pytest.raises(
+        ValueError, match="takes `token_ids` and optionally.*: token_ids, segment_id\\b"
+    ):
+        encoder({"token_ids": ids, "segment_id": ids})
+    with pytest.raises(ValueError, match="takes `token_ids`.*Received: padding_mask"):
+        encoder({"padding_mask": ids})
+    with pytest.raises(ValueError, match=r"shape \(batch, tokens\). Received: shape \(3,\)"):
+        encoder(ids[0])
+
+
+def test_segments_for_a_model_without_are_refused():
+    encoder = Encoder(tiny_config(num_segments=0))
+    ids = np.ones((1, 3), "int32")
+    assert encoder(ids)["sequence"].shape == (1, 3, 16)
+    with pytest.raises(ValueError, match="without segments takes no `segment_ids`"):
+        encoder({"token_ids": ids, "segment_ids": ids})
+
+
+def test_too_long_a_sequence_is_refused(encoder):
+    with pytest.raises(ValueError, match="max_positions=24. Received: 25 tokens"):
+        encoder(np.ones((1, 25), "int32"))
+
+
+def test_dropout_acts_in_training(inputs):
+    encoder = Encoder(tiny_config(dropout=0.5, attention_dropout=0.5))
+    a, b = (to_numpy(encoder(inputs, training=True)["sequence"]) for _ in range(2))
+    assert np.abs(a - b).max() > 0.1
+    np.testing.assert_array_equal(sequence(encoder, inputs), sequence(encoder, inputs))
+
+
+def test_keras_file_round_trip(tmp_path, encoder, inputs):
+    encoder.save(tmp_path / "encoder.keras")
+    loaded = keras.saving.load_model(tmp_path / "encoder.keras")
+    assert loaded.config == encoder.config
+    np.testing.assert_array_equal(sequence(loaded, inputs), sequence(encoder, inputs))
+
+
+def test_config_alone_revives_it():
+    encoder = Encoder(tiny_config(), name="student", dtype="mixed_bfloat16")
+    again = Encoder.from_config(json.loads(json.dumps(encoder.get_config())))
+    assert again.config == encoder.config
+    assert again.name == "student"
+    assert again.blocks[1].feed_forward.intermediate.compute_dtype == "bfloat16"
+
+
+def test_preset_round_trip_in_both_formats(tmp_path, encoder, inputs):
+    for format in ("kbert", "huggingface"):
+        encoder.save_to_preset(tmp_path / format, format=format)
+        loaded = Encoder.from_preset(tmp_path / format)
+        assert loaded.config == encoder.config
+        np.testing.assert_array_equal(sequence(loaded, inputs), sequence(encoder, inputs))
+    with pytest.raises(ValueError, match="one of kbert, huggingface. Received: 'onnx'"):
+        encoder.save_to_preset(tmp_path, format="onnx")
+
+
+def test_a_preset_that_does_not_fit_changes_nothing(encoder):
+    before = get_arrays(encoder, "encoder")
+    arrays = {**before, "encoder/pooler/bias": np.zeros(3, "float32")}
+    arrays["encoder/extra"] = arrays.pop("encoder/embeddings/token")
+    with pytest.raises(ValueError) as error:
+        set_arrays(encoder, "encoder", arrays, "a test")
+    for line in (
+        "Received: a test",
+        "- missing encoder/embeddings/token (40, 16)",
+        "+ unexpected encoder/extra (40, 16)",
+        "! shape of encoder/pooler/bias: expected (16,), is (3,)",
+    ):
+        assert line in str(error.value)
+    for name, value in get_arrays(encoder, "encoder").items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def pre_norm_block(config, name, dtype):
+    return Block(
+        SelfAttention(config.num_heads),
+        FeedForward(config.intermediate_size, activation=config.activation),
+        Dropout(config.dropout),
+        attention_input_norm=LayerNorm(config.layer_norm_epsilon, name="n1"),
+        feed_forward_input_norm=LayerNorm(config.layer_norm_epsilon, name="n2"),
+        name=name,
+        dtype=dtype,
+    )
+
+
+def test_parts_handed_in_change_the_model_and_keep_it_from_lying_about_its_config(inputs):
+    encoder = Encoder(tiny_config(), make_block=pre_norm_block)
+    assert encoder(inputs)["sequence"].shape == (3, 12, 16)
+    assert encoder.count_params() == Encoder(tiny_config()).count_params()
+    with pytest.raises(ValueError, match="cannot be revived from its config.*pre_norm_block"):
+        encoder.get_config()
+    with pytest.raises(ValueError, match="cannot be revived from its config.*pre_norm_block"):
+        encoder.save_to_preset("nowhere")
+
+
+def test_mixed_bfloat16_computes_in_it_and_stores_float32(inputs):
+    single = Encoder(tiny_config())
+    mixed = Encoder(tiny_config(), dtype="mixed_bfloat16")
+    randomise(single)
+    randomise(mixed)
+    assert {w.dtype for w in mixed.weights} == {"float32"}
+    out = mixed(inputs)
+    assert keras.backend.standardize_dtype(out["sequence"].dtype) == "bfloat16"
+    # bfloat16 rounds to 2**-9; a few roundings in a row of entries of size 1 to 3.
+    assert_close(to_numpy(out["sequence"]), sequence(single, inputs), 0.1)
+    assert np.abs(to_numpy(out["sequence"]) - sequence(single, inputs)).mean() < 0.02
+
+
+def test_it_takes_part_in_a_functional_model_and_in_predict(encoder, inputs):
+    symbols = {name: keras.Input((None,), dtype="int32", name=name) for name in inputs}
+    model = keras.Model(symbols, encoder(symbols)["pooled"])
+    assert_close(model.predict(inputs, verbose=0), to_numpy(encoder(inputs)["pooled"]), 1e-5)
+
+
+@pytest.mark.tensorflow
+def test_one_graph_serves_every_batch_and_length(encoder, inputs):
+    import tensorflow as tf
+
+    traces = []
+
+    @tf.function(input_signature=[{n: tf.TensorSpec([None, None], tf.int32) for n in inputs}])
+    def run(features):
+        traces.append(1)
+        return encoder(features)["sequence"]
+
+    for batch, length in ((3, 12), (1, 5), (2, 2)):
+        part = {name: value[:batch, :length] for name, value in inputs.items()}
+        assert_close(run(part), sequence(encoder, part), 1e-5)
+    assert len(traces) == 1
+    with pytest.raises(tf.errors.InvalidArgumentError, match="longer than max_positions=24"):
+        run({name: np.ones((1, 25), "int32") for name in inputs})
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_xla_computes_the_same(dtype, inputs):
+    import tensorflow as tf
+
+    encoder = Encoder(tiny_config(), dtype=dtype)
+    randomise(encoder)
+    run = tf.function(lambda x: encoder(x)["sequence"], jit_compile=True)
+    tolerance = 1e-5 if dtype == "float32" else 0.1
+    assert_close(to_numpy(run(inputs)), sequence(encoder, inputs), tolerance)
+
+
+@pytest.mark.tensorflow
+def test_xla_trains_with_dropout(inputs):
+    import tensorflow as tf
+
+    encoder = Encoder(tiny_config(num_layers=1, dropout=0.1, attention_dropout=0.1))
+
+    @tf.function(jit_compile=True)
+    def gradients(features):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(encoder(features, training=True)["pooled"] ** 2)
+        return tape.gradient(loss, [w.value for w in encoder.trainable_variables])
+
+    for gradient in gradients(inputs):
+        assert np.isfinite(tf.convert_to_tensor(gradient)).all()
+
+
+def test_a_small_encoder_learns_to_tell_two_words_apart():
+    keras.utils.set_random_seed(0)
+    config = EncoderConfig(
+        vocabulary_size=10,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=32,
+        max_positions=8,
+    )
+    rng = np.random.default_rng(0)
+    ids = rng.integers(2, 10, (64, 8))
+    labels = rng.integers(0, 2, 64)
+    ids[np.arange(64), rng.integers(1, 8, 64)] = labels  # word 0 or 1 somewhere in the row
+    symbol = keras.Input((8,), dtype="int32")
+    logit = keras.layers.Dense(1)(Encoder(config)(symbol)["pooled"])
+    model = keras.Model(symbol, logit)
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True))
+    losses = model.fit(ids, labels, epochs=40, batch_size=32, verbose=0).history["loss"]
+    assert losses[0] > 0.6
+    assert losses[-1] < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_layers_models_and_heads_pass_on_the_other_backends(backend):
+    pytest.importorskip(backend)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/layers", "tests/models", "tests/heads"],
+        cwd=pathlib.Path(__file__).parents[2],
+        env={**os.environ, "KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout
