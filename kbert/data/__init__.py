@@ -4,11 +4,13 @@ from kbert.data.examples import show_examples
 from kbert.data.manifest import Manifest, read_manifest, verify_corpus
 from kbert.data.prepare import prepare_corpus
 from kbert.data.pretraining import pretraining_dataset
+from kbert.data.preview import preview_corpus
 
 __all__ = [
     "Manifest",
     "prepare_corpus",
     "pretraining_dataset",
+    "preview_corpus",
     "read_manifest",
     "show_examples",
     "verify_corpus",

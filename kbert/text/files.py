@@ -46,6 +46,14 @@ class File(source.Source):
             "mtime_ns": status.st_mtime_ns,
         }
 
+    def expansion(self) -> float:
+        if not self.path.endswith(".gz"):
+            return 1.0
+        blocks = self.blocks()
+        size = len(next(blocks, b""))
+        blocks.close()
+        return size / self.consumed
+
     def blocks(self) -> Iterator[bytes]:
         """The content as blocks of valid UTF-8, each ending between two characters."""
         with open(self.path, "rb") as raw:

@@ -40,6 +40,10 @@ class Source:
         """What changes when the content does: a restart compares it."""
         raise NotImplementedError
 
+    def expansion(self) -> float:
+        """Bytes of text in a byte on disk, judged by the beginning."""
+        return 1.0
+
     def note_cut(self, where: str) -> None:
         """Counts a document that had to be cut, and says so."""
         self.cut_documents += 1

@@ -1,0 +1,136 @@
+r"""Text of any size to shards of tokens, once, for any number of pretrainings.
+
+  kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=vocab.txt --output_dir=shards
+  kbert-prepare-corpus --input=docs: --vocabulary_size=8000 --output_dir=shards --num_workers=4
+
+First look, then work: --dry_run shows the first documents as sentences and word pieces, and what
+time, disk and memory the whole will take. Interrupted or killed, the same command goes on where it
+was. What it reads:
+
+  corpus/*.txt, *.txt.gz      a blank line between documents; one sentence a line or running text
+  corpus/*.jsonl, *.jsonl.gz  one JSON object a line, the text under --field
+  tfds:wikipedia/20230601.en  a TensorFlow data set, the text under --field; ":SPLIT" may follow
+  docs:                       the documentation that is installed with Python and its packages
+
+Then: kbert-pretrain --data_dir=shards …
+"""
+
+import os
+import sys
+
+from absl import flags, logging
+
+import kbert
+from kbert import tokenizers
+from kbert.data.preview import preview_corpus
+from kbert.text import open_sources
+from pipelines import command
+
+# Enough text for a vocabulary that is only looked at.
+_DRY_RUN_DOCUMENTS = 2_000
+
+
+def define_flags() -> None:
+    flags.DEFINE_multi_string(
+        "input", None, "Source of text, see above; several by commas or by repeating the flag."
+    )
+    flags.DEFINE_string("output_dir", None, "Folder for the shards and manifest.json.")
+    flags.DEFINE_string(
+        "vocabulary", None, "A BERT vocab.txt, or a folder with one and its tokenizer_config.json."
+    )
+    flags.DEFINE_integer(
+        "vocabulary_size", None, "Learn a vocabulary of this size from the input instead."
+    )
+    flags.DEFINE_boolean(
+        "lowercase",
+        None,
+        "Lower case and no accents. Default: as the folder of --vocabulary says, else true.",
+    )
+    flags.DEFINE_float(
+        "held_out_share", 0.01, "Share of the documents kept for evaluation.", 0.0, 0.999
+    )
+    flags.DEFINE_integer("num_workers", 1, "Processes; each needs about 1 GB.", 0)
+    flags.DEFINE_string("field", "text", "Where JSON lines and TensorFlow data sets keep the text.")
+    flags.DEFINE_enum(
+        "on_bad_utf8",
+        "fail",
+        ["fail", "replace"],
+        "Bytes that are not UTF-8: stop and name them, or put U+FFFD in their place.",
+    )
+    flags.DEFINE_boolean("dry_run", False, "Show what would be done, and stop.")
+    flags.mark_flags_as_required(["input", "output_dir"])
+    flags.mark_flags_as_mutual_exclusive(["vocabulary", "vocabulary_size"], required=True)
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        sys.exit(f"Sources are given with --input. Received: {argv[1:]}")
+    try:
+        _prepare(flags.FLAGS)
+    except (ValueError, OSError) as error:
+        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
+        sys.exit(f"kbert-prepare-corpus: {error}")
+
+
+def _prepare(options: flags.FlagValues) -> None:
+    sources = _split(options.input)
+    reading = {"field": options.field, "on_bad_utf8": options.on_bad_utf8}
+    tokenizer = _tokenizer(options, sources, reading)
+    if options.dry_run:
+        text, _ = preview_corpus(sources, tokenizer, num_workers=options.num_workers, **reading)
+        print(text)
+        return
+    corpus = kbert.data.prepare_corpus(
+        sources,
+        options.output_dir,
+        tokenizer,
+        held_out_share=options.held_out_share,
+        num_workers=options.num_workers,
+        **reading,
+    )
+    print(f"{options.output_dir}: {corpus.summary()}")
+
+
+def _split(values: list[str]) -> list[str]:
+    """Commas separate sources, except in the name of a file that is there."""
+    parts = ([value] if os.path.exists(value) else value.split(",") for value in values)
+    return [source.strip() for part in parts for source in part if source.strip()]
+
+
+def _tokenizer(options: flags.FlagValues, sources: list[str], reading: dict):
+    if options.vocabulary_size is None:
+        if os.path.isdir(options.vocabulary):
+            chosen = {} if options.lowercase is None else {"lowercase": options.lowercase}
+            return kbert.load_tokenizer(options.vocabulary, **chosen)
+        return kbert.WordPieceTokenizer(
+            options.vocabulary, lowercase=options.lowercase is not False
+        )
+    lowercase = options.lowercase is not False
+    # A run that was interrupted has its vocabulary already. (Learning it again would give the same
+    # one; a corpus too small for the size wanted does so.)
+    kept = os.path.join(options.output_dir, "vocab.txt")
+    if os.path.exists(kept):
+        tokenizer = kbert.WordPieceTokenizer(kept, lowercase=lowercase)
+        if tokenizer.vocabulary_size == options.vocabulary_size:
+            logging.info("Using the vocabulary that is in %s", kept)
+            return tokenizer
+    texts = (text for source in open_sources(sources, **reading) for text in source.documents())
+    if options.dry_run:
+        print(f"(The vocabulary below is learned from {_DRY_RUN_DOCUMENTS} documents alone.)\n")
+        texts = (text for text, _ in zip(texts, range(_DRY_RUN_DOCUMENTS), strict=False))
+    vocabulary = tokenizers.train_wordpiece(
+        texts, options.vocabulary_size, lowercase=lowercase, progress=not options.dry_run
+    )
+    tokenizer = kbert.WordPieceTokenizer(vocabulary, lowercase=lowercase)
+    if not options.dry_run:
+        tokenizer.save(options.output_dir)
+    return tokenizer
+
+
+def run() -> None:
+    """The console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()
