@@ -1,7 +1,10 @@
 """A stand-in task for the tests of training: an embedding, a dense layer, two losses."""
 
+import os
+
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 from kbert.training.step import TrainStep
@@ -46,27 +49,45 @@ def cross_entropy(labels, logits):
     return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
-def batches(steps: int, rows: int = 16, seed: int = 0, start: int = 0) -> list[dict]:
-    """Batches whose two halves hold very different numbers of masks; tokens repeat a lot."""
+def batches(
+    steps: int, rows: int = 16, length: int = LENGTH, seed: int = 0, start: int = 0
+) -> list[dict]:
+    """Batches whose two halves hold very different numbers of masks; tokens repeat a lot.
+
+    The position after batch n of seed s is (0, s, (n + 1) * rows).
+    """
     result = []
     for step in range(start, start + steps):
         rng = np.random.default_rng([seed, step])
         share = np.where(np.arange(rows) < rows // 2, 0.1, 0.9)[:, None]
         result.append(
             {
-                "token_ids": rng.integers(0, VOCABULARY // 4, (rows, LENGTH)).astype("int32"),
-                "mask_ids": rng.integers(0, VOCABULARY, (rows, LENGTH)).astype("int32"),
-                "mask_weights": (rng.random((rows, LENGTH)) < share).astype("float32"),
+                "token_ids": rng.integers(0, VOCABULARY // 4, (rows, length)).astype("int32"),
+                "mask_ids": rng.integers(0, VOCABULARY, (rows, length)).astype("int32"),
+                "mask_weights": (rng.random((rows, length)) < share).astype("float32"),
                 "label": rng.integers(0, 2, rows).astype("int32"),
-                "position": np.tile(np.array([0, step, rows], "int32"), (rows, 1)),
+                "position": np.tile(np.array([0, seed, (step + 1) * rows], "int32"), (rows, 1)),
             }
         )
     return result
 
 
-def dataset(steps: int, **settings):
+def dataset(steps: int, **settings) -> tf.data.Dataset:
     """The same as `tf.data`, with static shapes."""
-    import tensorflow as tf
-
     stacked = keras.tree.map_structure(lambda *x: np.stack(x), *batches(steps, **settings))
     return tf.data.Dataset.from_tensor_slices(stacked)
+
+
+def with_signal(data: tf.data.Dataset, number: int, element: int) -> tf.data.Dataset:
+    """Sends the own process a signal when an element is about to be handed out."""
+
+    def send(index):
+        if index == element:
+            os.kill(os.getpid(), number)
+        return index
+
+    def step(index, batch):
+        with tf.control_dependencies([tf.py_function(send, [index], tf.int64)]):
+            return tf.nest.map_structure(tf.identity, batch)
+
+    return data.enumerate().map(step)

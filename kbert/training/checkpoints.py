@@ -1,0 +1,161 @@
+"""Checkpoints that a run resumes from exactly: weights, optimizer, dropout seeds, data position.
+
+A checkpoint is two files, `step-00000100.safetensors` with the arrays and `step-00000100.json`
+with what they are. The JSON is written last and removed first, each file appears under its name
+only when it is whole, so a process that dies at any moment leaves a checkpoint or none. The same
+files are read on every backend.
+"""
+
+import json
+import os
+import warnings
+import zlib
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from kbert.checkpoints import check_arrays, read_safetensors, write_safetensors
+from kbert.checkpoints.safetensors import write_atomically
+
+FORMAT_VERSION = 1
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: Where they lie; all hosts must see the same one.
+        keep: How many of the newest are kept.
+
+    Example:
+        >>> import tempfile
+        >>> Checkpoints(tempfile.mkdtemp()).latest() is None
+        True
+    """
+
+    def __init__(self, folder: str | os.PathLike, keep: int = 3):
+        if keep < 1:
+            raise ValueError(f"`keep` must be at least 1. Received: {keep}")
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def save(self, task, step: int) -> None:
+        """Writes what `restore` needs to go on after `step` updates; call it on the chief only."""
+        if hasattr(task, "jax_state_sync"):
+            task.jax_state_sync()  # within fit, JAX keeps the state outside the variables
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(step)
+        state = named_state(task).items()
+        # A scalar (the optimizer's count) is stored as a vector of one.
+        arrays = {n: np.atleast_1d(keras.ops.convert_to_numpy(v.value)) for n, v in state}
+        write_safetensors(path, arrays)
+        info = {
+            "format_version": FORMAT_VERSION,
+            "step": step,
+            "position": [int(i) for i in arrays["data_position"]],
+            "crc32": _crc32(path),
+        }
+        write_atomically(path.with_suffix(".json"), json.dumps(info).encode())
+        for old in self.steps()[: -self.keep]:
+            self._path(old).with_suffix(".json").unlink()
+            self._path(old).unlink()
+
+    def steps(self) -> list[int]:
+        """Steps there is a checkpoint of, ascending."""
+        return sorted(int(p.stem.removeprefix("step-")) for p in self.folder.glob("step-*.json"))
+
+    def latest(self) -> dict | None:
+        """Reads what the newest undamaged checkpoint is: `step`, `position`; `None` for no run.
+
+        A damaged one is passed over with a warning, for the steps after an older one come out the
+        same once more and cost only time. If all are damaged, that is an error: to begin anew
+        without a word would throw a run away.
+
+        Raises:
+            ValueError: If there are checkpoints and all are damaged.
+        """
+        problems = []
+        for step in reversed(self.steps()):
+            try:
+                return self._read_info(step)
+            except (OSError, ValueError, KeyError) as error:
+                problems.append(str(error))
+                warnings.warn(
+                    f"Checkpoint of step {step} is damaged and passed over: {error}", stacklevel=2
+                )
+        if problems:
+            raise ValueError(
+                "No checkpoint of the run is whole. To begin anew, empty the folder or name "
+                f"another. Received: {self.folder}: " + "; ".join(problems)
+            )
+        return None
+
+    def restore(self, task, step: int) -> None:
+        """Sets weights, optimizer, seeds and position to what they were after `step` updates.
+
+        Args:
+            task: The compiled task, `prepare`d, of the same sizes and optimizer.
+            step: A step that `steps` lists.
+
+        Raises:
+            ValueError: If the checkpoint does not fit the task; every difference is listed and
+                nothing is set.
+        """
+        arrays = read_safetensors(self._path(step))
+        state = named_state(task)
+        shapes = {name: tuple(variable.shape) or (1,) for name, variable in state.items()}
+        check_arrays(shapes, arrays, str(self._path(step)))
+        for name, variable in state.items():
+            variable.assign(arrays[name].reshape(variable.shape))
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}.safetensors"
+
+    def _read_info(self, step: int) -> dict:
+        path = self._path(step)
+        info = json.loads(path.with_suffix(".json").read_text())
+        if info["format_version"] != FORMAT_VERSION:
+            raise ValueError(
+                f"{path} must be of format {FORMAT_VERSION}. Received: {info['format_version']}"
+            )
+        if _crc32(path) != info["crc32"]:
+            raise ValueError(f"{path} is not what was written: its checksum differs")
+        return info
+
+
+def named_state(task) -> dict[str, keras.Variable]:
+    """Name → variable of everything a run resumes from, under names of their place.
+
+    The names of the model and of the optimizer are left out of the paths: Keras numbers them anew
+    whenever a second one is made in a process. Dropout seeds go by their order.
+    """
+    state = {"data_position": task.data_position}
+    seeds = 0
+    weights = [*task.trainable_variables, *task.non_trainable_variables]
+    groups = [
+        ("weights", task.name, weights),
+        ("optimizer", task.optimizer.name, task.optimizer.variables),
+    ]
+    for group, owner, variables in groups:
+        for variable in variables:
+            if variable.name == "seed_generator_state":
+                name = f"seeds/{seeds}"
+                seeds += 1
+            else:
+                name = f"{group}/{variable.path.removeprefix(f'{owner}/')}"
+            if name in state:
+                raise ValueError(
+                    "Every variable of a task must have a path of its own, or it cannot be found "
+                    f"again. Received: two of {variable.path!r}"
+                )
+            state[name] = variable
+    return state
+
+
+def _crc32(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            checksum = zlib.crc32(block, checksum)
+    return checksum

@@ -1,0 +1,97 @@
+"""Length phases: most steps on short sequences, the last on long ones (BERT, appendix A.2)."""
+
+import dataclasses
+from collections.abc import Iterable
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of a run with batches of one shape.
+
+    Attributes:
+        sequence_length: Tokens of a row, padding included.
+        batch_size: Rows of a global batch.
+        first_step: Updates made before the phase.
+        steps: Updates made in it.
+    """
+
+    sequence_length: int
+    batch_size: int
+    first_step: int
+    steps: int
+
+    @property
+    def end(self) -> int:
+        """Updates made once the phase is over."""
+        return self.first_step + self.steps
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of a global batch, padding included."""
+        return self.sequence_length * self.batch_size
+
+
+def parse_phases(text: str, train_steps: int, batch_size: int) -> list[Phase]:
+    """Reads `length:share[:batch_size]` for each phase, separated by commas.
+
+    Args:
+        text: For example `128:0.9,512:0.1` or `128:0.9:256,512:0.1:64`.
+        train_steps: Steps of the whole run; the shares divide them.
+        batch_size: Rows of a batch where a phase gives none.
+
+    Returns:
+        The phases, in order.
+
+    Raises:
+        ValueError: If the text is malformed, the shares do not add up to 1 or a phase is empty.
+
+    Example:
+        >>> for phase in parse_phases("128:0.9:256,512:0.1:64", 1000, 32):
+        ...     print(phase.first_step, phase.end, phase.tokens_per_step)
+        0 900 32768
+        900 1000 32768
+    """
+    parts = []
+    for item in text.split(","):
+        fields = item.split(":")
+        try:
+            length, share = int(fields[0]), float(fields[1])
+            (rows,) = map(int, fields[2:]) if len(fields) > 2 else (batch_size,)
+        except (ValueError, IndexError):
+            raise ValueError(
+                "A phase is written length:share or length:share:batch_size. "
+                f"Received: {item!r} in {text!r}"
+            ) from None
+        parts.append((length, share, rows))
+    if any(min(part) <= 0 for part in parts) or abs(sum(p[1] for p in parts) - 1) > 1e-6:
+        raise ValueError(
+            "Lengths, shares and batch sizes must be positive and the shares add up to 1. "
+            f"Received: {text!r}"
+        )
+    phases, done, begun = [], 0.0, 0
+    for length, share, rows in parts:
+        done += share
+        end = round(done * train_steps)
+        if end == begun:
+            raise ValueError(
+                "Each phase needs a step at least. "
+                f"Received: {text!r} over train_steps={train_steps}"
+            )
+        phases.append(
+            Phase(sequence_length=length, batch_size=rows, first_step=begun, steps=end - begun)
+        )
+        begun = end
+    return phases
+
+
+def tokens_until(phases: Iterable[Phase], step: int) -> int:
+    """Tokens, padding included, of the first `step` updates.
+
+    Example:
+        >>> tokens_until(parse_phases("128:0.5,512:0.5", 4, batch_size=1), 3)
+        768
+    """
+    return sum(
+        phase.tokens_per_step * min(max(step - phase.first_step, 0), phase.steps)
+        for phase in phases
+    )

@@ -1,0 +1,204 @@
+"""A whole run: phases, evaluation, checkpoints, log; killed at any moment, it resumes exactly.
+
+What a run writes under `model_dir`:
+
+    run.json             its settings, as they were at its first start
+    steps.jsonl          every step's values, exactly; no step is missing or twice
+    evaluations.jsonl    every evaluation's values
+    checkpoints/         the last few checkpoints (`kbert.training.checkpoints`)
+    tensorboard/         curves, on request
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+from keras import ops
+
+from kbert.checkpoints.safetensors import write_atomically
+from kbert.training.checkpoints import Checkpoints
+from kbert.training.curves import Curves
+from kbert.training.monitor import Monitor
+from kbert.training.phases import Phase, tokens_until
+from kbert.training.runlog import ProgressLine, RunLog
+from kbert.training.strategies import Strategy, make_strategy
+from kbert.version import __version__
+
+# A start is (epoch, window, row): where the data goes on, as batches carry it in `position`.
+Start = tuple[int, int, int]
+# What the progress line shows, of whatever a task logs.
+SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class History:
+    """What became of a run.
+
+    Attributes:
+        step: Updates made, those before a restart included.
+        interrupted: Whether a SIGTERM ended it early; the same call goes on.
+        steps: Every step's values so far, in order: `step`, `loss`, the task's terms, …
+        evaluations: The same of every evaluation.
+    """
+
+    step: int
+    interrupted: bool
+    steps: list[dict]
+    evaluations: list[dict]
+
+
+def train(
+    task,
+    make_dataset: Callable[[Phase, Start], tf.data.Dataset],
+    model_dir: str | os.PathLike,
+    phases: Sequence[Phase],
+    *,
+    strategy: Strategy | None = None,
+    make_evaluation_dataset: Callable[[Phase], tf.data.Dataset] | None = None,
+    evaluate_every: int | None = None,
+    checkpoint_every: int | None = 1000,
+    checkpoint_minutes: float | None = None,
+    keep_checkpoints: int = 3,
+    tensorboard: bool = False,
+    settings: dict | None = None,
+) -> History:
+    """Trains a compiled task to the end of its phases, from where an earlier call stopped.
+
+    A checkpoint is written at the end of a run, on SIGTERM, and as often as asked. The losses of
+    a run that was killed and started again are those of one that was not.
+
+    Args:
+        task: A compiled `TrainStep` model, made in `strategy.scope()`.
+        make_dataset: Gives the batches of a phase from a start on; endless or long enough. Batches
+            hold `position`. Every host gives its own rows of the global batch. When a phase
+            begins, the start is row 0 of the window after the last one read.
+        model_dir: Where everything is written; the same folder means the same run.
+        phases: The run, in order.
+        strategy: Devices; by default one.
+        make_evaluation_dataset: Gives held-out batches of a phase's shape, the same each time.
+        evaluate_every: Steps between evaluations; the end of the run is always evaluated.
+        checkpoint_every: Steps between checkpoints.
+        checkpoint_minutes: Minutes between checkpoints.
+        keep_checkpoints: How many of the newest are kept.
+        tensorboard: Whether to write curves for TensorBoard.
+        settings: What the run is, as JSON can hold it, to be written beside the checkpoints.
+
+    Returns:
+        The history of the run.
+
+    Raises:
+        NonFiniteLoss: If a loss is NaN or infinite. The last checkpoint is from before.
+        RuntimeError: If a dataset ends early, or hosts do not see the same checkpoints.
+    """
+    strategy = strategy or make_strategy()
+    for phase in phases:
+        strategy.check_batch(phase.batch_size, task.micro_batches)
+    model_dir = Path(model_dir)
+    checkpoints = Checkpoints(model_dir / "checkpoints", keep_checkpoints)
+    latest = checkpoints.latest() or {"step": 0, "position": (0, 0, 0)}
+    logs = RunLog(model_dir / "steps.jsonl"), RunLog(model_dir / "evaluations.jsonl")
+    if strategy.is_chief:
+        model_dir.mkdir(parents=True, exist_ok=True)
+        _write_settings(model_dir / "run.json", settings or {}, resumed=latest["step"] > 0)
+        for log in logs:
+            log.truncate(latest["step"])
+    last_step = phases[-1].end
+    progress = ProgressLine(last_step, tokens_until(phases, last_step), SHOWN)
+    monitor = Monitor(
+        first_step=latest["step"],
+        phases=phases,
+        checkpoints=checkpoints,
+        steps=logs[0],
+        evaluations=logs[1],
+        progress=progress if strategy.is_chief else None,
+        curves=Curves(model_dir / "tensorboard") if tensorboard and strategy.is_chief else None,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        checkpoint_minutes=checkpoint_minutes,
+        is_chief=strategy.is_chief,
+    )
+    with strategy.scope(), _terminating(monitor):
+        start = latest["position"]
+        for phase in phases:
+            if phase.end <= latest["step"]:
+                continue
+            if phase.first_step and monitor.step == phase.first_step:
+                start = (start[0], start[1] + 1, 0)
+            dataset = make_dataset(phase, tuple(start))
+            if monitor.step == latest["step"]:
+                _resume(task, dataset, checkpoints, latest["step"], strategy)
+            evaluation = make_evaluation_dataset and make_evaluation_dataset(phase)
+            monitor.begin_phase(phase, evaluation and strategy.distribute(evaluation))
+            task.fit(
+                strategy.distribute(dataset),
+                epochs=1,
+                steps_per_epoch=phase.end - monitor.step,
+                callbacks=[monitor],
+                verbose=0,
+            )
+            if monitor.interrupted:
+                break
+            if monitor.step < phase.end:
+                raise RuntimeError(
+                    f"The dataset of the phase ended too early: it needs {phase.end} steps. "
+                    f"Received: {monitor.step} steps"
+                )
+            start = ops.convert_to_numpy(task.data_position.value).tolist()
+    return History(
+        step=monitor.step,
+        interrupted=monitor.interrupted,
+        steps=logs[0].read(),
+        evaluations=logs[1].read(),
+    )
+
+
+def _resume(task, dataset, checkpoints: Checkpoints, step: int, strategy: Strategy) -> None:
+    """Creates the slots of the optimizer and sets everything to what it was."""
+    task.prepare(dataset.element_spec)
+    if not strategy.agrees(step):
+        raise RuntimeError(
+            "All hosts must see the same checkpoints: put the folder on a file system they share. "
+            f"Received: {checkpoints.folder}, with step {step} on host {strategy.host_index}"
+        )
+    if step:
+        checkpoints.restore(task, step)
+
+
+def _write_settings(path: Path, settings: dict, resumed: bool) -> None:
+    """Keeps the settings of the first start; says so where a later start has others."""
+    settings = json.loads(json.dumps({"kbert": __version__, **settings}))
+    if not (resumed and path.exists()):
+        write_atomically(path, (json.dumps(settings, indent=2) + "\n").encode())
+        return
+    before = json.loads(path.read_text())
+    changed = [
+        f"{name} was {before.get(name)!r}, is {settings.get(name)!r}"
+        for name in sorted({*before, *settings})
+        if before.get(name) != settings.get(name)
+    ]
+    if changed:
+        warnings.warn(
+            "The run goes on with other settings than it began with, so its losses are not those "
+            f"of an uninterrupted run: {'; '.join(changed)}",
+            stacklevel=3,
+        )
+
+
+@contextlib.contextmanager
+def _terminating(monitor: Monitor):
+    """Turns a SIGTERM into a checkpoint and an orderly end (signals reach the main thread only)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: monitor.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

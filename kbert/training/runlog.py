@@ -1,0 +1,152 @@
+"""Values of a run as lines of JSON, and the line a person watches."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TextIO
+
+
+class RunLog:
+    """A file with one JSON object a line, each with its `step`, in order, none twice.
+
+    Args:
+        path: The file.
+
+    Example:
+        >>> import tempfile
+        >>> log = RunLog(os.path.join(tempfile.mkdtemp(), "steps.jsonl"))
+        >>> log.append([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}])
+        >>> log.truncate(1)  # a run that resumes after step 1 makes step 2 again
+        >>> log.read()
+        [{'step': 1, 'loss': 2.0}]
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+
+    def append(self, lines: Iterable[dict]) -> None:
+        """Writes lines, on disk when this returns: a checkpoint must not be ahead of its log."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def truncate(self, step: int) -> None:
+        """Removes the lines after `step`, and one that a killed process left unfinished."""
+        if not self.path.exists():
+            return
+        kept = 0
+        with self.path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n") or json.loads(line)["step"] > step:
+                    break
+                kept += len(line)
+        os.truncate(self.path, kept)
+
+    def read(self) -> list[dict]:
+        """Returns all lines; none if nothing was written."""
+        if not self.path.exists():
+            return []
+        with self.path.open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+
+class ProgressLine:
+    """Prints where a run is: step, values, speed, time left.
+
+    Args:
+        total_steps: Steps of the run.
+        total_tokens: Tokens of the run, padding included; time left goes by tokens, for a step
+            on long sequences takes longer.
+        names: Values to show, in order, where there are.
+        seconds: Pause between lines where the output is no terminal; there one line changes.
+        file: Where to print.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        total_tokens: int,
+        names: Iterable[str],
+        seconds: float = 10.0,
+        file: TextIO | None = None,
+    ):
+        self.total_steps = total_steps
+        self.total_tokens = total_tokens
+        self.names = tuple(names)
+        self.seconds = seconds
+        self.file = file or sys.stdout
+        self._rewrites = self.file.isatty()
+        self._printed = -float("inf")
+        self._busy, self._tokens = 0.0, 0
+
+    def measure(self, tokens: int, seconds: float) -> None:
+        """Counts tokens trained on and the time it took, without evaluations and checkpoints."""
+        # Older measurements fade, so that the speed follows a phase with longer sequences.
+        self._busy = 0.8 * self._busy + seconds
+        self._tokens = 0.8 * self._tokens + tokens
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed lately; 0 before the first measurement."""
+        return self._tokens / self._busy if self._busy else 0.0
+
+    def show(self, step: int, tokens: int, values: dict, last: bool = False) -> None:
+        """Prints the line if it is time.
+
+        Args:
+            step: Updates made.
+            tokens: Tokens trained on since the run began.
+            values: Name → value of the last step.
+            last: Whether the line stays, whatever follows.
+        """
+        now = time.monotonic()
+        if not (last or self._rewrites or now - self._printed >= self.seconds):
+            return
+        self._printed = now
+        shown = [f"{name} {values[name]:.4g}" for name in self.names if name in values]
+        speed = self.tokens_per_second
+        if speed:
+            shown += [f"{human(speed)} tokens/s"]
+            shown += [f"{duration((self.total_tokens - tokens) / speed)} left"]
+        line = f"step {step:,}/{self.total_steps:,} · " + " · ".join(shown)
+        if self._rewrites:
+            print(f"\r{line}\033[K", end="\n" if last else "", file=self.file, flush=True)
+        else:
+            print(line, file=self.file, flush=True)
+
+    def note(self, text: str) -> None:
+        """Prints a line of its own."""
+        print(f"\r{text}\033[K" if self._rewrites else text, file=self.file, flush=True)
+
+
+def human(number: float) -> str:
+    """A number in three digits.
+
+    Example:
+        >>> human(83_240), human(512), human(1.5e9)
+        ('83.2k', '512', '1.5G')
+    """
+    for unit in ("", "k", "M", "G"):
+        if number < 1000:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g}T"
+
+
+def duration(seconds: float) -> str:
+    """A time in the two units that matter.
+
+    Example:
+        >>> duration(42), duration(3_700), duration(200_000)
+        ('42 s', '1 h 1 min', '2 d 7 h')
+    """
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if days:
+        return f"{days} d {hours - 24 * days} h"
+    if hours:
+        return f"{hours} h {minutes - 60 * hours} min"
+    return f"{minutes} min {int(seconds) - 60 * minutes} s" if minutes else f"{int(seconds)} s"

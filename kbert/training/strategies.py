@@ -1,0 +1,157 @@
+"""Where a run computes: one device, all devices of a host, several hosts, TPUs."""
+
+import contextlib
+import dataclasses
+
+import keras
+import tensorflow as tf
+
+STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """A way to spread a run over devices, the same to the caller on both engines.
+
+    Attributes:
+        name: One of `STRATEGIES`.
+        num_replicas: Devices that share a global batch.
+        num_hosts: Processes that take part.
+        host_index: Which of them this one is; 0 is the chief, who alone writes and prints.
+        engine: What carries it out: a `tf.distribute.Strategy`, on JAX a
+            `keras.distribution.DataParallel`, or `None` for JAX on one device.
+    """
+
+    name: str
+    num_replicas: int
+    num_hosts: int
+    host_index: int
+    engine: object
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes checkpoints and prints."""
+        return self.host_index == 0
+
+    def scope(self):
+        """Context in which model and optimizer are made and trained."""
+        return contextlib.nullcontext() if self.engine is None else self.engine.scope()
+
+    def distribute(self, dataset: tf.data.Dataset):
+        """Hands a dataset of this host's rows of every global batch to the host's devices."""
+        if self.num_hosts == 1 or keras.backend.backend() == "jax":
+            return dataset  # fit cuts the batches up
+        local = self.num_replicas // self.num_hosts
+        rows = next(iter(tf.nest.flatten(dataset.element_spec))).shape[0]
+        return self.engine.distribute_datasets_from_function(
+            lambda _: dataset.rebatch(rows // local, drop_remainder=True)
+        )
+
+    def agrees(self, number: int) -> bool:
+        """Whether all hosts call this with the same number."""
+        if self.num_hosts == 1:
+            return True
+        if keras.backend.backend() == "jax":
+            from jax.experimental import multihost_utils
+
+            return len(set(multihost_utils.process_allgather(number).tolist())) == 1
+        x = self.engine.run(lambda: tf.constant([1.0, number, number**2], tf.float64))
+        count, total, squares = self.engine.reduce("SUM", x, axis=None).numpy()
+        return count * squares == total * total  # no variance
+
+    def check_batch(self, batch_size: int, micro_batches: int) -> None:
+        """Refuses a global batch that does not divide over devices and micro-batches."""
+        if batch_size % (self.num_replicas * micro_batches):
+            raise ValueError(
+                "A global batch must divide into equal parts for every device and micro-batch. "
+                f"Received: batch_size={batch_size}, {self.num_replicas} devices, "
+                f"micro_batches={micro_batches}"
+            )
+
+
+def make_strategy(name: str = "one_device") -> Strategy:
+    """Sets up a strategy; the first thing of a run, before any model or tensor.
+
+    Args:
+        name: `"one_device"`; `"mirrored"`, all GPUs of this host (without one, its logical CPUs);
+            `"multi_worker"`, several hosts, each started with the same command and told of the
+            others by `TF_CONFIG` (TensorFlow) or `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
+            `_NUM_PROCESSES` and `_PROCESS_ID` (JAX); `"tpu"`, all TPU cores.
+
+    Returns:
+        The strategy.
+
+    Raises:
+        ValueError: If there is no such strategy.
+        RuntimeError: If TPUs are asked of a TensorFlow that has no support for them.
+
+    Example:
+        >>> make_strategy("one_device").is_chief
+        True
+    """
+    if name not in STRATEGIES:
+        raise ValueError(f"The strategy must be one of {STRATEGIES}. Received: {name!r}")
+    return _on_jax(name) if keras.backend.backend() == "jax" else _on_tensorflow(name)
+
+
+def _on_tensorflow(name: str) -> Strategy:
+    num_hosts = host_index = None
+    if name == "one_device":
+        engine = tf.distribute.get_strategy()
+    elif name == "mirrored":
+        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        engine = tf.distribute.MirroredStrategy([device.name for device in devices])
+    elif name == "multi_worker":
+        engine = tf.distribute.MultiWorkerMirroredStrategy()
+        num_hosts, host_index = _cluster(engine.cluster_resolver)
+    else:
+        engine = _tpu_strategy()
+    return Strategy(
+        name=name,
+        num_replicas=engine.num_replicas_in_sync,
+        num_hosts=num_hosts or 1,
+        host_index=host_index or 0,
+        engine=engine,
+    )
+
+
+def _cluster(resolver) -> tuple[int, int]:
+    """Number of hosts and the place of this one; a chief, where there is one, comes first."""
+    jobs = resolver.cluster_spec().as_dict()
+    if not jobs:
+        return 1, 0
+    order = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
+    return len(order), order.index((resolver.task_type, resolver.task_id))
+
+
+def _tpu_strategy() -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (tf.errors.NotFoundError, ValueError) as error:
+        raise RuntimeError(
+            "This TensorFlow finds no TPU. Released TensorFlow has no TPU support since 2.21: "
+            f"set KERAS_BACKEND=jax for TPUs. Received: TensorFlow {tf.__version__}: {error}"
+        ) from error
+
+
+def _on_jax(name: str) -> Strategy:
+    import jax
+
+    if name == "one_device":
+        return Strategy(name=name, num_replicas=1, num_hosts=1, host_index=0, engine=None)
+    if name == "multi_worker":
+        keras.distribution.initialize()
+    devices = keras.distribution.list_devices()
+    if name == "tpu" and not devices[0].startswith("tpu"):
+        raise RuntimeError(f"JAX finds no TPU. Received: devices {devices}")
+    # Every host makes its own rows of the batch: nothing is left for Keras to shard.
+    engine = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+    return Strategy(
+        name=name,
+        num_replicas=len(devices),
+        num_hosts=jax.process_count(),
+        host_index=jax.process_index(),
+        engine=engine,
+    )
