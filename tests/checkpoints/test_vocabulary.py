@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from kbert.checkpoints import extend_vocabulary
+from kbert.models import Encoder
+from kbert.models.weights import get_arrays, set_arrays
+from tests.harness import tiny_config, to_numpy
+
+
+def arrays():
+    rng = np.random.default_rng(0)
+    return {
+        "encoder/embeddings/token": rng.normal(1, 0.15, (40, 16)).astype("float32"),
+        "masked_lm/bias": np.arange(40, dtype="float32"),
+        "encoder/pooler/bias": np.ones(16, "float32"),
+    }
+
+
+def test_old_rows_stay_and_new_ones_lie_near_the_mean_or_come_from_pieces():
+    old = arrays()
+    config, new = extend_vocabulary(tiny_config(), old, 43, pieces={41: [3, 5, 7]})
+    assert config == tiny_config(vocabulary_size=43)
+    table = new["encoder/embeddings/token"]
+    assert table.shape == (43, 16) and table.dtype == np.float32
+    np.testing.assert_array_equal(table[:40], old["encoder/embeddings/token"])
+    np.testing.assert_allclose(table[41], table[[3, 5, 7]].mean(0), rtol=1e-6)
+    near = table[[40, 42]] - table[:40].mean(0)
+    assert 0.01 < near.std() < 0.03  # initializer_range
+    np.testing.assert_array_equal(new["masked_lm/bias"], [*range(40), 19.5, 19.5, 19.5])
+    assert new["encoder/pooler/bias"] is old["encoder/pooler/bias"]
+    assert old["encoder/embeddings/token"].shape == (40, 16)
+
+
+def test_the_seed_decides_the_new_rows():
+    def row(seed):
+        _, new = extend_vocabulary(tiny_config(), arrays(), 41, seed=seed)
+        return new["encoder/embeddings/token"][40]
+
+    np.testing.assert_array_equal(row(1), row(1))
+    assert (row(1) != row(2)).any()
+
+
+def test_the_larger_model_is_the_same_on_old_words():
+    small = Encoder(tiny_config())
+    config, new = extend_vocabulary(tiny_config(), get_arrays(small, "encoder"), 50)
+    large = Encoder(config)
+    set_arrays(large, "encoder", new, "the small one")
+    ids = np.array([[1, 39, 20]])
+    np.testing.assert_array_equal(
+        to_numpy(large(ids)["sequence"]), to_numpy(small(ids)["sequence"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces", "message"),
+    [
+        (39, None, "can only grow; it has 40 entries. Received: vocabulary_size=39"),
+        (41, {41: [1]}, r"`pieces` maps new ids, 40 to 40.*Received: 41: \[1\]"),
+        (41, {40: []}, r"to one or more old ones.*Received: 40: \[\]"),
+        (41, {40: [40]}, r"below 40. Received: 40: \[40\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(size, pieces, message):
+    with pytest.raises(ValueError, match=message):
+        extend_vocabulary(tiny_config(), arrays(), size, pieces=pieces)
