@@ -3,9 +3,10 @@
 Shapes: B texts, T tokens, P masks of the text that has most, V vocabulary, K answers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
@@ -60,90 +61,97 @@ def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor
     return positions, tf.reduce_sum(tf.cast(is_mask, tf.int32), 1)
 
 
-def each_mask(
-    task: Task, fill: Callable[[dict], np.ndarray], texts: Sequence[str], batch_size: int
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Runs the model over all texts that hold a mask.
+class FillMask:
+    """A task's masked-LM head, asked with text.
 
     Args:
-        task: packs ids, and knows the tokenizer.
-        fill: features with `mask_positions` (B, P) -> probabilities (B, P, V).
-        texts: strings.
-        batch_size: largest B.
-
-    Yields:
-        (number of the text, probabilities (V,)), a text's masks from left to right.
-
-    Raises:
-        ValueError: if a mask lies behind the longest text that the encoder takes.
-    """
-    mask_id = task.tokenizer.mask_id
-    for start, chunk in inference.chunks(texts):
-        with tf.device("CPU"):
-            ids = encode_with_masks(task.tokenizer, tf.constant(chunk, tf.string))
-        masks = tf.reduce_sum(tf.cast(ids == mask_id, tf.int32), 1).numpy()
-        masked = np.flatnonzero(masks)  # the others need no model
-        for near in inference.by_length(ids.row_lengths().numpy()[masked], batch_size):
-            rows = masked[near]
-            step = max(1, MASKS_AT_ONCE // inference.next_power_of_two(masks[rows].max()))
-            for part in (rows[i : i + step] for i in range(0, len(rows), step)):
-                with tf.device("CPU"):
-                    features = task.pack(tf.gather(ids, part))
-                    positions, found = (
-                        x.numpy() for x in find_masks(features["token_ids"], mask_id)
-                    )
-                _check_none_lost(
-                    start + part, found, masks[part], task.encoder.config.max_positions
-                )
-                width = inference.next_power_of_two(positions.shape[1])
-                features["mask_positions"] = np.pad(
-                    positions, [(0, 0), (0, width - positions.shape[1])]
-                )
-                probabilities = fill(inference.pad_rows(features))  # (B, P, V)
-                for row, text in enumerate(part):
-                    for mask in range(found[row]):
-                        yield start + text, probabilities[row, mask]
-
-
-def _check_none_lost(texts, found, wanted, max_positions):
-    for text in texts[found < wanted]:
-        raise ValueError(
-            f"Every mask must lie within the {max_positions} tokens that the encoder takes, [CLS] "
-            f"and [SEP] among them; shorten the text. Received: text number {text}, which has one "
-            "behind them"
-        )
-
-
-def signature(task: Task, head: Callable, top_k: int) -> Signature:
-    """Text to the best answers for its masks, as a graph.
-
-    Args:
-        task: packs ids, encodes, and knows the tokenizer.
+        task: encodes, packs ids, and knows the tokenizer.
         head: (sequence (B, T, H), mask positions (B, P)) -> logits (B, P, V).
-        top_k: K.
-
-    Returns:
-        `text` (B,) strings -> `tokens` (B, P, K) strings and `probabilities` (B, P, K), the most
-        probable first. P is the number of masks in the text that has most; a text with fewer has
-        "" and 0 in the rest.
     """
-    tokenizer = task.tokenizer
-    answers = min(top_k, tokenizer.vocabulary_size)
 
-    def fill_mask(text):
-        features = task.pack(encode_with_masks(tokenizer, text))
-        positions, found = find_masks(features["token_ids"], tokenizer.mask_id)
-        logits = head(task.encode(features)["sequence"], positions)  # (B, P, V)
-        probabilities = ops.softmax(logits)[..., : tokenizer.vocabulary_size]
-        probabilities, ids = tf.math.top_k(probabilities, answers)  # (B, P, K)
-        real = tf.sequence_mask(found, tf.shape(positions)[1])[..., None]
-        tokens = tf.gather(tf.constant(tokenizer.vocabulary), ids)
-        return {
-            "tokens": tf.where(real, tokens, ""),
-            "probabilities": tf.where(real, probabilities, 0.0),
-        }
+    def __init__(self, task: Task, head: keras.layers.Layer):
+        self.task = task
+        self.head = head
+        self._forward = inference.compiled(self._probabilities, task.encoder, head)
+        self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
+        self._features = inference.on_cpu(self._pack, inference.IDS, inference.ROWS)
 
-    return Signature(fill_mask, [tf.TensorSpec([None], tf.string, "text")])
+    def _encode(self, texts):
+        ids = encode_with_masks(self.task.tokenizer, texts)
+        is_mask = tf.cast(ids == self.task.tokenizer.mask_id, tf.int32)
+        return ids, ids.row_lengths(), tf.reduce_sum(is_mask, 1)
+
+    def _pack(self, ids, rows):
+        features = self.task.pack(tf.gather(ids, rows))
+        positions, found = find_masks(features["token_ids"], self.task.tokenizer.mask_id)
+        return {**features, "mask_positions": positions}, found
+
+    def _probabilities(self, features):
+        sequence = self.task.encode(features)["sequence"]
+        probabilities = ops.softmax(self.head(sequence, features["mask_positions"]))
+        return probabilities[..., : self.task.tokenizer.vocabulary_size]  # (B, P, V)
+
+    def each_mask(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Runs the model over all texts that hold a mask.
+
+        Args:
+            texts: strings.
+            batch_size: largest B.
+
+        Yields:
+            (number of the text, probabilities (V,)), a text's masks from left to right.
+
+        Raises:
+            ValueError: if a mask lies behind the longest text that the encoder takes.
+        """
+        for start, chunk in inference.chunks(texts):
+            ids, *counts = self._tokenize(tf.constant(chunk, tf.string))
+            lengths, masks = (count.numpy() for count in counts)
+            masked = np.flatnonzero(masks)  # the others need no model
+            for near in inference.by_length(lengths[masked], batch_size):
+                rows = masked[near]
+                step = max(1, MASKS_AT_ONCE // inference.next_power_of_two(masks[rows].max()))
+                for part in (rows[i : i + step] for i in range(0, len(rows), step)):
+                    features, found = self._features(ids, part)
+                    self._check_none_lost(start + part, found.numpy() < masks[part])
+                    probabilities = self._forward(inference.pad(features))  # (B, P, V)
+                    for row, text in enumerate(part):
+                        yield from ((start + text, p) for p in probabilities[row, : masks[text]])
+
+    def _check_none_lost(self, texts, lost):
+        if lost.any():
+            raise ValueError(
+                f"Every mask must lie within the {self.task.encoder.config.max_positions} tokens "
+                "that the encoder takes, [CLS] and [SEP] among them; shorten the text. Received: "
+                f"text number {texts[lost][0]}, which has one behind them"
+            )
+
+    def signature(self, top_k: int) -> Signature:
+        """Text to the best answers for its masks, as a graph.
+
+        Args:
+            top_k: K; at most the vocabulary.
+
+        Returns:
+            `text` (B,) strings -> `tokens` (B, P, K) strings and `probabilities` (B, P, K), the
+            most probable first. P is the number of masks in the text that has most; a text with
+            fewer has "" and 0 in the rest.
+        """
+        tokenizer = self.task.tokenizer
+
+        def fill_mask(text):
+            ids = encode_with_masks(tokenizer, text)
+            features, found = self._pack(ids, tf.range(ids.nrows()))
+            answers = min(top_k, tokenizer.vocabulary_size)
+            probabilities, best_ids = tf.math.top_k(self._probabilities(features), answers)
+            tokens = tf.gather(tf.constant(tokenizer.vocabulary), best_ids)  # (B, P, K)
+            real = tf.sequence_mask(found, tf.shape(tokens)[1])[..., None]
+            return {
+                "tokens": tf.where(real, tokens, ""),
+                "probabilities": tf.where(real, probabilities, 0.0),
+            }
+
+        return Signature(fill_mask, [tf.TensorSpec([None], tf.string, "text")])
 
 
 def best(probabilities: np.ndarray, k: int) -> np.ndarray:

@@ -14,6 +14,10 @@ import tensorflow as tf
 BATCH_SIZE = 32
 CHUNK = 8192  # texts tokenised at a time: bounds the memory of an endless list
 
+TEXTS = tf.TensorSpec([None], tf.string)
+IDS = tf.RaggedTensorSpec([None, None], tf.int32)
+ROWS = tf.TensorSpec([None], tf.int64)
+
 
 class _Forward(keras.Model):
     """A function of layers as a model, for Keras' compiled `predict_on_batch`."""
@@ -60,6 +64,17 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
     return run
 
 
+def on_cpu(function: Callable, *specs: tf.TypeSpec) -> Callable:
+    """`function` of tensors as one TensorFlow graph for all shapes, run beside the strings."""
+    graph = tf.function(function, input_signature=specs, autograph=False)
+
+    def run(*tensors):
+        with tf.device("CPU"):
+            return graph(*tensors)
+
+    return run
+
+
 def as_texts(texts: Any, what: str = "texts") -> list[str | bytes]:
     """A list of strings from a list, an array or one string.
 
@@ -98,12 +113,18 @@ def next_power_of_two(n: int) -> int:
     return 1 << max(int(n) - 1, 0).bit_length()
 
 
-def pad_rows(features: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The features as arrays whose number of rows is a power of two; the last row is repeated."""
+def pad(features: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The features as arrays of few shapes.
+
+    Rows are padded to a power of two with copies of the last one, and the columns of
+    `mask_positions` to a power of two with zeros.
+    """
     arrays = {name: np.asarray(value) for name, value in features.items()}
-    rows = len(next(iter(arrays.values())))
+    rows = len(arrays["token_ids"])
     extra = next_power_of_two(rows) - rows
-    return {
-        name: np.pad(array, [(0, extra)] + [(0, 0)] * (array.ndim - 1), mode="edge")
-        for name, array in arrays.items()
-    }
+    arrays = {name: np.pad(x, [(0, extra), (0, 0)], mode="edge") for name, x in arrays.items()}
+    if "mask_positions" in arrays:
+        places = arrays["mask_positions"].shape[1]
+        extra = next_power_of_two(places) - places
+        arrays["mask_positions"] = np.pad(arrays["mask_positions"], [(0, 0), (0, extra)])
+    return arrays

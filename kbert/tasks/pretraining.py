@@ -70,10 +70,13 @@ class Pretraining(Task):
         self.next_sentence = next_sentence
         self.masked_lm = MaskedLMHead(encoder.config, encoder.token_embedding, dtype=policy)
         self.sentence = SentenceHead(encoder.config, dtype=policy) if next_sentence else None
-        self._fill = inference.compiled(self._mask_probabilities, encoder, self.masked_lm)
+        self._fill_mask = fill_mask.FillMask(self, self.masked_lm)
         if next_sentence:
-            self.sentence.build((None, encoder.config.hidden_size))
             self._follow = inference.compiled(self._follow_probability, encoder, self.sentence)
+            self._pack_pairs = inference.on_cpu(
+                lambda a, b, rows: self.pack(tf.gather(a, rows), tf.gather(b, rows)),
+                *(inference.IDS, inference.IDS, inference.ROWS),
+            )
         self.build()
 
     @property
@@ -111,10 +114,6 @@ class Pretraining(Task):
             losses["nsp_loss"] = cross_entropy(*pair)
             metrics["nsp_accuracy"] = accuracy(*pair)
         return losses, metrics
-
-    def _mask_probabilities(self, features):
-        sequence = self.encode(features)["sequence"]
-        return ops.softmax(self.masked_lm(sequence, features["mask_positions"]))  # (B, P, V)
 
     def _follow_probability(self, features):
         return ops.softmax(self.sentence(self.encode(features)["pooled"]))[:, FOLLOWS]  # (B,)
@@ -157,8 +156,7 @@ class Pretraining(Task):
             chosen = fill_mask.candidate_ids(self.tokenizer, names)
 
         answers = [{"tokens": [], "probabilities": []} for _ in texts]
-        for text, probabilities in fill_mask.each_mask(self, self._fill, texts, batch_size):
-            probabilities = probabilities[:size]
+        for text, probabilities in self._fill_mask.each_mask(texts, batch_size):
             ids = fill_mask.best(probabilities, top_k) if chosen is None else chosen
             answers[text]["tokens"].append([self.tokenizer.vocabulary[i] for i in ids])
             answers[text]["probabilities"].append(probabilities[ids].tolist())
@@ -192,16 +190,12 @@ class Pretraining(Task):
                 )
         answers = np.zeros(len(pairs), np.float32)
         for start, chunk in inference.chunks(pairs):
-            with tf.device("CPU"):
-                first, second = (
-                    self.tokenizer.encode(tf.constant(texts)) for texts in zip(*chunk, strict=True)
-                )
+            texts = [tf.constant(list(texts), tf.string) for texts in zip(*chunk, strict=True)]
+            first, second = (self.tokenizer.encode(x) for x in texts)
             lengths = (first.row_lengths() + second.row_lengths()).numpy()
             for rows in inference.by_length(lengths, batch_size):
-                with tf.device("CPU"):
-                    features = self.pack(tf.gather(first, rows), tf.gather(second, rows))
-                found = self._follow(inference.pad_rows(features))
-                answers[start + rows] = found[: len(rows)]
+                features = self._pack_pairs(first, second, rows)
+                answers[start + rows] = self._follow(inference.pad(features))[: len(rows)]
         return answers
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
@@ -212,11 +206,10 @@ class Pretraining(Task):
 
         Returns:
             `fill_mask`: `text` (B,) strings -> `tokens` and `probabilities` (B, P, K), see
-            `kbert.tasks.fill_mask.signature`. `next_sentence`, if the task has it: `first` and
-            `second` (B,) strings -> `probability` (B,) that the second follows. `encode`: see
-            `Task.signatures`.
+            `FillMask.signature`. `next_sentence`, if the task has it: `first` and `second` (B,)
+            strings -> `probability` (B,) that the second follows. `encode`: see `Task.signatures`.
         """
-        entries = {"fill_mask": fill_mask.signature(self, self.masked_lm, top_k)}
+        entries = {"fill_mask": self._fill_mask.signature(top_k)}
         if self.next_sentence:
 
             def next_sentence(first, second):

@@ -34,10 +34,14 @@ def test_next_power_of_two():
     ]
 
 
-def test_pad_rows_repeats_the_last():
-    padded = inference.pad_rows({"a": np.array([[1, 2], [3, 4], [5, 6]]), "b": np.array([7, 8, 9])})
-    assert padded["a"].tolist() == [[1, 2], [3, 4], [5, 6], [5, 6]]
-    assert padded["b"].tolist() == [7, 8, 9, 9]
+def test_pad_to_powers_of_two():
+    features = {
+        "token_ids": np.array([[1, 2], [3, 4], [5, 6]]),
+        "mask_positions": np.array([[1, 0, 1]] * 3),
+    }
+    padded = inference.pad(features)
+    assert padded["token_ids"].tolist() == [[1, 2], [3, 4], [5, 6], [5, 6]]
+    assert padded["mask_positions"].tolist() == [[1, 0, 1, 0]] * 4
 
 
 def test_compiled_reads_the_weights_as_they_are_now():
