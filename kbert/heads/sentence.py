@@ -35,7 +35,11 @@ class SentenceHead(keras.layers.Layer):
             dtype=keras.DTypePolicy(self.variable_dtype),
             name="dense",
         )
-        self.dense.build((None, config.hidden_size))
+        self.hidden_size = config.hidden_size
+        self.build()
+
+    def build(self, *shapes):
+        self.dense.build((None, self.hidden_size))
 
     def call(self, pooled):
         """(B, H) -> (B, C) float32."""

@@ -1,0 +1,260 @@
+r"""From raw text to a pretrained BERT that answers, in under ten minutes on two cores.
+
+Reads the documentation that lies on this machine (docstrings of the standard library and of the
+installed packages), trains a vocabulary on it, writes shards, pretrains a small BERT on masked
+words and next sentences, measures it on held-out text, exports a SavedModel and asks it from a
+fresh process that knows TensorFlow alone. Stopped and started again, it goes on where it was.
+
+Examples:
+  kbert-quickstart
+  kbert-quickstart --sources='novels/*.txt.gz' --output_dir=novels-bert --minutes=30
+"""
+
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+import kbert
+from kbert.training.optimizers import AdamW
+from kbert.training.phases import Phase
+from kbert.training.run import train
+from kbert.training.schedules import WarmupDecay
+from pipelines import command
+
+EXAMPLES = (
+    "returns the [MASK] of the array.",
+    "raises a value [MASK] if the input is not valid.",
+    "a [MASK] of strings, one for each [MASK].",
+)
+
+# What a server does: TensorFlow and TensorFlow Text alone, no kbert and no Keras.
+CLIENT = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+served = tf.saved_model.load(sys.argv[1]).signatures
+answers = served["fill_mask"](text=tf.constant(json.loads(sys.argv[2])))
+json.dump({name: value.numpy().tolist() for name, value in answers.items()},
+          sys.stdout, default=bytes.decode)
+"""
+
+
+def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
+    flags.DEFINE_string("output_dir", "quickstart", "Folder for everything this run writes.")
+    flags.DEFINE_list(
+        "sources",
+        "docs:",
+        "Text to learn from: files, globs, tfds:NAME, docs:PACKAGE, or docs: for all the "
+        "documentation on this machine.",
+    )
+    flags.DEFINE_string("model", "bert-tiny", "A size that kbert.family knows.")
+    flags.DEFINE_integer("vocabulary_size", 8000, "Entries of the vocabulary, at most.")
+    flags.DEFINE_integer("sequence_length", 64, "Pieces in a row.")
+    flags.DEFINE_integer("batch_size", 64, "Rows in a batch.")
+    flags.DEFINE_float("learning_rate", 3e-3, "The highest learning rate, reached after warm-up.")
+    flags.DEFINE_float("held_out_share", 0.02, "Share of the documents kept for the evaluation.")
+    flags.DEFINE_float("minutes", 4.5, "Time to train; the number of steps follows from it.")
+    flags.DEFINE_integer("train_steps", None, "Steps to train; takes the place of --minutes.")
+
+
+class Stages:
+    """Announces each stage and keeps how long it took, for the closing table."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        print(f"\n[{len(self.seconds) + 1}] {name}", flush=True)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+
+def vocabulary(path: Path, sources: list[str], size: int) -> list[str]:
+    """Trains a vocabulary, or takes the one that an earlier start trained."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sentences = (s for document in kbert.text.documents(sources) for s in document)
+        trained = kbert.tokenizers.train_wordpiece(sentences, size, progress=True)
+        kbert.tokenizers.save_vocabulary(trained, path)
+    return kbert.tokenizers.read_vocabulary(path)
+
+
+def make_task(
+    model: str, tokenizer: kbert.WordPieceTokenizer, learning_rate: float, train_steps: int
+) -> kbert.tasks.Pretraining:
+    """A fresh task, compiled. A small model on a short run wants no dropout and a high rate."""
+    config = kbert.family(model).replace(
+        vocabulary_size=tokenizer.vocabulary_size, dropout=0.0, attention_dropout=0.0
+    )
+    task = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)
+    warmup = min(200, max(train_steps // 10, 1))
+    task.compile(AdamW(WarmupDecay(learning_rate, train_steps, warmup), beta_2=0.98))
+    return task
+
+
+def steps_that_fit(minutes: float, task: kbert.tasks.Pretraining, rows: tf.data.Dataset) -> int:
+    """How many steps this machine makes in the time, by the pace of a few."""
+    rows = iter(rows)
+    task.prepare(next(rows))
+    warm, timed = 5, 25
+    for step in range(warm + timed):
+        if step == warm:
+            start = time.perf_counter()
+        task.train_on_batch(next(rows))
+    pace = (time.perf_counter() - start) / timed
+    return max(int(minutes * 60 / pace), 1)
+
+
+def baseline(rows: tf.data.Dataset) -> float:
+    """The share of masks filled by one who always says the most frequent token."""
+    counts = np.zeros(1, np.int64)
+    for batch in rows.as_numpy_iterator():
+        found = np.bincount(batch["mask_ids"][batch["mask_weights"] > 0])
+        counts = np.pad(counts, (0, max(len(found) - len(counts), 0)))
+        counts[: len(found)] += found
+    return counts.max() / counts.sum()
+
+
+def print_answers(texts: tuple[str, ...], answers: list[dict]) -> None:
+    for text, answer in zip(texts, answers, strict=True):
+        print(f"  {text}")
+        for tokens, probabilities in zip(answer["tokens"], answer["probabilities"], strict=True):
+            likely = zip(tokens, probabilities, strict=True)
+            print("      " + "   ".join(f"{token} {p:.0%}" for token, p in likely))
+
+
+def ask_server(folder: str) -> list[dict]:
+    """The same question to the SavedModel, in a process that has never heard of kbert."""
+    command = [sys.executable, "-c", CLIENT, folder, json.dumps(EXAMPLES)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    if done.returncode:
+        raise RuntimeError(f"The exported model did not answer:\n{done.stderr}")
+    served = json.loads(done.stdout)
+    # Rows are padded to the text with the most masks; no token stands where there is no mask.
+    return [
+        {
+            "tokens": [row for row in tokens if row[0]],
+            "probabilities": [p for row, p in zip(tokens, probabilities, strict=True) if row[0]],
+        }
+        for tokens, probabilities in zip(served["tokens"], served["probabilities"], strict=True)
+    ]
+
+
+def megabytes(path: str | os.PathLike) -> float:
+    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()) / 1e6
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"The quickstart takes flags only. Received: {argv[1:]}")
+    options = flags.FLAGS
+    folder, stages = Path(options.output_dir), Stages()
+    shape = {"sequence_length": options.sequence_length, "batch_size": options.batch_size}
+
+    with stages("vocabulary"):
+        print(f"learning at most {options.vocabulary_size:,} pieces from {options.sources}")
+        pieces = vocabulary(folder / "vocab.txt", options.sources, options.vocabulary_size)
+        tokenizer = kbert.WordPieceTokenizer(pieces, lowercase=True)
+        print(f"{len(pieces):,} pieces, for example {', '.join(pieces[-6:])}")
+
+    with stages("shards"):
+        corpus = kbert.data.prepare_corpus(
+            options.sources,
+            folder / "shards",
+            tokenizer,
+            held_out_share=options.held_out_share,
+            num_workers=os.cpu_count() or 1,
+        )
+        learn, held_out = corpus.split("train"), corpus.split("held_out")
+        print(f"{learn.documents:,} documents of {learn.tokens:,} tokens to learn from,")
+        print(f"{held_out.documents:,} documents of {held_out.tokens:,} tokens held out")
+
+    def rows(start=None) -> tf.data.Dataset:
+        return kbert.data.pretraining_dataset(folder / "shards", tokenizer, **shape, start=start)
+
+    test = kbert.data.pretraining_dataset(
+        folder / "shards", tokenizer, **shape, split="held_out", epochs=1, drop_remainder=False
+    )
+
+    with stages("pretraining"):
+        kbert.data.show_examples(rows(), tokenizer, 2)
+        steps = planned_steps(folder / "run" / "run.json", options, tokenizer, rows)
+        task = make_task(options.model, tokenizer, options.learning_rate, steps)
+        print(f"{options.model}: {task.count_params():,} parameters, {steps:,} steps", flush=True)
+        history = train(
+            task,
+            lambda phase, start: rows(start),
+            folder / "run",
+            [Phase(**shape, first_step=0, steps=steps)],
+            checkpoint_every=500,
+            settings={"train_steps": steps, **task.encoder.config.to_dict()},
+        )
+        if history.interrupted:
+            print("stopped; the same command goes on from here")
+            return
+
+    with stages("evaluation on held-out text"):
+        before = baseline(test)
+        measured = task.evaluate(test, return_dict=True, verbose=0)
+        print(f"masked tokens found: {measured['mlm_accuracy']:.1%}")
+        print(f"always the most frequent token: {before:.1%}")
+
+    with stages("fill the masks"):
+        print_answers(EXAMPLES, task.predict(list(EXAMPLES), top_k=5))
+
+    with stages("export, and a question from a fresh process"):
+        exported = task.export(folder / "serving")
+        task.save_to_preset(folder / "preset")
+        print_answers(EXAMPLES, ask_server(exported))
+
+    first, last = history.steps[0], history.steps[-1]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    rule = "-" * 72
+    print(f"\n{rule}")
+    for name, seconds in stages.seconds.items():
+        print(f"{name:48} {seconds:8.1f} s")
+    print(f"{'all':48} {sum(stages.seconds.values()):8.1f} s")
+    print(rule)
+    print(f"{'loss of the first step':48} {first['loss']:8.2f}")
+    print(f"{'loss of the last step':48} {last['loss']:8.2f}")
+    print(f"{'held-out masked-token accuracy':48} {measured['mlm_accuracy']:8.3f}")
+    print(f"{'  most frequent token instead':48} {before:8.3f}")
+    print(f"{'  times better':48} {measured['mlm_accuracy'] / before:8.1f}")
+    print(f"{'held-out next-sentence accuracy':48} {measured['nsp_accuracy']:8.3f}")
+    print(f"{'largest memory of this process (GB)':48} {peak:8.2f}")
+    print(rule)
+    print(f"vocabulary and shards   {folder / 'shards'} ({megabytes(folder / 'shards'):.0f} MB)")
+    print(f"run: checkpoints, log   {folder / 'run'} ({megabytes(folder / 'run'):.0f} MB)")
+    print(f"to go on from, in Python: kbert.tasks.Pretraining.from_preset('{folder / 'preset'}')")
+    print(f"to serve: {exported} ({megabytes(exported):.0f} MB)")
+
+
+def planned_steps(settings: Path, options, tokenizer, rows) -> int:
+    """The steps asked for, those an earlier start settled on, or what fits into the minutes."""
+    if options.train_steps:
+        return options.train_steps
+    if settings.exists():
+        return json.loads(settings.read_text())["train_steps"]
+    trial = make_task(options.model, tokenizer, options.learning_rate, 1000)
+    return steps_that_fit(options.minutes, trial, rows())
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,39 @@
+"""The first import of TensorFlow, without its greeting.
+
+TensorFlow tells every process that imports it about oneDNN and absent GPUs, before any setting can
+silence it. A program that prints tables should not begin so: these notices are taken out of what
+the import says, everything else is passed on.
+"""
+
+import glob
+import os
+import sys
+import tempfile
+
+NOTICES = (
+    "port.cc",
+    "cudart_stub.cc",
+    "cpu_feature_guard.cc",
+    "To enable the following instructions",
+    "before absl::InitializeLog",
+)
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow and TensorFlow Text with standard error held back, then filtered."""
+    if not glob.glob("/dev/nvidia*"):  # on a GPU host its complaints may matter
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            import tensorflow  # noqa: F401
+            import tensorflow_text  # noqa: F401
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            said.seek(0)
+            for line in said.read().decode(errors="replace").splitlines():
+                if not any(notice in line for notice in NOTICES):
+                    print(line, file=sys.stderr)

