@@ -12,10 +12,12 @@ _LATIN = ".!?…‽⁇⁈⁉"
 _ALWAYS = "。！？｡।॥؟۔։።፧။៕༎᙮᠃"
 _CLOSING = "\"'”’»›)\\]}」』】》〉）〕｝］＂＇"
 _OPENING = "\"'“‘«‹([{「『【《〈（¿¡—–-"
-# After a run of marks: a mark of the second kind needs no space behind it. Both forms begin with
-# the same character class, which is what lets `re` skip quickly through the text between.
+# A line break, or a run of marks with what closes quotes behind it; after a mark of the second kind
+# no space is needed. All begin with one character class, which lets `re` skip through the text
+# between.
 _CANDIDATE = re.compile(
-    rf"[{_LATIN}{_ALWAYS}\n]+(?:(?<=\n)|(?<=[{_ALWAYS}])[{_CLOSING}]*[^\S\n]*|[{_CLOSING}]*[^\S\n]+)"
+    rf"[{_LATIN}{_ALWAYS}\n](?:(?<=\n)|[{_LATIN}{_ALWAYS}]*"
+    rf"(?:(?<=[{_ALWAYS}])[{_CLOSING}]*[^\S\n]*|[{_CLOSING}]*[^\S\n]+))"
 )
 
 # Words after which a full stop is no end even before a capital: titles, and what comes before a
