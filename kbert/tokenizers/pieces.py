@@ -46,9 +46,14 @@ class WordPieceKernel:
     """
 
     def __init__(self, vocabulary: list[str], unk_id: int, split_chinese: bool):
-        model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
-            vocabulary, MAX_WORD_BYTES, "##", vocabulary[unk_id], not split_chinese, False
-        )
+        try:
+            model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
+                vocabulary, MAX_WORD_BYTES, "##", vocabulary[unk_id], not split_chinese, False
+            )
+        except RuntimeError as error:
+            raise ValueError(
+                f"tensorflow-text cannot work with this vocabulary: {error}"
+            ) from error
         # Constants of the process, so that every graph that uses them can hold them.
         with tf.init_scope(), tf.device("CPU"):
             buffer = tf.constant(np.frombuffer(model, np.uint8))

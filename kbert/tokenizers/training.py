@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.pieces import MAX_WORD_CHARACTERS, space_words
-from kbert.tokenizers.vocabulary import SPECIAL_TOKENS, check_vocabulary
+from kbert.tokenizers.vocabulary import MAX_PIECE_BYTES, SPECIAL_TOKENS, check_vocabulary
 
 # Texts go through the graph in batches of about this size.
 _BATCH_BYTES = 1 << 20
@@ -211,7 +211,9 @@ def _merge(
     vocabulary = tokenizer.get_vocab()
     for piece in itertools.chain(fixed, initial):
         del vocabulary[piece]
-    return sorted(vocabulary, key=vocabulary.get)
+    merges = sorted(vocabulary, key=vocabulary.get)
+    # Ruled lines of hundreds of box-drawing characters merge without end.
+    return [p for p in merges if len(p.removeprefix("##").encode()) <= MAX_PIECE_BYTES]
 
 
 def _repeated(counts: dict[str, int]) -> Iterator[str]:

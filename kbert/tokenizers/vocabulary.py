@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# tensorflow-text's limit.
+MAX_PIECE_BYTES = 256
 
 
 def read_vocabulary(path: str | os.PathLike) -> list[str]:
@@ -98,10 +100,15 @@ def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> No
             raise ValueError(
                 f"A vocabulary has no empty pieces. Received: {place(index)} is empty."
             )
-        if "\n" in piece or piece.endswith("\r"):
+        if "\n" in piece or "\0" in piece or piece.endswith("\r"):
             raise ValueError(
-                "A piece must fit on one line of a vocab.txt. "
+                "A piece must fit on one line of a vocab.txt, and hold no U+0000. "
                 f"Received: {piece!r} at {place(index)}."
+            )
+        if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
+            raise ValueError(
+                f'A piece has at most {MAX_PIECE_BYTES} bytes, "##" aside. '
+                f"Received: {piece[:20]!r}… at {place(index)}."
             )
         if piece in seen:
             raise ValueError(

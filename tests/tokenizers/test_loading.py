@@ -1,0 +1,84 @@
+"""Tokenizers read from folders: kbert's, Hugging Face's, Google's."""
+
+import json
+
+import pytest
+from tokenizers import BertWordPieceTokenizer
+
+from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, load_tokenizer, save_vocabulary
+
+VOCABULARY = [*SPECIAL_TOKENS, "pen", "##s", "京", "!"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lowercase": False},
+        {"strip_accents": False, "split_chinese": False, "special_tokens_in_text": True},
+    ],
+)
+def test_save_and_load(tmp_path, options):
+    tokenizer = WordPieceTokenizer(VOCABULARY, **options)
+    tokenizer.save(tmp_path / "folder")
+    assert load_tokenizer(tmp_path / "folder").get_config() == tokenizer.get_config()
+
+
+def test_saved_settings_have_hugging_faces_names(tmp_path):
+    WordPieceTokenizer(VOCABULARY, lowercase=False).save(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["do_lower_case"] is False and config["tokenize_chinese_chars"] is True
+    assert config["tokenizer_class"] == "BertTokenizer" and config["mask_token"] == "[MASK]"
+
+
+def test_arguments_go_before_the_folder(tmp_path):
+    WordPieceTokenizer(VOCABULARY, lowercase=False).save(tmp_path)
+    assert load_tokenizer(tmp_path, lowercase=True).lowercase
+
+
+@pytest.mark.parametrize(("piece", "lowercase"), [("Pen", False), ("##S", False), ("<S>", True)])
+def test_google_folders_tell_their_case_by_the_vocabulary(tmp_path, piece, lowercase):
+    save_vocabulary([*VOCABULARY, piece], tmp_path / "vocab.txt")
+    (tmp_path / "bert_config.json").write_text("{}")
+    assert load_tokenizer(tmp_path).lowercase is lowercase
+
+
+def test_hugging_face_folder_without_vocab_txt(tmp_path):
+    reference = BertWordPieceTokenizer(
+        {piece: i for i, piece in enumerate(VOCABULARY)},
+        lowercase=False,
+        handle_chinese_chars=False,
+    )
+    reference.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')  # is not what runs
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.vocabulary == VOCABULARY
+    assert (tokenizer.lowercase, tokenizer.split_chinese) == (False, False)
+
+
+def test_other_tokenizers_are_refused(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
+    with pytest.raises(ValueError, match="Only WordPiece .* model type 'BPE'"):
+        load_tokenizer(tmp_path)
+
+
+def test_gaps_in_the_ids_are_refused(tmp_path):
+    model = {"type": "WordPiece", "continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 2}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
+    with pytest.raises(ValueError, match="without gaps. Received: .*tokenizer.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match="read from a folder. Received: .*nowhere"):
+        load_tokenizer(tmp_path / "nowhere")
+    (tmp_path / "notes.md").write_text("")
+    with pytest.raises(FileNotFoundError, match=r"vocab.txt or tokenizer.json.*\['notes.md'\]"):
+        load_tokenizer(tmp_path)
+
+
+def test_broken_settings_name_the_file(tmp_path):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    (tmp_path / "tokenizer_config.json").write_text("{do_lower_case")
+    with pytest.raises(ValueError, match="Not a JSON file. Received: .*tokenizer_config.json"):
+        load_tokenizer(tmp_path)
