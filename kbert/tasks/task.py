@@ -8,7 +8,7 @@ from typing import Any, Self
 import keras
 import tensorflow as tf
 
-from kbert.checkpoints import read_checkpoint, write_preset
+from kbert.checkpoints import read_checkpoint, write_huggingface, write_preset
 from kbert.data.packing import pack
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
@@ -137,17 +137,26 @@ class Task(TrainStep, keras.Model):
         """
         return export_saved_model(directory, self.signatures(**options))
 
-    def save_to_preset(self, path: str | os.PathLike) -> None:
+    def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:
         """Writes configuration, weights and tokenizer to a folder that `from_preset` reads.
 
         Args:
             path: the folder; made if missing.
+            format: "kbert", or "huggingface" for one that transformers loads.
+
+        Raises:
+            ValueError: an unknown format, or a model that Hugging Face's BERT cannot be.
         """
         arrays = {}
         for prefix, part in self.parts.items():
             arrays |= get_arrays(part, prefix)
-        kind = {"kind": type(self).__name__}
-        write_preset(path, self.encoder.config, arrays, task={**kind, **self.settings})
+        if format == "kbert":
+            task = {"kind": type(self).__name__, **self.settings}
+            write_preset(path, self.encoder.config, arrays, task=task)
+        elif format == "huggingface":
+            write_huggingface(path, self.encoder.config, arrays)
+        else:
+            raise ValueError(f"`format` must be kbert or huggingface. Received: {format!r}")
         self.tokenizer.save(path)
 
     @classmethod

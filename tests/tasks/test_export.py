@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 TEXTS = ["the quick [MASK] fox", "[MASK] jumps over the [MASK] dog", "no mask", "", "a " * 60]
 PAIRS = (["the red pen", "it is day", ""], ["the fox jumps", "the moon " * 40, "a dog"])
 # tensorflow-text's operations that TensorFlow Serving links (its `ops_lib`) and kbert may use.
-TEXT_OPERATIONS = {"FastWordpieceTokenizeWithOffsets", "NormalizeUTF8", "TFText>NormalizeUTF8"}
+TEXT_OPERATIONS = {"FastWordpieceTokenizeWithOffsets", "NormalizeUTF8"}
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +86,6 @@ def test_padded_to_the_longest_of_the_batch(exported):
     assert encode(text=tf.constant(["fox " * 15]))["sequence"].shape == (1, 32, 16)
 
 
-def test_top_k_is_an_option_of_the_export(exported, tmp_path):
-    task, _ = exported
-    path = task.export(tmp_path, top_k=2)
-    fill = tf.saved_model.load(path).signatures["fill_mask"]
-    assert fill(text=tf.constant(TEXTS[:2]))["tokens"].shape == (2, 2, 2)
-
-
 def test_weights_lie_on_disk_once(exported):
     task, path = exported
     used = sum(v.numpy().nbytes for v in task.variables if v.dtype == "float32")
@@ -115,36 +108,50 @@ def operations(path):
     return names
 
 
-def test_no_operation_that_tensorflow_serving_may_lack(exported):
+# In a process without tensorflow_text: which operations it lacks, and what the command line shows.
+SHOW = """
+import json, sys
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.tools import saved_model_cli
+names = json.loads(sys.argv.pop())
+print(json.dumps([name for name in names if op_def_registry.get(name) is None]))
+saved_model_cli.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def shown(exported):
+    """(operations that are not TensorFlow's own, what `saved_model_cli show --all` prints)."""
     _, path = exported
-    names = operations(path)
-    unknown = json.loads(
-        python(
-            "-c",
-            "import json, sys, tensorflow as tf\n"
-            "from tensorflow.python.framework import op_def_registry\n"
-            "names = json.loads(sys.argv[1])\n"
-            "print(json.dumps([n for n in names if op_def_registry.get(n) is None]))",
-            json.dumps(sorted(names)),
-        ).splitlines()[-1]
-    )
+    names = json.dumps(sorted(operations(path)))
+    unknown, _, listing = python("-c", SHOW, "show", "--dir", path, "--all", names).partition("\n")
+    return json.loads(unknown), listing
+
+
+def test_no_operation_that_tensorflow_serving_may_lack(exported, shown):
+    unknown, _ = shown
     assert unknown and set(unknown) <= TEXT_OPERATIONS
-    assert "TFText>RoundRobinTrim" not in names and not {"PyFunc", "EagerPyFunc"} & names
+    assert not {"TFText>RoundRobinTrim", "PyFunc", "EagerPyFunc"} & operations(exported[1])
 
 
-def test_saved_model_cli_reads_well(exported):
-    _, path = exported
-    shown = python(
-        "-c",
-        "from tensorflow.python.tools import saved_model_cli; saved_model_cli.main()",
-        *("show", "--dir", path, "--all"),
-    )
+def test_saved_model_cli_reads_well(shown):
+    _, listing = shown
     for name in ("fill_mask", "next_sentence", "encode", "serving_default"):
-        assert f"signature_def['{name}']" in shown
-    for name in ("inputs['text']", "inputs['first']", "inputs['second']"):
-        assert name in shown
+        assert f"signature_def['{name}']" in listing
+    for name in ("text", "first", "second"):
+        assert f"inputs['{name}']" in listing
     for name in ("tokens", "probabilities", "probability", "sequence", "pooled", "padding_mask"):
-        assert f"outputs['{name}']" in shown
+        assert f"outputs['{name}']" in listing
+
+
+def test_answers_are_float32_whatever_the_model_computes_in(config, tokenizer):
+    task = kbert.tasks.Pretraining(kbert.Encoder(config, dtype="mixed_bfloat16"), tokenizer)
+    text = tf.constant(["the [MASK]"])
+    entries = task.signatures()
+    assert entries["fill_mask"].function(text)["probabilities"].dtype == tf.float32
+    assert entries["next_sentence"].function(text, text)["probability"].dtype == tf.float32
+    encoded = entries["encode"].function(text)
+    assert encoded["pooled"].dtype == encoded["sequence"].dtype == tf.float32
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

@@ -30,6 +30,15 @@ def test_preset_round_trip(task, tmp_path):
     np.testing.assert_array_equal(encoder.token_embedding, task.encoder.token_embedding)
 
 
+def test_hugging_face_round_trip(task, tmp_path):
+    task.save_to_preset(tmp_path, format="huggingface")
+    assert (tmp_path / "config.json").is_file() and not (tmp_path / "kbert.json").exists()
+    again = kbert.tasks.Pretraining.from_preset(tmp_path)
+    assert again.predict("the [MASK] fox") == task.predict("the [MASK] fox")
+    with pytest.raises(ValueError, match="must be kbert or huggingface. Received: 'onnx'"):
+        task.save_to_preset(tmp_path, format="onnx")
+
+
 def test_preset_keeps_the_settings(config, tokenizer, tmp_path):
     encoder = kbert.Encoder(config.replace(pooler_activation=None))
     kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=False).save_to_preset(tmp_path)
@@ -97,6 +106,12 @@ def test_fit_leaves_a_compiled_optimizer_alone(task, tokenizer):
     task.compile(optimizer)
     task.fit(toy.batches(tokenizer, batch_size=4), steps_per_epoch=1, verbose=0)
     assert task.optimizer is optimizer
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="exports there")
+def test_export_on_another_backend_says_what_to_do(task, tmp_path):
+    with pytest.raises(RuntimeError, match="save_to_preset.*KERAS_BACKEND=tensorflow"):
+        task.export(tmp_path)
 
 
 def test_predicting_does_not_disturb_training(task, tokenizer):
