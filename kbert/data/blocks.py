@@ -32,7 +32,7 @@ class BlockReader:
     shards: np.ndarray
     offsets: np.ndarray
     seed: int
-    window_blocks: int = WINDOW_BLOCKS
+    window_blocks: int
 
     @classmethod
     def from_manifest(
@@ -79,7 +79,11 @@ def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
         metadata="",
     )
     record = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-    record = record.ignore_errors(log_warning=True).take(1)
+    record = record.ignore_errors(log_warning=True)
+    # `ignore_errors` would try for ever to open a file that is not there. Reading one byte first
+    # raises for that, and TensorFlow names the file.
+    byte = tf.data.FixedLengthRecordDataset(path, 1, header_bytes=offset, buffer_size=1)
+    record = byte.take(1).flat_map(lambda _: record).take(1)
     failed = tf.data.Dataset.from_tensors(tf.constant(""))
 
     def check(record: tf.Tensor) -> tf.Tensor:

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.data import assembly, pairs, records
-from kbert.data.blocks import BlockReader
+from kbert.data.blocks import WINDOW_BLOCKS, BlockReader
 from kbert.data.hashing import fold
 from kbert.data.manifest import Manifest, read_manifest
 from kbert.data.masking import (
@@ -54,6 +54,7 @@ def pretraining_dataset(
     num_hosts: int = 1,
     host_index: int = 0,
     threads: int | None = None,
+    window_blocks: int = WINDOW_BLOCKS,
     cache_dir: str | os.PathLike | None = None,
 ) -> tf.data.Dataset:
     """Batches for masked-LM and next-sentence pretraining, from shards or straight from text.
@@ -77,6 +78,8 @@ def pretraining_dataset(
         num_hosts: H hosts share the work: each makes its slice of every batch. Divides B.
         host_index: which of them this is.
         threads: threads that make batches; None lets TensorFlow decide.
+        window_blocks: blocks (of 64k tokens) among which rows are mixed and random next sentences
+            are found; at least 2. More takes more memory and time to start.
         cache_dir: where text is prepared to; None is the user's cache folder.
 
     Returns:
@@ -115,11 +118,13 @@ def pretraining_dataset(
         short_sequence_share=short_sequence_share,
         num_hosts=num_hosts,
         host_index=host_index,
+        window_blocks=window_blocks,
+        epochs=epochs,
     )
     manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
     manifest.check_tokenizer(tokenizer)
     _check_enough_text(manifest, split, next_sentence)
-    reader = BlockReader.from_manifest(manifest, split, seed)
+    reader = BlockReader.from_manifest(manifest, split, seed, window_blocks)
     epoch, window, row = _checked_start(start, reader.windows)
 
     options = tf.data.Options()
@@ -165,6 +170,8 @@ class _Recipe:
     short_sequence_share: float
     num_hosts: int
     host_index: int
+    window_blocks: int
+    epochs: int | None
 
     def __post_init__(self):
         def rule(holds: bool, text: str, *names: str) -> None:
@@ -179,6 +186,9 @@ class _Recipe:
         rule(0 < self.masked_share <= 1, "`masked_share` must lie in (0, 1]", "masked_share")
         rule(0 <= self.short_sequence_share <= 1,
              "`short_sequence_share` must lie in [0, 1]", "short_sequence_share")  # fmt: skip
+        rule(self.window_blocks >= 2, "`window_blocks` must be at least 2", "window_blocks")
+        rule(self.epochs is None or self.epochs > 0,
+             "`epochs` must be above 0, or None to go on for ever", "epochs")  # fmt: skip
         rule(0 <= self.seed < 2**63, "`seed` must lie in 0..2**63-1", "seed")
         rule(0 <= self.host_index < self.num_hosts,
              "`host_index` must lie in 0..num_hosts-1", "host_index", "num_hosts")  # fmt: skip

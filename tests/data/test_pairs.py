@@ -1,0 +1,198 @@
+"""The lock-step plans against the plain loop of create_pretraining_data.py, draw for draw."""
+
+import bisect
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbert.data.hashing import fold
+from kbert.data.pairs import plan_pairs, plan_segments
+
+WORD = 2**64
+
+
+def draw(key: int, *numbers: int) -> int:
+    for number in numbers:
+        bits = (key + (number + 1) * 0x9E3779B97F4A7C15) % WORD
+        bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 % WORD
+        bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB % WORD
+        key = bits ^ (bits >> 31)
+    return key
+
+
+def below(bits: int, limit: int) -> int:
+    return (bits >> 32) * limit >> 32
+
+
+def chance(bits: int, share: float) -> bool:
+    return bits >> 32 < round(share * 2**32)
+
+
+def google_pairs(documents, key, max_tokens, short_share):
+    """`create_instances_from_document` for each document, tokens being their own positions."""
+    walk, text = draw(key, 0), draw(key, 1)
+    tokens = iter(range(sum(map(sum, documents))))
+    documents = [[[next(tokens) for _ in range(n)] for n in document] for document in documents]
+    found = []
+    for home, document in enumerate(documents):
+        round_, i = 0, 0
+        while i < len(document):
+            bits = [draw(walk, home, round_, n) for n in range(4)]
+            target = max_tokens
+            if chance(bits[0], short_share):
+                target = 2 + below(bits[1], max_tokens - 1)
+            chunk = []
+            start = i
+            while i < len(document):
+                chunk.append(document[i])
+                i += 1
+                if sum(map(len, chunk)) >= target:
+                    break
+            a_end = 1 + below(bits[2], len(chunk) - 1) if len(chunk) >= 2 else 1
+            is_random = len(chunk) == 1 or chance(bits[3], 0.5)
+            if is_random:
+                i -= len(chunk) - a_end
+            found.append((round_, home, start, chunk, a_end, is_random, target))
+            round_ += 1
+    rows = []
+    # Rows are numbered round by round: that number is the key of their random text.
+    for number, row in enumerate(sorted(found, key=lambda row: row[:2])):
+        _, home, _, chunk, a_end, is_random, target = row
+        a = [token for sentence in chunk[:a_end] for token in sentence]
+        b = [token for sentence in chunk[a_end:] for token in sentence]
+        if is_random:
+            b = []
+            other = below(draw(text, number, 0), len(documents) - 1)
+            other += other >= home
+            for sentence in documents[other][below(draw(text, number, 1), len(documents[other])) :]:
+                b.extend(sentence)
+                if len(b) >= target - len(a):
+                    break
+        coins = [
+            [draw(text, number, stream, w) >> bit & 1 for w in range(4) for bit in range(64)]
+            for stream in (2, 3)
+        ]
+        while len(a) + len(b) > max_tokens:
+            longer, tosses = (a, coins[0]) if len(a) > len(b) else (b, coins[1])
+            if tosses.pop(0):
+                del longer[0]
+            else:
+                longer.pop()
+        rows.append((a, b, int(is_random)))
+    return rows
+
+
+def spans(plan):
+    return [
+        (list(range(a, a + la)), list(range(b, b + lb)), random) for a, la, b, lb, random in plan
+    ]
+
+
+@pytest.mark.parametrize("max_tokens", [5, 13, 61])
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_are_those_of_googles_loop(max_tokens, seed):
+    rng = np.random.default_rng(seed)
+    documents = [rng.integers(1, 25, size=rng.integers(1, 30)).tolist() for _ in range(40)]
+    plan = plan_pairs(
+        tf.constant(np.concatenate(documents), tf.int32),
+        tf.constant([len(document) for document in documents]),
+        fold(seed, 0),
+        max_tokens=max_tokens,
+        short_share=0.3,
+    )
+    expected = google_pairs(documents, draw(seed, 0), max_tokens, 0.3)
+    assert sorted(spans(plan.numpy().tolist())) == sorted(expected)
+
+
+def test_rows_are_in_random_order():
+    sentences, documents = tf.fill([4000], 10), tf.fill([20], 200)
+    plan = plan_pairs(sentences, documents, fold(0, 0), max_tokens=61).numpy()
+    assert abs(np.corrcoef(plan[:, 0], np.arange(len(plan)))[0, 1]) < 0.1
+
+
+def test_another_key_gives_another_plan():
+    sentences, documents = tf.fill([200], 10), tf.fill([20], 10)
+    plans = [
+        plan_pairs(sentences, documents, fold(0, n), max_tokens=61).numpy().tolist()
+        for n in (0, 1, 0)
+    ]
+    assert plans[0] == plans[2] != plans[1]
+
+
+@pytest.mark.parametrize("documents", [[[1], [1]], [[3000], [1]], [[1, 1], [400, 2, 400]]])
+def test_extreme_documents(documents):
+    plan = plan_pairs(
+        tf.constant(np.concatenate(documents), tf.int32),
+        tf.constant([len(document) for document in documents]),
+        fold(1, 0),
+        max_tokens=13,
+    ).numpy()
+    assert np.all(plan[:, [1, 3]] > 0) and np.all(plan[:, 1] + plan[:, 3] <= 13)
+    total = sum(map(sum, documents))
+    assert np.all(plan[:, 0] + plan[:, 1] <= total) and np.all(plan[:, 2] + plan[:, 3] <= total)
+
+
+def test_a_long_document_is_walked_in_stretches_that_miss_no_text():
+    # Sentences of one token fill rows of 5 without truncation. A stretch has 1,280 tokens.
+    sentences, documents = tf.ones([40_000], tf.int32), tf.constant([39_990, 10])
+    plan = plan_pairs(sentences, documents, fold(1, 0), max_tokens=5, short_share=0.0).numpy()
+    seen = np.zeros(40_000, bool)
+    for a, length_a, b, length_b, random_next in plan.tolist():
+        seen[a : a + length_a] = True
+        if not random_next:
+            seen[b : b + length_b] = True
+    assert seen.all()
+    is_random = plan[:, 4] == 1
+    assert np.all((plan[is_random, 0] < 39_990) != (plan[is_random, 2] < 39_990))
+
+
+def test_a_sentence_longer_than_a_stretch():
+    sentences = tf.constant([2, 9000, 3, 4, 1])
+    plan = plan_pairs(sentences, tf.constant([4, 1]), fold(1, 0), max_tokens=5).numpy()
+    assert np.any(plan[:, 0] >= 9002) and np.all(plan[:, [1, 3]] > 0)
+
+
+@pytest.mark.parametrize("short_share", [0.0, 0.1, 1.0])
+def test_share_of_short_rows(short_share):
+    # Sentences of one token: rows reach their target exactly.
+    sentences, documents = tf.ones([200_000], tf.int32), tf.fill([20], 10_000)
+    plan = plan_pairs(
+        sentences, documents, fold(4, 0), max_tokens=21, short_share=short_share
+    ).numpy()
+    lengths = (plan[:, 1] + plan[:, 3])[plan[:, 4] == 0]
+    # Of the short targets 2..21, one in twenty is the full length.
+    assert np.mean(lengths < 21) == pytest.approx(short_share * 0.95, abs=0.01)
+    if short_share == 1.0:
+        counts = np.bincount(lengths, minlength=22)[2:]
+        assert counts.min() > 0.85 * counts.mean() and lengths.min() == 2
+
+
+def test_segments_are_the_whole_text_once():
+    rng = np.random.default_rng(3)
+    sentences = rng.integers(1, 60, 3000)
+    documents = [700, 1, 1299, 1000]
+    plan = plan_segments(
+        tf.constant(sentences, tf.int32), tf.constant(documents), fold(2, 0), max_tokens=62
+    ).numpy()
+    assert np.all(plan[:, 2:] == 0)
+    starts, lengths = plan[np.argsort(plan[:, 0]), :2].T
+    assert starts[0] == 0 and starts[-1] + lengths[-1] == sentences.sum()
+    assert np.array_equal(starts[1:], starts[:-1] + lengths[:-1])
+    bounds = np.cumsum([0, *sentences])
+    ends = {int(bounds[n]) for n in np.cumsum(documents)}
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        assert not any(start < end < start + length for end in ends)
+    full = np.mean(lengths == 62)
+    assert 0.75 < full < 0.95
+
+
+def test_segments_end_at_sentences_of_stretches_only_by_chance():
+    bounds = list(range(0, 100_001, 10))
+    plan = plan_segments(
+        tf.fill([10_000], 10), tf.constant([10_000]), fold(2, 0), max_tokens=7, short_share=0.0
+    ).numpy()
+    starts = sorted(plan[:, 0].tolist())
+    at_sentence = [start for start in starts if start == bounds[bisect.bisect_left(bounds, start)]]
+    assert len(starts) == pytest.approx(100_000 / 7, rel=0.01)
+    assert len(at_sentence) == pytest.approx(len(starts) / 10, rel=0.1)
