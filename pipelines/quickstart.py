@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from absl import app, flags
+from absl import app, flags, logging
 
 import kbert
 from kbert.training.optimizers import AdamW
@@ -159,6 +159,8 @@ def megabytes(path: str | os.PathLike) -> float:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"The quickstart takes flags only. Received: {argv[1:]}")
+    logging.set_verbosity(logging.WARNING)  # what TensorFlow says of its files is no news here
+    tf.get_logger().setLevel("WARNING")
     options = flags.FLAGS
     folder, stages = Path(options.output_dir), Stages()
     shape = {"sequence_length": options.sequence_length, "batch_size": options.batch_size}
