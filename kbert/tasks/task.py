@@ -59,6 +59,14 @@ class Task(TrainStep, keras.Model):
     def build(self, input_shape=None):
         """The parts build themselves when they are made."""
 
+    def get_config(self):
+        """Refuses: a `.keras` file has no place for the tokenizer."""
+        raise NotImplementedError(
+            "A task is saved with save_to_preset(folder) and loaded with from_preset(folder): its "
+            "tokenizer goes with it, which a .keras file cannot hold. For checkpoints of the "
+            "weights alone use save_weights()"
+        )
+
     def encode(self, features: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """The encoder's outputs for a batch; what else the batch holds is left alone."""
         names = ["token_ids", "padding_mask"]

@@ -39,6 +39,12 @@ def test_hugging_face_round_trip(task, tmp_path):
         task.save_to_preset(tmp_path, format="onnx")
 
 
+def test_a_keras_file_is_refused(task, tmp_path):
+    with pytest.raises(NotImplementedError, match=r"save_to_preset\(folder\)"):
+        task.save(tmp_path / "task.keras")
+    task.summary(print_fn=lambda line: None)
+
+
 def test_preset_keeps_the_settings(config, tokenizer, tmp_path):
     encoder = kbert.Encoder(config.replace(pooler_activation=None))
     kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=False).save_to_preset(tmp_path)
