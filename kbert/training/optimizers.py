@@ -165,3 +165,6 @@ class Lamb(_WithoutBiasCorrection):
             usable = ops.logical_and(weight > 0, step > 0)
             rate = rate * ops.where(usable, weight / ops.where(usable, step, 1.0), 1.0)
         self.assign(variable, variable - rate * direction)
+
+
+OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}

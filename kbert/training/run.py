@@ -177,18 +177,27 @@ def _write_settings(path: Path, settings: dict, resumed: bool) -> None:
     if not (resumed and path.exists()):
         write_atomically(path, (json.dumps(settings, indent=2) + "\n").encode())
         return
-    before = json.loads(path.read_text())
+    before, now = _flat(json.loads(path.read_text())), _flat(settings)
     changed = [
-        f"{name} was {before.get(name)!r}, is {settings.get(name)!r}"
-        for name in sorted({*before, *settings})
-        if before.get(name) != settings.get(name)
+        f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
     ]
     if changed:
         warnings.warn(
-            "The run goes on with other settings than it began with, so its losses are not those "
-            f"of an uninterrupted run: {'; '.join(changed)}",
+            "The run goes on with other settings than it began with; if they matter to training, "
+            f"its losses are not those of an uninterrupted run: {'; '.join(changed)}",
             stacklevel=3,
         )
+
+
+def _flat(settings: dict, prefix: str = "") -> dict:
+    """Nested settings under joined names."""
+    flat = {}
+    for name, value in settings.items():
+        name = f"{prefix}{name}"
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
 
 
 @contextlib.contextmanager

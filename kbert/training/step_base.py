@@ -129,12 +129,6 @@ class StepBase:
             spec: Structure of `tf.TensorSpec`, the `element_spec` of the dataset.
         """
         if not self.metrics:
-            unbuilt = [x.name for x in self._flatten_layers(include_self=False) if not x.built]
-            if unbuilt:
-                raise ValueError(
-                    f"{type(self).__name__} must build its layers when it is constructed. "
-                    f"Received: unbuilt layers {unbuilt}"
-                )
             losses, metrics = self._term_names(spec)
             names = [*losses, *metrics, *self.derived_metrics]
             reserved = {*UPDATE_TERMS} | ({"loss"} if losses != ["loss"] else set())

@@ -1,0 +1,237 @@
+r"""Shards of tokens to a pretrained model: masked words and next sentences, as BERT.
+
+  kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary_size=30000 --output_dir=shards
+  kbert-pretrain --data_dir=shards --model=bert-small --model_dir=run --train_steps=100000
+
+First look, then work: --dry_run shows the first examples as tokens and measures the memory and the
+time the run will take. Killed at any moment, the same command goes on as if nothing had happened:
+every loss is that of an uninterrupted run. BERT's own way, short sequences first, on two GPUs:
+
+  kbert-pretrain --data_dir=shards --model=bert-base-uncased --model_dir=run \
+    --train_steps=1000000 --phases=128:0.9,512:0.1 --batch_size=256 --learning_rate=1e-4 \
+    --strategy=mirrored --precision=mixed_bfloat16 --evaluate_every=10000 --tensorboard
+
+To go on from a pretrained model with texts of your own, give --init_preset=FOLDER and prepare the
+corpus with the model's vocabulary; entries added at its end become new rows of the table.
+
+model_dir holds run.json (all settings), steps.jsonl (every step's losses), evaluations.jsonl and
+checkpoints/. The vocabulary is that of the shards.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import keras
+from absl import flags, logging
+
+import kbert
+from kbert.checkpoints import extend_vocabulary, read_checkpoint
+from kbert.data.blocks import BlockReader
+from kbert.models.weights import set_arrays
+from kbert.training.estimates import estimate
+from kbert.training.monitor import NonFiniteLoss
+from kbert.training.optimizers import OPTIMIZERS
+from kbert.training.phases import Phase, parse_phases
+from kbert.training.run import Start, train
+from kbert.training.schedules import WarmupDecay
+from kbert.training.strategies import make_strategy
+from pipelines import command
+from pipelines.flags import (
+    define_model_flags,
+    define_optimizer_flags,
+    define_run_flags,
+    parse_settings,
+)
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("data_dir", None, "Folder that kbert-prepare-corpus wrote.")
+    flags.DEFINE_integer("batch_size", 256, "Rows of a batch, of all devices together.", 1)
+    flags.DEFINE_integer("sequence_length", 128, "Tokens of a row.", 8)
+    flags.DEFINE_string(
+        "phases",
+        None,
+        "Lengths in turn with their shares of the steps, as length:share[:batch_size],… "
+        "For example 128:0.9:256,512:0.1:64. Takes the place of --sequence_length.",
+    )
+    flags.DEFINE_enum("masking", "token", ["token", "whole_word"], "What is masked together.")
+    flags.DEFINE_boolean("next_sentence", True, "Predict next sentences too.")
+    flags.DEFINE_string(
+        "init_preset", None, "Folder of a model to go on from; it says the sizes, not --model."
+    )
+    flags.DEFINE_string("preset_dir", None, "Folder for the model at the end, to fine-tune from.")
+    flags.DEFINE_string("export_dir", None, "Folder for a SavedModel at the end, to serve.")
+    define_model_flags()
+    define_optimizer_flags(learning_rate=1e-4)
+    define_run_flags()
+    flags.mark_flag_as_required("data_dir")
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        sys.exit(f"kbert-pretrain takes flags only. Received: {argv[1:]}")
+    try:
+        _pretrain(flags.FLAGS)
+    except (ValueError, OSError, RuntimeError, NonFiniteLoss) as error:
+        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
+        sys.exit(f"kbert-pretrain: {error}")
+
+
+def _pretrain(options: flags.FlagValues) -> None:
+    strategy = make_strategy(options.strategy)
+    tokenizer = kbert.load_tokenizer(options.data_dir)
+    manifest = kbert.data.read_manifest(options.data_dir)
+    windows = BlockReader.from_manifest(manifest, "train", options.seed).windows
+    text = options.phases or f"{options.sequence_length}:1"
+    phases = parse_phases(text, options.train_steps, options.batch_size)
+    keras.utils.set_random_seed(options.seed)
+    with strategy.scope():
+        task = make_task(options, tokenizer)
+
+    def batches(phase: Phase, **settings):
+        return kbert.data.pretraining_dataset(
+            options.data_dir,
+            tokenizer,
+            sequence_length=phase.sequence_length,
+            batch_size=phase.batch_size,
+            seed=options.seed,
+            masking=options.masking,
+            next_sentence=task.next_sentence,
+            num_hosts=strategy.num_hosts,
+            host_index=strategy.host_index,
+            **settings,
+        )
+
+    def training(phase: Phase, start: Start):
+        epoch, window, row = start
+        if window == windows:  # a phase ended in the last window of an epoch
+            epoch, window = epoch + 1, 0
+        return batches(phase, start=(epoch, window, row))
+
+    def held_out(phase: Phase):
+        return batches(phase, split="held_out", epochs=1).take(options.evaluation_steps or -1)
+
+    if strategy.is_chief:
+        print(f"{task.count_params():,} parameters; {manifest.summary()}")
+    if options.dry_run:
+        kbert.data.show_examples(training(phases[0], (0, 0, 0)), tokenizer)
+        print(estimate(task, training, phases, strategy).summary(phases))
+        return
+    history = train(
+        task,
+        training,
+        options.model_dir,
+        phases,
+        strategy=strategy,
+        make_evaluation_dataset=held_out if manifest.split("held_out").blocks else None,
+        evaluate_every=options.evaluate_every,
+        checkpoint_every=options.checkpoint_every,
+        checkpoint_minutes=options.checkpoint_minutes,
+        keep_checkpoints=options.keep_checkpoints,
+        tensorboard=options.tensorboard,
+        settings=settings(options, task),
+    )
+    if history.interrupted or not strategy.is_chief:
+        return
+    if options.preset_dir:
+        task.save_to_preset(options.preset_dir)
+        print(f"model written to {options.preset_dir}")
+    if options.export_dir:
+        print(f"SavedModel written to {task.export(options.export_dir)}")
+
+
+def make_task(options: flags.FlagValues, tokenizer) -> kbert.tasks.Pretraining:
+    """The compiled task that the flags describe."""
+    if options.init_preset:
+        task = task_from_preset(options.init_preset, tokenizer, options)
+    else:
+        config = read_config(options.model, parse_settings(options.set), tokenizer)
+        task = kbert.tasks.Pretraining(
+            kbert.Encoder(config, dtype=options.precision),
+            tokenizer,
+            next_sentence=options.next_sentence,
+        )
+    schedule = WarmupDecay(
+        options.learning_rate,
+        options.train_steps,
+        min(options.warmup_steps, options.train_steps),
+        options.decay,
+        options.decay_power,
+    )
+    task.compile(
+        OPTIMIZERS[options.optimizer](schedule, weight_decay=options.weight_decay),
+        micro_batches=options.micro_batches,
+        clip_norm=options.clip_norm or None,
+        jit_compile="auto" if options.xla is None else options.xla,
+    )
+    return task
+
+
+def read_config(model: str, changes: dict, tokenizer) -> kbert.EncoderConfig:
+    """A config of the family or of a JSON file, with as many entries as the tokenizer has."""
+    if model.endswith(".json"):
+        content = json.loads(Path(model).read_text(encoding="utf-8"))
+        config = kbert.EncoderConfig.from_dict(content)
+    else:
+        config = kbert.family(model)
+    fields = {**config.to_dict(), "vocabulary_size": tokenizer.vocabulary_size, **changes}
+    return kbert.EncoderConfig.from_dict(fields)
+
+
+def task_from_preset(folder: str, tokenizer, options) -> kbert.tasks.Pretraining:
+    """The task with a folder's weights; vocabulary entries that came behind its own are added.
+
+    A new entry starts as the mean of the pieces that its word was split into before.
+    """
+    checkpoint = read_checkpoint(folder)
+    before = kbert.load_tokenizer(folder)
+    known = before.vocabulary_size
+    if tokenizer.vocabulary[:known] != before.vocabulary:
+        raise ValueError(
+            "The corpus must be prepared with the preset's vocabulary; more entries may follow at "
+            f"its end. Received: {options.data_dir} with {tokenizer.vocabulary_size} entries, "
+            f"{folder} with {known}, which differ before the end"
+        )
+    added = tokenizer.vocabulary[known:]
+    pieces = before.encode(added).to_list() if added else []
+    config, arrays = extend_vocabulary(
+        checkpoint.config,
+        checkpoint.arrays,
+        max(tokenizer.vocabulary_size, checkpoint.config.vocabulary_size),
+        {known + i: ids for i, ids in enumerate(pieces) if ids},
+        seed=options.seed,
+    )
+    changes = parse_settings(options.set)
+    config = kbert.EncoderConfig.from_dict({**config.to_dict(), **changes})
+    task = kbert.tasks.Pretraining(
+        kbert.Encoder(config, dtype=options.precision),
+        tokenizer,
+        next_sentence=options.next_sentence,
+    )
+    for prefix, part in task.parts.items():
+        found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
+        if found:
+            set_arrays(part, prefix, found, folder)
+        else:
+            print(f"{folder} has no {prefix}: it begins anew")
+    return task
+
+
+def settings(options: flags.FlagValues, task) -> dict:
+    """All flags and the config that came of them, for run.json."""
+    own = options.get_key_flags_for_module(sys.argv[0])
+    return {
+        "backend": keras.backend.backend(),
+        "encoder": task.encoder.config.to_dict(),
+        "flags": {flag.name: flag.value for flag in own if flag.name != "help"},
+    }
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()
