@@ -10,11 +10,9 @@ import pytest
 
 from kbert.config import EncoderConfig
 from kbert.layers import Block, Dropout, FeedForward, LayerNorm, SelfAttention
-from kbert.models import Encoder, describe, family
-from kbert.models.weights import get_arrays, named_weights, set_arrays
+from kbert.models import Encoder, describe
+from kbert.models.weights import get_arrays, set_arrays
 from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
-
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +33,6 @@ def sequence(encoder, inputs):
 
 def test_it_has_weights_when_constructed_and_knows_their_number():
     assert Encoder(tiny_config()).count_params() == describe(tiny_config()).parameters == 5808
-
-
-def test_weight_names_and_shapes_are_those_of_the_golden_file():
-    """A renamed weight must fail here, not with whoever loads an older preset."""
-    weights = named_weights(Encoder(family("bert-tiny")), "encoder")
-    shapes = {name: list(weight.shape) for name, weight in weights.items()}
-    assert shapes == json.loads((GOLDEN / "bert-tiny.json").read_text())
-
-
-def test_the_model_s_own_name_is_no_part_of_weight_names():
-    names = named_weights(Encoder(tiny_config(), name="teacher"), "encoder")
-    assert list(names) == list(named_weights(Encoder(tiny_config()), "encoder"))
 
 
 def test_outputs_and_their_shapes(encoder, inputs):
@@ -166,23 +152,6 @@ def test_preset_round_trip_in_both_formats(tmp_path, encoder, inputs):
         encoder.save_to_preset(tmp_path, format="onnx")
 
 
-def test_a_preset_that_does_not_fit_changes_nothing(encoder):
-    before = get_arrays(encoder, "encoder")
-    arrays = {**before, "encoder/pooler/bias": np.zeros(3, "float32")}
-    arrays["encoder/extra"] = arrays.pop("encoder/embeddings/token")
-    with pytest.raises(ValueError) as error:
-        set_arrays(encoder, "encoder", arrays, "a test")
-    for line in (
-        "Received: a test",
-        "- missing encoder/embeddings/token (40, 16)",
-        "+ unexpected encoder/extra (40, 16)",
-        "! shape of encoder/pooler/bias: expected (16,), is (3,)",
-    ):
-        assert line in str(error.value)
-    for name, value in get_arrays(encoder, "encoder").items():
-        np.testing.assert_array_equal(value, before[name])
-
-
 def pre_norm_block(config, name, dtype):
     return Block(
         SelfAttention(config.num_heads),
@@ -221,7 +190,9 @@ def test_mixed_bfloat16_computes_in_it_and_stores_float32(inputs):
 def test_it_takes_part_in_a_functional_model_and_in_predict(encoder, inputs):
     symbols = {name: keras.Input((None,), dtype="int32", name=name) for name in inputs}
     model = keras.Model(symbols, encoder(symbols)["pooled"])
-    assert_close(model.predict(inputs, verbose=0), to_numpy(encoder(inputs)["pooled"]), 1e-5)
+    pooled = to_numpy(encoder(inputs)["pooled"])
+    assert_close(model.predict(inputs, verbose=0), pooled, 1e-5)
+    assert_close(encoder.predict(inputs, verbose=0)["pooled"], pooled, 1e-5)
 
 
 @pytest.mark.tensorflow
@@ -294,15 +265,26 @@ def test_a_small_encoder_learns_to_tell_two_words_apart():
     assert losses[-1] < 0.2
 
 
+@pytest.mark.tensorflow
+def test_presets_load_under_a_strategy(mirrored, tmp_path, encoder, inputs):
+    import tensorflow as tf
+
+    encoder.save_to_preset(tmp_path)
+    with mirrored.scope():
+        loaded = Encoder.from_preset(tmp_path)
+    run = tf.function(lambda: mirrored.run(lambda: loaded(inputs)["sequence"]))
+    for replica in mirrored.experimental_local_results(run()):
+        assert_close(replica, sequence(encoder, inputs), 1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_layers_models_and_heads_pass_on_the_other_backends(backend):
-    pytest.importorskip(backend)
+def test_layers_models_and_heads_pass_on_pytorch_too():
+    pytest.importorskip("torch")
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "tests/layers", "tests/models", "tests/heads"],
         cwd=pathlib.Path(__file__).parents[2],
-        env={**os.environ, "KERAS_BACKEND": backend},
+        env={**os.environ, "KERAS_BACKEND": "torch"},
         capture_output=True,
         text=True,
     )

@@ -1,0 +1,41 @@
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from kbert.models import Encoder, family
+from kbert.models.weights import get_arrays, named_weights, set_arrays
+from tests.harness import tiny_config
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+
+
+def test_weight_names_and_shapes_are_those_of_the_golden_file():
+    """A renamed weight must fail here, not with whoever loads an older preset."""
+    weights = named_weights(Encoder(family("bert-tiny")), "encoder")
+    shapes = {name: list(weight.shape) for name, weight in weights.items()}
+    assert shapes == json.loads((GOLDEN / "bert-tiny.json").read_text())
+
+
+def test_the_model_s_own_name_is_no_part_of_weight_names():
+    names = named_weights(Encoder(tiny_config(), name="teacher"), "encoder")
+    assert list(names) == list(named_weights(Encoder(tiny_config()), "encoder"))
+
+
+def test_a_preset_that_does_not_fit_changes_nothing():
+    encoder = Encoder(tiny_config())
+    before = get_arrays(encoder, "encoder")
+    arrays = {**before, "encoder/pooler/bias": np.zeros(3, "float32")}
+    arrays["encoder/extra"] = arrays.pop("encoder/embeddings/token")
+    with pytest.raises(ValueError) as error:
+        set_arrays(encoder, "encoder", arrays, "a test")
+    for line in (
+        "Received: a test",
+        "- missing encoder/embeddings/token (40, 16)",
+        "+ unexpected encoder/extra (40, 16)",
+        "! shape of encoder/pooler/bias: expected (16,), is (3,)",
+    ):
+        assert line in str(error.value)
+    for name, value in get_arrays(encoder, "encoder").items():
+        np.testing.assert_array_equal(value, before[name])
