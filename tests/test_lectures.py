@@ -154,7 +154,7 @@ def test_label_one_is_the_random_next_sentence(uncased, corpus):
     rows = kbert.data.pretraining_dataset(
         corpus, uncased, sequence_length=128, batch_size=64, epochs=1
     )
-    text = "\n".join(" ".join(map(str, t)) for t in whole_documents(corpus))
+    documents = [f" {' '.join(map(str, tokens))} " for tokens in whole_documents(corpus)]
     agree = seen = 0
     for batch in rows.as_numpy_iterator():
         ids = batch["token_ids"].copy()
@@ -168,12 +168,16 @@ def test_label_one_is_the_random_next_sentence(uncased, corpus):
             batch["next_sentence_labels"],
             strict=True,
         ):
+            if length == 0:
+                continue  # fills the last batch up
             start_b = int(np.argmax(segment))
-            a, b = tokens[1 : start_b - 1], tokens[start_b : length - 1]
-            joined = " ".join(map(str, [*a, *b]))
-            agree += (f" {joined} " in f" {text} ") == (label == 0)
+            segments = tokens[1 : start_b - 1], tokens[start_b : length - 1]
+            if min(map(len, segments)) < 15:
+                continue  # a few pieces stand in many documents
+            a, b = (f" {' '.join(map(str, segment))} " for segment in segments)
+            agree += any(a in text and b in text for text in documents) == (label == 0)
             seen += 1
-    assert seen > 200 and agree / seen > 0.99  # a random pair may continue by chance
+    assert seen > 200 and agree == seen
 
 
 def whole_documents(folder: Path) -> list[np.ndarray]:
