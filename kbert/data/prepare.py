@@ -138,6 +138,8 @@ def _only_one(output_dir: str) -> Iterator[None]:
         except BlockingIOError:
             logging.warning("Another process is preparing %s: waiting for it", output_dir)
             fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:  # some network file systems know no locks on folders
+            logging.warning("No lock on %s: start only one process there (%s)", output_dir, error)
         yield
     finally:
         os.close(lock)
@@ -231,6 +233,8 @@ class _Preparation:
             found |= spill.Spill(os.path.join(self.work, name), self.dtype).two_hashes(first)
             if len(found) >= 2:
                 return
+        for name in names:  # of no use to another start
+            atomic.remove(os.path.join(self.work, name))
         raise ValueError(
             "A corpus needs two different documents to train on: next-sentence prediction draws "
             "from a second one. A blank line separates documents of a text file. Received: "
@@ -248,7 +252,8 @@ class _Preparation:
         key = hashlib.blake2b(
             "\n".join([self.settings_text, *distinct]).encode(), digest_size=16
         ).hexdigest()
-        jobs = [(self.output_dir, self.work, plan, distinct, key) for plan in plans]
+        block_tokens = self.settings["block_tokens"]
+        jobs = [(self.output_dir, self.work, plan, distinct, block_tokens, key) for plan in plans]
         shards = []
         documents = 0
         with Progress("writing shards", len(jobs), " shards") as bar:

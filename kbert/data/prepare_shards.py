@@ -57,7 +57,13 @@ def plan_shards(text_bytes: int, held_out_share: float) -> list[ShardPlan]:
 
 
 def write_shard(
-    tokenizer, folder: str, work_folder: str, plan: ShardPlan, spills: list[str], key: str
+    tokenizer,
+    folder: str,
+    work_folder: str,
+    plan: ShardPlan,
+    spills: list[str],
+    block_tokens: int,
+    key: str,
 ) -> Shard | None:
     """Merges a range of hashes out of all spills into a shard; runs in a worker process.
 
@@ -83,7 +89,7 @@ def write_shard(
     # Python integers slice faster than numpy's.
     begin, end = token_starts[order].tolist(), token_starts[order + 1].tolist()
     first, last = sentence_starts[order].tolist(), sentence_starts[order + 1].tolist()
-    with records.BlockWriter(path, dtype) as writer:
+    with records.BlockWriter(path, dtype, block_tokens) as writer:
         for a, b, c, d in zip(begin, end, first, last, strict=True):
             writer.add(merged.tokens[a:b], merged.sentences[c:d])
     shard = Shard(

@@ -131,7 +131,7 @@ class BlockWriter:
         sentences = np.concatenate(self._sentences)
         documents = np.array([len(lengths) for lengths in self._sentences])
         # Checked by the block: adding a document must cost no more than a list's append.
-        if sentences.sum() != len(tokens) or sentences.min() < 1 or documents.min() < 1:
+        if sentences.sum() != len(tokens) or (sentences < 1).any() or (documents < 1).any():
             raise ValueError(
                 "The rule of a document is at least one sentence, sentences of at least one token, "
                 f"and as many tokens as its sentences have. Received: {len(tokens)} tokens, "

@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbert.text import files, source
@@ -26,6 +26,7 @@ def test_blank_lines_separate_documents(tmp_path, name):
     assert read(tmp_path / name, content) == [b"one\ntwo", b"three", b"four\nfive"]
 
 
+@settings(deadline=None)
 @given(
     text=st.text(alphabet="aé字\n\n \r", min_size=1, max_size=40),
     block=st.integers(min_value=1, max_value=7),
@@ -40,6 +41,7 @@ def test_blocks_of_any_size_give_the_same_documents(tmp_path_factory, text, bloc
         assert read(path, text.encode()) == whole
 
 
+@settings(deadline=None)
 @given(
     text=st.text(alphabet="aé字. \n\n", min_size=1, max_size=80),
     block=st.integers(min_value=1, max_value=9),

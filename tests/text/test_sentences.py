@@ -1,7 +1,7 @@
 """Sentence splitting: what ends a sentence in which script, and that no text is lost."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbert.text import sentences
@@ -65,6 +65,7 @@ def test_no_text_no_sentences():
     assert split_sentences("") == split_sentences(" \n\t\n ") == []
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="aB.!?…。।\"”') \n\tüΣ0", max_size=60))
 def test_nothing_but_white_space_is_lost(text):
     found = split_sentences(text)
@@ -73,6 +74,7 @@ def test_nothing_but_white_space_is_lost(text):
     assert not any("\n" in sentence for sentence in found)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="aB.!?…。।\"”') \nü0", max_size=60))
 def test_splitting_by_lines_first_changes_nothing(text):
     by_line = [sentence for line in text.split("\n") for sentence in split_sentences(line)]

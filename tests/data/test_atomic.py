@@ -1,0 +1,58 @@
+"""Files appear whole or not at all, also when the kernel itself refuses to write."""
+
+import contextlib
+import os
+import resource
+
+import numpy as np
+import pytest
+
+import kbert
+from kbert.data import atomic, prepare_corpus, records
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int):
+    """The kernel fails every write beyond `size`, as a full disk would: no pretending here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_the_old_file_stays_when_the_new_one_fails(tmp_path):
+    path = tmp_path / "a"
+    atomic.write(str(path), b"old")
+    with files_of_at_most(1000):
+        with pytest.raises(OSError, match=r"Cannot write .*/a: File too large"):
+            atomic.write(str(path), b"new", bytes(5000))
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
+    atomic.write(str(tmp_path / "a"), b"whole")
+    with open(atomic.temporary_name(str(tmp_path / "b")), "wb") as file:
+        file.write(b"half")
+    atomic.remove_leftovers(str(tmp_path))
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_tensorflow_failing_to_write_a_shard(tmp_path):
+    with files_of_at_most(100_000):
+        with pytest.raises(OSError, match=r"Cannot write .*/a\.tfrecord: .*[Ff]ile too large"):
+            with records.BlockWriter(str(tmp_path / "a.tfrecord"), "uint16") as writer:
+                for _ in range(2000):
+                    writer.add(np.arange(1000), np.array([1000]))
+    assert os.listdir(tmp_path) == []
+
+
+def test_prepare_leaves_no_half_written_spill(tmp_path, tiny_vocabulary):
+    texts = [f"the red fox jumps over {number} dogs." for number in range(2000)]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    with files_of_at_most(4096):
+        with pytest.raises(OSError, match=r"Cannot write .*work/chunk-.*: File too large"):
+            prepare_corpus(tmp_path / "a.txt", tmp_path / "out", tokenizer)
+    assert os.listdir(tmp_path) == ["a.txt"]

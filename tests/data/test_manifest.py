@@ -1,0 +1,115 @@
+"""The manifest: round trip, and every way in which a folder can be not what it says."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from kbert.data import manifest, records
+from kbert.data.manifest import read_manifest, verify_corpus
+
+
+@pytest.fixture
+def tokenizer(tokenizer_of):
+    return tokenizer_of(1000)
+
+
+@pytest.fixture
+def folder(tmp_path, write_corpus, tokenizer):
+    write_corpus(tmp_path, [[3, 4], [30], [2, 20], [5], [9, 9]], tokenizer, block_tokens=30)
+    return tmp_path
+
+
+def shard(folder, number: int = 0) -> str:
+    return read_manifest(folder).shard_paths("train")[number]
+
+
+def edit(folder, change) -> None:
+    path = folder / manifest.FILE_NAME
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_round_trip(folder):
+    read = read_manifest(folder)
+    assert read.splits["train"].documents == 5 and read.splits["train"].sentences == 8
+    assert read.splits["train"].tokens == 82
+    before = (folder / manifest.FILE_NAME).read_bytes()
+    read.save()
+    assert (folder / manifest.FILE_NAME).read_bytes() == before
+    assert verify_corpus(folder) == read
+
+
+def test_the_index_of_a_split_numbers_its_shards(folder):
+    index = read_manifest(folder).index("train")
+    assert index[:, 0].tolist() == [0, 0, 1]
+    assert index[:, 1].tolist()[0] == index[:, 1].tolist()[2] == 0
+    assert index[:, 2:].sum(axis=0).tolist() == [82, 8, 5]
+
+
+def test_not_a_corpus(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No manifest\.json .*interrupted.*Received: /"):
+        read_manifest(tmp_path)
+
+
+def test_another_format_version(folder):
+    edit(folder, lambda content: content.update(format_version=2))
+    with pytest.raises(ValueError, match="reads format version 1. Received: 2"):
+        read_manifest(folder)
+
+
+def test_an_unknown_split(folder):
+    with pytest.raises(ValueError, match=r"it has \['train'\]. Received: split='dev'"):
+        read_manifest(folder).shard_paths("dev")
+
+
+def test_another_vocabulary(folder, tokenizer, tokenizer_of):
+    read_manifest(folder).check_tokenizer(tokenizer)
+    other = tokenizer_of(1001, checksum="f" * 64)
+    with pytest.raises(ValueError, match=r"\(1000 entries, sha256 0{12}…\).*of 1001 entries, sha"):
+        read_manifest(folder).check_tokenizer(other)
+
+
+def test_a_truncated_shard_is_seen_when_the_folder_is_opened(folder):
+    path = shard(folder)
+    size = os.path.getsize(path)
+    os.truncate(path, size - 1)
+    with pytest.raises(ValueError, match=rf"truncated.* says {size} bytes. Received: {size - 1}"):
+        read_manifest(folder)
+
+
+def test_a_missing_shard(folder):
+    os.remove(shard(folder))
+    with pytest.raises(FileNotFoundError, match=r"tfrecord is named in the manifest and is not"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("position", [3, 40, -3])
+def test_a_flipped_byte_is_found_and_located(folder, position):
+    path = shard(folder)
+    content = bytearray(open(path, "rb").read())
+    content[position] ^= 0xFF
+    with open(path, "wb") as file:
+        file.write(content)
+    read_manifest(folder)  # sizes are right
+    with pytest.raises(ValueError, match=r"train-00000-of-00002\.tfrecord, record [01] at byte"):
+        verify_corpus(folder)
+
+
+def test_an_index_that_does_not_fit(folder):
+    path = records.index_path(shard(folder))
+    table = np.load(path)
+    np.save(path, table + [0, 1, 0, 0])
+    with pytest.raises(ValueError, match=r"record 0 at byte 0 does not fit its index"):
+        verify_corpus(folder)
+    np.save(path, table[:-1])
+    with pytest.raises(ValueError, match=r"index\.npy does not fit the manifest.*shape \(1, 4\)"):
+        verify_corpus(folder)
+
+
+def test_ids_outside_the_vocabulary(folder):
+    edit(folder, lambda content: content.update(vocabulary_size=50))
+    with pytest.raises(ValueError, match="outside the vocabulary of 50 entries. Received: "):
+        verify_corpus(folder)
