@@ -25,10 +25,10 @@ def place_rows(plan: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tenso
     return tf.concat([plan, tf.stack([*place, tf.range(count)], 1)], 1)
 
 
-def carry_state(token_dtype: tf.DType, skip: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def carry_state(token_dtype: str, skip: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """State of `whole_batches` before the first window: rows to skip, no tokens, no rows."""
     return (
-        tf.constant(skip, tf.int32),
+        tf.cast(skip, tf.int32),
         tf.zeros([0], token_dtype),
         tf.zeros([0, len(ROW_COLUMNS)], tf.int32),
     )

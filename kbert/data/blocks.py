@@ -25,6 +25,7 @@ class BlockReader:
         shards: (N,) int64, which file holds each of the N blocks.
         offsets: (N,) int64, the byte where the block's record begins.
         seed: seed of the order.
+        token_dtype: type of the stored ids.
         window_blocks: the least number of blocks in a window, when there are that many.
     """
 
@@ -32,6 +33,7 @@ class BlockReader:
     shards: np.ndarray
     offsets: np.ndarray
     seed: int
+    token_dtype: str
     window_blocks: int
 
     @classmethod
@@ -41,7 +43,7 @@ class BlockReader:
         """Takes files and offsets from a prepared corpus."""
         index = manifest.index(split)
         paths = manifest.shard_paths(split)
-        return cls(paths, index[:, 0], index[:, 1], seed, window_blocks)
+        return cls(paths, index[:, 0], index[:, 1], seed, manifest.token_dtype, window_blocks)
 
     @property
     def windows(self) -> int:

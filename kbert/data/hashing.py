@@ -73,14 +73,12 @@ def heads(key: tf.Tensor, coins: tf.Tensor) -> tf.Tensor:
     >>> heads(fold(0, tf.range(4)), tf.constant([0, 1, 9, 1000])).numpy().tolist()
     [0, 0, 4, 496]
     """
-    ones = _u64(1)
-    total = tf.maximum(coins - 64 * _COIN_WORDS, 0) // 2
-    for word in range(_COIN_WORDS):
-        width = tf.clip_by_value(coins - 64 * word, 0, 64)
-        # A shift by all 64 bits is undefined: 64 ones are made of two shifts by 32.
-        half = tf.cast(width // 2, tf.uint64)
-        rest = tf.cast(width - width // 2, tf.uint64)
-        limit = tf.bitwise.left_shift(tf.bitwise.left_shift(ones, half), rest) - ones
-        tossed = tf.bitwise.bitwise_and(fold(key, word), limit)
-        total += tf.cast(tf.raw_ops.PopulationCount(x=tossed), tf.int32)
-    return total
+    words = tf.range(_COIN_WORDS)
+    width = tf.clip_by_value(coins[..., None] - 64 * words, 0, 64)  # (…, words)
+    # A shift by all 64 bits is undefined: 64 ones are made of two shifts by 32.
+    half = tf.cast(width // 2, tf.uint64)
+    limit = tf.bitwise.left_shift(_u64(1), half)
+    limit = tf.bitwise.left_shift(limit, tf.cast(width, tf.uint64) - half) - _u64(1)
+    tossed = tf.bitwise.bitwise_and(fold(key[..., None], words), limit)
+    counts = tf.cast(tf.raw_ops.PopulationCount(x=tossed), tf.int32)
+    return tf.reduce_sum(counts, -1) + tf.maximum(coins - 64 * _COIN_WORDS, 0) // 2
