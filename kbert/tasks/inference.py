@@ -26,8 +26,6 @@ class _Forward(keras.Model):
         super().__init__(name="forward")
         self.function = function
         self.parts = list(layers)
-        if keras.backend.backend() == "tensorflow":
-            self.jit_compile = False  # one graph for all shapes; XLA would compile each anew
         self.build()
 
     def build(self, input_shape=None):
@@ -37,16 +35,25 @@ class _Forward(keras.Model):
         return self.function(features)
 
 
-def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
+def _tensorflow_graph(function, features):
+    """One graph for all shapes, without XLA, which would compile each anew."""
+    spec = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in features.items()}
+    graph = tf.function(function, input_signature=[spec], autograph=False)
+    return lambda features: graph(features).numpy()
+
+
+def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], np.ndarray]:
     """Compiles `function(features)`, which calls `layers` for inference.
 
+    TensorFlow makes one graph at the first call; elsewhere each new shape is compiled.
+
     Args:
-        function: of a dict of arrays with few different shapes.
+        function: of a dict of arrays, a tensor.
         *layers: those whose weights it reads.
 
     Returns:
-        A function of the same argument that returns NumPy arrays. It holds the layers in a
-        closure: a model that keeps it does not count them twice.
+        A function from a dict of NumPy arrays to a NumPy array. It holds the layers in a closure:
+        a model that keeps it does not count them twice.
 
     Example:
         >>> import numpy as np
@@ -54,12 +61,14 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
         >>> halve({"x": np.array([[2.0], [6.0]], "float32")}).tolist()
         [[1.0], [3.0]]
     """
-    made: list[_Forward] = []
+    made: list[Callable] = []
 
     def run(features):
-        if not made:  # at the first call: outside the scope of a strategy that built the layers
-            made.append(_Forward(function, layers))
-        return made[0].predict_on_batch(features)
+        if not made and keras.backend.backend() == "tensorflow":
+            made.append(_tensorflow_graph(function, features))
+        elif not made:
+            made.append(_Forward(function, layers).predict_on_batch)
+        return made[0](features)
 
     return run
 

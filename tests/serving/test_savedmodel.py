@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.serving import Signature, export_saved_model
+from tests.serving import session
 
 pytestmark = pytest.mark.tensorflow
 
@@ -22,20 +23,11 @@ def signature(layer):
     return Signature(lambda x: {"y": layer(x)}, [tf.TensorSpec([None, 4], tf.float32, "x")])
 
 
-def run_in_session(path, name, **inputs):
-    """Loads and runs one signature as TensorFlow Serving does."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], path)
-        entry = meta.signature_def[name]
-        feed = {entry.inputs[key].name: value for key, value in inputs.items()}
-        return session.run({k: v.name for k, v in entry.outputs.items()}, feed)
-
-
 def test_session_loader_gives_the_same_numbers(tmp_path, layer):
     path = export_saved_model(tmp_path, {"dense": signature(layer)})
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     for name in ("dense", "serving_default"):
-        np.testing.assert_allclose(run_in_session(path, name, x=x)["y"], layer(x), atol=1e-6)
+        np.testing.assert_allclose(session.ask(path, (name, {"x": x}))[0]["y"], layer(x), atol=1e-6)
 
 
 def test_every_weight_is_stored_once(tmp_path, layer):
@@ -104,7 +96,8 @@ def test_lookup_tables_travel_with_their_module(tmp_path):
         lambda word: {"id": lookup.table.lookup(word)}, [tf.TensorSpec([None], tf.string, "word")]
     )
     path = export_saved_model(tmp_path, {"lookup": entry}, resources=[lookup])
-    assert run_in_session(path, "lookup", word=["b", "?"])["id"].tolist() == [2, -1]
+    (answer,) = session.ask(path, ("lookup", {"word": ["b", "?"]}))
+    assert answer["id"].tolist() == [2, -1]
 
 
 def test_another_backend_says_what_to_do(tmp_path, layer, monkeypatch):

@@ -16,7 +16,7 @@ import kbert
 
 pytestmark = pytest.mark.tensorflow
 
-HERE = Path(__file__).parent
+SERVING = Path(__file__).parent.parent / "serving"
 TEXTS = ["the quick [MASK] fox", "[MASK] jumps over the [MASK] dog", "no mask", "", "a " * 60]
 PAIRS = (["the red pen", "it is day", ""], ["the fox jumps", "the moon " * 40, "a dog"])
 # tensorflow-text's operations that TensorFlow Serving links (its `ops_lib`) and kbert may use.
@@ -40,9 +40,7 @@ def python(*arguments):
 
 
 def serve(path, *requests):
-    return json.loads(
-        python(HERE / "serve_session.py", path, json.dumps(requests)).splitlines()[-1]
-    )
+    return json.loads(python(SERVING / "session.py", path, json.dumps(requests)).splitlines()[-1])
 
 
 def check_fill_mask(task, answer, texts, top_k=5):
@@ -162,7 +160,7 @@ def test_a_c_program_serves_a_request(exported, tmp_path):
     subprocess.run(
         [
             *("gcc", "-O1", "-Wall", "-Wextra", "-Werror"),
-            *(HERE.parent / "serving" / "serve.c", "-o", program),
+            *(SERVING / "serve.c", "-o", program),
             *(f"-I{root / 'include'}", f"-L{root}", f"-Wl,-rpath,{root}"),
             *("-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"),
         ],

@@ -91,8 +91,7 @@ def test_rows_beyond_the_vocabulary_are_no_answers(config, tokenizer):
 
 
 def test_fit_compiles_with_bert_s_optimizer(task, tokenizer):
-    dataset = toy.batches(tokenizer, batch_size=4)
-    task.fit(dataset.take(3), epochs=1, verbose=0)
+    task.fit(toy.batches(tokenizer, batch_size=4), steps_per_epoch=3, verbose=0)
     assert isinstance(task.optimizer, AdamW)
     assert int(task.optimizer.iterations) == 3
 
@@ -107,11 +106,19 @@ def test_default_schedule_spans_the_run(task, tokenizer, monkeypatch, steps, epo
     assert (schedule["total_steps"], schedule["warmup_steps"]) == (total, warmup)
 
 
-def test_fit_leaves_a_compiled_optimizer_alone(task, tokenizer):
+def test_fit_leaves_a_compiled_optimizer_alone(task, tokenizer, monkeypatch):
+    monkeypatch.setattr(keras.Model, "fit", lambda *args, **kwargs: None)
     optimizer = keras.optimizers.SGD(0.01)
     task.compile(optimizer)
-    task.fit(toy.batches(tokenizer, batch_size=4), steps_per_epoch=1, verbose=0)
+    task.fit(toy.batches(tokenizer))
     assert task.optimizer is optimizer
+
+
+def test_default_rate_is_constant_where_the_length_is_unknown(task, tokenizer, monkeypatch):
+    monkeypatch.setattr(keras.Model, "fit", lambda *args, **kwargs: None)
+    task.fit(toy.batches(tokenizer))
+    schedule = task.optimizer.get_config()["learning_rate"]["config"]
+    assert (schedule["decay"], schedule["warmup_steps"]) == ("constant", 10_000)
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="exports there")
