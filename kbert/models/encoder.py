@@ -175,6 +175,25 @@ class Encoder(keras.Model):
             outputs["attention"] = attention
         return outputs
 
+    def compute_output_spec(
+        self, inputs, training=False, return_hidden_states=False, return_attention=False
+    ):
+        # Written out because PyTorch and JAX cannot trace a length that is not known yet.
+        batch, length = _named_inputs(inputs)["token_ids"].shape
+        hidden = (batch, length, self.config.hidden_size)
+        scores = (batch, self.config.num_heads, length, length)
+        layers = self.config.num_layers
+        shapes: dict[str, Any] = {"sequence": hidden}
+        if self.pooler is not None:
+            shapes["pooled"] = (batch, self.config.hidden_size)
+        if return_hidden_states:
+            shapes["hidden_states"] = [hidden] * (layers + 1)
+        if return_attention:
+            shapes["attention"] = [scores] * layers
+        return keras.tree.map_shape_structure(
+            lambda shape: keras.KerasTensor(shape, dtype=self.compute_dtype), shapes
+        )
+
     @classmethod
     def from_preset(cls, path: str | os.PathLike, dtype: Any = None) -> "Encoder":
         """An encoder with the weights of a folder; heads in it are left alone.

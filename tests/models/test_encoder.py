@@ -45,6 +45,10 @@ def test_outputs_and_their_shapes(encoder, inputs):
     np.testing.assert_array_equal(to_numpy(out["hidden_states"][-1]), to_numpy(out["sequence"]))
     assert_close(to_numpy(out["attention"][0]).sum(-1), np.ones((3, 4, 12)), 1e-5)
     assert sorted(encoder(inputs)) == ["pooled", "sequence"]
+    specs = encoder.compute_output_spec(inputs, return_hidden_states=True, return_attention=True)
+    keras.tree.assert_same_structure(out, specs)
+    for tensor, spec in zip(keras.tree.flatten(out), keras.tree.flatten(specs), strict=True):
+        assert tuple(tensor.shape) == spec.shape
 
 
 def test_a_family_without_pooler_has_no_pooled_output():
