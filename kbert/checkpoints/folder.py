@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kbert.checkpoints import huggingface, preset
-from kbert.checkpoints.safetensors import read_safetensors, write_atomically, write_safetensors
+from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.config import EncoderConfig
 
 _READ = "a kbert folder (kbert.json) or a Hugging Face one (config.json + model.safetensors)"
@@ -56,7 +56,7 @@ def read_checkpoint(folder: str | os.PathLike) -> Checkpoint:
         raise FileNotFoundError(f"There is no such folder; kbert reads {_READ}. Received: {folder}")
     if (folder / preset.CONFIG_FILE).is_file():
         return Checkpoint(*preset.read_preset(folder), source=str(folder))
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS_FILE
     if (folder / "config.json").is_file() and weights.is_file():
         return _read_huggingface(folder, weights)
     raise ValueError(f"{_why_not(folder)} kbert reads {_READ}. Received: {folder}")
@@ -83,14 +83,12 @@ def write_huggingface(
         arrays: weight name -> array, under kbert's names; heads as far as there are any.
 
     Raises:
-        ValueError: Hugging Face's BERT cannot be this model.
+        ValueError: Hugging Face's BERT cannot be this model, or the folder holds a preset.
     """
-    folder = Path(folder)
+    preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
     text = json.dumps(huggingface.write_config(config), indent=2) + "\n"
     renamed = huggingface.write_weights(config, arrays)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_safetensors(folder / "model.safetensors", renamed)
-    write_atomically(folder / "config.json", text.encode())
+    write_model(folder, renamed, "config.json", text.encode())
 
 
 def _as_encoder(unread):

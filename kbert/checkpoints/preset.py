@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from kbert.checkpoints.safetensors import read_safetensors, write_atomically, write_safetensors
+from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.config import EncoderConfig
 
 CONFIG_FILE = "kbert.json"
-WEIGHTS_FILE = "model.safetensors"
 FORMAT_VERSION = 1
 
 
@@ -26,22 +25,22 @@ def write_preset(
     arrays: Mapping[str, np.ndarray],
     task: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a preset folder; each file is there whole or not at all.
+    """Writes a preset folder, whole or not at all.
 
     Args:
         folder: made where it is missing. Other files in it are left alone.
         config: the encoder's.
         arrays: weight name -> array.
         task: settings of a task around the encoder, as JSON can hold them.
+
+    Raises:
+        ValueError: the folder holds a model in another format.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    refuse_other(Path(folder), "config.json", "a Hugging Face model")
     content: dict[str, Any] = {"format_version": FORMAT_VERSION, "encoder": config.to_dict()}
     if task is not None:
         content["task"] = dict(task)
-    text = json.dumps(content, indent=2) + "\n"  # before any file: it may not be JSON
-    write_safetensors(folder / WEIGHTS_FILE, arrays)
-    write_atomically(folder / CONFIG_FILE, text.encode())
+    write_model(folder, arrays, CONFIG_FILE, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_preset(
@@ -74,6 +73,15 @@ def read_preset(
         )
     config = EncoderConfig.from_dict(content["encoder"])
     return config, read_safetensors(folder / WEIGHTS_FILE), content.get("task")
+
+
+def refuse_other(folder: Path, config_file: str, kind: str) -> None:
+    """Raises if `folder` holds a model of another kind: both keep theirs in the same file."""
+    if (folder / config_file).exists():
+        raise ValueError(
+            f"The folder holds {kind}, whose weights would be overwritten; choose another. "
+            f"Received: {folder}"
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:

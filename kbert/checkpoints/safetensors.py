@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+WEIGHTS_FILE = "model.safetensors"
+
 
 def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """All arrays of a file.
@@ -53,12 +55,7 @@ def write_safetensors(path: str | os.PathLike, arrays: Mapping[str, np.ndarray])
     Raises:
         OSError: the folder is missing or cannot be written, or the disk is full.
     """
-    from safetensors.numpy import save
-
-    # In a shuffled dict the same arrays would make another file.
-    ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
-    # "format" is what transformers asks for before it loads a file.
-    write_atomically(path, save(ordered, metadata={"format": "pt"}))
+    write_atomically(path, _serialised(arrays))
 
 
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
@@ -69,15 +66,53 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
         content: its bytes.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _write_together(path.parent, {path.name: content})
+
+
+def write_model(
+    folder: str | os.PathLike, arrays: Mapping[str, np.ndarray], config_file: str, config: bytes
+) -> None:
+    """Writes weights and config so that never one is there beside another's.
+
+    Whenever the process dies the folder holds the old model, the new one, or (for the moment of
+    two renames) none.
+
+    Args:
+        folder: made where it is missing. Other files in it are left alone.
+        arrays: name -> array, for `model.safetensors`.
+        config_file: name of the config's file.
+        config: its bytes.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_together(folder, {WEIGHTS_FILE: _serialised(arrays), config_file: config})
+
+
+def _write_together(folder, contents):
+    """All files under temporary names first; the last one is what makes the folder valid."""
+    temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in contents}
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        for name, content in contents.items():
+            with temporary[name].open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        if len(contents) > 1:
+            (folder / list(contents)[-1]).unlink(missing_ok=True)
+        for name, path in temporary.items():
+            path.replace(folder / name)
     finally:
-        temporary.unlink(missing_ok=True)
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+
+
+def _serialised(arrays):
+    from safetensors.numpy import save
+
+    # In a shuffled dict the same arrays would make another file.
+    ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+    # "format" is what transformers asks for before it loads a file.
+    return save(ordered, metadata={"format": "pt"})
 
 
 def _widened(array):

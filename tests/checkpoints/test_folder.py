@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import os
 import pathlib
 
 import numpy as np
@@ -45,6 +46,31 @@ def test_other_files_of_the_folder_stay(preset):
     (preset / "vocab.txt").write_text("x")
     write_preset(preset, tiny_config(), {"a": np.zeros(1)})
     assert (preset / "vocab.txt").read_text() == "x"
+
+
+def test_a_model_of_another_format_is_not_overwritten(preset, hub):
+    encoder = Encoder(tiny_config())
+    with pytest.raises(ValueError, match="holds a kbert preset.*choose another. Received: "):
+        encoder.save_to_preset(preset, format="huggingface")
+    with pytest.raises(ValueError, match="holds a Hugging Face model.*choose another"):
+        encoder.save_to_preset(hub)
+    assert Encoder.from_preset(preset).config == Encoder.from_preset(hub).config
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_save_that_fails_leaves_the_old_model(preset, monkeypatch, fails_at):
+    before = {path.name: path.read_bytes() for path in preset.iterdir()}
+    calls = []
+
+    def full(_):
+        calls.append(1)
+        if len(calls) == fails_at:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        Encoder(tiny_config(num_layers=1)).save_to_preset(preset)
+    assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
 
 
 @pytest.mark.parametrize(
