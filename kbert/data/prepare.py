@@ -288,11 +288,20 @@ class _Preparation:
                 for split in ("train", "held_out")
             },
         )
-        self.tokenizer.save(self.output_dir)
+        self._save_tokenizer()
         done.save()
         shutil.rmtree(self.work)
         logging.info("%s: %s", self.output_dir, done.summary())
         return done
+
+    def _save_tokenizer(self) -> None:
+        """By way of the work folder: what a kill leaves of it goes with that folder."""
+        staging = os.path.join(self.work, "tokenizer")
+        shutil.rmtree(staging, ignore_errors=True)
+        with atomic.naming(staging):
+            self.tokenizer.save(staging)
+        for name in os.listdir(staging):
+            atomic.publish(os.path.join(staging, name), os.path.join(self.output_dir, name))
 
     def abandon(self) -> None:
         """After an error: nothing half-written stays, finished pieces do, for the next start."""

@@ -84,11 +84,11 @@ def _is_abbreviation(word: str, first: bool) -> bool:
     if word.lower() in _ABBREVIATIONS:
         return True
     word = word.lstrip(_OPENING)
+    if word.isdigit():
+        return first  # "12. The storm": the number of a list or a heading
     if len(word) == 1:
         # An initial ("J. Smith", "А. П. Чехов"), not the pronoun, nor an ideograph.
         return word != "I" and word.isalpha() and word.lower() != word.upper()
-    if word.isdigit():
-        return first  # "12. The storm": the number of a list or a heading
     if "." in word:
         # "e.g.", "U.S.", "т.е.": single letters with dots; "a.m." and "p.m." do end sentences.
         parts = word.split(".")

@@ -16,7 +16,7 @@ from kbert.text.sentences import split_sentences
         ["The U.S. Army came at 5 p.m.", "Then it left, cf. fig. 3.", "So am I.", "Good."],
         ["“Where?” he asked.", "“There!”", "She pointed (twice.)", "He went…and came back."],
         ["Version 2.0 costs 3.50 dollars.", "Cheap?!", "'Yes.'", "“No.”"],
-        ["12. The storm began.", "It was 1912.", "A list: 1. not 2. here"],
+        ["3. The storm began.", "It was 1912.", "A list: 1. not 2. here"],
         ["Er wohnt z. B. in der Str. 5 bei Hrsg. Müller.", "Ja."],
         ["Это А. П. Чехов.", "Он жил на ул. Кирова, т. е. в Ялте.", "«Да!» — сказал он."],
         ["यह किताब है।", "वह कहाँ गया?", "कौन जाने॥"],
