@@ -84,7 +84,7 @@ def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
     record = record.ignore_errors(log_warning=True)
     # `ignore_errors` would try for ever to open a file that is not there. Reading one byte first
     # raises for that, and TensorFlow names the file.
-    byte = tf.data.FixedLengthRecordDataset(path, 1, header_bytes=offset, buffer_size=1)
+    byte = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1)
     record = byte.take(1).flat_map(lambda _: record).take(1)
     failed = tf.data.Dataset.from_tensors(tf.constant(""))
 
