@@ -130,20 +130,23 @@ class FillMask:
         """Text to the best answers for its masks, as a graph.
 
         Args:
-            top_k: K; at most the vocabulary.
+            top_k: K.
 
         Returns:
             `text` (B,) strings -> `tokens` (B, P, K) strings and `probabilities` (B, P, K), the
             most probable first. P is the number of masks in the text that has most; a text with
             fewer has "" and 0 in the rest.
+
+        Raises:
+            ValueError: `top_k` is out of range.
         """
         tokenizer = self.task.tokenizer
+        check_top_k(tokenizer, top_k)
 
         def fill_mask(text):
             ids = encode_with_masks(tokenizer, text)
             features, found = self._pack(ids, tf.range(ids.nrows()))
-            answers = min(top_k, tokenizer.vocabulary_size)
-            probabilities, best_ids = tf.math.top_k(self._probabilities(features), answers)
+            probabilities, best_ids = tf.math.top_k(self._probabilities(features), top_k)
             tokens = tf.gather(tf.constant(tokenizer.vocabulary), best_ids)  # (B, P, K)
             real = tf.sequence_mask(found, tf.shape(tokens)[1])[..., None]
             return {
@@ -152,6 +155,15 @@ class FillMask:
             }
 
         return Signature(fill_mask, [tf.TensorSpec([None], tf.string, "text")])
+
+
+def check_top_k(tokenizer: Any, top_k: int) -> None:
+    """Raises ValueError unless the vocabulary has `top_k` entries."""
+    if not 1 <= top_k <= tokenizer.vocabulary_size:
+        raise ValueError(
+            f"top_k must be from 1 to {tokenizer.vocabulary_size}, the vocabulary's size. "
+            f"Received: top_k={top_k}"
+        )
 
 
 def best(probabilities: np.ndarray, k: int) -> np.ndarray:

@@ -138,18 +138,14 @@ class Pretraining(Task):
 
         Returns:
             For each text `{"tokens": …, "probabilities": …}`; both hold one list for each mask,
-            the most probable answer first. No mask: empty lists.
+            of the best answers, the most probable first, or of the candidates. No mask: empty.
 
         Raises:
             ValueError: `top_k` is out of range, a candidate is not one vocabulary entry, or a
                 mask lies behind the longest text that the encoder takes.
         """
         texts = inference.as_texts(texts)
-        size = self.tokenizer.vocabulary_size
-        if not 1 <= top_k <= size:
-            raise ValueError(
-                f"top_k must be from 1 to {size}, the vocabulary's size. Received: top_k={top_k}"
-            )
+        fill_mask.check_top_k(self.tokenizer, top_k)
         chosen = None
         if candidates is not None:
             names = inference.as_texts(candidates, "candidates")

@@ -99,8 +99,8 @@ class Task(TrainStep, keras.Model):
         """Trains on batches; Keras' `fit`, which compiles first where `compile` was not called.
 
         The default is BERT's AdamW at 1e-4, linear warm-up and decay over the run. Warm-up is
-        10,000 steps, but at most a tenth of the run. Where the dataset does not tell its length,
-        the rate stays at its peak.
+        10,000 steps, but at most a tenth of the run. Where the length of the run is not known, the
+        rate stays at its peak after the warm-up.
 
         Args:
             dataset: of dicts, as `loss_terms` reads them.

@@ -152,6 +152,8 @@ def test_chunks_and_split_batches_keep_their_texts(task, monkeypatch):
 def test_predict_refuses(task, tokenizer):
     with pytest.raises(ValueError, match=f"top_k must be from 1 to {tokenizer.vocabulary_size}.*0"):
         task.predict("[MASK]", top_k=0)
+    with pytest.raises(ValueError, match="top_k must be from 1 to"):
+        task.signatures(top_k=1000)
     with pytest.raises(ValueError, match="one vocabulary entry.*'foxes'"):
         task.predict("[MASK]", candidates=["foxes"])
     with pytest.raises(TypeError, match="texts must be strings. Received: None as number 1"):
