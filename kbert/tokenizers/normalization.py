@@ -5,6 +5,7 @@ tensorflow-text's C++ kernels so that it runs in `tf.data`, in a `tf.function` a
 """
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -13,14 +14,17 @@ import tensorflow_text as tf_text
 # Dropped as BERT's `_clean_text` does: U+0000, U+FFFD, format characters and controls, but not
 # tab, newline and carriage return, which separate words. U+0000 also has to go before the
 # lower-casing kernel, which takes it for the end of the text.
-DROPPED = (
-    r"[\x{0000}\x{FFFD}\p{Cf}"
-    r"\x{01}-\x{08}\x{0b}\x{0c}\x{0e}-\x{1f}\x{7f}-\x{9f}]"
-)
+_DROPPED = (
+    r"\x{0000}\x{FFFD}\p{Cf}"
+    r"\x{01}-\x{08}\x{0b}\x{0c}\x{0e}-\x{1f}\x{7f}-\x{9f}"
+)  # fmt: skip
 # Python's `str.split`, which Google's code uses, splits at these; tensorflow-text does not.
-LINE_SEPARATORS = r"[\x{2028}\x{2029}]"
-# Valid UTF-8 without line separators: what nearly every text is.
-USUAL = r"[\x{0}-\x{2027}\x{202A}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
+_LINE_SEPARATORS = r"\x{2028}\x{2029}"
+_SURROGATES = r"\x{D800}-\x{DFFF}"  # no UTF-8, but not to RE2
+# Cheap tests of a whole text: what is true of a text need not be done to it.
+_PLAIN_ASCII = r"[\t\n\r -~]*"
+_CLEAN = rf"[^{_DROPPED}{_LINE_SEPARATORS}{_SURROGATES}]*"
+_VALID = rf"[^{_SURROGATES}]*"
 
 # Code points from here on (private use planes) normalise to themselves: four bytes, kept.
 _TABLE_SIZE = 0xE0200
@@ -52,27 +56,41 @@ def normalize(
     """
     if strip_accents is None:
         strip_accents = lowercase
-    texts = _repair(texts)
-    texts = tf.strings.regex_replace(texts, DROPPED, "")
+    shape = tf.shape(texts)
+    texts = tf.reshape(texts, [-1])
     if lowercase:
         # ASCII first: the Unicode kernel takes the locale of the process, and a Turkish one would
         # turn "TITLE" into "tıtle".
-        texts = tf.strings.lower(tf.strings.lower(texts), encoding="utf-8")
-    if strip_accents:
-        texts = tf_text.normalize_utf8(texts, "NFD")
-        texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
-    return texts
+        texts = tf.strings.lower(texts)
+
+    def beyond_ascii(texts: tf.Tensor) -> tf.Tensor:
+        texts = _unless(_CLEAN, texts, _clean)
+        if lowercase:
+            texts = tf.strings.lower(texts, encoding="utf-8")
+        if strip_accents:
+            texts = tf_text.normalize_utf8(texts, "NFD")
+            texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
+        return texts
+
+    return tf.reshape(_unless(_PLAIN_ASCII, texts, beyond_ascii), shape)
 
 
-def _repair(texts: tf.Tensor) -> tf.Tensor:
-    """Drops what is not UTF-8 and maps line separators to spaces, where the cheap check says so."""
+def _clean(texts: tf.Tensor) -> tf.Tensor:
+    texts = _unless(
+        _VALID,
+        texts,
+        lambda x: tf.strings.unicode_transcode(x, "UTF-8", "UTF-8", errors="ignore"),
+    )
+    texts = tf.strings.regex_replace(texts, f"[{_LINE_SEPARATORS}]", " ")
+    return tf.strings.regex_replace(texts, f"[{_DROPPED}]", "")
 
-    def repaired() -> tf.Tensor:
-        valid = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
-        return tf.strings.regex_replace(valid, LINE_SEPARATORS, " ")
 
-    usual = tf.reduce_all(tf.strings.regex_full_match(texts, USUAL))
-    return tf.cond(usual, lambda: texts, repaired)
+def _unless(
+    pattern: str, texts: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """(N,) texts, those that do not match the whole pattern sent through the function."""
+    rows = tf.where(~tf.strings.regex_full_match(texts, pattern))
+    return tf.tensor_scatter_nd_update(texts, rows, function(tf.gather_nd(texts, rows)))
 
 
 @functools.cache

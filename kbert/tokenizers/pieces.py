@@ -85,7 +85,12 @@ class WordPieceKernel:
             starts = ids.with_flat_values(starts.flat_values + shift)
             ends = ids.with_flat_values(ends.flat_values + shift)
         starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
-        return self._limit_words(texts, ids, starts, ends)
+        # Only a long text can hold a long word.
+        return tf.cond(
+            tf.reduce_any(tf.strings.length(texts) > MAX_WORD_CHARACTERS),
+            lambda: self._limit_words(texts, ids, starts, ends),
+            lambda: (ids, starts, ends),
+        )
 
     def word_starts(self, ids: tf.RaggedTensor) -> tf.Tensor:
         """(P,) bool: the piece is the first of a word."""
