@@ -177,7 +177,6 @@ def main(argv: list[str]) -> None:
             folder / "shards",
             tokenizer,
             held_out_share=options.held_out_share,
-            num_workers=os.cpu_count() or 1,
         )
         learn, held_out = corpus.split("train"), corpus.split("held_out")
         print(f"{learn.documents:,} documents of {learn.tokens:,} tokens to learn from,")
