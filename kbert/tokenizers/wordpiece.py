@@ -96,6 +96,13 @@ class WordPieceTokenizer:
             )
             for unit in ("byte", "character")
         }
+        self._decode_graphs = {
+            skip: tf.function(
+                lambda ids, skip=skip: self._decode_rows(ids, skip),
+                input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)],
+            )
+            for skip in (True, False)
+        }
 
     @property
     def vocabulary_size(self) -> int:
@@ -276,10 +283,14 @@ class WordPieceTokenizer:
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(byte_table(self.lowercase, strip_accents))
 
-    @cached_property
-    def _pieces(self) -> tf.Tensor:
-        with tf.init_scope(), tf.device("CPU"):
-            return tf.constant(self.vocabulary)
+    def _decode_rows(self, ids: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
+        """(B, None) ids -> (B,) strings."""
+        with tf.device("CPU"):
+            if skip_special_tokens:
+                left_out = tf.constant([i for i in self.special_ids if i != self.unk_id])
+                equal = tf.equal(ids.flat_values[:, None], left_out)
+                ids = tf.ragged.boolean_mask(ids, ids.with_flat_values(~tf.reduce_any(equal, 1)))
+            return join_pieces(ids.with_flat_values(tf.gather(self.vocabulary, ids.flat_values)))
 
     def _decode(self, ids: tf.Tensor | tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
         """(B, T) ids -> (B,) strings, (T,) ids -> a scalar."""
@@ -289,12 +300,8 @@ class WordPieceTokenizer:
             ids = tf.RaggedTensor.from_tensor(ids)
         if tf.executing_eagerly():
             self._check_ids(ids.flat_values.numpy())
-        with tf.device("CPU"):
-            if skip_special_tokens:
-                left_out = [i for i in self.special_ids if i != self.unk_id]
-                equal = tf.equal(ids.flat_values[:, None], tf.constant(left_out, ids.dtype))
-                ids = tf.ragged.boolean_mask(ids, ids.with_flat_values(~tf.reduce_any(equal, 1)))
-            return join_pieces(ids.with_flat_values(tf.gather(self._pieces, ids.flat_values)))
+        ids = tf.cast(ids.with_row_splits_dtype(tf.int64), tf.int32)
+        return self._decode_graphs[skip_special_tokens](ids)
 
 
 def _revive(kind: type[WordPieceTokenizer], config: dict[str, Any]) -> WordPieceTokenizer:
