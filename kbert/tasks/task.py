@@ -13,6 +13,7 @@ from kbert.data.packing import pack
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
+from kbert.tasks.tensorflow_copy import export_copy
 from kbert.tokenizers import load_tokenizer
 from kbert.training.optimizers import AdamW
 from kbert.training.schedules import WarmupDecay
@@ -136,6 +137,8 @@ class Task(TrainStep, keras.Model):
     def export(self, directory: str | os.PathLike, **options: Any) -> str:
         """Writes a SavedModel that takes text, as `directory/<n+1>/` for TensorFlow Serving.
 
+        On another backend a copy of the task does it, in a process that runs TensorFlow.
+
         Args:
             directory: the model's folder; its newest version is n.
             **options: arguments of the task's `signatures`.
@@ -143,6 +146,8 @@ class Task(TrainStep, keras.Model):
         Returns:
             The path written.
         """
+        if keras.backend.backend() != "tensorflow":
+            return export_copy(self, directory, options)
         return export_saved_model(directory, self.signatures(**options))
 
     def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:

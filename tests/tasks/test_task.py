@@ -121,12 +121,6 @@ def test_default_rate_is_constant_where_the_length_is_unknown(task, tokenizer, m
     assert (schedule["decay"], schedule["warmup_steps"]) == ("constant", 10_000)
 
 
-@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="exports there")
-def test_export_on_another_backend_says_what_to_do(task, tmp_path):
-    with pytest.raises(RuntimeError, match="save_to_preset.*KERAS_BACKEND=tensorflow"):
-        task.export(tmp_path)
-
-
 def test_predicting_does_not_disturb_training(task, tokenizer):
     """`predict` on texts replaced Keras' own: `fit` with validation must not call it."""
     dataset = toy.batches(tokenizer, batch_size=4)

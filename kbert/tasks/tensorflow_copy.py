@@ -1,0 +1,57 @@
+"""Exporting from JAX or PyTorch: through a copy of the task in a process that runs TensorFlow.
+
+The layers compute the same on every backend, so the way to a SavedModel leads through the task's
+own preset folder.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import keras
+
+PROGRAM = """
+import json, sys
+from kbert import tasks
+kind, folder, dtype, directory, options = json.loads(sys.argv[1])
+task = getattr(tasks, kind).from_preset(folder, dtype=dtype)
+print(task.export(directory, **options))
+"""
+
+
+def export_copy(task: keras.Model, directory: str | os.PathLike, options: dict[str, Any]) -> str:
+    """Exports a copy of the task from a fresh process under TensorFlow, on the CPU.
+
+    Args:
+        task: a task whose preset says all about it.
+        directory: the model's folder.
+        options: arguments of the task's `signatures`.
+
+    Returns:
+        The path written.
+
+    Raises:
+        RuntimeError: if that process fails; the message holds the end of what it said.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        task.save_to_preset(folder)
+        kind, dtype = type(task).__name__, task.dtype_policy.name
+        order = json.dumps([kind, folder, dtype, os.path.abspath(directory), options])
+        environment = {
+            **os.environ,
+            "KERAS_BACKEND": "tensorflow",
+            "CUDA_VISIBLE_DEVICES": "-1",  # this process may hold all of the memory there
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, order], env=environment, capture_output=True, text=True
+        )
+    if done.returncode:
+        raise RuntimeError(
+            "The export runs in a process of its own under TensorFlow, and that failed. "
+            f"Received: {done.stderr[-2000:]}"
+        )
+    return done.stdout.splitlines()[-1]
