@@ -2,7 +2,8 @@
 
 Random weights of the same sizes, batch 8 x 128 tokens, padding and segments in, dropout 0.1 in the
 backward runs. Every contender runs in turn, round after round, so that a busy machine is busy for
-all; medians, and ratios against kbert in float32. `python -m benchmarks.model [--rounds 7]`.
+all. Medians of wall time; ratios against kbert in float32, of wall time and of CPU time (which
+other programs on the machine hardly change). `python -m benchmarks.model [--rounds 7]`.
 """
 
 import argparse
@@ -108,25 +109,28 @@ def main() -> None:
         "KerasHub BertBackbone float32": keras_hub_contender(),
         "transformers BertModel (torch) float32": torch_contender(),
     }
-    times: dict[tuple[str, int], list[float]] = {}
+    times: dict[tuple[str, int], list[tuple[float, float]]] = {}
     entries = [(name, i, run) for name, runs in contenders.items() for i, run in enumerate(runs)]
     for turn in range(rounds + 1):
         random.Random(turn).shuffle(entries)  # nobody always runs behind the same neighbour
         for name, i, run in entries:
-            start = time.perf_counter()
+            wall, cpu = time.perf_counter(), time.process_time()
             run()
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             if turn:  # the first round traces and warms up
-                times.setdefault((name, i), []).append(time.perf_counter() - start)
-    base = [statistics.median(times["kbert float32", i]) for i in (0, 1)]
-    print(f"BERT-base, {BATCH} x {LENGTH} tokens: ms (GFLOP/s), time / kbert's")
-    print(f"{'':40}{'forward':>24}{'forward + backward':>28}")
-    for name in contenders:
-        row = f"{name:40}"
-        for i, width in ((0, 24), (1, 28)):
-            seconds = statistics.median(times[name, i])
-            speed = FLOPS * (3 if i else 1) / seconds / 1e9
-            row += f"{f'{seconds * 1e3:.0f} ({speed:.0f})  {seconds / base[i]:.2f}':>{width}}"
-        print(row)
+                times.setdefault((name, i), []).append((wall, cpu))
+    medians = {
+        k: [statistics.median(column) for column in zip(*v, strict=True)] for k, v in times.items()
+    }
+    print(f"BERT-base, {BATCH} x {LENGTH} tokens")
+    for i, what in enumerate(("forward", "forward + backward")):
+        print(f"{what:40}{'ms':>8}{'GFLOP/s':>10}{'wall ratio':>12}{'CPU ratio':>12}")
+        base = medians["kbert float32", i]
+        for name in contenders:
+            wall, cpu = medians[name, i]
+            speed = FLOPS * (3 if i else 1) / wall / 1e9
+            row = f"{wall * 1e3:8.0f}{speed:10.0f}{wall / base[0]:12.2f}{cpu / base[1]:12.2f}"
+            print(f"  {name:38}{row}")
 
 
 if __name__ == "__main__":
