@@ -1,8 +1,9 @@
 """Training a WordPiece vocabulary: counted by our own graph, merged by Hugging Face's trainer."""
 
+import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -117,18 +118,28 @@ def count_words(
         [('!', 1), (',', 1), ('cafe', 1), ('the', 1), ('un', 2)]
     """
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def spaced(batch: tf.Tensor) -> tf.Tensor:
-        with tf.device("CPU"):
-            batch = normalize(batch, lowercase=lowercase, strip_accents=strip_accents)
-            return tf.strings.reduce_join(space_words(batch, split_chinese), separator=" ")
-
+    spaced = _spacing_graph(lowercase, strip_accents, split_chinese)
     counts: Counter[str] = Counter()
     for batch in _batches(_with_progress(texts) if progress else texts):
         counts.update(spaced(tf.constant(batch)).numpy().decode().split())
         if len(counts) > _MAX_WORDS:
             counts = Counter({word: count for word, count in counts.items() if count > 1})
     return counts
+
+
+@functools.cache
+def _spacing_graph(
+    lowercase: bool, strip_accents: bool | None, split_chinese: bool
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A batch of texts -> one string of their words between spaces. Traced once in a process."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def spaced(batch: tf.Tensor) -> tf.Tensor:
+        with tf.device("CPU"):
+            batch = normalize(batch, lowercase=lowercase, strip_accents=strip_accents)
+            return tf.strings.reduce_join(space_words(batch, split_chinese), separator=" ")
+
+    return spaced
 
 
 def _batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
