@@ -29,9 +29,9 @@ from absl import logging
 from kbert.data import atomic, manifest, prepare_chunks, prepare_shards, records, spill
 from kbert.data.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.prepare_workers import Workers
-from kbert.data.progress import Progress
 from kbert.text import open_sources
 from kbert.text import source as text_source
+from kbert.text.progress import Progress
 from kbert.text.source import Source
 from kbert.version import __version__
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from kbert.text import files
+from kbert.text.progress import Progress
 
 # Part of the cache's name: counts up whenever the same packages would give another text.
 _EXTRACTION = 1
@@ -91,20 +92,22 @@ def _modules(package: str) -> list[tuple[str, str]]:
 
 
 def _extract(modules: list[tuple[str, str]], path: str) -> None:
-    from tqdm import tqdm
-
     logging.info("Extracting the documentation of %d modules into %s", len(modules), path)
     seen: set[bytes] = set()
     # The parser makes millions of objects and no cycles: the collector would take two thirds of
     # the time to find nothing.
     collecting = gc.isenabled()
     gc.disable()
+    file = tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False)
     try:
-        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as file:
-            for _, module in tqdm(modules, desc="documentation", unit=" modules", mininterval=1):
+        with file, Progress("documentation", len(modules), " modules") as bar:
+            documents = 0
+            for number, (_, module) in enumerate(modules, start=1):
                 kept = [p for p in _prose_of_module(module) if _is_new(p, seen)]
                 if kept:
                     file.write("\n".join(kept).encode() + b"\n\n")
+                    documents += 1
+                bar.show(number, documents)
         os.replace(file.name, path)
     except BaseException:
         os.remove(file.name)

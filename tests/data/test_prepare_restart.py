@@ -1,13 +1,17 @@
 """`kill -9` at any moment of `prepare_corpus`, the same call again: the same bytes."""
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import kbert
+from kbert.data import prepare_corpus
 
 ROOT = Path(kbert.__path__[0]).parent
 
@@ -19,8 +23,8 @@ import kbert
 from kbert.data import prepare_chunks, prepare_corpus, prepare_shards
 
 sources, out, vocabulary, how = sys.argv[1:]
-prepare_chunks.CHUNK_BYTES = 20_000
-prepare_shards.SHARD_TEXT_BYTES = 60_000
+prepare_chunks.CHUNK_BYTES = 40_000
+prepare_shards.SHARD_TEXT_BYTES = 80_000
 
 
 def prepare(folder):
@@ -60,8 +64,8 @@ assert run(prepare, out + "-whole") == 0
 whole = time.monotonic() - start
 exits, names = [], set()
 if how == "moments":
-    # Dies at its first such moment, then at its second, …: until there are no more of them.
-    for number in range(100):
+    # Dies at its first such moment, then at its third, …: until no more of them are left.
+    for number in range(0, 100, 2):
         exits.append(run(dies_at, number))
         names |= set(os.listdir(out))
         if exits[-1] == 0:
@@ -80,11 +84,15 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def write_corpus_of(path: Path, documents: int) -> Path:
+    texts = (f"The red fox {n} jumps. Over {n % 17} lazy dogs!" * 3 for n in range(documents))
+    path.write_text("\n\n".join(texts))
+    return path
+
+
 @pytest.fixture
 def corpus(tmp_path) -> Path:
-    texts = [f"The red fox {n} jumps. Over {n % 17} lazy dogs!" * 3 for n in range(800)]
-    (tmp_path / "a.txt").write_text("\n\n".join(texts))
-    return tmp_path / "a.txt"
+    return write_corpus_of(tmp_path / "a.txt", 800)
 
 
 @pytest.mark.parametrize("how", ["moments", pytest.param("times", marks=pytest.mark.slow)])
@@ -106,3 +114,58 @@ def test_killed_and_started_again(tmp_path, corpus, tiny_vocabulary, how):
     if how == "moments":
         assert any(name.startswith("train") for name in result["names"])
     assert contents(tmp_path / "out") == contents(tmp_path / "out-whole")
+
+
+WITH_WORKERS = """
+import sys
+import kbert
+from kbert.data import prepare_chunks, prepare_corpus
+
+if __name__ == "__main__":
+    sources, out, vocabulary = sys.argv[1:]
+    prepare_chunks.CHUNK_BYTES = 10_000
+    prepare_corpus(sources, out, kbert.WordPieceTokenizer(vocabulary), num_workers=2)
+"""
+
+
+def children(process_id: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # ended between listing and reading
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == process_id:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def wait_until(condition, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_killed_parent(tmp_path, tiny_vocabulary):
+    # Many chunks, so that work is left when the first is seen to be done.
+    corpus = write_corpus_of(tmp_path / "a.txt", 40_000)
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    tokenizer.save(tmp_path / "tokenizer")
+    (tmp_path / "program.py").write_text(WITH_WORKERS)
+    out = tmp_path / "out"
+    command = [sys.executable, tmp_path / "program.py", corpus, out]
+    parent = subprocess.Popen(
+        [*command, tmp_path / "tokenizer/vocab.txt"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    try:
+        wait_until(lambda: list(out.glob("work/*.spill")))
+        workers = children(parent.pid)
+        assert len(workers) >= 2
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    prepare_corpus(corpus, out, tokenizer)
+    prepare_corpus(corpus, tmp_path / "whole", tokenizer)
+    assert contents(out) == contents(tmp_path / "whole")
