@@ -105,6 +105,16 @@ def test_pairs_are_those_of_googles_loop(max_tokens, seed):
     assert sorted(spans(plan.numpy().tolist())) == sorted(expected)
 
 
+def test_half_of_the_chunks_get_a_random_next_and_lone_sentences_always():
+    documents = tf.fill([20], 10_000)
+    two_or_more = plan_pairs(tf.ones([200_000], tf.int32), documents, fold(0, 0), max_tokens=21)
+    share = float(tf.reduce_mean(tf.cast(two_or_more[:, 4], tf.float32)))
+    assert abs(share - 0.5) < 4.5 * 0.5 / len(two_or_more) ** 0.5
+    # Sentences longer than any target: every chunk is of one.
+    lone = plan_pairs(tf.fill([2000], 30), tf.fill([20], 100), fold(0, 0), max_tokens=21)
+    assert len(lone) == 2000 and bool(tf.reduce_all(lone[:, 4] == 1))
+
+
 def test_rows_are_in_random_order():
     sentences, documents = tf.fill([4000], 10), tf.fill([20], 200)
     plan = plan_pairs(sentences, documents, fold(0, 0), max_tokens=61).numpy()

@@ -1,0 +1,73 @@
+import io
+
+import pytest
+import tensorflow as tf
+
+import kbert
+from kbert.data.examples import show_examples
+
+
+@pytest.fixture
+def tokenizer(tiny_vocabulary):
+    return kbert.WordPieceTokenizer(tiny_vocabulary)
+
+
+@pytest.fixture
+def dataset(tokenizer):
+    """[CLS] the red fox [SEP] the dog [SEP], of which red, fox and dog are predicted."""
+    ids = [tokenizer.token_to_id(t) for t in "[CLS] the [MASK] cat [SEP] the dog [SEP]".split()]
+    targets = [tokenizer.token_to_id(t) for t in ("red", "fox", "dog")]
+    batch = {
+        "token_ids": [ids + [0, 0]] * 2,
+        "padding_mask": [[1] * 8 + [0, 0]] * 2,
+        "mask_positions": [[2, 3, 6, 0]] * 2,
+        "mask_ids": [targets + [0]] * 2,
+        "mask_weights": [[1.0, 1.0, 1.0, 0.0]] * 2,
+        "next_sentence_labels": [0, 1],
+    }
+    return tf.data.Dataset.from_tensors(batch)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_masked_random_and_kept_are_told_apart(dataset, tokenizer):
+    out = io.StringIO()
+    show_examples(dataset, tokenizer, n=1, file=out)
+    assert out.getvalue().splitlines() == [
+        "8 tokens, 3 predicted: 1 masked, 1 random, 1 kept; next: actual",
+        "  [CLS] the {red -> [MASK]} {fox -> cat} [SEP] the {dog} [SEP]",
+    ]
+
+
+def test_n_rows_are_shown(dataset, tokenizer, capsys):
+    show_examples(dataset, tokenizer, n=5)
+    titles = [line for line in capsys.readouterr().out.splitlines() if "predicted" in line]
+    assert [title.rsplit(" ", 1)[1] for title in titles] == ["actual", "random"]
+
+
+def test_colours_on_a_terminal_only(dataset, tokenizer):
+    out = Terminal()
+    show_examples(dataset, tokenizer, n=1, file=out)
+    line = out.getvalue().splitlines()[1]
+    assert "\033[31m{red -> [MASK]}\033[0m" in line
+    assert "\033[33m{fox -> cat}\033[0m" in line and "\033[32m{dog}\033[0m" in line
+
+
+def test_long_rows_are_wrapped(tokenizer):
+    word = tokenizer.token_to_id("jumps")
+    batch = {
+        "token_ids": [[word] * 60],
+        "padding_mask": [[1] * 60],
+        "mask_positions": [[0]],
+        "mask_ids": [[0]],
+        "mask_weights": [[0.0]],
+    }
+    out = io.StringIO()
+    show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, n=1, file=out)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "60 tokens, 0 predicted: 0 masked, 0 random, 0 kept"
+    assert all(len(line) <= 102 for line in lines) and len(lines) == 5
+    assert " ".join(lines[1:]).split() == ["jumps"] * 60
