@@ -1,0 +1,57 @@
+"""`make quickstart` at a small size: every stage runs, and a second start goes on."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "--sources=docs:email,docs:unittest,docs:asyncio",
+    "--vocabulary_size=1000",
+    "--sequence_length=32",
+    "--batch_size=16",
+    "--held_out_share=0.3",
+    "--train_steps=40",
+)
+
+
+def quickstart(folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.quickstart", *SMALL, f"--output_dir={folder}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "KBERT_CACHE": str(folder / "cache")},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_all_stages_then_again(tmp_path):
+    said = quickstart(tmp_path)
+    stages = re.findall(r"^\[\d\] (.+)$", said, re.MULTILINE)
+    table = said[said.index("-" * 72) :]
+    assert len(stages) == 6 and all(f"\n{stage} " in table for stage in stages)
+    # The served model gives the answers of the one in memory.
+    blocks = said.split("fill the masks\n")[1].split("[6]")
+    answers = re.findall(r"^      (.+)$", blocks[0], re.MULTILINE)
+    assert answers and answers == re.findall(r"^      (.+)$", blocks[1], re.MULTILINE)
+    first, last = (
+        float(re.search(rf"loss of the {which} step +([\d.]+)", said)[1])
+        for which in ("first", "last")
+    )
+    assert last < first
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
+    assert json.loads((tmp_path / "preset" / "kbert.json").read_text())["encoder"]
+
+    again = quickstart(tmp_path)
+    loss = r"loss of the last step +[\d.]+"
+    assert re.search(loss, again)[0] == re.search(loss, said)[0]  # nothing is trained twice
+    assert (tmp_path / "serving" / "2" / "saved_model.pb").exists()
