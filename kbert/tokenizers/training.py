@@ -117,7 +117,6 @@ def count_words(
         >>> sorted(count_words(["Un café, un thé!"]).items())
         [('!', 1), (',', 1), ('cafe', 1), ('the', 1), ('un', 2)]
     """
-
     spaced = _spacing_graph(lowercase, strip_accents, split_chinese)
     counts: Counter[str] = Counter()
     for batch in _batches(_with_progress(texts) if progress else texts):
