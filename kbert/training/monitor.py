@@ -7,6 +7,7 @@ about once a second and before every checkpoint: nothing that is not finite is e
 
 import math
 import time
+import warnings
 from collections.abc import Sequence
 
 import keras
@@ -143,7 +144,10 @@ class Monitor(keras.callbacks.Callback):
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         dataset = self._evaluation_dataset
-        values = self.model.evaluate(dataset, verbose=0, return_dict=True)
+        with warnings.catch_warnings():
+            # Held-out batches do end; Keras warns where it could not foresee when.
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
+            values = self.model.evaluate(dataset, verbose=0, return_dict=True)
         values = {name: float(value) for name, value in values.items()}
         terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
         self._append(self._evaluations, [{"step": self.step, **terms}])

@@ -10,8 +10,8 @@ from keras import ops
 
 
 def divide(numerator, denominator):
-    """Divides sums; nothing counted (a denominator of 0) gives 0 instead of NaN."""
-    counted = denominator > 0
+    """Divides sums; nothing counted (a denominator of 0) gives 0, but NaN stays NaN."""
+    counted = denominator != 0
     return ops.where(counted, numerator / ops.where(counted, denominator, 1.0), 0.0)
 
 

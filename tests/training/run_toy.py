@@ -1,16 +1,16 @@
-"""A run of the toy task in its own process: `python run_toy.py FOLDER [arguments as JSON]`."""
+"""The toy task's run as a process: `python -m tests.training.run_toy FOLDER [JSON]`."""
 
 import json
 import sys
 
 import keras
-import toy
 
 from kbert.training import run
 from kbert.training.optimizers import AdamW
 from kbert.training.phases import Phase, parse_phases
 from kbert.training.schedules import WarmupDecay
 from kbert.training.strategies import make_strategy
+from tests.training import toy_task
 
 PHASES = "6:0.5:16,12:0.5:8"
 
@@ -20,13 +20,13 @@ def main(folder, phases=PHASES, steps=30, strategy="one_device", send=None, **kw
     strategy = make_strategy(strategy)
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        task = toy.ToyTask(dropout=0.1)
+        task = toy_task.ToyTask(dropout=0.1)
         task.compile(AdamW(WarmupDecay(0.02, steps, 3)), micro_batches=2, clip_norm=0.5)
 
     def make_dataset(phase: Phase, start):
         """Step n of a phase is drawn from (window, n): a start says all there is to know."""
         window, step = int(start[1]), int(start[2]) // phase.batch_size
-        data = toy.dataset(
+        data = toy_task.dataset(
             phase.steps - step,
             rows=phase.batch_size,
             length=phase.sequence_length,
@@ -34,7 +34,7 @@ def main(folder, phases=PHASES, steps=30, strategy="one_device", send=None, **kw
             start=step,
         )
         if send and window == send[1]:
-            data = toy.with_signal(data, send[0], send[2])
+            data = toy_task.with_signal(data, send[0], send[2])
         return data
 
     history = run.train(
@@ -43,10 +43,13 @@ def main(folder, phases=PHASES, steps=30, strategy="one_device", send=None, **kw
         folder,
         parse_phases(phases, steps, 16),
         strategy=strategy,
-        make_evaluation_dataset=lambda phase: toy.dataset(2, length=phase.sequence_length, seed=9),
+        make_evaluation_dataset=lambda phase: toy_task.dataset(
+            2, length=phase.sequence_length, seed=9
+        ),
         **{"evaluate_every": 10, "checkpoint_every": 7, **kwargs},
     )
     print(json.dumps({"step": history.step, "interrupted": history.interrupted}))
+    return history
 
 
 if __name__ == "__main__":

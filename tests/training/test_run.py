@@ -1,0 +1,147 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbert.training.checkpoints import Checkpoints
+from kbert.training.monitor import NonFiniteLoss
+from kbert.training.optimizers import AdamW
+from kbert.training.phases import parse_phases
+from kbert.training.run import train
+from tests.training import run_toy, toy_task
+
+ROOT = Path(__file__).parents[2]
+
+
+def in_process(folder, **arguments) -> subprocess.CompletedProcess:
+    """The same run in a process of its own, which may be killed."""
+    command = [sys.executable, "-m", "tests.training.run_toy", str(folder), json.dumps(arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+
+
+def lines(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_killed_runs_go_on_bit_for_bit(tmp_path):
+    """kill -9 in the first phase, SIGTERM in the second: every loss and weight is the same."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert in_process(whole).returncode == 0
+    killed = in_process(broken, send=[signal.SIGKILL, 0, 12])
+    assert killed.returncode == -signal.SIGKILL
+    assert Checkpoints(broken / "checkpoints").steps() == [7]
+    ended = in_process(broken, send=[signal.SIGTERM, 1, 8])
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["interrupted"] and 15 < told["step"] < 30  # between two steps, in phase two
+    assert in_process(broken).returncode == 0
+
+    for name in ("steps.jsonl", "evaluations.jsonl"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+    assert [line["step"] for line in lines(whole / "steps.jsonl")] == list(range(1, 31))
+    last = "checkpoints/step-00000030.safetensors"
+    assert (broken / last).read_bytes() == (whole / last).read_bytes()
+
+
+def test_a_run_in_two_calls_is_a_run(tmp_path):
+    """The first stops within a phase; phases, dropout and evaluations follow as in one call."""
+    keras.utils.set_random_seed(5)
+    whole = run_toy.main(tmp_path / "whole", steps=20)
+    run_toy.main(tmp_path / "halves", steps=20, send=[signal.SIGTERM, 0, 4])
+    halves = run_toy.main(tmp_path / "halves", steps=20)
+    assert whole.steps == halves.steps and whole.evaluations == halves.evaluations
+    assert [line["step"] for line in whole.evaluations] == [10, 20]
+    assert halves.step == 20 and not halves.interrupted
+
+
+def test_a_finished_run_does_nothing(tmp_path):
+    first = run_toy.main(tmp_path, steps=4)
+    assert run_toy.main(tmp_path, steps=4).steps == first.steps
+
+
+def test_each_phase_traces_once(tmp_path):
+    traced = []
+
+    class Counting(toy_task.ToyTask):
+        def loss_terms(self, batch, training):
+            traced.append((batch["token_ids"].shape[1], training))
+            return super().loss_terms(batch, training)
+
+    task = Counting()
+    task.compile(AdamW(0.01))
+    phases = parse_phases("6:0.5,12:0.5", 8, 16)
+    train(
+        task,
+        lambda phase, start: toy_task.dataset(8, length=phase.sequence_length),
+        tmp_path,
+        phases,
+        checkpoint_every=None,
+    )
+    assert [length for length, training in traced if training] == [6, 12]
+
+
+def poisoned(step: int) -> tf.data.Dataset:
+    """Batches of which one makes the loss NaN."""
+    batches = toy_task.batches(20)
+    batches[step]["mask_weights"][0, 0] = np.nan
+    stacked = keras.tree.map_structure(lambda *x: np.stack(x), *batches)
+    return tf.data.Dataset.from_tensor_slices(stacked)
+
+
+def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
+    task = toy_task.ToyTask()
+    task.compile(AdamW(0.01))
+    phases = parse_phases("6:1", 20, 16)
+    message = "loss is nan.*mlm_loss is nan.* at step 9. The last good checkpoint is that of step 8"
+    with pytest.raises(NonFiniteLoss, match=message):
+        train(task, lambda *_: poisoned(8), tmp_path, phases, checkpoint_every=4)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [4, 8]
+    assert lines(tmp_path / "steps.jsonl")[-1]["step"] == 8
+
+
+def test_a_dataset_that_ends_is_an_error(tmp_path):
+    task = toy_task.ToyTask()
+    task.compile(AdamW(0.01))
+    with pytest.raises(RuntimeError, match="needs 20 steps. Received: 3 steps"):
+        train(task, lambda *_: toy_task.dataset(3), tmp_path, parse_phases("6:1", 20, 16))
+
+
+def test_batches_must_divide_over_micro_batches(tmp_path):
+    task = toy_task.ToyTask()
+    task.compile(AdamW(0.01), micro_batches=3)
+    with pytest.raises(ValueError, match="batch_size=16, 1 devices, micro_batches=3"):
+        train(task, lambda *_: toy_task.dataset(3), tmp_path, parse_phases("6:1", 20, 16))
+
+
+def test_settings_are_kept_and_changes_are_told(tmp_path):
+    run_toy.main(tmp_path, steps=4, settings={"flags": {"rate": 0.1}, "seed": 1})
+    assert json.loads((tmp_path / "run.json").read_text())["flags"] == {"rate": 0.1}
+    with pytest.warns(UserWarning, match=r"flags.rate was 0.1, is 0.2"):
+        run_toy.main(tmp_path, steps=4, settings={"flags": {"rate": 0.2}, "seed": 1})
+
+
+def test_progress_says_loss_speed_and_time(tmp_path, capsys):
+    run_toy.main(tmp_path, steps=4)
+    out = capsys.readouterr().out
+    assert "step 1/4 · loss" in out
+    assert "tokens/s · 0 s left" in out.splitlines()[-3]
+    assert "evaluation after step 4: loss" in out
+
+
+def test_curves_for_tensorboard(tmp_path):
+    run_toy.main(tmp_path, steps=4, tensorboard=True)
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    tags = set()
+    for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+        event = tf.compat.v1.Event.FromString(record)
+        tags |= {value.tag for value in event.summary.value}
+    assert {"train/loss", "train/learning_rate", "evaluation/perplexity"} <= tags

@@ -1,0 +1,61 @@
+import keras
+import numpy as np
+import pytest
+
+from kbert.training.schedules import WarmupDecay
+
+
+def rates(schedule, steps) -> list[float]:
+    return [float(schedule(step)) for step in steps]
+
+
+def test_berts_formula():
+    """google-research/bert optimization.py: the decay counts from step 0, so the rate jumps."""
+    total, warmup, peak = 50, 10, 1e-4
+
+    def bert(step):
+        decayed = peak * (1 - min(step, total) / total)
+        return peak * step / warmup if step < warmup else decayed
+
+    steps = range(60)
+    found = rates(WarmupDecay(peak, total, warmup), steps)
+    assert found == pytest.approx([bert(s) for s in steps], rel=1e-5, abs=1e-12)
+    assert found[10] == pytest.approx(peak * (1 - 10 / 50))  # not the peak
+
+
+def test_shapes_of_the_decay():
+    steps = [0, 25, 50, 100]
+    assert rates(WarmupDecay(2.0, 100), steps) == pytest.approx([2, 1.5, 1, 0])
+    assert rates(WarmupDecay(2.0, 100, decay="constant"), steps) == [2, 2, 2, 2]
+    cosine = [1 + np.cos(np.pi * s / 100) for s in steps]
+    assert rates(WarmupDecay(2.0, 100, decay="cosine"), steps) == pytest.approx(cosine, abs=1e-6)
+    squares = [2, 1.125, 0.5, 0]
+    found = rates(WarmupDecay(2.0, 100, decay="polynomial", power=2.0), steps)
+    assert found == pytest.approx(squares)
+
+
+def test_a_million_steps_do_not_lose_the_last():
+    schedule = WarmupDecay(1e-4, 1_000_000, 10_000)
+    assert float(schedule(999_999)) == pytest.approx(1e-10, rel=0.1)
+    assert float(schedule(1_000_000)) == 0
+
+
+def test_config_round_trip():
+    schedule = WarmupDecay(0.1, 10, 2, "polynomial", 2.0)
+    config = keras.optimizers.schedules.serialize(schedule)
+    again = keras.optimizers.schedules.deserialize(config)
+    assert again.get_config() == schedule.get_config()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((0.1, 10, 2, "stairs"), "`decay` must be one of .*Received: 'stairs'"),
+        ((0.1, 10, 11), "0 <= warmup_steps <= total_steps.*warmup_steps=11"),
+        ((0.1, 0), "total_steps >= 1.*total_steps=0"),
+        ((0.1, 10, 0, "linear", 2.0), "`power` belongs to decay='polynomial'"),
+    ],
+)
+def test_wrong_settings(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        WarmupDecay(*arguments)
