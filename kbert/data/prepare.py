@@ -288,11 +288,20 @@ class _Preparation:
                 for split in ("train", "held_out")
             },
         )
+        self._remove_strangers(done)
         self._save_tokenizer()
         done.save()
         shutil.rmtree(self.work)
         logging.info("%s: %s", self.output_dir, done.summary())
         return done
+
+    def _remove_strangers(self, done: Manifest) -> None:
+        """Removes shards of an unfinished attempt with other text or settings."""
+        shards = [shard for split in done.splits.values() for shard in split.shards]
+        ours = {name for shard in shards for name in (shard.file, shard.index)}
+        for name in os.listdir(self.output_dir):
+            if prepare_shards.SHARD_NAME.fullmatch(name) and name not in ours:
+                atomic.remove(os.path.join(self.output_dir, name))
 
     def _save_tokenizer(self) -> None:
         """By way of the work folder: what a kill leaves of it goes with that folder."""

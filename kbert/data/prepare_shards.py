@@ -4,12 +4,14 @@ import dataclasses
 import json
 import math
 import os
+import re
 
 from kbert.data import atomic, records, spill
 from kbert.data.manifest import Shard
 
 # Text that goes into one shard; what a shard takes in memory while it is merged is below that.
 SHARD_TEXT_BYTES = 64 << 20
+SHARD_NAME = re.compile(r"(train|held_out)-\d{5}-of-\d{5}\.(tfrecord|index\.npy)")
 _HASHES = 2**64
 
 

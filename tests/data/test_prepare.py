@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import kbert
 from kbert.data import (
+    Manifest,
     prepare_chunks,
     prepare_corpus,
     prepare_shards,
@@ -226,6 +227,17 @@ def test_unfinished_work_with_other_settings_is_dropped(corpus, tmp_path, tokeni
     assert [name[:5] for name in os.listdir(out / "work")] == ["chunk"]
     prepare_corpus(f"{corpus}/*", out, tokenizer)
     prepare_corpus(f"{corpus}/*", tmp_path / "fresh", tokenizer)
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_shards_of_another_attempt_do_not_stay(corpus, tmp_path, tokenizer, small_pieces):
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Manifest, "save", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepare_corpus(f"{corpus}/*", out, tokenizer)
+    prepare_corpus(f"{corpus}/a.txt", out, tokenizer)
+    prepare_corpus(f"{corpus}/a.txt", tmp_path / "fresh", tokenizer)
     assert contents(out) == contents(tmp_path / "fresh")
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -144,28 +145,51 @@ def wait_until(condition, seconds: float = 120) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
-def test_workers_end_with_a_killed_parent(tmp_path, tiny_vocabulary):
-    # Many chunks, so that work is left when the first is seen to be done.
-    corpus = write_corpus_of(tmp_path / "a.txt", 40_000)
-    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
-    tokenizer.save(tmp_path / "tokenizer")
+@pytest.fixture
+def running(tmp_path, tiny_vocabulary):
+    """A preparation with two workers that has finished some chunks, and has many to go."""
+    kbert.WordPieceTokenizer(tiny_vocabulary).save(tmp_path / "tokenizer")
     (tmp_path / "program.py").write_text(WITH_WORKERS)
-    out = tmp_path / "out"
-    command = [sys.executable, tmp_path / "program.py", corpus, out]
+    corpus = write_corpus_of(tmp_path / "a.txt", 40_000)
+    command = [sys.executable, tmp_path / "program.py", corpus, tmp_path / "out"]
     parent = subprocess.Popen(
         [*command, tmp_path / "tokenizer/vocab.txt"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": "."},
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
-        wait_until(lambda: list(out.glob("work/*.spill")))
-        workers = children(parent.pid)
-        assert len(workers) >= 2
+        wait_until(lambda: list(tmp_path.glob("out/work/*.spill")))
+        yield parent
     finally:
         parent.kill()
         parent.wait()
+
+
+def finish_and_compare(folder: Path, vocabulary: list[str]) -> None:
+    tokenizer = kbert.WordPieceTokenizer(vocabulary)
+    prepare_corpus(folder / "a.txt", folder / "out", tokenizer)
+    prepare_corpus(folder / "a.txt", folder / "whole", tokenizer)
+    assert contents(folder / "out") == contents(folder / "whole")
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_killed_parent(tmp_path, running, tiny_vocabulary):
+    workers = children(running.pid)
+    assert len(workers) >= 2
+    running.kill()
+    running.wait()
     wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
-    prepare_corpus(corpus, out, tokenizer)
-    prepare_corpus(corpus, tmp_path / "whole", tokenizer)
-    assert contents(out) == contents(tmp_path / "whole")
+    finish_and_compare(tmp_path, tiny_vocabulary)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_a_clear_error(tmp_path, running, tiny_vocabulary):
+    for child in children(running.pid):
+        if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
+            os.kill(child, signal.SIGKILL)
+    _, said = running.communicate(timeout=120)
+    assert running.returncode == 1
+    assert "A worker process ended from outside" in said and "Finished work is kept" in said
+    finish_and_compare(tmp_path, tiny_vocabulary)
