@@ -35,7 +35,7 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
         return " ".join(draw.choices(WORDS, k=draw.randint(2, 12))).capitalize() + "."
 
     return [
-        f"{number}. " + " ".join(sentence() for _ in range(draw.randint(1, 9)))
+        f"{number} " + " ".join(sentence() for _ in range(draw.randint(1, 9)))
         for number in range(count)
     ]
 
