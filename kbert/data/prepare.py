@@ -292,7 +292,6 @@ class _Preparation:
         self._save_tokenizer()
         done.save()
         shutil.rmtree(self.work)
-        logging.info("%s: %s", self.output_dir, done.summary())
         return done
 
     def _remove_strangers(self, done: Manifest) -> None:
