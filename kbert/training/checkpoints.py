@@ -48,7 +48,7 @@ class Checkpoints:
         path = self._path(step)
         state = named_state(task).items()
         # A scalar (the optimizer's count) is stored as a vector of one.
-        arrays = {n: np.atleast_1d(keras.ops.convert_to_numpy(v.value)) for n, v in state}
+        arrays = {name: np.atleast_1d(variable.numpy()) for name, variable in state}
         write_safetensors(path, arrays)
         info = {
             "format_version": FORMAT_VERSION,

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tensorflow as tf
-from keras import ops
 
 from kbert.checkpoints.safetensors import write_atomically
 from kbert.training.checkpoints import Checkpoints
@@ -150,7 +149,7 @@ def train(
                     f"The dataset of the phase ended too early: it needs {phase.end} steps. "
                     f"Received: {monitor.step} steps"
                 )
-            start = ops.convert_to_numpy(task.data_position.value).tolist()
+            start = task.data_position.numpy().tolist()
     return History(
         step=monitor.step,
         interrupted=monitor.interrupted,
