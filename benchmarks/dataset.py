@@ -1,0 +1,125 @@
+"""Pretraining batches on one core: kbert's dataset beside KerasHub's `BertMaskedLMPreprocessor`.
+
+Millions of padded tokens a second of processor time, best of some rounds; the two take turns, so a
+busy machine is busy for both. Same text, same vocabulary, batches of 256 and 64, one thread.
+
+They do not do the same work. kbert reads shards that were tokenized once (`prepare_corpus`; its
+time is printed first), fills rows with sentences and draws pairs and masks anew in every epoch,
+reproducibly. KerasHub's pipeline has no such stage: each epoch it reads lines, tokenizes and masks
+them, one line a row and no pairs, so most of a row is padding. Hence the figures in brackets: the
+same without the padding. `python -m benchmarks.dataset [--text FILE] [--vocabulary vocab.txt]`.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+from kbert.data import prepare_corpus, pretraining_dataset
+from kbert.data.masking import max_predictions
+from kbert.text import documents, open_sources
+from kbert.tokenizers import WordPieceTokenizer, load_tokenizer, read_vocabulary, train_wordpiece
+
+SECONDS = 4.0  # of each measurement
+
+
+def hub_dataset(path: str, tokenizer: WordPieceTokenizer, length: int, batch: int):
+    import keras_hub
+
+    preprocessor = keras_hub.models.BertMaskedLMPreprocessor(
+        keras_hub.models.BertTokenizer(tokenizer.vocabulary, lowercase=True),
+        sequence_length=length,
+        mask_selection_length=max_predictions(length),
+    )
+    lines = tf.data.TextLineDataset(path, "GZIP" if path.endswith(".gz") else "")
+    lines = lines.filter(lambda line: tf.strings.length(line) > 0).repeat()
+    lines = lines.batch(batch, drop_remainder=True).map(preprocessor, num_parallel_calls=1)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    options.threading.max_intra_op_parallelism = 1
+    return lines.map(lambda features, labels, weights: features).with_options(options)
+
+
+def speed(batches: Iterator) -> tuple[float, float]:
+    """Millions of tokens a second of processor time, with padding and without."""
+    next(batches)
+    padded, text = 0, []
+    start = time.process_time()
+    while (seconds := time.process_time() - start) < SECONDS:
+        mask = next(batches)["padding_mask"]
+        padded += mask.shape[0] * mask.shape[1]
+        text.append(mask)
+    real = sum(int(tf.math.count_nonzero(mask)) for mask in text)
+    return padded / seconds / 1e6, real / seconds / 1e6
+
+
+def race(folder: str, text: str, tokenizer: WordPieceTokenizer, rounds: int) -> None:
+    print(f"{'M tokens/s per core':20} {'kbert':>14} {'KerasHub':>14}    kbert is")
+    for length, batch in ((128, 256), (128, 64), (512, 256), (512, 64)):
+        sides = (
+            iter(
+                pretraining_dataset(
+                    folder, tokenizer, sequence_length=length, batch_size=batch, threads=1
+                )
+            ),
+            iter(hub_dataset(text, tokenizer, length, batch)),
+        )
+        best = [(0.0, 0.0)] * 2
+        for _ in range(rounds):
+            best = [max(best[side], speed(sides[side])) for side in (0, 1)]
+        cells = " ".join(f"{padded:6.1f} ({real:5.1f})" for padded, real in best)
+        ratios = f"{best[0][0] / best[1][0]:5.1f} x ({best[0][1] / best[1][1]:.1f} x)"
+        print(f"{f'length {length} batch {batch}':20} {cells}  {ratios}", flush=True)
+
+
+def peak_memory(folder: str) -> str:
+    """Peak RSS of a process that makes batches and nothing else, and what it had before."""
+    code = (
+        "import kbert, tensorflow, tensorflow_text, keras\n"
+        "def peak():\n"
+        "    lines = open('/proc/self/status').read().splitlines()\n"
+        "    return int(next(x for x in lines if x.startswith('VmHWM')).split()[1]) / 2**20\n"
+        f"tokenizer = kbert.load_tokenizer({folder!r})\n"
+        "before = peak()\n"
+        f"batches = kbert.data.pretraining_dataset({folder!r}, tokenizer, threads=1)\n"
+        "for batch in batches.take(1000): pass\n"
+        "print(f'peak RSS {peak():.2f} GiB, of which {before:.2f} GiB before the first batch')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dataset", description=__doc__)
+    parser.add_argument("--text", default="docs:", help="a .txt or .txt.gz file")
+    parser.add_argument("--vocabulary", help="vocab.txt (default: trained on the text)")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    (source,) = open_sources(options.text)
+    with tempfile.TemporaryDirectory() as folder:
+        if options.vocabulary:
+            vocabulary = read_vocabulary(options.vocabulary)
+        else:
+            vocabulary = train_wordpiece(
+                (line for document in documents(source.path) for line in document), 8000
+            )
+        start = time.process_time()
+        corpus = prepare_corpus(source.path, folder, WordPieceTokenizer(vocabulary)).splits["train"]
+        seconds = time.process_time() - start
+        print(f"prepared once: {corpus.tokens / 1e6:.1f} M tokens in {seconds:.1f} s")
+        race(folder, source.path, load_tokenizer(folder), options.rounds)
+        print(peak_memory(folder))
+
+
+if __name__ == "__main__":
+    main()
