@@ -1,0 +1,129 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kbert
+from kbert.training.checkpoints import Checkpoints
+from pipelines.flags import parse_settings
+
+ROOT = Path(__file__).parents[2]
+TINY = ["hidden_size=16", "num_layers=1", "num_heads=2", "intermediate_size=32"]
+
+
+def write_corpus(folder, vocabulary):
+    """Thirty documents of the fixture's words, prepared."""
+    words = [w for w in vocabulary if w.isalpha() and len(w) > 1]
+    rng = np.random.default_rng(0)
+    sentences = (" ".join(rng.choice(words, rng.integers(4, 12))) + "." for _ in range(10_000))
+    documents = ["\n".join(next(sentences) for _ in range(8)) for _ in range(30)]
+    text = folder / "text.txt"
+    text.write_text("\n\n".join(documents))
+    tokenizer = kbert.WordPieceTokenizer(vocabulary)
+    kbert.data.prepare_corpus(str(text), folder / "shards", tokenizer, held_out_share=0.2)
+    return folder / "shards"
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory, tiny_vocabulary):
+    return write_corpus(tmp_path_factory.mktemp("corpus"), tiny_vocabulary)
+
+
+def pretrain(data_dir, model_dir, *flags) -> subprocess.Popen:
+    command = [sys.executable, "-m", "pipelines.pretrain", f"--data_dir={data_dir}"]
+    command += [f"--model_dir={model_dir}", "--train_steps=12", "--batch_size=8"]
+    command += ["--phases=16:0.5,24:0.5", "--warmup_steps=2", "--learning_rate=1e-3"]
+    command += [f"--set={item}" for item in TINY]
+    return subprocess.Popen(
+        [*command, *flags],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen) -> str:
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors[-3000:]
+    return out
+
+
+def failed(process: subprocess.Popen) -> str:
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "Traceback" not in errors
+    return errors.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
+    data_dir, tmp_path, tiny_vocabulary
+):
+    """The whole life of a model: killed, resumed, written, adapted to a grown vocabulary."""
+    flags = ("--checkpoint_every=2", "--evaluate_every=6", "--evaluation_steps=2")
+    out = finished(pretrain(data_dir, tmp_path / "whole", *flags))
+    assert "parameters; train: " in out and "step 12/12 · loss" in out
+
+    broken = pretrain(data_dir, tmp_path / "broken", *flags)
+    checkpoints = Checkpoints(tmp_path / "broken" / "checkpoints")
+    while not checkpoints.steps() and broken.poll() is None:
+        time.sleep(0.01)
+    broken.send_signal(signal.SIGKILL)
+    broken.communicate()
+    assert checkpoints.steps()[-1] < 12, "it was too fast to be killed"
+    preset = tmp_path / "preset"
+    finished(pretrain(data_dir, tmp_path / "broken", *flags, f"--preset_dir={preset}"))
+    for name in ("steps.jsonl", "evaluations.jsonl"):
+        whole, again = (tmp_path / run / name for run in ("whole", "broken"))
+        assert whole.read_text() == again.read_text()
+    settings = json.loads((tmp_path / "whole" / "run.json").read_text())
+    assert settings["encoder"]["vocabulary_size"] == len(tiny_vocabulary)
+    assert settings["flags"]["phases"] == "16:0.5,24:0.5"
+
+    grown = write_corpus(tmp_path, [*tiny_vocabulary, "quickfox"])
+    flags = (f"--init_preset={preset}", "--learning_rate=0", "--set=dropout=0.2")
+    flags += (f"--preset_dir={tmp_path / 'adapted'}",)
+    finished(pretrain(grown, tmp_path / "adapting", *flags))
+    before = kbert.Encoder.from_preset(preset).token_embedding.numpy()
+    after = kbert.Encoder.from_preset(tmp_path / "adapted").token_embedding.numpy()
+    assert (after[:-1] == before).all()
+    pieces = [tiny_vocabulary.index(piece) for piece in ("quick", *("##f", "##o", "##x"))]
+    assert after[-1] == pytest.approx(before[pieces].mean(axis=0), abs=1e-6)
+
+
+def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path):
+    out = finished(pretrain(data_dir, tmp_path / "run", "--dry_run"))
+    assert "predicted: " in out and "[CLS]" in out
+    assert "memory: weights" in out and "6 steps of 8 x 24 tokens" in out
+    assert not (tmp_path / "run").exists()
+
+
+def test_mistakes_are_told_in_one_line(data_dir, tmp_path):
+    message = failed(pretrain(data_dir, tmp_path, "--set=hidden_width=8"))
+    assert message.startswith("kbert-pretrain: ") and "hidden_width" in message
+
+
+def test_help_teaches():
+    command = [sys.executable, "-m", "pipelines.pretrain", "--help"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert "kbert-pretrain --data_dir=shards --model=bert-small" in out
+    for flag in ("micro_batches", "phases", "strategy", "init_preset", "dry_run"):
+        assert f"-{flag}" in out or f"]{flag}" in out
+
+
+def test_settings_are_json_where_they_can_be():
+    assert parse_settings(["num_layers=6", "dropout=0.1", "activation=relu"]) == {
+        "num_layers": 6,
+        "dropout": 0.1,
+        "activation": "relu",
+    }
+    with pytest.raises(ValueError, match="--set takes field=value. Received: --set=x"):
+        parse_settings(["x"])
