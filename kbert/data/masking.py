@@ -153,9 +153,10 @@ def choose_words(
     chosen_words = tf.boolean_mask(tf.reshape(order[:number], [-1]), taken)
     is_chosen = tf.scatter_nd(chosen_words[:, None], tf.ones_like(chosen_words), [rows * width])
     is_chosen = tf.reshape(tf.gather(is_chosen, flat), [rows, width]) * tf.cast(eligible, tf.int32)
-    slot = tf.cumsum(is_chosen, axis=1) - 1
-    where = tf.cast(tf.where(is_chosen > 0), tf.int32)  # (chosen, 2): row, position
-    target = tf.stack([where[:, 0], tf.gather_nd(slot, where)], 1)
+    where = tf.cast(tf.where(is_chosen > 0), tf.int32)  # (chosen, 2): row, position, row by row
+    first = tf.cumsum(tf.reduce_sum(is_chosen, 1), exclusive=True)
+    slot = tf.range(tf.shape(where)[0]) - tf.gather(first, where[:, 0])
+    target = tf.stack([where[:, 0], slot], 1)
     return tf.scatter_nd(target, where[:, 1], [rows, columns])
 
 
