@@ -247,6 +247,17 @@ def test_missing_and_truncated_shards_are_refused(tmp_path, write_corpus, tokeni
         small(tmp_path, tokenizer)
 
 
+def test_a_record_that_turns_corrupt_stops_the_run_and_is_named(tmp_path, write_corpus, tokenizer):
+    write_corpus(tmp_path, [[3], [4, 2]] * 50, tokenizer, shards=2)
+    path = os.path.join(tmp_path, "train-00000-of-00002.tfrecord")
+    with open(path, "r+b") as file:
+        file.seek(30)
+        file.write(b"\xff\xff\xff")
+    dataset = small(tmp_path, tokenizer)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"Cannot read {path}, record at"):
+        next(iter(dataset))
+
+
 def test_a_folder_without_shards_is_refused(tmp_path, tokenizer):
     with pytest.raises(FileNotFoundError, match="not a prepared corpus"):
         small(tmp_path, tokenizer)
