@@ -15,7 +15,6 @@ TEST = [
     "pytest-xdist",
     "hypothesis",
     "ruff",
-    "scipy",
     "transformers>=5",
     "torch==2.13.0",
     "jax",
@@ -43,6 +42,7 @@ setup(
         "keras>=3.15",
         "keras-nlp",
         "tensorflow-datasets",
+        "importlib_resources",  # tensorflow-datasets imports it without saying so
         "absl-py",
         "tokenizers",
         "safetensors",

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from kbert import atomic
+
 WEIGHTS_FILE = "model.safetensors"
 
 
@@ -55,18 +57,7 @@ def write_safetensors(path: str | os.PathLike, arrays: Mapping[str, np.ndarray])
     Raises:
         OSError: the folder is missing or cannot be written, or the disk is full.
     """
-    write_atomically(path, _serialised(arrays))
-
-
-def write_atomically(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file that is there whole or not at all, whenever the process dies.
-
-    Args:
-        path: the file; its folder must exist.
-        content: its bytes.
-    """
-    path = Path(path)
-    _write_together(path.parent, {path.name: content})
+    atomic.write(path, _serialised(arrays))
 
 
 def write_model(
@@ -85,25 +76,9 @@ def write_model(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_together(folder, {WEIGHTS_FILE: _serialised(arrays), config_file: config})
-
-
-def _write_together(folder, contents):
-    """All files under temporary names first; the last one is what makes the folder valid."""
-    temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in contents}
-    try:
-        for name, content in contents.items():
-            with temporary[name].open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        if len(contents) > 1:
-            (folder / list(contents)[-1]).unlink(missing_ok=True)
-        for name, path in temporary.items():
-            path.replace(folder / name)
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
+    atomic.write_together(
+        {folder / WEIGHTS_FILE: _serialised(arrays), folder / config_file: config}
+    )
 
 
 def _serialised(arrays):

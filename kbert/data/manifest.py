@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow as tf
 
-from kbert.data import atomic, records
+from kbert import atomic
+from kbert.data import records
 
 FORMAT_VERSION = 1
 FILE_NAME = "manifest.json"

@@ -26,7 +26,8 @@ from collections.abc import Iterable, Iterator
 
 from absl import logging
 
-from kbert.data import atomic, manifest, prepare_chunks, prepare_shards, records, spill
+from kbert import atomic
+from kbert.data import manifest, prepare_chunks, prepare_shards, records, spill
 from kbert.data.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.prepare_workers import Workers
 from kbert.text import open_sources

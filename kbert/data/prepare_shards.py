@@ -6,7 +6,8 @@ import math
 import os
 import re
 
-from kbert.data import atomic, records, spill
+from kbert import atomic
+from kbert.data import records, spill
 from kbert.data.manifest import Shard
 
 # Text that goes into one shard; what a shard takes in memory while it is merged is below that.

@@ -18,7 +18,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from kbert.data import atomic
+from kbert import atomic
 
 BLOCK_TOKENS = 65_536
 FEATURES = {

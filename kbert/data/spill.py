@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from kbert.data import atomic
+from kbert import atomic
 
 _HEADER = ("documents", "sentences", "tokens", "text_bytes", "documents_read", "empty_documents")
 

@@ -4,6 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from kbert import atomic
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # tensorflow-text's limit.
 MAX_PIECE_BYTES = 256
@@ -66,17 +68,7 @@ def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
     check_vocabulary(vocabulary)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "".join(piece + "\n" for piece in vocabulary))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes under a temporary name beside the file and renames."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(text.encode("utf-8"))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    atomic.write(path, "".join(piece + "\n" for piece in vocabulary).encode())
 
 
 def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kbert import atomic
 from kbert.tokenizers.decoding import join_pieces
 from kbert.tokenizers.normalization import byte_table, normalize
 from kbert.tokenizers.offsets import bytes_to_characters, original_ranges
@@ -21,7 +22,6 @@ from kbert.tokenizers.vocabulary import (
     check_vocabulary,
     read_vocabulary,
     save_vocabulary,
-    write_atomically,
 )
 
 # The names that Hugging Face's tokenizer_config.json gives to our arguments.
@@ -216,7 +216,9 @@ class WordPieceTokenizer:
         config |= {CONFIG_KEYS.get(name, name): value for name, value in self._options().items()}
         names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
         config |= dict(zip(names, SPECIAL_TOKENS, strict=True))
-        write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+        atomic.write(
+            folder / "tokenizer_config.json", (json.dumps(config, indent=2) + "\n").encode()
+        )
 
     def _options(self) -> dict[str, Any]:
         return {

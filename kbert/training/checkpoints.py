@@ -15,8 +15,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from kbert import atomic
 from kbert.checkpoints import check_arrays, read_safetensors, write_safetensors
-from kbert.checkpoints.safetensors import write_atomically
 
 FORMAT_VERSION = 1
 
@@ -56,7 +56,7 @@ class Checkpoints:
             "position": [int(i) for i in arrays["data_position"]],
             "crc32": _crc32(path),
         }
-        write_atomically(path.with_suffix(".json"), json.dumps(info).encode())
+        atomic.write(path.with_suffix(".json"), json.dumps(info).encode())
         for old in self.steps()[: -self.keep]:
             self._path(old).with_suffix(".json").unlink()
             self._path(old).unlink()

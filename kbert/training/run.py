@@ -21,7 +21,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from kbert.checkpoints.safetensors import write_atomically
+from kbert import atomic
 from kbert.training.checkpoints import Checkpoints
 from kbert.training.curves import Curves
 from kbert.training.monitor import Monitor
@@ -174,7 +174,7 @@ def _write_settings(path: Path, settings: dict, resumed: bool) -> None:
     """Keeps the settings of the first start; says so where a later start has others."""
     settings = json.loads(json.dumps({"kbert": __version__, **settings}))
     if not (resumed and path.exists()):
-        write_atomically(path, (json.dumps(settings, indent=2) + "\n").encode())
+        atomic.write(path, (json.dumps(settings, indent=2) + "\n").encode())
         return
     before, now = _flat(json.loads(path.read_text())), _flat(settings)
     changed = [

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from kbert.checkpoints import read_safetensors, write_safetensors
-from kbert.checkpoints.safetensors import write_atomically
 
 ARRAYS = {
     "b/kernel": np.arange(6, dtype="float32").reshape(2, 3),
@@ -65,17 +64,3 @@ def test_a_header_that_lies_about_its_length_is_refused(tmp_path):
 def test_no_such_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such safetensors file. Received: .*nothing"):
         read_safetensors(tmp_path / "nothing")
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "x"
-    write_atomically(path, b"old")
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["x"]

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ def temporary_name(path: str) -> str:
     return f"{path}{_MARK}{os.getpid()}"
 
 
-def write(path: str, *parts: bytes) -> None:
+def write(path: str | os.PathLike, *parts: bytes) -> None:
     """Writes the parts, one after the other, to `path`.
 
     >>> import tempfile
@@ -23,6 +23,7 @@ def write(path: str, *parts: bytes) -> None:
     >>> open(path).read(), os.listdir(os.path.dirname(path))
     ('good day', ['greeting'])
     """
+    path = os.fspath(path)
     temporary = temporary_name(path)
     try:
         with naming(path), open(temporary, "wb") as file:
@@ -31,6 +32,31 @@ def write(path: str, *parts: bytes) -> None:
         publish(temporary, path)
     finally:
         remove(temporary)
+
+
+def write_together(contents: Mapping[str | os.PathLike, bytes]) -> None:
+    """Writes files that belong together, so that never one is there beside another's.
+
+    Whenever the process dies there are the old files, the new ones, or (for the moment between
+    the renames) no last one. So the last file must be the one that readers look for first.
+
+    Args:
+        contents: path -> bytes, in the order of publication.
+    """
+    paths = {os.fspath(path): temporary_name(os.fspath(path)) for path in contents}
+    try:
+        for (path, temporary), content in zip(paths.items(), contents.values(), strict=True):
+            with naming(path), open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        remove(list(paths)[-1])
+        for path, temporary in paths.items():
+            with naming(path):
+                os.replace(temporary, path)
+    finally:
+        for temporary in paths.values():
+            remove(temporary)
 
 
 def publish(temporary: str, path: str) -> None:

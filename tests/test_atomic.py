@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.data import atomic, prepare_corpus, records
+from kbert import atomic
+from kbert.data import prepare_corpus, records
 
 
 @contextlib.contextmanager
@@ -29,6 +30,18 @@ def test_the_old_file_stays_when_the_new_one_fails(tmp_path):
         with pytest.raises(OSError, match=r"Cannot write .*/a: File too large"):
             atomic.write(str(path), b"new", bytes(5000))
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
+
+
+def test_files_that_belong_together_change_together(tmp_path):
+    weights, config = tmp_path / "weights", tmp_path / "config"
+    atomic.write_together({weights: b"old weights", config: b"old config"})
+    with files_of_at_most(1000):
+        with pytest.raises(OSError, match=r"Cannot write .*/config: File too large"):
+            atomic.write_together({weights: b"new weights", config: bytes(5000)})
+    assert (weights.read_bytes(), config.read_bytes()) == (b"old weights", b"old config")
+    atomic.write_together({weights: b"new weights", config: b"new config"})
+    assert (weights.read_bytes(), config.read_bytes()) == (b"new weights", b"new config")
+    assert sorted(os.listdir(tmp_path)) == ["config", "weights"]
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):
