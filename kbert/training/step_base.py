@@ -195,7 +195,9 @@ class StepBase:
 
     def _clip(self, gradients: list):
         """Scales all gradients so that their joint norm is at most `clip_norm`."""
-        norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients))
+        squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
+        # Not `sum`: TensorFlow adds a chain of scalars in an order that differs from run to run.
+        norm = ops.sqrt(ops.sum(ops.stack(squares)))
         if self.clip_norm is None:
             return gradients, norm
         scale = self.clip_norm / ops.maximum(norm, self.clip_norm)
