@@ -10,7 +10,7 @@ from kbert.training.optimizers import AdamW, Lamb
 from tests.training import toy_task
 
 
-def trained_task(steps=2, dropout=0.3, optimizer=AdamW, strategy=None) -> toy_task.ToyTask:
+def trained_task(steps=2, dropout=0.3, optimizer=AdamW) -> toy_task.ToyTask:
     keras.utils.set_random_seed(0)
     task = toy_task.ToyTask(dropout)
     task.compile(optimizer(0.01))
