@@ -138,7 +138,7 @@ def print_answers(texts: tuple[str, ...], answers: list[dict]) -> None:
 def ask_server(folder: str) -> list[dict]:
     """The same question to the SavedModel, in a process that has never heard of kbert."""
     command = [sys.executable, "-c", CLIENT, folder, json.dumps(EXAMPLES)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"The exported model did not answer:\n{done.stderr}")
     served = json.loads(done.stdout)

@@ -23,11 +23,11 @@ SMALL = (
 
 def quickstart(folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "pipelines.quickstart", *SMALL, f"--output_dir={folder}"],
+        [sys.executable, "-m", "pipelines.quickstart", *SMALL, "--output_dir=out"],
         capture_output=True,
         text=True,
-        cwd=ROOT,
-        env={**os.environ, "KBERT_CACHE": str(folder / "cache")},
+        cwd=folder,
+        env={**os.environ, "KBERT_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT)},
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -48,10 +48,10 @@ def test_all_stages_then_again(tmp_path):
         for which in ("first", "last")
     )
     assert last < first
-    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
-    assert json.loads((tmp_path / "preset" / "kbert.json").read_text())["encoder"]
+    assert (tmp_path / "out" / "serving" / "1" / "saved_model.pb").exists()
+    assert json.loads((tmp_path / "out" / "preset" / "kbert.json").read_text())["encoder"]
 
     again = quickstart(tmp_path)
     loss = r"loss of the last step +[\d.]+"
     assert re.search(loss, again)[0] == re.search(loss, said)[0]  # nothing is trained twice
-    assert (tmp_path / "serving" / "2" / "saved_model.pb").exists()
+    assert (tmp_path / "out" / "serving" / "2" / "saved_model.pb").exists()
