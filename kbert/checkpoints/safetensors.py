@@ -85,7 +85,7 @@ def _serialised(arrays):
     from safetensors.numpy import save
 
     # In a shuffled dict the same arrays would make another file.
-    ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+    ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
     # "format" is what transformers asks for before it loads a file.
     return save(ordered, metadata={"format": "pt"})
 

@@ -3,6 +3,8 @@
 Shapes: B rows of a batch (on TensorFlow: of one replica), M micro-batches, K losses and metrics.
 """
 
+import contextlib
+import warnings
 from collections.abc import Callable, Mapping
 
 import keras
@@ -100,7 +102,13 @@ class StepBase:
         """Keras' `fit`; a dataset comes in its own order."""
         if isinstance(x, tf.data.Dataset):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
-        return super().fit(x, *args, **kwargs)
+        with _to_the_end(kwargs.get("steps_per_epoch")):
+            return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """Keras' `evaluate`."""
+        with _to_the_end(kwargs.get("steps")):
+            return super().evaluate(x, *args, **kwargs)
 
     @property
     def metrics(self) -> list:
@@ -219,6 +227,15 @@ class StepBase:
             return ops.reshape(x, (-1, parts, *x.shape[1:]))
 
         return keras.tree.map_structure(split, batch)
+
+
+@contextlib.contextmanager
+def _to_the_end(steps: int | None):
+    """Hushes Keras where no number of steps was asked for: the end of a dataset is no accident."""
+    with warnings.catch_warnings():
+        if steps is None:
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
+        yield
 
 
 def only_features(data):

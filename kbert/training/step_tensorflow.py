@@ -91,6 +91,11 @@ class TensorFlowStep(StepBase):
     def train_step(self, data) -> dict:
         """One update; returns the values of this step over the global batch."""
         batch = only_features(data)
+        # A dataset that has ended fails here, before the step has counted or drawn anything.
+        with tf.control_dependencies(tf.nest.flatten(batch)):
+            return self._update(batch)
+
+    def _update(self, batch) -> dict:
         replica = tf.distribute.get_replica_context()
         denominators = _sum(replica, self._denominators(batch))
         gradients, pairs = self._differentiate(batch, denominators)

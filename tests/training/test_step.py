@@ -60,6 +60,20 @@ def difference(run, reference) -> float:
     return float(np.sqrt(apart / moved))
 
 
+def test_a_dataset_that_just_ends_makes_no_further_step(recwarn):
+    task = make_task(dropout=0.5)
+    ends = toy_task.dataset(3).filter(lambda batch: True)  # so that its length is not known
+    task.fit(ends, epochs=2, verbose=0)
+    task.evaluate(ends, verbose=0)
+    assert int(task.optimizer.iterations.value) == 6
+    once = make_task(dropout=0.5)
+    once.fit(ends.repeat(2), steps_per_epoch=6, verbose=0)
+    # Nor does it draw another dropout mask: the weights and the seeds are the same.
+    for a, b in zip(values(task), values(once), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not [w for w in recwarn if "ran out of data" in str(w.message)]
+
+
 def assert_same(run, reference):
     for step, expected in zip(run[2], reference[2], strict=True):
         for name in expected:
