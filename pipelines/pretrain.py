@@ -26,9 +26,6 @@ import keras
 from absl import flags, logging
 
 import kbert
-from kbert.checkpoints import extend_vocabulary, read_checkpoint
-from kbert.data.blocks import BlockReader
-from kbert.models.weights import set_arrays
 from kbert.training.estimates import estimate
 from kbert.training.monitor import NonFiniteLoss
 from kbert.training.optimizers import OPTIMIZERS
@@ -82,7 +79,6 @@ def _pretrain(options: flags.FlagValues) -> None:
     strategy = make_strategy(options.strategy)
     tokenizer = kbert.load_tokenizer(options.data_dir)
     manifest = kbert.data.read_manifest(options.data_dir)
-    windows = BlockReader.from_manifest(manifest, "train", options.seed).windows
     text = options.phases or f"{options.sequence_length}:1"
     phases = parse_phases(text, options.train_steps, options.batch_size)
     keras.utils.set_random_seed(options.seed)
@@ -104,10 +100,7 @@ def _pretrain(options: flags.FlagValues) -> None:
         )
 
     def training(phase: Phase, start: Start):
-        epoch, window, row = start
-        if window == windows:  # a phase ended in the last window of an epoch
-            epoch, window = epoch + 1, 0
-        return batches(phase, start=(epoch, window, row))
+        return batches(phase, start=start)
 
     def held_out(phase: Phase):
         return batches(phase, split="held_out", epochs=1).take(options.evaluation_steps or -1)
@@ -143,15 +136,16 @@ def _pretrain(options: flags.FlagValues) -> None:
 
 def make_task(options: flags.FlagValues, tokenizer) -> kbert.tasks.Pretraining:
     """The compiled task that the flags describe."""
+    changes = parse_settings(options.set)
+    common = {"next_sentence": options.next_sentence, "dtype": options.precision}
     if options.init_preset:
-        task = task_from_preset(options.init_preset, tokenizer, options)
-    else:
-        config = read_config(options.model, parse_settings(options.set), tokenizer)
-        task = kbert.tasks.Pretraining(
-            kbert.Encoder(config, dtype=options.precision),
-            tokenizer,
-            next_sentence=options.next_sentence,
+        task = kbert.tasks.adapt(
+            options.init_preset, tokenizer, changes=changes, seed=options.seed, **common
         )
+    else:
+        config = read_config(options.model, changes, tokenizer)
+        encoder = kbert.Encoder(config, dtype=common.pop("dtype"))
+        task = kbert.tasks.Pretraining(encoder, tokenizer, **common)
     schedule = WarmupDecay(
         options.learning_rate,
         options.train_steps,
@@ -179,52 +173,14 @@ def read_config(model: str, changes: dict, tokenizer) -> kbert.EncoderConfig:
     return kbert.EncoderConfig.from_dict(fields)
 
 
-def task_from_preset(folder: str, tokenizer, options) -> kbert.tasks.Pretraining:
-    """The task with a folder's weights; vocabulary entries that came behind its own are added.
-
-    A new entry starts as the mean of the pieces that its word was split into before.
-    """
-    checkpoint = read_checkpoint(folder)
-    before = kbert.load_tokenizer(folder)
-    known = before.vocabulary_size
-    if tokenizer.vocabulary[:known] != before.vocabulary:
-        raise ValueError(
-            "The corpus must be prepared with the preset's vocabulary; more entries may follow at "
-            f"its end. Received: {options.data_dir} with {tokenizer.vocabulary_size} entries, "
-            f"{folder} with {known}, which differ before the end"
-        )
-    added = tokenizer.vocabulary[known:]
-    pieces = before.encode(added).to_list() if added else []
-    config, arrays = extend_vocabulary(
-        checkpoint.config,
-        checkpoint.arrays,
-        max(tokenizer.vocabulary_size, checkpoint.config.vocabulary_size),
-        {known + i: ids for i, ids in enumerate(pieces) if ids},
-        seed=options.seed,
-    )
-    changes = parse_settings(options.set)
-    config = kbert.EncoderConfig.from_dict({**config.to_dict(), **changes})
-    task = kbert.tasks.Pretraining(
-        kbert.Encoder(config, dtype=options.precision),
-        tokenizer,
-        next_sentence=options.next_sentence,
-    )
-    for prefix, part in task.parts.items():
-        found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
-        if found:
-            set_arrays(part, prefix, found, folder)
-        else:
-            print(f"{folder} has no {prefix}: it begins anew")
-    return task
-
-
 def settings(options: flags.FlagValues, task) -> dict:
-    """All flags and the config that came of them, for run.json."""
+    """All flags that shape the run and the config that came of them, for run.json."""
     own = options.get_key_flags_for_module(sys.argv[0])
+    afterwards = ("help", "dry_run", "preset_dir", "export_dir")
     return {
         "backend": keras.backend.backend(),
         "encoder": task.encoder.config.to_dict(),
-        "flags": {flag.name: flag.value for flag in own if flag.name != "help"},
+        "flags": {flag.name: flag.value for flag in own if flag.name not in afterwards},
     }
 
 

@@ -129,7 +129,9 @@ def _check_enough_text(manifest: Manifest, split: str, next_sentence: bool) -> N
 
 def _checked_start(start: Sequence[int] | None, windows: int) -> tuple[int, int, int]:
     epoch, window, row = (int(number) for number in (start if start is not None else (0, 0, 0)))
-    if min(epoch, window, row) < 0 or window >= windows:
+    if window == windows:  # the one after an epoch's last is the next epoch's first
+        epoch, window = epoch + 1, 0
+    if min(epoch, window, row) < 0 or window > windows:
         raise ValueError(
             "`start` must be the (epoch, window, row) of a batch's `position`, and the corpus the "
             f"one it was made from: an epoch of this one has {windows} window(s). "

@@ -1,6 +1,7 @@
 """One file per objective: heads, losses, metrics, and what the trained model answers."""
 
+from kbert.tasks.adaptation import adapt
 from kbert.tasks.pretraining import Pretraining
 from kbert.tasks.task import Task
 
-__all__ = ["Pretraining", "Task"]
+__all__ = ["Pretraining", "Task", "adapt"]
