@@ -153,6 +153,13 @@ def test_resuming_through_the_front_door(corpus, tokenizer):
             assert_equal(found, expected)
 
 
+def test_after_the_last_window_comes_the_next_epoch(corpus, tokenizer):
+    _, reader = opened(corpus, tokenizer)
+    found = next(small(corpus, tokenizer, start=(0, reader.windows, 0)).as_numpy_iterator())
+    expected = next(small(corpus, tokenizer, start=(1, 0, 0)).as_numpy_iterator())
+    assert_equal(found, expected)
+
+
 def test_a_start_is_free_of_the_batch_size(corpus, tokenizer):
     expected, _ = rows(small(corpus, tokenizer, batch_size=1), take=200)
     _, positions = rows(small(corpus, tokenizer, batch_size=40), take=3)
