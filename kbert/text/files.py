@@ -124,8 +124,11 @@ class TextFile(File):
         line = 1
         continued = False  # parts of the document in `rest` have been given out
         empty = True
+        held = b""  # a carriage return whose newline may be in the next block
         for block in self.blocks():
-            buffer = (rest + block).replace(b"\r\n", b"\n")
+            block = held + block
+            held = b"\r" if block.endswith(b"\r") else b""
+            buffer = rest + block.removesuffix(b"\r").replace(b"\r\n", b"\n")
             start = 0
             for blank in _BLANK_LINE.finditer(buffer):
                 if blank.end() == len(buffer):

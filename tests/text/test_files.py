@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kbert.text import files, source
@@ -31,6 +31,7 @@ def test_blank_lines_separate_documents(tmp_path, name):
     text=st.text(alphabet="aé字\n\n \r", min_size=1, max_size=40),
     block=st.integers(min_value=1, max_value=7),
 )
+@example(text="a\r\r\na", block=1)
 def test_blocks_of_any_size_give_the_same_documents(tmp_path_factory, text, block):
     if not text.strip():
         return
