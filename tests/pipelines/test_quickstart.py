@@ -21,15 +21,19 @@ SMALL = (
 )
 
 
-def quickstart(folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "pipelines.quickstart", *SMALL, "--output_dir=out"],
+def start(folder: Path, *flags: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines.quickstart", *SMALL, "--output_dir=out", *flags],
         capture_output=True,
         text=True,
         cwd=folder,
         env={**os.environ, "KBERT_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT)},
         timeout=300,
     )
+
+
+def quickstart(folder: Path) -> str:
+    done = start(folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -51,7 +55,14 @@ def test_all_stages_then_again(tmp_path):
     assert (tmp_path / "out" / "serving" / "1" / "saved_model.pb").exists()
     assert json.loads((tmp_path / "out" / "preset" / "kbert.json").read_text())["encoder"]
 
+    # Nothing is trained twice, and what is evaluated, asked and exported is the trained model.
     again = quickstart(tmp_path)
-    loss = r"loss of the last step +[\d.]+"
-    assert re.search(loss, again)[0] == re.search(loss, said)[0]  # nothing is trained twice
+    for line in ("loss of the last step", "held-out masked-token accuracy"):
+        assert re.search(rf"{line} +[\d.]+", again)[0] == re.search(rf"{line} +[\d.]+", said)[0]
+    assert answers == re.findall(r"^      (.+)$", again.split("[6]")[1], re.MULTILINE)
     assert (tmp_path / "out" / "serving" / "2" / "saved_model.pb").exists()
+
+    other = start(tmp_path, "--model=bert-mini")
+    assert other.returncode == 1
+    assert "Received: model: bert-tiny before, bert-mini now" in other.stderr
+    assert "Traceback" not in other.stderr
