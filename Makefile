@@ -10,7 +10,7 @@ BENCH_FLAGS ?=
 
 help:
 	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in under ten minutes on two cores"
-	@echo "make test         the whole test suite (TensorFlow backend, then the model on the JAX backend)"
+	@echo "make test         the tests (TensorFlow backend, then the model on the JAX backend)"
 	@echo "make test-slow    the tests marked slow"
 	@echo "make bench        speed and memory beside the nearest peers, as ratios"
 	@echo "make lint         ruff: style and import order"
