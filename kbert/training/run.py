@@ -71,7 +71,8 @@ def train(
     """Trains a compiled task to the end of its phases, from where an earlier call stopped.
 
     A checkpoint is written at the end of a run, on SIGTERM, and as often as asked. The losses of
-    a run that was killed and started again are those of one that was not.
+    a run that was killed and started again are those of one that was not. Of a run that is at its
+    end the task gets the weights, as if the call had trained it.
 
     Args:
         task: A compiled `TrainStep` model, made in `strategy.scope()`.
@@ -125,6 +126,11 @@ def train(
     )
     with strategy.scope(), _terminating(monitor):
         start = latest["position"]
+        if latest["step"] >= last_step:
+            _finished(latest["step"], last_step)
+            # Nothing is left to train on, but what follows a run wants its weights.
+            dataset = make_dataset(phases[-1], (0, 0, 0))
+            _resume(task, dataset, checkpoints, latest["step"], strategy)
         for phase in phases:
             if phase.end <= latest["step"]:
                 continue
@@ -156,6 +162,15 @@ def train(
         steps=logs[0].read(),
         evaluations=logs[1].read(),
     )
+
+
+def _finished(step: int, last_step: int) -> None:
+    if step > last_step:
+        warnings.warn(
+            f"The run ends at step {last_step}, but its checkpoint is that of step {step}: the "
+            "task has the weights of that step, and nothing is trained",
+            stacklevel=3,
+        )
 
 
 def _resume(task, dataset, checkpoints: Checkpoints, step: int, strategy: Strategy) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbert.training import run
 from kbert.training.checkpoints import Checkpoints
 from kbert.training.monitor import NonFiniteLoss
 from kbert.training.optimizers import AdamW
@@ -63,9 +64,35 @@ def test_a_run_in_two_calls_is_a_run(tmp_path):
     assert halves.step == 20 and not halves.interrupted
 
 
-def test_a_finished_run_does_nothing(tmp_path):
-    first = run_toy.main(tmp_path, steps=4)
-    assert run_toy.main(tmp_path, steps=4).steps == first.steps
+def weights_after(monkeypatch, folder, steps):
+    """The history of a toy run and its task's weights when `train` returns."""
+    tasks, inner = [], run.train
+
+    def train(task, *args, **kwargs):
+        tasks.append(task)
+        return inner(task, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "train", train)
+        history = run_toy.main(folder, steps=steps)
+    return history, [w.numpy() for w in (*tasks[0].weights, *tasks[0].optimizer.variables)]
+
+
+def test_a_finished_run_trains_nothing_and_has_its_weights(tmp_path, monkeypatch):
+    first, trained = weights_after(monkeypatch, tmp_path, 4)
+    again, restored = weights_after(monkeypatch, tmp_path, 4)
+    assert again == first
+    assert len(restored) == len(trained)
+    for a, b in zip(restored, trained, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_beyond_its_end_is_told(tmp_path, monkeypatch):
+    _, trained = weights_after(monkeypatch, tmp_path, 6)
+    with pytest.warns(UserWarning, match="ends at step 4, but its checkpoint is that of step 6"):
+        history, restored = weights_after(monkeypatch, tmp_path, 4)
+    assert history.step == 6
+    np.testing.assert_array_equal(restored[0], trained[0])
 
 
 def test_each_phase_traces_once(tmp_path):
