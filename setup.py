@@ -42,6 +42,8 @@ setup(
         "keras>=3.15",
         "keras-nlp",
         "tensorflow-datasets",
+        "numpy",
+        "ml_dtypes",
         "importlib_resources",  # tensorflow-datasets imports it without saying so
         "absl-py",
         "tokenizers",
