@@ -31,7 +31,12 @@ def define_optimizer_flags(learning_rate: float) -> None:
         "optimizer", "adamw", sorted(OPTIMIZERS), "adamw is BERT's, lamb is ALBERT's."
     )
     flags.DEFINE_float("learning_rate", learning_rate, "Highest learning rate, after warm-up.")
-    flags.DEFINE_integer("warmup_steps", 10_000, "Steps of the linear rise from 0.", 0)
+    flags.DEFINE_integer(
+        "warmup_steps",
+        None,
+        "Steps of the linear rise from 0. Default: 10,000, but at most a tenth of the run.",
+        0,
+    )
     flags.DEFINE_enum("decay", "linear", DECAYS, "What follows the rise; to 0 unless constant.")
     flags.DEFINE_float("decay_power", 1.0, "Exponent of --decay=polynomial.")
     flags.DEFINE_float("weight_decay", 0.01, "Not applied to biases and LayerNorm.", 0.0)

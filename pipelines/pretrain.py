@@ -5,7 +5,8 @@ r"""Shards of tokens to a pretrained model: masked words and next sentences, as 
 
 First look, then work: --dry_run shows the first examples as tokens and measures the memory and the
 time the run will take. Killed at any moment, the same command goes on as if nothing had happened:
-every loss is that of an uninterrupted run. BERT's own way, short sequences first, on two GPUs:
+every loss is that of an uninterrupted run. After SIGTERM or Ctrl-C it saves a checkpoint and exits
+with 143 or 130. BERT's own way, short sequences first, on two GPUs:
 
   kbert-pretrain --data_dir=shards --model=bert-base-uncased --model_dir=run \
     --train_steps=1000000 --phases=128:0.9,512:0.1 --batch_size=256 --learning_rate=1e-4 \
@@ -19,10 +20,13 @@ checkpoints/. The vocabulary is that of the shards.
 """
 
 import json
+import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 from absl import flags, logging
 
 import kbert
@@ -31,7 +35,7 @@ from kbert.training.monitor import NonFiniteLoss
 from kbert.training.optimizers import OPTIMIZERS
 from kbert.training.phases import Phase, parse_phases
 from kbert.training.run import Start, train
-from kbert.training.schedules import WarmupDecay
+from kbert.training.schedules import WarmupDecay, default_warmup
 from kbert.training.strategies import make_strategy
 from pipelines import command
 from pipelines.flags import (
@@ -70,6 +74,8 @@ def main(argv: list[str]) -> None:
         sys.exit(f"kbert-pretrain takes flags only. Received: {argv[1:]}")
     try:
         _pretrain(flags.FLAGS)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError, RuntimeError, NonFiniteLoss) as error:
         logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
         sys.exit(f"kbert-pretrain: {error}")
@@ -77,8 +83,8 @@ def main(argv: list[str]) -> None:
 
 def _pretrain(options: flags.FlagValues) -> None:
     strategy = make_strategy(options.strategy)
+    manifest = kbert.data.read_manifest(options.data_dir)  # first: it tells an unfinished folder
     tokenizer = kbert.load_tokenizer(options.data_dir)
-    manifest = kbert.data.read_manifest(options.data_dir)
     text = options.phases or f"{options.sequence_length}:1"
     phases = parse_phases(text, options.train_steps, options.batch_size)
     keras.utils.set_random_seed(options.seed)
@@ -105,8 +111,17 @@ def _pretrain(options: flags.FlagValues) -> None:
     def held_out(phase: Phase):
         return batches(phase, split="held_out", epochs=1).take(options.evaluation_steps or -1)
 
+    check_phases(phases, task.encoder.config, batches)
+    no_evaluation = why_no_evaluation(manifest, task.next_sentence)
+    if no_evaluation and options.evaluate_every:
+        raise ValueError(
+            "--evaluate_every needs held-out documents: prepare the corpus with a larger "
+            f"--held_out_share, or leave the flag out. Received: {no_evaluation}"
+        )
     if strategy.is_chief:
         print(f"{task.count_params():,} parameters; {manifest.summary()}")
+        if no_evaluation:
+            print(f"no evaluation: {no_evaluation}")
     if options.dry_run:
         kbert.data.show_examples(training(phases[0], (0, 0, 0)), tokenizer)
         print(estimate(task, training, phases, strategy).summary(phases))
@@ -117,7 +132,7 @@ def _pretrain(options: flags.FlagValues) -> None:
         options.model_dir,
         phases,
         strategy=strategy,
-        make_evaluation_dataset=held_out if manifest.split("held_out").blocks else None,
+        make_evaluation_dataset=None if no_evaluation else held_out,
         evaluate_every=options.evaluate_every,
         checkpoint_every=options.checkpoint_every,
         checkpoint_minutes=options.checkpoint_minutes,
@@ -125,13 +140,39 @@ def _pretrain(options: flags.FlagValues) -> None:
         tensorboard=options.tensorboard,
         settings=settings(options, task),
     )
-    if history.interrupted or not strategy.is_chief:
+    if history.stopped_by is not None:
+        sys.exit(128 + history.stopped_by)  # as a shell would say it: the job is not done
+    if not strategy.is_chief:
         return
     if options.preset_dir:
         task.save_to_preset(options.preset_dir)
         print(f"model written to {options.preset_dir}")
     if options.export_dir:
         print(f"SavedModel written to {task.export(options.export_dir)}")
+
+
+def check_phases(
+    phases: Sequence[Phase],
+    config: kbert.EncoderConfig,
+    batches: Callable[[Phase], tf.data.Dataset],
+) -> None:
+    """Refuses what would fail days later, when a phase begins."""
+    for phase in phases:
+        if phase.sequence_length > config.max_positions:
+            raise ValueError(
+                "No phase may be longer than the model's max_positions. Received: "
+                f"sequence_length={phase.sequence_length}, max_positions={config.max_positions}"
+            )
+        batches(phase)  # raises for what it does not accept
+
+
+def why_no_evaluation(manifest: kbert.data.Manifest, next_sentence: bool) -> str | None:
+    """What the held-out split lacks, if it does."""
+    documents = manifest.split("held_out").documents
+    needed = 2 if next_sentence else 1
+    if documents >= needed:
+        return None
+    return f"{documents} held-out document(s), and next_sentence={next_sentence} needs {needed}"
 
 
 def make_task(options: flags.FlagValues, tokenizer) -> kbert.tasks.Pretraining:
@@ -146,10 +187,11 @@ def make_task(options: flags.FlagValues, tokenizer) -> kbert.tasks.Pretraining:
         config = read_config(options.model, changes, tokenizer)
         encoder = kbert.Encoder(config, dtype=common.pop("dtype"))
         task = kbert.tasks.Pretraining(encoder, tokenizer, **common)
+    steps, warmup = options.train_steps, options.warmup_steps
     schedule = WarmupDecay(
         options.learning_rate,
-        options.train_steps,
-        min(options.warmup_steps, options.train_steps),
+        steps,
+        default_warmup(steps) if warmup is None else warmup,
         options.decay,
         options.decay_power,
     )

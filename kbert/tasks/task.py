@@ -16,11 +16,10 @@ from kbert.serving import Signature, export_saved_model
 from kbert.tasks.tensorflow_copy import export_copy
 from kbert.tokenizers import load_tokenizer
 from kbert.training.optimizers import AdamW
-from kbert.training.schedules import WarmupDecay
+from kbert.training.schedules import WARMUP_STEPS, WarmupDecay, default_warmup
 from kbert.training.step import TrainStep
 
-LEARNING_RATE = 1e-4  # BERT's, with its 10,000 steps of warm-up (README of google-research/bert)
-WARMUP_STEPS = 10_000
+LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
 
 class Task(TrainStep, keras.Model):
@@ -141,7 +140,8 @@ class Task(TrainStep, keras.Model):
 
         Args:
             directory: the model's folder; its newest version is n.
-            **options: arguments of the task's `signatures`.
+            **options: arguments of the task's `signatures`, which tell what each takes and
+                returns, also for texts too long for the encoder.
 
         Returns:
             The path written.
@@ -209,4 +209,4 @@ def _schedule(dataset, epochs, steps_per_epoch):
     if steps is None:
         return WarmupDecay(LEARNING_RATE, WARMUP_STEPS, WARMUP_STEPS, decay="constant")
     total = steps * epochs
-    return WarmupDecay(LEARNING_RATE, total, min(WARMUP_STEPS, total // 10))
+    return WarmupDecay(LEARNING_RATE, total, default_warmup(total))

@@ -61,6 +61,15 @@ class Checkpoints:
             self._path(old).with_suffix(".json").unlink()
             self._path(old).unlink()
 
+    def remove_leftovers(self) -> None:
+        """Removes what a process killed while saving has left; call it on the chief, at start."""
+        if not self.folder.exists():
+            return
+        atomic.remove_leftovers(str(self.folder))
+        for path in self.folder.glob("step-*.safetensors"):
+            if not path.with_suffix(".json").exists():
+                path.unlink()
+
     def steps(self) -> list[int]:
         """Steps there is a checkpoint of, ascending."""
         return sorted(int(p.stem.removeprefix("step-")) for p in self.folder.glob("step-*.json"))

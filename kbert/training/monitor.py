@@ -6,6 +6,7 @@ about once a second and before every checkpoint: nothing that is not finite is e
 """
 
 import math
+import signal
 import time
 import warnings
 from collections.abc import Sequence
@@ -58,7 +59,8 @@ class Monitor(keras.callbacks.Callback):
     ):
         super().__init__()
         self.step = first_step
-        self.interrupted = False
+        self.stopped_by: int | None = None
+        self._signal: int | None = None
         self._phases = phases
         self._checkpoints = checkpoints
         self._steps = steps
@@ -78,9 +80,12 @@ class Monitor(keras.callbacks.Callback):
         self._evaluation_dataset = evaluation_dataset
         self._looked_at = None  # the first step traces and compiles: no measure of speed
 
-    def terminate(self) -> None:
-        """Asks for a checkpoint and the end after the step that runs (a signal handler)."""
-        self.interrupted = True
+    def stop(self, number: int) -> None:
+        """Asks for a checkpoint and the end after the step that runs, for signal `number`.
+
+        `stopped_by` tells when that has been done.
+        """
+        self._signal = number
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
@@ -89,7 +94,7 @@ class Monitor(keras.callbacks.Callback):
         evaluate = self._evaluation_dataset is not None and (
             at_end or (self._evaluate_every and self.step % self._evaluate_every == 0)
         )
-        save = at_end or self.interrupted or self._is_time_to_save()
+        save = at_end or self._signal is not None or self._is_time_to_save()
         now = time.monotonic()
         if self._looked_at is None:
             self._look(measure=False)
@@ -102,14 +107,18 @@ class Monitor(keras.callbacks.Callback):
             self._look(measure=True)
         if evaluate:
             self._evaluate()
+        stopped_by = self._signal  # one that comes later finds the next step
+        save = save or stopped_by is not None  # it may have come during the evaluation
         if save and self._is_chief:
             self._checkpoints.save(self.model, self.step)
             self._saved_at = time.monotonic()
         if evaluate or save:
             self._looked_at = time.monotonic()  # neither counts as training
-        if self.interrupted:
+        if stopped_by is not None:
+            self.stopped_by = stopped_by
             self.model.stop_training = True
-            self._note(f"terminated: checkpoint of step {self.step} written")
+            name = signal.Signals(stopped_by).name
+            self._note(f"stopped by {name}: checkpoint of step {self.step} written")
 
     def _is_time_to_save(self) -> bool:
         if self._checkpoint_every and self.step % self._checkpoint_every == 0:

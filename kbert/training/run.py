@@ -34,6 +34,7 @@ from kbert.version import __version__
 Start = tuple[int, int, int]
 # What the progress line shows, of whatever a task logs.
 SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy")
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,15 +43,21 @@ class History:
 
     Attributes:
         step: Updates made, those before a restart included.
-        interrupted: Whether a SIGTERM ended it early; the same call goes on.
-        steps: Every step's values so far, in order: `step`, `loss`, the task's terms, …
+        stopped_by: Number of the signal that ended it early, if one did; the same call goes on.
+        steps: Every step's values so far, in order: `step`, `loss`, the task's terms, … Only on
+            the chief, who writes them; elsewhere none.
         evaluations: The same of every evaluation.
     """
 
     step: int
-    interrupted: bool
+    stopped_by: int | None
     steps: list[dict]
     evaluations: list[dict]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was ended early."""
+        return self.stopped_by is not None
 
 
 def train(
@@ -70,15 +77,18 @@ def train(
 ) -> History:
     """Trains a compiled task to the end of its phases, from where an earlier call stopped.
 
-    A checkpoint is written at the end of a run, on SIGTERM, and as often as asked. The losses of
-    a run that was killed and started again are those of one that was not. Of a run that is at its
-    end the task gets the weights, as if the call had trained it.
+    A checkpoint is written at the end of a run, on SIGTERM and SIGINT (Ctrl-C; a second one ends
+    the process at once), and as often as asked. The losses of a run that was killed and started
+    again are those of one that was not. Of a run that is at its end the task gets the weights, as
+    if the call had trained it.
+
+    A phase begins at the window after the last one read. The rest of that window is passed over,
+    and if the last batch had spilled into the next window, those few rows come again.
 
     Args:
         task: A compiled `TrainStep` model, made in `strategy.scope()`.
         make_dataset: Gives the batches of a phase from a start on; endless or long enough. Batches
-            hold `position`. Every host gives its own rows of the global batch. When a phase
-            begins, the start is row 0 of the window after the last one read.
+            hold `position`. Every host gives its own rows of the global batch.
         model_dir: Where everything is written; the same folder means the same run.
         phases: The run, in order.
         strategy: Devices; by default one.
@@ -102,10 +112,13 @@ def train(
         strategy.check_batch(phase.batch_size, task.micro_batches)
     model_dir = Path(model_dir)
     checkpoints = Checkpoints(model_dir / "checkpoints", keep_checkpoints)
+    if strategy.is_chief:
+        model_dir.mkdir(parents=True, exist_ok=True)
+        atomic.remove_leftovers(str(model_dir))
+        checkpoints.remove_leftovers()
     latest = checkpoints.latest() or {"step": 0, "position": (0, 0, 0)}
     logs = RunLog(model_dir / "steps.jsonl"), RunLog(model_dir / "evaluations.jsonl")
     if strategy.is_chief:
-        model_dir.mkdir(parents=True, exist_ok=True)
         _write_settings(model_dir / "run.json", settings or {}, resumed=latest["step"] > 0)
         for log in logs:
             log.truncate(latest["step"])
@@ -124,7 +137,7 @@ def train(
         checkpoint_minutes=checkpoint_minutes,
         is_chief=strategy.is_chief,
     )
-    with strategy.scope(), _terminating(monitor):
+    with strategy.scope(), _stopping(monitor):
         start = latest["position"]
         if latest["step"] >= last_step:
             _finished(latest["step"], last_step)
@@ -148,7 +161,7 @@ def train(
                 callbacks=[monitor],
                 verbose=0,
             )
-            if monitor.interrupted:
+            if monitor.stopped_by is not None:
                 break
             if monitor.step < phase.end:
                 raise RuntimeError(
@@ -158,9 +171,9 @@ def train(
             start = task.data_position.numpy().tolist()
     return History(
         step=monitor.step,
-        interrupted=monitor.interrupted,
-        steps=logs[0].read(),
-        evaluations=logs[1].read(),
+        stopped_by=monitor.stopped_by,
+        steps=logs[0].read() if strategy.is_chief else [],
+        evaluations=logs[1].read() if strategy.is_chief else [],
     )
 
 
@@ -215,13 +228,26 @@ def _flat(settings: dict, prefix: str = "") -> dict:
 
 
 @contextlib.contextmanager
-def _terminating(monitor: Monitor):
-    """Turns a SIGTERM into a checkpoint and an orderly end (signals reach the main thread only)."""
+def _stopping(monitor: Monitor):
+    """Turns SIGTERM and SIGINT into a checkpoint and an orderly end.
+
+    Signals reach the main thread only. One that is ignored stays so (SIGINT in a background job),
+    and the second of a kind does what it did before.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: monitor.terminate())
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    before = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
+
+    def stop(number, frame):
+        monitor.stop(number)
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -6,6 +6,23 @@ import keras
 from keras import ops
 
 DECAYS = ("linear", "cosine", "polynomial", "constant")
+WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
+
+
+def default_warmup(total_steps: int) -> int:
+    """Steps of warm-up where none are given: BERT's 10,000, but at most a tenth of the run.
+
+    Args:
+        total_steps: Steps of the run.
+
+    Returns:
+        The number of steps.
+
+    Example:
+        >>> default_warmup(1_000_000), default_warmup(500)
+        (10000, 50)
+    """
+    return min(WARMUP_STEPS, total_steps // 10)
 
 
 @keras.saving.register_keras_serializable("kbert")

@@ -134,3 +134,14 @@ def test_a_float_is_stored_exactly(tmp_path):
     task.tokens.kernel.assign(kernel * 0)
     Checkpoints(tmp_path).restore(task, 1)
     assert ops.convert_to_numpy(task.tokens.kernel.value)[0, :4].tobytes() == values.tobytes()
+
+
+def test_leftovers_of_a_kill_are_removed(tmp_path):
+    task, checkpoints = trained_task(), Checkpoints(tmp_path)
+    checkpoints.save(task, 1)
+    whole = sorted(tmp_path.iterdir())
+    (tmp_path / "step-00000002.safetensors").write_bytes(b"an orphan: its JSON never came")
+    (tmp_path / "step-00000003.safetensors.writing-77").write_bytes(b"half")
+    checkpoints.remove_leftovers()
+    assert sorted(tmp_path.iterdir()) == whole
+    Checkpoints(tmp_path / "none").remove_leftovers()  # a run that begins has no folder yet

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from kbert.training.monitor import NonFiniteLoss
 from kbert.training.optimizers import AdamW
 from kbert.training.phases import parse_phases
 from kbert.training.run import train
+from kbert.training.strategies import make_strategy
 from tests.training import run_toy, toy_task
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +34,6 @@ def lines(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.slow
 def test_killed_runs_go_on_bit_for_bit(tmp_path):
     """kill -9 in the first phase, SIGTERM in the second: every loss and weight is the same."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -62,6 +63,54 @@ def test_a_run_in_two_calls_is_a_run(tmp_path):
     assert whole.steps == halves.steps and whole.evaluations == halves.evaluations
     assert [line["step"] for line in whole.evaluations] == [10, 20]
     assert halves.step == 20 and not halves.interrupted
+
+
+def toy_train(folder, steps, **settings):
+    """`train` on endless toy batches, with nothing asked that `settings` do not ask."""
+    task = toy_task.ToyTask()
+    task.compile(AdamW(0.01))
+    settings = {"checkpoint_every": None, **settings}
+    return train(
+        task, lambda *_: toy_task.dataset(steps), folder, parse_phases("6:1", steps, 16), **settings
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_an_evaluation_ends_with_a_checkpoint(tmp_path, number):
+    handler = signal.signal(number, signal.default_int_handler)
+    try:
+        history = toy_train(
+            tmp_path,
+            9,
+            make_evaluation_dataset=lambda _: toy_task.with_signal(toy_task.dataset(2), number, 1),
+            evaluate_every=3,
+        )
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, handler)
+    assert (history.step, history.stopped_by, history.interrupted) == (3, number, True)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [3]
+
+
+def test_a_start_removes_leftovers_of_a_kill(tmp_path):
+    leftovers = [
+        tmp_path / "run.json.writing-77",
+        tmp_path / "checkpoints" / "step-00000001.safetensors",
+        tmp_path / "checkpoints" / "step-00000001.json.writing-77",
+    ]
+    leftovers[-1].parent.mkdir()
+    for path in leftovers:
+        path.write_bytes(b"half")
+    toy_train(tmp_path, 2)
+    assert not any(path.exists() for path in leftovers)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [2]
+
+
+def test_only_the_chief_writes_and_reads_logs(tmp_path):
+    other = dataclasses.replace(make_strategy(), host_index=1)
+    history = toy_train(tmp_path / "other", 2, strategy=other)
+    assert (history.step, history.steps, history.evaluations) == (2, [], [])
+    assert not (tmp_path / "other").exists()
 
 
 def weights_after(monkeypatch, folder, steps):

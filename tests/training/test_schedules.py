@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from kbert.training.schedules import WarmupDecay
+from kbert.training.schedules import WarmupDecay, default_warmup
 
 
 def rates(schedule, steps) -> list[float]:
@@ -59,3 +59,12 @@ def test_config_round_trip():
 def test_wrong_settings(arguments, message):
     with pytest.raises(ValueError, match=message):
         WarmupDecay(*arguments)
+
+
+def test_warmup_is_berts_or_a_tenth_of_the_run():
+    assert [default_warmup(n) for n in (5, 99_990, 100_000, 1_000_000)] == [
+        0,
+        9_999,
+        10_000,
+        10_000,
+    ]
