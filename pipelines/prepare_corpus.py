@@ -106,25 +106,21 @@ def _tokenizer(options: flags.FlagValues, sources: list[str], reading: dict):
             options.vocabulary, lowercase=options.lowercase is not False
         )
     lowercase = options.lowercase is not False
-    # A run that was interrupted has its vocabulary already. (Learning it again would give the same
-    # one; a corpus too small for the size wanted does so.)
-    kept = os.path.join(options.output_dir, "vocab.txt")
-    if os.path.exists(kept):
-        tokenizer = kbert.WordPieceTokenizer(kept, lowercase=lowercase)
-        if tokenizer.vocabulary_size == options.vocabulary_size:
-            logging.info("Using the vocabulary that is in %s", kept)
-            return tokenizer
-    texts = (text for source in open_sources(sources, **reading) for text in source.documents())
     if options.dry_run:
         print(f"(The vocabulary below is learned from {_DRY_RUN_DOCUMENTS} documents alone.)\n")
-        texts = (text for text, _ in zip(texts, range(_DRY_RUN_DOCUMENTS), strict=False))
-    vocabulary = tokenizers.train_wordpiece(
-        texts, options.vocabulary_size, lowercase=lowercase, progress=not options.dry_run
-    )
-    tokenizer = kbert.WordPieceTokenizer(vocabulary, lowercase=lowercase)
-    if not options.dry_run:
-        tokenizer.save(options.output_dir)
-    return tokenizer
+        texts = (text for source in open_sources(sources, **reading) for text in source.documents())
+        first = (text for text, _ in zip(texts, range(_DRY_RUN_DOCUMENTS), strict=False))
+        vocabulary = tokenizers.train_wordpiece(first, options.vocabulary_size, lowercase=lowercase)
+    else:
+        vocabulary = kbert.data.train_or_reuse_vocabulary(
+            os.path.join(options.output_dir, "vocab.txt"),
+            sources,
+            options.vocabulary_size,
+            lowercase=lowercase,
+            progress=True,
+            **reading,
+        )
+    return kbert.WordPieceTokenizer(vocabulary, lowercase=lowercase)
 
 
 def run() -> None:

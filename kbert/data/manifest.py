@@ -13,6 +13,8 @@ from kbert.data import records
 
 FORMAT_VERSION = 1
 FILE_NAME = "manifest.json"
+# What decides, besides the vocabulary, about the ids of a text.
+_TOKENIZER_OPTIONS = ("lowercase", "strip_accents", "split_chinese")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,18 +88,12 @@ class Manifest:
         """(blocks, 5) int64: number of the shard, then the four columns of the shard's index."""
         tables = [np.zeros((0, 5), np.int64)]
         for number, shard in enumerate(self.split(split).shards):
-            table = np.load(os.path.join(self.folder, shard.index), allow_pickle=False)
-            if table.shape != (shard.blocks, len(records.INDEX_COLUMNS)):
-                raise ValueError(
-                    f"{os.path.join(self.folder, shard.index)} does not fit the manifest: the rule "
-                    f"is {shard.blocks} rows of {len(records.INDEX_COLUMNS)}. "
-                    f"Received: shape {table.shape}"
-                )
+            table = _read_index(os.path.join(self.folder, shard.index), shard.blocks)
             tables.append(np.insert(table, 0, number, axis=1))
         return np.concatenate(tables)
 
     def check_tokenizer(self, tokenizer) -> None:
-        """Raises unless `tokenizer` has the very vocabulary whose ids are in the shards."""
+        """Raises unless `tokenizer` makes the very ids that are in the shards."""
         if tokenizer.checksum != self.vocabulary_sha256:
             raise ValueError(
                 f"The shards in {self.folder} were written with another vocabulary "
@@ -105,6 +101,20 @@ class Manifest:
                 "kbert.load_tokenizer on that folder, or prepare the text again. Received: a "
                 f"tokenizer of {tokenizer.vocabulary_size} entries, sha256 "
                 f"{tokenizer.checksum[:12]}…"
+            )
+        written = self.settings.get("tokenizer", {})
+        now = tokenizer.get_config() if written else {}
+        differing = {
+            name: _option(now, name)
+            for name in _TOKENIZER_OPTIONS
+            if name in written and _option(now, name) != _option(written, name)
+        }
+        if differing:
+            raise ValueError(
+                f"The shards in {self.folder} were written by a tokenizer with the same vocabulary "
+                f"and other options, {_shown({n: _option(written, n) for n in differing})}; use "
+                "kbert.load_tokenizer on that folder, or prepare the text again. Received: "
+                f"{_shown(differing)}"
             )
 
     def summary(self) -> str:
@@ -143,7 +153,8 @@ def read_manifest(folder: str | os.PathLike) -> Manifest:
 
     Raises:
         FileNotFoundError: no manifest (never prepared, or interrupted), or a shard is missing.
-        ValueError: another format version, or a shard whose size is not the manifest's.
+        ValueError: a damaged manifest, another format version, or a shard whose size is not the
+            manifest's.
     """
     folder = os.fspath(folder)
     path = os.path.join(folder, FILE_NAME)
@@ -152,22 +163,71 @@ def read_manifest(folder: str | os.PathLike) -> Manifest:
             f"No {FILE_NAME} in the folder: it is not a prepared corpus, or the preparation was "
             f"interrupted (the same command again finishes it). Received: {folder}"
         )
-    with open(path, encoding="utf-8") as file:
-        fields = json.load(file)
+    fields = _read_json(path)
     version = fields.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise ValueError(
             f"{path}: this kbert reads format version {FORMAT_VERSION}. Received: {version!r}"
         )
-    fields["splits"] = {
-        name: Split.of(Shard(**shard) for shard in split["shards"])
-        for name, split in fields["splits"].items()
-    }
-    manifest = Manifest(folder=folder, **fields)
+    try:
+        fields["splits"] = {
+            name: Split.of(Shard(**shard) for shard in split["shards"])
+            for name, split in fields["splits"].items()
+        }
+        manifest = Manifest(folder=folder, **fields)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is incomplete or was changed: it must hold all that prepare_corpus wrote. "
+            f"Received: {type(error).__name__}: {error}"
+        ) from error
     for split in manifest.splits.values():
         for shard in split.shards:
             _check_size(os.path.join(folder, shard.file), shard.bytes)
     return manifest
+
+
+def _read_json(path: str) -> dict:
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path} is cut off or was changed: it must be the JSON that prepare_corpus wrote. "
+            f"Received: {len(text)} characters, {error}"
+        ) from None
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: {type(fields).__name__}")
+    return fields
+
+
+def _read_index(path: str, blocks: int) -> np.ndarray:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
+    rule = f"the rule is {blocks} rows of {len(records.INDEX_COLUMNS)} int64"
+    try:
+        table = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(
+            f"{path} is cut off or was changed: {rule}. Received: {os.path.getsize(path)} bytes, "
+            f"{error}"
+        ) from error
+    if table.shape != (blocks, len(records.INDEX_COLUMNS)) or table.dtype != np.int64:
+        raise ValueError(
+            f"{path} does not fit the manifest: {rule}. Received: shape {table.shape}, "
+            f"{table.dtype}"
+        )
+    return table
+
+
+def _option(config: dict, name: str) -> object:
+    """The option as it works: accents left open go with the case."""
+    value = config.get(name)
+    return config.get("lowercase") if name == "strip_accents" and value is None else value
+
+
+def _shown(options: dict) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def _check_size(path: str, expected: int) -> None:

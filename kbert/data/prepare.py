@@ -37,6 +37,7 @@ from kbert.text.source import Source
 from kbert.version import __version__
 
 PLAN_FILE = "plan.json"
+HELD_OUT_SHARE = 0.01
 _WORK_FOLDER = "work"
 
 
@@ -45,7 +46,7 @@ def prepare_corpus(
     output_dir: str | os.PathLike,
     tokenizer,
     *,
-    held_out_share: float = 0.01,
+    held_out_share: float = HELD_OUT_SHARE,
     num_workers: int = 1,
     field: str = "text",
     on_bad_utf8: str = "fail",
@@ -92,14 +93,13 @@ def prepare_corpus(
     if num_workers < 0:
         raise ValueError(f"num_workers is 0 or more. Received: {num_workers}")
     opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
-    settings = _settings(tokenizer, held_out_share, on_bad_utf8)
-    plan = {"settings": settings, "sources": [source.identity() for source in opened]}
+    plan = make_plan(opened, tokenizer, held_out_share, on_bad_utf8)
     output_dir = os.fspath(output_dir)
     with _only_one(output_dir):
         finished = _finished(output_dir, plan)
         if finished:
             return finished
-        job = _Preparation(opened, output_dir, tokenizer, settings, plan)
+        job = _Preparation(opened, output_dir, tokenizer, plan)
         try:
             with Workers(tokenizer, num_workers) as workers:
                 spills = job.write_spills(workers)
@@ -111,13 +111,22 @@ def prepare_corpus(
             raise
 
 
-def _settings(tokenizer, held_out_share: float, on_bad_utf8: str) -> dict:
-    """All that decides about the bytes of the output, the text aside."""
+def make_plan(
+    sources: list[Source],
+    tokenizer,
+    held_out_share: float = HELD_OUT_SHARE,
+    on_bad_utf8: str = "fail",
+) -> dict:
+    """All that decides about the bytes of the output: the settings, and what the sources are.
+
+    Equal plans, equal shards. The arguments are those of `prepare_corpus`, the sources opened.
+    """
     options = {
         name: value for name, value in tokenizer.get_config().items() if name != "vocabulary"
     }
-    return {
+    settings = {
         "kbert_version": __version__,
+        "format_version": manifest.FORMAT_VERSION,
         "tokenizer": {"type": type(tokenizer).__name__, **options},
         "vocabulary_sha256": tokenizer.checksum,
         "held_out_share": held_out_share,
@@ -125,6 +134,7 @@ def _settings(tokenizer, held_out_share: float, on_bad_utf8: str) -> dict:
         "block_tokens": records.BLOCK_TOKENS,
         "max_document_bytes": text_source.MAX_DOCUMENT_BYTES,
     }
+    return {"settings": settings, "sources": [source.identity() for source in sources]}
 
 
 @contextlib.contextmanager
@@ -185,11 +195,11 @@ def _differences(old: dict | None, new: dict) -> list[str]:
 class _Preparation:
     """One run, first half to last, in a folder that is locked for it."""
 
-    def __init__(self, sources: list[Source], output_dir: str, tokenizer, settings, plan):
+    def __init__(self, sources: list[Source], output_dir: str, tokenizer, plan: dict):
         self.sources = sources
         self.output_dir = output_dir
         self.tokenizer = tokenizer
-        self.settings = settings
+        self.settings = settings = plan["settings"]
         self.held_out_share = settings["held_out_share"]
         self.settings_text = json.dumps(settings, sort_keys=True)
         self.dtype = records.token_dtype(tokenizer.vocabulary_size)

@@ -17,8 +17,10 @@ def prepared_folder(
 ) -> str:
     """The folder of shards for `data`: `data` itself if it is a folder, else prepared text.
 
-    The cache's name is a checksum of the tokenizer and of what the sources are (name, size and
-    time of a file), so a changed file or tokenizer is prepared anew and equal ones never twice.
+    The cache's name is a checksum of all that decides about the shards: the sources (name, size
+    and time of a file), the tokenizer, the settings, the versions of kbert and of the format. So
+    what has changed is prepared anew, and equal things never twice. The settings are those that
+    `prepare_corpus` has by default; for others (`field`, `on_bad_utf8`, …) call it yourself.
 
     Args:
         data: a folder, or sources of text as `prepare_corpus` takes them.
@@ -30,15 +32,12 @@ def prepared_folder(
     """
     if isinstance(data, str | os.PathLike) and os.path.isdir(data):
         return os.fspath(data)
-    from kbert.data.prepare import prepare_corpus  # reads text: only where there is text to read
+    from kbert.data import prepare  # reads text: only where there is text to read
 
-    content = {
-        "sources": [source.identity() for source in open_sources(data)],
-        "tokenizer": tokenizer.get_config(),
-    }
-    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    plan = prepare.make_plan(open_sources(data), tokenizer)
+    checksum = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
     parent = cache_dir or os.path.join(cache_folder(), "corpora")
     folder = os.path.join(parent, checksum[:16])
     if not os.path.exists(os.path.join(folder, manifest.FILE_NAME)):
-        prepare_corpus(data, folder, tokenizer)
+        prepare.prepare_corpus(data, folder, tokenizer)
     return folder

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from kbert.data import stream
 from kbert.data.blocks import WINDOW_BLOCKS, BlockReader
@@ -24,7 +26,7 @@ def pretraining_dataset(
     next_sentence: bool = True,
     short_sequence_share: float = 0.1,
     split: str = "train",
-    start: Sequence[int] | None = None,
+    start: ArrayLike | None = None,
     epochs: int | None = None,
     drop_remainder: bool = False,
     num_hosts: int = 1,
@@ -37,7 +39,8 @@ def pretraining_dataset(
 
     Args:
         data: folder written by `prepare_corpus`; or text as `prepare_corpus` takes it (a path, a
-            glob, `docs:`, a list of them), which is prepared once into a folder under `cache_dir`.
+            glob, `docs:`, a list of them), which is prepared once into a folder under `cache_dir`
+            with that function's defaults; where they do not fit (`field`, `on_bad_utf8`), call it.
         tokenizer: the tokenizer whose ids lie in the shards.
         sequence_length: T, specials included; at least 8.
         batch_size: B, rows of a batch of all hosts together.
@@ -47,7 +50,7 @@ def pretraining_dataset(
         next_sentence: pairs of segments, half of them random; if False, one segment a row.
         short_sequence_share: share of rows that is cut shorter, to a random length.
         split: "train" or "held_out".
-        start: `position` of the batch to go on after; None begins with the first.
+        start: `position` of the batch to go on after, one row or all; None begins with the first.
         epochs: passes over the data; None never ends.
         drop_remainder: leave out the last rows of the last epoch where they do not fill a batch;
             otherwise empty rows, of no weight, fill it.
@@ -68,7 +71,7 @@ def pretraining_dataset(
 
     Raises:
         FileNotFoundError: no corpus there, or a shard is missing.
-        ValueError: a setting out of range, another vocabulary, a damaged shard, too little text.
+        ValueError: a setting out of range, another tokenizer, a damaged shard, too little text.
         tf.errors.InvalidArgumentError: while reading: a corrupt record, by file and byte.
 
     Example:
@@ -127,8 +130,21 @@ def _check_enough_text(manifest: Manifest, split: str, next_sentence: bool) -> N
         )
 
 
-def _checked_start(start: Sequence[int] | None, windows: int) -> tuple[int, int, int]:
-    epoch, window, row = (int(number) for number in (start if start is not None else (0, 0, 0)))
+def _checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]:
+    numbers = np.asarray((0, 0, 0) if start is None else start)
+    rows = numbers.reshape(-1, numbers.shape[-1]) if numbers.ndim in (1, 2) else numbers[None]
+    if (
+        rows.shape[1:] != (3,)
+        or not len(rows)
+        or not np.issubdtype(numbers.dtype, np.integer)
+        or np.any(rows != rows[0])
+    ):
+        raise ValueError(
+            "`start` must be three integers (epoch, window, row), or a batch's `position` whole: "
+            f"the same three in every row. Received: {numbers.dtype} of shape {numbers.shape}: "
+            f"{numbers.tolist()!r:.100}"
+        )
+    epoch, window, row = rows[0].tolist()
     if window == windows:  # the one after an epoch's last is the next epoch's first
         epoch, window = epoch + 1, 0
     if min(epoch, window, row) < 0 or window > windows:

@@ -172,12 +172,16 @@ class JsonLinesFile(File):
         return {**super().identity(), "field": self.field}
 
     def documents(self) -> Iterator[bytes]:
+        empty = True
         for number, line in self._lines():
             if not line.strip():
                 continue
+            empty = False
             where = f"{self.path}, line {number}"
             text = self._text(line, where)
             yield from self.parts(text.replace(b"\r\n", b"\n").strip(), lambda w=where: w)
+        if empty:
+            raise ValueError(f"{self.path} holds no text, only white space")
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         rest = b""

@@ -8,6 +8,8 @@ import pytest
 
 from kbert.data import manifest, records
 from kbert.data.manifest import read_manifest, verify_corpus
+from kbert.data.prepare import prepare_corpus
+from kbert.tokenizers import WordPieceTokenizer
 
 
 @pytest.fixture
@@ -113,3 +115,49 @@ def test_ids_outside_the_vocabulary(folder):
     edit(folder, lambda content: content.update(vocabulary_size=50))
     with pytest.raises(ValueError, match="outside the vocabulary of 50 entries. Received: "):
         verify_corpus(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lowercase": False}, "lowercase=True, strip_accents=True; .*Received: lowercase=False, "),
+        ({"strip_accents": False}, "options, strip_accents=True; .*Received: strip_accents=False"),
+        ({"split_chinese": False}, "options, split_chinese=True; .*Received: split_chinese=False"),
+    ],
+)
+def test_the_same_vocabulary_with_other_options(tmp_path, tiny_vocabulary, changes, message):
+    (tmp_path / "text.txt").write_text("the red fox.\n\nit was big.\n")
+    tokenizer = WordPieceTokenizer(tiny_vocabulary)
+    corpus = prepare_corpus(tmp_path / "text.txt", tmp_path / "shards", tokenizer)
+    corpus.check_tokenizer(WordPieceTokenizer(tiny_vocabulary, strip_accents=True))
+    with pytest.raises(ValueError, match=message):
+        corpus.check_tokenizer(WordPieceTokenizer(tiny_vocabulary, **changes))
+
+
+def test_a_manifest_that_is_cut_off_or_incomplete(folder):
+    path = folder / manifest.FILE_NAME
+    whole = path.read_text()
+    for content in ("", whole[: len(whole) // 2]):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=rf"{path} is cut off .*Received: {len(content)} char"):
+            read_manifest(folder)
+    path.write_text("[]")
+    with pytest.raises(ValueError, match=rf"{path} must hold a JSON object. Received: list"):
+        read_manifest(folder)
+    for missing in ("splits", "token_dtype"):
+        path.write_text(whole)
+        edit(folder, lambda content, name=missing: content.pop(name))
+        with pytest.raises(ValueError, match=rf"{path} is incomplete .*Received: .*{missing}"):
+            read_manifest(folder)
+
+
+def test_an_index_that_is_cut_off_empty_or_missing(folder):
+    path = records.index_path(shard(folder))
+    size = os.path.getsize(path)
+    for kept in (size - 8, 20, 0):
+        os.truncate(path, kept)
+        with pytest.raises(ValueError, match=rf"{path} is cut off.*2 rows.*Received: {kept} bytes"):
+            read_manifest(folder).index()
+    os.remove(path)
+    with pytest.raises(FileNotFoundError, match=rf"{path} is named in the manifest"):
+        read_manifest(folder).index()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.data import manifest, prepare
 from kbert.data.prepared import prepared_folder
 from kbert.data.pretraining import pretraining_dataset
 
@@ -41,6 +42,17 @@ def test_other_text_or_another_tokenizer_is_prepared_anew(
     with open(text, "a") as file:
         file.write("\n\none two three.\n")
     assert len({folder, other, prepared_folder(text, tokenizer, tmp_path)}) == 3
+
+
+def test_another_kbert_or_format_is_prepared_anew(text, tokenizer, tmp_path, monkeypatch):
+    folders = {prepared_folder(text, tokenizer, tmp_path)}
+    monkeypatch.setattr(prepare, "__version__", "99")
+    folders.add(prepared_folder(text, tokenizer, tmp_path))
+    monkeypatch.setattr(manifest, "FORMAT_VERSION", 99)
+    folders.add(prepared_folder(text, tokenizer, tmp_path))
+    monkeypatch.setattr(prepare.text_source, "MAX_DOCUMENT_BYTES", 1 << 19)
+    folders.add(prepared_folder(text, tokenizer, tmp_path))
+    assert len(folders) == 4
 
 
 def test_a_folder_is_taken_as_it_is(tokenizer, tmp_path):

@@ -3,6 +3,7 @@
 import os
 from unittest import mock
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -151,6 +152,32 @@ def test_resuming_through_the_front_door(corpus, tokenizer):
         resumed = small(corpus, tokenizer, start=batches[n]["position"][0]).take(9)
         for expected, found in zip(batches[n + 1 :], resumed.as_numpy_iterator(), strict=False):
             assert_equal(found, expected)
+
+
+def test_a_start_may_be_a_whole_position_or_a_variable(corpus, tokenizer):
+    batches = list(small(corpus, tokenizer).take(2).as_numpy_iterator())
+    position = batches[0]["position"]
+    one = position[0]
+    for start in (position, tf.constant(position), tf.Variable(one), keras.Variable(one)):
+        found = next(small(corpus, tokenizer, start=start).as_numpy_iterator())
+        assert_equal(found, batches[1])
+
+
+@pytest.mark.parametrize(
+    ("start", "received"),
+    [
+        ([[0, 0, 1], [0, 0, 2]], r"of shape \(2, 3\)"),
+        ((0, 1), r"of shape \(2,\)"),
+        (5, r"of shape \(\): 5"),
+        (np.zeros((0, 3), np.int32), r"of shape \(0, 3\)"),
+        ((0.0, 0.0, 1.5), "float64 of shape"),
+    ],
+)
+def test_a_start_that_is_no_position(corpus, tokenizer, start, received):
+    with pytest.raises(
+        ValueError, match=rf"`start` must be three integers.*Received: .*{received}"
+    ):
+        small(corpus, tokenizer, start=start)
 
 
 def test_after_the_last_window_comes_the_next_epoch(corpus, tokenizer):

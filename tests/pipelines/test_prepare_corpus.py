@@ -46,6 +46,24 @@ def test_from_text_to_shards_with_a_vocabulary_learned_on_the_way(corpus, capsys
     assert "out: train: " in capsys.readouterr().out
 
 
+def test_a_start_with_other_input_learns_another_vocabulary(corpus, monkeypatch):
+    def interrupted(*args, **options):
+        raise OSError("interrupted")
+
+    (corpus / "z.txt").write_text("\n\n".join(f"Zebras zoom past {n}." for n in range(100)))
+    common = (f"--output_dir={corpus}/out", "--vocabulary_size=80")
+    with monkeypatch.context() as patch:
+        patch.setattr(kbert.data, "prepare_corpus", interrupted)
+        with pytest.raises(SystemExit, match="interrupted"):
+            program(f"--input={corpus}/a.txt", *common)
+    program(f"--input={corpus}/z.txt", *common)
+    learned = kbert.load_tokenizer(corpus / "out").vocabulary
+    assert "z" in learned and "x" not in learned  # zebras, and no fox
+    with pytest.raises(SystemExit, match="holds shards that were made with another vocabulary"):
+        program(f"--input={corpus}/z.txt", *common, "--nolowercase")
+    program(f"--input={corpus}/z.txt", *common)  # finished: nothing to do
+
+
 def test_a_cased_vocabulary_by_flag(corpus, tiny_vocabulary):
     kbert.WordPieceTokenizer(tiny_vocabulary, lowercase=True).save(corpus / "model")
     arguments = (f"--input={corpus}/a.txt", f"--vocabulary={corpus}/model")

@@ -187,3 +187,10 @@ def test_a_json_line_beyond_the_limit(tmp_path, monkeypatch):
 def test_an_unknown_policy_for_bad_bytes(tmp_path):
     with pytest.raises(ValueError, match="'fail' or 'replace'. Received: 'ignore'"):
         TextFile(write(tmp_path / "a.txt", b"a"), "ignore")
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz"])
+def test_json_lines_without_a_line(tmp_path, name):
+    path = write(tmp_path / name, b"\n  \n\n")
+    with pytest.raises(ValueError, match=rf"{name} holds no text, only white space"):
+        list(JsonLinesFile(path, "text", "fail").documents())
