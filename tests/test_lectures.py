@@ -7,6 +7,7 @@ and says so.
 import importlib.util
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -72,12 +73,22 @@ def test_segments_and_padding_of_a_pair(uncased):
 
 
 # BERT, slide "Input representation": each piece is the sum of three learned vectors.
+# A LayerNorm follows, which the slide leaves out.
 def test_embedding_is_the_sum_of_token_segment_and_position():
-    config = kbert.family("bert-tiny").replace(vocabulary_size=50)
-    encoder = kbert.Encoder(config)
-    tables = [w for w in encoder.trainable_variables if w.ndim == 2 and "embedding" in w.path]
-    shapes = sorted(tuple(t.shape) for t in tables)
-    assert shapes == [(2, 128), (50, 128), (512, 128)]  # segments, tokens, positions: all trained
+    encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=50))
+    tables = {
+        tuple(w.shape)[0]: keras.ops.convert_to_numpy(w)
+        for w in encoder.trainable_variables
+        if w.ndim == 2 and "embedding" in w.path
+    }
+    assert sorted(tables) == [2, 50, 512]  # segments, tokens, positions: all trained
+    token_ids, segment_ids = np.array([[7, 49, 7, 3]]), np.array([[0, 0, 1, 1]])
+    total = tables[50][token_ids] + tables[2][segment_ids] + tables[512][:4]
+    centred = total - total.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)  # gamma 1, beta 0
+    inputs = {"token_ids": token_ids, "segment_ids": segment_ids}
+    found = encoder(inputs, return_hidden_states=True)["hidden_states"][0]
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(found), expected, atol=1e-5)
 
 
 # BERT, slide "Limits": positions are learned, so 512 of them leave 510 for one text.
@@ -98,6 +109,40 @@ def test_sizes_of_base_and_large():
     assert (large.num_layers, large.hidden_size, large.num_heads) == (24, 1024, 16)
     assert kbert.describe("bert-base-uncased").parameters == 109_482_240
     assert kbert.describe("bert-large-uncased").parameters == 335_141_888
+
+
+# The same with heads: the masked-LM head adds a dense layer, a LayerNorm and a bias for each entry,
+# the next-sentence head two columns. BertForMaskedLM has no pooler.
+def test_sizes_of_base_with_its_heads():
+    config = kbert.family("bert-base-uncased")
+    width = config.hidden_size
+    masked_lm = width * width + width + 2 * width + config.vocabulary_size
+    whole = kbert.describe(config).parameters
+    without_pooler = kbert.describe(config.replace(pooler_activation=None)).parameters
+    assert whole - without_pooler == width * width + width
+    assert without_pooler + masked_lm == 109_514_298
+    assert whole + masked_lm + 2 * width + 2 == 110_106_428
+
+
+def test_the_heads_weights_are_those_counted(uncased):
+    config = kbert.family("bert-tiny")
+    encoder = kbert.Encoder(config)
+    width = config.hidden_size
+    heads = width * width + width + 2 * width + config.vocabulary_size + 2 * width + 2
+    task = kbert.tasks.Pretraining(encoder, uncased)
+    counted = sum(np.prod(w.shape) for w in task.trainable_variables)
+    assert counted == kbert.describe(config).parameters + heads
+
+
+# BERT, section 3.1: the model sees 15 % of the pieces masked; [CLS] and [SEP] count, but are never
+# chosen: of a full row of 128 that is 19.
+def test_nineteen_of_128_are_chosen_and_none_is_special(uncased, corpus):
+    rows = kbert.data.pretraining_dataset(corpus, uncased, sequence_length=128, batch_size=64)
+    batch = next(rows.as_numpy_iterator())
+    full = batch["padding_mask"].sum(1) == 128
+    assert full.sum() > 20
+    assert set(batch["mask_weights"].sum(1)[full]) == {19}
+    assert not np.isin(batch["mask_ids"][batch["mask_weights"] > 0], uncased.special_ids).any()
 
 
 # BERT, slide "Memory": weights of BERT-large in float32.
@@ -205,11 +250,12 @@ def test_static_masks_repeat_and_dynamic_ones_do_not(uncased, corpus):
         )
         return next(rows.as_numpy_iterator())["mask_positions"].tobytes()
 
-    masks = [first_batch(epoch) for epoch in range(40)]
-    static = [masks[epoch % 10] for epoch in range(40)]  # duplicate factor 10, as BERT wrote it
-    assert static[10] == static[0] and all(static.count(mask) == 4 for mask in set(static))
-    assert len(set(static)) == 10
-    assert len(set(masks)) == 40
+    # A duplicate factor of 10, as BERT wrote it: epoch e starts where epoch e % 10 did.
+    epochs = (0, 1, 10, 20, 30)
+    static = [first_batch(epoch % 10) for epoch in epochs]
+    assert [static.count(mask) for mask in static] == [4, 1, 4, 4, 4]
+    dynamic = static[:2] + [first_batch(epoch) for epoch in epochs[2:]]
+    assert len(set(dynamic)) == 5
 
 
 # BERT, slide "Masked language model": predictions per sequence. 15 % of 128 is 19, of 512 is 77;

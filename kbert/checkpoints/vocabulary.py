@@ -19,6 +19,8 @@ def extend_vocabulary(
     vocabulary_size: int,
     pieces: Mapping[int, list[int]] | None = None,
     seed: int = 0,
+    *,
+    known: int | None = None,
 ) -> tuple[EncoderConfig, dict[str, np.ndarray]]:
     """Adds rows to the token table and entries to the masked-LM bias, to adapt to a new domain.
 
@@ -34,12 +36,16 @@ def extend_vocabulary(
         vocabulary_size: entries after, W.
         pieces: new id -> ids of the pieces it was made of; ids below V.
         seed: of the rows without pieces.
+        known: V, where the table has more rows than the vocabulary entries (padding to a round
+            number). Rows that new entries take begin like those added; the others stay. None =
+            all rows of the table.
 
     Returns:
         the config and the arrays of the larger model; arrays that do not grow are not copied.
 
     Raises:
-        ValueError: the vocabulary would shrink, or `pieces` names ids out of range.
+        ValueError: the vocabulary would shrink, the table has too few rows for it, or `pieces`
+            names ids out of range.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=3, hidden_size=2, num_layers=1, num_heads=1,
@@ -50,14 +56,21 @@ def extend_vocabulary(
         [1.0, 2.0]
     """
     table = arrays[_TABLE]
-    before = len(table)
+    before = len(table) if known is None else known
+    if before > len(table):
+        raise ValueError(
+            f"The token table must have a row for each entry known before. Received: {len(table)} "
+            f"rows, known={before}"
+        )
     if vocabulary_size < before:
         raise ValueError(
             f"A vocabulary can only grow; it has {before} entries. "
             f"Received: vocabulary_size={vocabulary_size}"
         )
     rows = np.random.default_rng(seed).normal(
-        table.mean(axis=0), config.initializer_range, (vocabulary_size - before, table.shape[1])
+        table[:before].mean(axis=0),
+        config.initializer_range,
+        (vocabulary_size - before, table.shape[1]),
     )  # (W - V, E)
     for new, old in (pieces or {}).items():
         if not before <= new < vocabulary_size or not old or not all(0 <= i < before for i in old):
@@ -67,9 +80,14 @@ def extend_vocabulary(
             )
         rows[new - before] = table[old].mean(axis=0)
     grown = dict(arrays)
-    grown[_TABLE] = np.concatenate([table, rows.astype(table.dtype)])  # (W, E)
+    grown[_TABLE] = _with_new(table, before, rows.astype(table.dtype))  # (W, E)
     if _BIAS in arrays:
         bias = arrays[_BIAS]
-        added = np.full(vocabulary_size - before, bias.mean(), bias.dtype)
-        grown[_BIAS] = np.concatenate([bias, added])
-    return config.replace(vocabulary_size=vocabulary_size), grown
+        added = np.full(vocabulary_size - before, bias[:before].mean(), bias.dtype)
+        grown[_BIAS] = _with_new(bias, before, added)
+    return config.replace(vocabulary_size=len(grown[_TABLE])), grown
+
+
+def _with_new(array, before, new):
+    """`new` behind the first `before` rows; padding behind both stays."""
+    return np.concatenate([array[:before], new, array[before + len(new) :]])

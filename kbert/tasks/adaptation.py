@@ -25,8 +25,9 @@ def adapt(
     """A pretraining task with a folder's weights, for a vocabulary that may be longer.
 
     Entries that the tokenizer has behind the folder's own become new rows of the token table; each
-    starts as the mean of the pieces that its word was split into before. A head that the folder
-    does not have begins anew, and is logged.
+    starts as the mean of the pieces that its word was split into before; "##ing" as that of the
+    pieces that "ing" had inside a word. Rows that only padded the folder's table are new ones too
+    where an entry takes them. A head that the folder does not have begins anew, and is logged.
 
     Args:
         folder: a kbert or Hugging Face folder, with its tokenizer's files.
@@ -40,7 +41,8 @@ def adapt(
         The task, not compiled.
 
     Raises:
-        ValueError: the vocabularies differ before the end of the folder's own.
+        ValueError: the vocabularies differ before the end of the folder's own, or the tokenizers
+            read text differently.
 
     Example:
         >>> import tempfile
@@ -63,14 +65,14 @@ def adapt(
             f"its end. Received: a tokenizer of {tokenizer.vocabulary_size} entries, and "
             f"{os.fspath(folder)} with {known}, which differ before the end"
         )
-    added = tokenizer.vocabulary[known:]
-    pieces = before.encode(added).to_list() if added else []
+    _check_reads_alike(before, tokenizer, folder)
     config, arrays = extend_vocabulary(
         checkpoint.config,
         checkpoint.arrays,
-        max(tokenizer.vocabulary_size, checkpoint.config.vocabulary_size),
-        {known + i: ids for i, ids in enumerate(pieces) if ids},
+        tokenizer.vocabulary_size,
+        _pieces(before, tokenizer.vocabulary[known:]),
         seed=seed,
+        known=known,
     )
     config = EncoderConfig.from_dict({**config.to_dict(), **(changes or {})})
     task = Pretraining(Encoder(config, dtype=dtype), tokenizer, next_sentence=next_sentence)
@@ -81,3 +83,49 @@ def adapt(
         else:
             logging.warning("%s has no %s: it begins anew", os.fspath(folder), prefix)
     return task
+
+
+def _check_reads_alike(before, tokenizer, folder):
+    """The old rows have their meaning only for texts that are normalised as they were."""
+    had, has = _reading(before), _reading(tokenizer)
+    if had != has:
+        raise ValueError(
+            "The corpus must be prepared with the preset's way to read text. Received: a "
+            f"tokenizer with {_show(has, had)}, and {os.fspath(folder)} with {_show(had, has)}"
+        )
+
+
+def _reading(tokenizer):
+    strip = tokenizer.strip_accents
+    return {
+        "lowercase": tokenizer.lowercase,
+        "strip_accents": tokenizer.lowercase if strip is None else strip,
+        "split_chinese": tokenizer.split_chinese,
+    }
+
+
+def _show(options, other):
+    return ", ".join(f"{k}={v}" for k, v in options.items() if v != other[k])
+
+
+def _pieces(before, added):
+    """New id -> ids of the pieces that the entry was split into before."""
+    ids = {piece: i for i, piece in enumerate(before.vocabulary)}
+    words = before.encode(added).to_list() if added else []
+    split = {}
+    for new, (entry, word) in enumerate(zip(added, words, strict=True), start=len(ids)):
+        inside = entry.startswith("##") and entry != "##"
+        split[new] = _inside_a_word(entry[2:], ids, before.unk_id) if inside else word
+    return {new: pieces for new, pieces in split.items() if pieces}
+
+
+def _inside_a_word(text, ids, unk_id):
+    """Longest match first, as WordPiece splits what follows a word's first piece."""
+    found = []
+    while text:
+        size = next((n for n in range(len(text), 0, -1) if f"##{text[:n]}" in ids), 0)
+        if not size:
+            return [unk_id]  # as the whole word was
+        found.append(ids[f"##{text[:size]}"])
+        text = text[size:]
+    return found

@@ -135,7 +135,9 @@ class FillMask:
         Returns:
             `text` (B,) strings -> `tokens` (B, P, K) strings and `probabilities` (B, P, K), the
             most probable first. P is the number of masks in the text that has most; a text with
-            fewer has "" and 0 in the rest.
+            fewer has "" and 0 in the rest. A mask behind the longest text that the encoder takes
+            is cut off with the text's end and counts as none, where `predict` raises: a server
+            would refuse the whole batch for one text, so a client counts its answers.
 
         Raises:
             ValueError: `top_k` is out of range.
@@ -187,17 +189,18 @@ def candidate_ids(tokenizer: Any, candidates: Sequence[str]) -> np.ndarray:
     Raises:
         ValueError: if a candidate is several entries or none.
     """
-    found = []
-    for candidate in candidates:
-        if candidate in tokenizer.vocabulary:
-            found.append(tokenizer.token_to_id(candidate))
-            continue
+    return np.array([_candidate_id(tokenizer, x) for x in candidates], np.int32)
+
+
+def _candidate_id(tokenizer, candidate):
+    try:
+        return tokenizer.token_to_id(candidate)
+    except ValueError:  # not an entry as it stands
         pieces = tokenizer.encode([candidate])[0].numpy().tolist()
-        if len(pieces) != 1 or pieces[0] == tokenizer.unk_id:
-            shown = " ".join(tokenizer.vocabulary[i] for i in pieces) or "nothing"
-            raise ValueError(
-                "A candidate must be one vocabulary entry: a mask stands for one token. "
-                f"Received: {candidate!r}, which is {shown}"
-            )
-        found.append(pieces[0])
-    return np.array(found, np.int32)
+    if len(pieces) != 1 or pieces[0] == tokenizer.unk_id:
+        shown = " ".join(tokenizer.vocabulary[i] for i in pieces) or "nothing"
+        raise ValueError(
+            "A candidate must be one vocabulary entry: a mask stands for one token. "
+            f"Received: {candidate!r}, which is {shown}"
+        )
+    return pieces[0]

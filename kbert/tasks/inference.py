@@ -103,6 +103,15 @@ def as_texts(texts: Any, what: str = "texts") -> list[str | bytes]:
     return texts
 
 
+def check_batch_size(batch_size: Any) -> None:
+    """Raises ValueError unless the batch size is a whole number from 1."""
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise ValueError(
+            "batch_size must be a whole number, 1 or more: the texts that go through the model "
+            f"together. Received: batch_size={batch_size!r}"
+        )
+
+
 def chunks(items: Sequence) -> Iterator[tuple[int, Sequence]]:
     """Consecutive slices of at most `CHUNK` items, each with the number of its first."""
     return ((i, items[i : i + CHUNK]) for i in range(0, len(items), CHUNK))

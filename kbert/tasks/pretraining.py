@@ -141,10 +141,11 @@ class Pretraining(Task):
             of the best answers, the most probable first, or of the candidates. No mask: empty.
 
         Raises:
-            ValueError: `top_k` is out of range, a candidate is not one vocabulary entry, or a
-                mask lies behind the longest text that the encoder takes.
+            ValueError: `top_k` or `batch_size` is out of range, a candidate is not one vocabulary
+                entry, or a mask lies behind the longest text that the encoder takes.
         """
         texts = inference.as_texts(texts)
+        inference.check_batch_size(batch_size)
         fill_mask.check_top_k(self.tokenizer, top_k)
         chosen = None
         if candidates is not None:
@@ -171,8 +172,9 @@ class Pretraining(Task):
             Probabilities (N,) float32.
 
         Raises:
-            ValueError: if the task was built without next sentences.
+            ValueError: the task was built without next sentences, or `batch_size` is below 1.
         """
+        inference.check_batch_size(batch_size)
         if not self.next_sentence:
             raise ValueError(
                 "The task has no next-sentence head: build it with next_sentence=True. "
@@ -202,8 +204,10 @@ class Pretraining(Task):
 
         Returns:
             `fill_mask`: `text` (B,) strings -> `tokens` and `probabilities` (B, P, K), see
-            `FillMask.signature`. `next_sentence`, if the task has it: `first` and `second` (B,)
-            strings -> `probability` (B,) that the second follows. `encode`: see `Task.signatures`.
+            `FillMask.signature`; a mask behind the longest text that the encoder takes is cut off
+            with the text's end and gets no answer, where `predict` raises. `next_sentence`, if the
+            task has it: `first` and `second` (B,) strings -> `probability` (B,) that the second
+            follows. `encode`: see `Task.signatures`.
         """
         entries = {"fill_mask": self._fill_mask.signature(top_k)}
         if self.next_sentence:

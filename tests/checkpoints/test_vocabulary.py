@@ -31,6 +31,29 @@ def test_old_rows_stay_and_new_ones_lie_near_the_mean_or_come_from_pieces():
     assert old["encoder/embeddings/token"].shape == (40, 16)
 
 
+def test_rows_that_padded_the_table_begin_like_added_ones():
+    old = arrays()
+    config, new = extend_vocabulary(tiny_config(), old, 37, pieces={36: [3, 5]}, known=35)
+    table = new["encoder/embeddings/token"]
+    assert config == tiny_config() and table.shape == (40, 16)
+    kept = [*range(35), 37, 38, 39]
+    np.testing.assert_array_equal(table[kept], old["encoder/embeddings/token"][kept])
+    np.testing.assert_allclose(table[36], table[[3, 5]].mean(0), rtol=1e-6)
+    assert 0.005 < (table[35] - table[:35].mean(0)).std() < 0.04
+    np.testing.assert_array_equal(new["masked_lm/bias"], [*range(35), 17, 17, 37, 38, 39])
+
+
+def test_rows_beyond_the_padding_are_added():
+    config, new = extend_vocabulary(tiny_config(), arrays(), 42, known=39)
+    assert config.vocabulary_size == 42
+    np.testing.assert_array_equal(new["masked_lm/bias"], [*range(39), 19, 19, 19])
+
+
+def test_a_table_without_a_row_for_each_known_entry_is_refused():
+    with pytest.raises(ValueError, match="row for each entry.*Received: 40 rows, known=41"):
+        extend_vocabulary(tiny_config(), arrays(), 42, known=41)
+
+
 def test_the_seed_decides_the_new_rows():
     def row(seed):
         _, new = extend_vocabulary(tiny_config(), arrays(), 41, seed=seed)

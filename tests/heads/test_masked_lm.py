@@ -57,6 +57,15 @@ def test_logits_are_float32_under_bfloat16():
     assert head.transform.compute_dtype == "bfloat16"
 
 
+def test_logits_are_not_rounded_to_bfloat16():
+    encoder = Encoder(tiny_config(), dtype="mixed_bfloat16")
+    head = MaskedLMHead(encoder.config, encoder.token_embedding, dtype="mixed_bfloat16")
+    randomise(encoder)
+    logits = to_numpy(head(X, POSITIONS))
+    rounded = to_numpy(keras.ops.cast(keras.ops.cast(logits, "bfloat16"), "float32"))
+    assert (logits != rounded).mean() > 0.9
+
+
 def test_a_table_of_another_shape_is_refused():
     encoder, _ = make()
     with pytest.raises(ValueError, match=r"shape \(41, 16\).*Received: shape \(40, 16\)"):

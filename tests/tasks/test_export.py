@@ -20,7 +20,7 @@ SERVING = Path(__file__).parent.parent / "serving"
 TEXTS = ["the quick [MASK] fox", "[MASK] jumps over the [MASK] dog", "no mask", "", "a " * 60]
 PAIRS = (["the red pen", "it is day", ""], ["the fox jumps", "the moon " * 40, "a dog"])
 # tensorflow-text's operations that TensorFlow Serving links (its `ops_lib`) and kbert may use.
-TEXT_OPERATIONS = {"FastWordpieceTokenizeWithOffsets", "NormalizeUTF8"}
+TEXT_OPERATIONS = {"FastWordpieceTokenizeWithOffsets", "NormalizeUTF8", "RegexSplitWithOffsets"}
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,14 @@ def exported(config, tokenizer, tmp_path_factory):
     path = task.export(folder)
     assert path == str(folder / "1")
     return task, path
+
+
+@pytest.fixture(scope="module")
+def whole_chinese(config, tokenizer, tmp_path_factory):
+    """The same with a tokenizer that keeps Chinese words whole, which takes another kernel."""
+    other = kbert.WordPieceTokenizer(tokenizer.vocabulary, split_chinese=False)
+    task = kbert.tasks.Pretraining(kbert.Encoder(config), other)
+    return task, task.export(tmp_path_factory.mktemp("whole_chinese"))
 
 
 def python(*arguments):
@@ -77,6 +85,23 @@ def test_the_session_loader_of_a_fresh_process_gives_the_same_numbers(exported):
     assert (difference * mask).max() < 1e-5
 
 
+def test_a_mask_behind_the_longest_text_gets_no_answer(exported):
+    task, path = exported
+    text = "[MASK] " + "a " * 60 + "[MASK]"
+    answer = tf.saved_model.load(path).signatures["fill_mask"](text=tf.constant([text]))
+    assert answer["tokens"].shape == (1, 1, 5)
+    with pytest.raises(ValueError, match="Every mask must lie within"):
+        task.predict(text)
+
+
+def test_a_tokenizer_that_keeps_chinese_words_whole(whole_chinese):
+    task, path = whole_chinese
+    unknown = json.loads(python("-c", SHOW, "show", "--dir", path, names_of(path)).splitlines()[0])
+    assert "RegexSplitWithOffsets" in unknown and set(unknown) <= TEXT_OPERATIONS
+    (answer,) = serve(path, ("fill_mask", {"text": TEXTS}))
+    check_fill_mask(task, answer, TEXTS)
+
+
 def test_padded_to_the_longest_of_the_batch(exported):
     _, path = exported
     encode = tf.saved_model.load(path).signatures["encode"]
@@ -106,6 +131,10 @@ def operations(path):
     return names
 
 
+def names_of(path):
+    return json.dumps(sorted(operations(path)))
+
+
 # In a process without tensorflow_text: which operations it lacks, and what the command line shows.
 SHOW = """
 import json, sys
@@ -121,8 +150,8 @@ saved_model_cli.main()
 def shown(exported):
     """(operations that are not TensorFlow's own, what `saved_model_cli show --all` prints)."""
     _, path = exported
-    names = json.dumps(sorted(operations(path)))
-    unknown, _, listing = python("-c", SHOW, "show", "--dir", path, "--all", names).partition("\n")
+    shown = python("-c", SHOW, "show", "--dir", path, "--all", names_of(path))
+    unknown, _, listing = shown.partition("\n")
     return json.loads(unknown), listing
 
 

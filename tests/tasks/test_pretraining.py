@@ -156,6 +156,12 @@ def test_predict_refuses(task, tokenizer):
         task.signatures(top_k=1000)
     with pytest.raises(ValueError, match="one vocabulary entry.*'foxes'"):
         task.predict("[MASK]", candidates=["foxes"])
+    for size in (0, -1, 1.5):
+        message = f"whole number, 1 or more.*Received: batch_size={size}"
+        with pytest.raises(ValueError, match=message):
+            task.predict("[MASK]", batch_size=size)
+        with pytest.raises(ValueError, match=message):
+            task.predict_next_sentence([("a", "b")], batch_size=size)
     with pytest.raises(TypeError, match="texts must be strings. Received: None as number 1"):
         task.predict(["[MASK]", None])
     with pytest.raises(ValueError, match="two strings. Received: .* as number 1"):
