@@ -79,6 +79,19 @@ def race(folder: str, text: str, tokenizer: WordPieceTokenizer, rounds: int) -> 
         print(f"{f'length {length} batch {batch}':20} {cells}  {ratios}", flush=True)
 
 
+def restart(folder: str, tokenizer: WordPieceTokenizer) -> str:
+    """Time from nothing to the first batch, begun anew and gone on after a thousand batches."""
+    settings = {"batch_size": 256, "threads": 1}
+    for batch in pretraining_dataset(folder, tokenizer, **settings).take(1000):
+        deep = batch["position"][0]
+    seconds = {}
+    for name, start in (("the first", None), (f"the one at {deep.numpy().tolist()}", deep)):
+        began = time.perf_counter()
+        next(iter(pretraining_dataset(folder, tokenizer, **settings, start=start)))
+        seconds[name] = time.perf_counter() - began
+    return "first batch after " + ", ".join(f"{s:.2f} s: {name}" for name, s in seconds.items())
+
+
 def peak_memory(folder: str) -> str:
     """Peak RSS of a process that makes batches and nothing else, and what it had before."""
     code = (
@@ -118,6 +131,7 @@ def main() -> None:
         seconds = time.process_time() - start
         print(f"prepared once: {corpus.tokens / 1e6:.1f} M tokens in {seconds:.1f} s")
         race(folder, source.path, load_tokenizer(folder), options.rounds)
+        print(restart(folder, load_tokenizer(folder)))
         print(peak_memory(folder))
 
 
