@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,15 @@ import pytest
 
 import kbert
 from kbert.training.checkpoints import Checkpoints
+from kbert.training.phases import parse_phases
 from pipelines.flags import parse_settings
+from pipelines.pretrain import check_phases, why_no_evaluation
 
 ROOT = Path(__file__).parents[2]
 TINY = ["hidden_size=16", "num_layers=1", "num_heads=2", "intermediate_size=32"]
 
 
-def write_corpus(folder, vocabulary):
+def write_corpus(folder, vocabulary, held_out_share=0.2):
     """Thirty documents of the fixture's words, prepared."""
     words = [w for w in vocabulary if w.isalpha() and len(w) > 1]
     rng = np.random.default_rng(0)
@@ -26,7 +29,9 @@ def write_corpus(folder, vocabulary):
     text = folder / "text.txt"
     text.write_text("\n\n".join(documents))
     tokenizer = kbert.WordPieceTokenizer(vocabulary)
-    kbert.data.prepare_corpus(str(text), folder / "shards", tokenizer, held_out_share=0.2)
+    kbert.data.prepare_corpus(
+        str(text), folder / "shards", tokenizer, held_out_share=held_out_share
+    )
     return folder / "shards"
 
 
@@ -35,13 +40,18 @@ def data_dir(tmp_path_factory, tiny_vocabulary):
     return write_corpus(tmp_path_factory.mktemp("corpus"), tiny_vocabulary)
 
 
-def pretrain(data_dir, model_dir, *flags) -> subprocess.Popen:
-    command = [sys.executable, "-m", "pipelines.pretrain", f"--data_dir={data_dir}"]
-    command += [f"--model_dir={model_dir}", "--train_steps=12", "--batch_size=8"]
-    command += ["--phases=16:0.5,24:0.5", "--warmup_steps=2", "--learning_rate=1e-3"]
-    command += [f"--set={item}" for item in TINY]
+def arguments(data_dir, model_dir, *flags) -> list[str]:
+    return [
+        *(f"--data_dir={data_dir}", f"--model_dir={model_dir}", "--train_steps=12"),
+        *("--batch_size=8", "--phases=16:0.5,24:0.5", "--warmup_steps=2", "--learning_rate=1e-3"),
+        *(f"--set={item}" for item in TINY),
+        *flags,
+    ]
+
+
+def pretrain(*flags) -> subprocess.Popen:
     return subprocess.Popen(
-        [*command, *flags],
+        [sys.executable, "-m", "pipelines.pretrain", *arguments(*flags)],
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
@@ -61,6 +71,24 @@ def failed(process: subprocess.Popen) -> str:
     assert process.returncode == 1
     assert "Traceback" not in errors
     return errors.splitlines()[-1]
+
+
+def test_a_terminated_run_says_so_and_goes_on(data_dir, tmp_path):
+    """A scheduler must not take a job that it stopped for a finished one."""
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    stopped = pretrain(data_dir, tmp_path / "run", "--checkpoint_every=2")
+    while not checkpoints.steps() and stopped.poll() is None:
+        time.sleep(0.01)
+    stopped.send_signal(signal.SIGTERM)
+    out, errors = stopped.communicate(timeout=300)
+    assert stopped.returncode == 128 + signal.SIGTERM, errors[-3000:]
+    step = checkpoints.latest()["step"]
+    assert f"stopped by SIGTERM: checkpoint of step {step} written" in out and step < 12
+
+    preset = tmp_path / "preset"
+    out = finished(pretrain(data_dir, tmp_path / "run", f"--preset_dir={preset}"))
+    assert "step 12/12 · loss" in out and "evaluation after step 12: loss" in out
+    assert kbert.Encoder.from_preset(preset).config.hidden_size == 16
 
 
 @pytest.mark.slow
@@ -88,6 +116,11 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     assert settings["encoder"]["vocabulary_size"] == len(tiny_vocabulary)
     assert settings["flags"]["phases"] == "16:0.5,24:0.5"
 
+    once_more = tmp_path / "once_more"  # of a run that is at its end
+    finished(pretrain(data_dir, tmp_path / "broken", *flags, f"--preset_dir={once_more}"))
+    weights = [folder / "model.safetensors" for folder in (preset, once_more)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
     grown = write_corpus(tmp_path, [*tiny_vocabulary, "quickfox"])
     flags = (f"--init_preset={preset}", "--learning_rate=0", "--set=dropout=0.2")
     flags += (f"--preset_dir={tmp_path / 'adapted'}",)
@@ -109,6 +142,40 @@ def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path):
 def test_mistakes_are_told_in_one_line(data_dir, tmp_path):
     message = failed(pretrain(data_dir, tmp_path, "--set=hidden_width=8"))
     assert message.startswith("kbert-pretrain: ") and "hidden_width" in message
+
+
+def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary):
+    data_dir = write_corpus(tmp_path, tiny_vocabulary, held_out_share=0.0)
+    message = failed(pretrain(data_dir, tmp_path / "run", "--evaluate_every=5"))
+    assert "--evaluate_every needs held-out documents" in message
+    assert message.endswith("Received: 0 held-out document(s), and next_sentence=True needs 2")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "documents, pairs, single", [(0, False, False), (1, False, True), (2, True, True)]
+)
+def test_one_held_out_document_has_no_random_next(documents, pairs, single):
+    held_out = types.SimpleNamespace(documents=documents)
+    manifest = types.SimpleNamespace(split={"held_out": held_out}.__getitem__)
+    assert (why_no_evaluation(manifest, next_sentence=True) is None) == pairs
+    assert (why_no_evaluation(manifest, next_sentence=False) is None) == single
+
+
+def test_every_phase_is_checked_before_the_first_step(data_dir):
+    tokenizer = kbert.load_tokenizer(data_dir)
+    config = kbert.family("bert-tiny").replace(max_positions=64)
+
+    def batches(phase):
+        return kbert.data.pretraining_dataset(
+            data_dir, tokenizer, sequence_length=phase.sequence_length, batch_size=8
+        )
+
+    check_phases(parse_phases("16:0.5,64:0.5", 10, 8), config, batches)
+    with pytest.raises(ValueError, match="Received: sequence_length=65, max_positions=64"):
+        check_phases(parse_phases("16:0.5,65:0.5", 10, 8), config, batches)
+    with pytest.raises(ValueError, match="must lie in 8..65536. Received: sequence_length=7"):
+        check_phases(parse_phases("16:0.5,7:0.5", 10, 8), config, batches)
 
 
 def test_help_teaches():
