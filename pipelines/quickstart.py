@@ -26,10 +26,7 @@ from absl import app, flags, logging
 
 import kbert
 from kbert import atomic
-from kbert.training.optimizers import AdamW
-from kbert.training.phases import Phase
-from kbert.training.run import train
-from kbert.training.schedules import WarmupDecay
+from kbert.training import AdamW, Phase, WarmupDecay, train
 from pipelines import command
 
 EXAMPLES = (
