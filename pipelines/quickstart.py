@@ -107,15 +107,6 @@ def check_settings(path: Path, settings: dict) -> None:
         )
 
 
-def vocabulary(path: Path, sources: list[str], size: int) -> list[str]:
-    """Trains a vocabulary, or takes the one that an earlier start trained."""
-    if not path.exists():
-        sentences = (s for document in kbert.text.documents(sources) for s in document)
-        trained = kbert.tokenizers.train_wordpiece(sentences, size, progress=True)
-        kbert.tokenizers.save_vocabulary(trained, path)
-    return kbert.tokenizers.read_vocabulary(path)
-
-
 def make_task(
     model: str, tokenizer: kbert.WordPieceTokenizer, learning_rate: float, train_steps: int
 ) -> kbert.tasks.Pretraining:
@@ -199,18 +190,23 @@ def quickstart(options: flags.FlagValues) -> None:
     tf.get_logger().setLevel("WARNING")
     folder, stages = Path(options.output_dir), Stages()
     check_settings(folder / "quickstart.json", {name: options[name].value for name in SETTINGS})
+    # What is finished stays, also when packages with documentation of their own came since.
+    finished = (folder / "shards" / "manifest.json").exists()
     shape = {"sequence_length": options.sequence_length, "batch_size": options.batch_size}
 
     with stages("vocabulary"):
         print(f"learning at most {options.vocabulary_size:,} pieces from {options.sources}")
-        pieces = vocabulary(folder / "vocab.txt", options.sources, options.vocabulary_size)
+        if finished:
+            pieces = kbert.tokenizers.read_vocabulary(folder / "vocab.txt")
+        else:
+            pieces = kbert.data.train_or_reuse_vocabulary(
+                folder / "vocab.txt", options.sources, options.vocabulary_size, progress=True
+            )
         tokenizer = kbert.WordPieceTokenizer(pieces, lowercase=True)
         print(f"{len(pieces):,} pieces, for example {', '.join(pieces[-6:])}")
 
     with stages("shards"):
-        # Shards that are finished stay what they are, also when packages with documentation of
-        # their own have been installed since.
-        if (folder / "shards" / "manifest.json").exists():
+        if finished:
             corpus = kbert.data.read_manifest(folder / "shards")
         else:
             corpus = kbert.data.prepare_corpus(
