@@ -73,7 +73,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("batch_size", 32, "Rows in a batch.")
     flags.DEFINE_float("learning_rate", 2e-3, "The highest learning rate, reached after warm-up.")
     flags.DEFINE_float("held_out_share", 0.02, "Share of the documents kept for the evaluation.")
-    flags.DEFINE_float("minutes", 6.0, "Time to train; the number of steps follows from it.")
+    flags.DEFINE_float("minutes", 6.5, "Time to train; the number of steps follows from it.")
     flags.DEFINE_integer("train_steps", None, "Steps to train; takes the place of --minutes.")
 
 
