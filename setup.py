@@ -47,6 +47,8 @@ setup(
         "importlib_resources",  # tensorflow-datasets imports it without saying so
         "absl-py",
         "tokenizers",
+        "sentencepiece",
+        "huggingface_hub",
         "safetensors",
         "tqdm",
     ],

@@ -10,16 +10,16 @@ import pytest
 ROOT = Path(__file__).parent.parent
 RANKS = {
     "atomic": -1,
-    **dict.fromkeys(("version", "config", "tokenizers", "text", "metrics"), 0),
+    **dict.fromkeys(("version", "config", "hub", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints"), 1),
     **dict.fromkeys(("models", "heads", "training", "serving"), 2),
     "tasks": 3,
-    **dict.fromkeys(("distillation", "visualization", "__init__"), 4),
+    **dict.fromkeys(("distillation", "visualization", "recipes", "__init__"), 4),
 }
 # `import kbert` and its rooms must not pull these in: they load inside functions.
 HEAVY = {
-    "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "safetensors", "torch", "jax",
-    "transformers", "matplotlib", "pandas", "tqdm", "scipy",
+    "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "sentencepiece", "safetensors",
+    "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "heads", "models")
