@@ -1,5 +1,6 @@
 """Tokenizers: text to ids and back, and the training of vocabularies."""
 
+from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.training import train_wordpiece
@@ -8,6 +9,7 @@ from kbert.tokenizers.wordpiece import WordPieceTokenizer
 
 __all__ = [
     "SPECIAL_TOKENS",
+    "Tokenizer",
     "WordPieceTokenizer",
     "load_tokenizer",
     "normalize",

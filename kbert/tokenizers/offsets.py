@@ -83,3 +83,15 @@ def bytes_to_characters(
         return ranges.with_flat_values(index - first_character)
 
     return count(starts), count(ends)
+
+
+def word_numbers(ids: tf.RaggedTensor, is_first: tf.Tensor) -> tf.RaggedTensor:
+    """(B, None) int32: which word of its text each piece belongs to, counted from 0.
+
+    Args:
+        ids: (B, None) pieces.
+        is_first: (P,) bool, the piece is the first of a word; true for the first of each text.
+    """
+    words = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
+    before = tf.gather(words, tf.gather(ids.row_starts(), ids.value_rowids()))
+    return ids.with_flat_values(words - before)

@@ -1,0 +1,265 @@
+"""What every tokenizer shares: the way in for strings, lists and tensors, decoding, saving."""
+
+import abc
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+
+from kbert import atomic
+
+# What a special token can be for.
+ROLES = ("pad", "unk", "cls", "sep", "mask")
+
+
+class Tokenizer(abc.ABC):
+    """Text to ids and back, the same eagerly, inside `tf.data` and inside a SavedModel.
+
+    A kind of tokenizer sets `kind` and `continuation`, and defines `_encode`,
+    `_encode_with_offsets`, `_decode_rows`, `_options`, `get_config` and `_save_model`.
+
+    Args:
+        vocabulary: the pieces in the order of their ids.
+        special_tokens: what a special token is for ("pad", "unk", "cls", "sep", "mask", or any
+            other word) -> the piece. Roles that the vocabulary has no piece for are left out.
+
+    Attributes:
+        vocabulary: the pieces in the order of their ids.
+        continuation: (V,) bool, the piece goes on a word that an earlier piece began.
+        pad_token, unk_token, cls_token, sep_token, mask_token: the special tokens, None for a role
+            that nothing plays.
+        pad_id, unk_id, cls_id, sep_id, mask_id: their ids, likewise.
+    """
+
+    kind: str
+    # Separators between two segments: [CLS] A [SEP] B [SEP], but <s> A </s></s> B </s>.
+    pair_separators: int = 1
+    continuation: np.ndarray
+
+    pad_token: str | None
+    unk_token: str | None
+    cls_token: str | None
+    sep_token: str | None
+    mask_token: str | None
+    pad_id: int | None
+    unk_id: int | None
+    cls_id: int | None
+    sep_id: int | None
+    mask_id: int | None
+
+    def __init__(self, vocabulary: list[str], special_tokens: Mapping[str, str]):
+        self.vocabulary = vocabulary
+        self.special_tokens: dict[str, str] = dict(special_tokens)
+        self._id_of = {piece: index for index, piece in enumerate(vocabulary)}
+        for role in ROLES:
+            token = self.special_tokens.get(role)
+            setattr(self, f"{role}_token", token)
+            setattr(self, f"{role}_id", None if token is None else self._id_of[token])
+        batch = tf.TensorSpec([None], tf.string)
+        self._encode_graph = tf.function(self._encode, input_signature=[batch])
+        self._offsets_graphs = {
+            unit: tf.function(
+                lambda texts, unit=unit: self._encode_with_offsets(texts, unit),
+                input_signature=[batch],
+            )
+            for unit in ("byte", "character")
+        }
+        self._decode_graphs = {
+            skip: tf.function(
+                lambda ids, skip=skip: self._decode_rows(ids, skip),
+                input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)],
+            )
+            for skip in (True, False)
+        }
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of pieces, special tokens included."""
+        return len(self.vocabulary)
+
+    @property
+    def special_ids(self) -> list[int]:
+        """The ids of the special tokens, sorted."""
+        return sorted({self._id_of[token] for token in self.special_tokens.values()})
+
+    @property
+    def resources(self) -> list[Any]:
+        """What a SavedModel of this tokenizer's graphs must track, such as lookup tables."""
+        return []
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of what decides the ids, in hexadecimal. For WordPiece: of the vocabulary."""
+        return hashlib.sha256("\n".join(self.vocabulary).encode()).hexdigest()
+
+    def token_to_id(self, token: str) -> int:
+        """The id of a piece. Raises ValueError where the vocabulary lacks it."""
+        if token not in self._id_of:
+            raise ValueError(
+                f"No such piece among the {self.vocabulary_size} of the vocabulary. "
+                f"Received: {token!r}"
+            )
+        return self._id_of[token]
+
+    def id_to_token(self, token_id: int) -> str:
+        """The piece of an id. Raises ValueError for an id outside the vocabulary."""
+        self._check_ids(np.asarray(token_id))
+        return self.vocabulary[int(token_id)]
+
+    def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        """Ids of the pieces, without the special tokens that begin and end a model's input.
+
+        Args:
+            texts: a list or 1-D tensor of strings, or one string. UTF-8; bytes that are not are
+                dropped, as google-research/bert does.
+
+        Returns:
+            An int32 RaggedTensor (B, None); for one string, a 1-D int32 tensor.
+        """
+        return self._batched(self._encode_graph, texts)
+
+    def encode_with_offsets(
+        self, texts: str | Sequence[str] | tf.Tensor, unit: str = "byte"
+    ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+        """Ids and where each piece stands in the text as given, before any normalisation.
+
+        Args:
+            texts: as in `encode`.
+            unit: "byte" counts UTF-8 bytes, "character" code points (indices of a Python str).
+
+        Returns:
+            A dict of int32 RaggedTensors (B, None), 1-D tensors for one string: `token_ids`;
+            `starts` and `ends`, so that `text[start:end]` is the piece; `word_index`, which numbers
+            the words of a text from 0 (a punctuation mark is a word). Accents that were stripped
+            belong to their letter; two pieces of one character (Hangul) have its range both.
+
+        Example:
+            >>> from kbert.tokenizers import WordPieceTokenizer
+            >>> specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            >>> tokenizer = WordPieceTokenizer([*specials, "cafe", "!"])
+            >>> out = tokenizer.encode_with_offsets("un Café!", unit="character")
+            >>> out["starts"].numpy().tolist(), out["ends"].numpy().tolist()
+            ([0, 3, 7], [2, 7, 8])
+        """
+        if unit not in self._offsets_graphs:
+            raise ValueError(f'unit must be "byte" or "character". Received: {unit!r}')
+        return self._batched(self._offsets_graphs[unit], texts)
+
+    def decode(self, ids: Any, *, skip_special_tokens: bool = True) -> Any:
+        """Text from ids: pieces joined, special tokens left out.
+
+        Args:
+            ids: ids (B, T) as a RaggedTensor, matrix or list of lists, or one list of ids.
+            skip_special_tokens: leave special tokens out, except an unknown token that stands for
+                text.
+
+        Returns:
+            A list of str, for one list of ids a str; for tensors a string tensor (B,) or scalar,
+            in a graph and eagerly.
+
+        Raises:
+            ValueError: an id outside the vocabulary (in a graph: InvalidArgumentError).
+        """
+        if isinstance(ids, tf.Tensor | tf.RaggedTensor):
+            return self._decode(ids, skip_special_tokens)
+        texts = self._decode(tf.ragged.constant(ids, dtype=tf.int32), skip_special_tokens).numpy()
+        return texts.decode() if isinstance(texts, bytes) else [text.decode() for text in texts]
+
+    @abc.abstractmethod
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """A tokenizer from `get_config()`."""
+        return cls(**config)
+
+    def __reduce__(self):
+        return _revive, (type(self), self.get_config())
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the vocabulary and tokenizer_config.json, which `kbert.load_tokenizer` and Hugging
+        Face read.
+
+        Args:
+            folder: made where it does not exist.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._save_model(folder)
+        config = self._options()
+        config |= {f"{role}_token": token for role, token in self.special_tokens.items()}
+        atomic.write(
+            folder / "tokenizer_config.json", (json.dumps(config, indent=2) + "\n").encode()
+        )
+
+    @abc.abstractmethod
+    def _save_model(self, folder: Path) -> None:
+        """Writes what holds the vocabulary."""
+
+    @abc.abstractmethod
+    def _options(self) -> dict[str, Any]:
+        """What tokenizer_config.json holds besides special tokens, under Hugging Face's names."""
+
+    @abc.abstractmethod
+    def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """(B,) strings -> (B, None) int32 ids."""
+
+    @abc.abstractmethod
+    def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:
+        """(B,) strings -> what `encode_with_offsets` returns."""
+
+    @abc.abstractmethod
+    def _decode_rows(self, ids: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
+        """(B, None) ids -> (B,) strings."""
+
+    @property
+    def _skipped_ids(self) -> list[int]:
+        """What decoding leaves out; the unknown token stays: it stands for text."""
+        return [i for i in self.special_ids if i != self.unk_id]
+
+    def _without_specials(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
+        left_out = tf.constant(self._skipped_ids, tf.int32)
+        equal = tf.equal(ids.flat_values[:, None], left_out)
+        return tf.ragged.boolean_mask(ids, ids.with_flat_values(~tf.reduce_any(equal, 1)))
+
+    def _check_ids(self, ids: np.ndarray) -> None:
+        wrong = ids[(ids < 0) | (ids >= self.vocabulary_size)]
+        if wrong.size:
+            raise ValueError(
+                f"Ids of this vocabulary lie in 0..{self.vocabulary_size - 1}. "
+                f"Received: {wrong.ravel()[0]}"
+            )
+
+    def _batched(self, function: Any, texts: Any) -> Any:
+        """Calls a function of a batch of strings, also for one string."""
+        texts = tf.convert_to_tensor(texts, tf.string)
+        rank = texts.shape.rank
+        if rank not in (0, 1):
+            raise ValueError(
+                "Texts are one string or a 1-D list or tensor of strings. "
+                f"Received: a tensor of shape {texts.shape}"
+            )
+        out = function(texts[None] if rank == 0 else texts)
+        return tf.nest.map_structure(lambda x: x[0], out) if rank == 0 else out
+
+    def _decode(self, ids: tf.Tensor | tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
+        """(B, T) ids -> (B,) strings, (T,) ids -> a scalar."""
+        if isinstance(ids, tf.Tensor):
+            if ids.shape.rank == 1:
+                return self._decode(ids[None], skip_special_tokens)[0]
+            ids = tf.RaggedTensor.from_tensor(ids)
+        if tf.executing_eagerly():
+            self._check_ids(ids.flat_values.numpy())
+        ids = tf.cast(ids.with_row_splits_dtype(tf.int64), tf.int32)
+        return self._decode_graphs[skip_special_tokens](ids)
+
+
+def _revive(kind: type[Tokenizer], config: dict[str, Any]) -> Tokenizer:
+    return kind.from_config(config)
