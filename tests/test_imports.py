@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = {
-    "atomic": -1,
+    **dict.fromkeys(("atomic", "cache"), -1),
     **dict.fromkeys(("version", "config", "hub", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints"), 1),
     **dict.fromkeys(("models", "heads", "training", "serving"), 2),

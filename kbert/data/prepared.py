@@ -5,8 +5,8 @@ import json
 import os
 from collections.abc import Sequence
 
+from kbert.cache import cache_folder
 from kbert.data import manifest
-from kbert.text.documentation import cache_folder
 from kbert.text.sources import open_sources
 
 

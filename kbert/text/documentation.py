@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
+from kbert.cache import cache_folder
 from kbert.text import files
 from kbert.text.progress import Progress
 
@@ -60,12 +61,6 @@ class Documentation(files.TextFile):
 
     def identity(self) -> dict:
         return {"name": os.path.basename(self.path), "size": self.size}
-
-
-def cache_folder() -> str:
-    """Where kbert keeps what it can make again."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.environ.get("KBERT_CACHE") or os.path.join(base, "kbert")
 
 
 def _modules(package: str) -> list[tuple[str, str]]:

@@ -41,12 +41,6 @@ def test_an_interrupted_extraction_leaves_nothing(cache, monkeypatch):
     assert os.listdir(cache) == []
 
 
-def test_the_cache_follows_xdg(monkeypatch):
-    monkeypatch.delenv("KBERT_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert documentation.cache_folder() == "/somewhere/kbert"
-
-
 def test_a_package_that_is_not_there():
     with pytest.raises(ValueError, match="standard library or installed. Received: 'no_such'"):
         open_sources("docs:no_such")
