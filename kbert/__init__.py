@@ -17,7 +17,7 @@ _NAMES = {
     "EncoderConfig": "kbert.config",
     "Encoder": "kbert.models.encoder",
     "WordPieceTokenizer": "kbert.tokenizers",
-    "describe": "kbert.models.family",
+    "describe": "kbert.models.description",
     "family": "kbert.models.family",
     "load_tokenizer": "kbert.tokenizers",
 }

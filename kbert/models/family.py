@@ -1,8 +1,10 @@
-"""The table of the family, name -> EncoderConfig, and what its rows weigh.
+"""The table of the family: name -> sizes and values. Values only; what is code is elsewhere.
 
-Sizes are those of google-research/bert (README.md and each release's `bert_config.json`); names
-are those of the Hugging Face hub. Activations are what the original code trained with: Google's
-`gelu` is the tanh form. A checkpoint loaded from files brings the activation its own config names.
+Sizes are those of the releases (README.md and configs of google-research/bert, /albert, /electra,
+facebookresearch's fairseq and SpanBERT, huawei-noah's TinyBERT, microsoft's UniLM); names are those
+of the Hugging Face hub. Activations and dropout are what the original code trained with: `gelu` is
+the tanh form in Google's BERT and ALBERT, and the erf form in ELECTRA and everything trained with
+PyTorch. A checkpoint loaded from files brings the values that its own config names.
 """
 
 import dataclasses
@@ -13,20 +15,74 @@ from kbert.config import EncoderConfig
 
 _UNCASED = 30522
 _CASED = 28996
+_CHINESE = 21128
+_MULTILINGUAL_CASED = 119547
+_ROBERTA = 50265
+_XLM_R = 250002
 
 
-def _bert(num_layers, hidden_size, vocabulary_size):
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What the table knows of a published model.
+
+    Attributes:
+        config: of the encoder.
+        tokenizer: the kind of its tokenizer: "wordpiece", "bpe" or "unigram".
+        unused_rows: rows of the published tables that carry nothing and that an encoder does not
+            hold. RoBERTa's have 3: the two positions before its first one, and a token-type row
+            that is the same for every token.
+    """
+
+    config: EncoderConfig
+    tokenizer: str = "wordpiece"
+    unused_rows: int = 0
+
+
+def _config(num_layers, hidden_size, num_heads, vocabulary_size, **changes):
+    fields = {"intermediate_size": 4 * hidden_size, **changes}
     return EncoderConfig(
         vocabulary_size=vocabulary_size,
         hidden_size=hidden_size,
         num_layers=num_layers,
-        num_heads=hidden_size // 64,
-        intermediate_size=4 * hidden_size,
+        num_heads=num_heads,
+        **fields,
     )
 
 
+def _bert(num_layers, hidden_size, vocabulary_size):
+    return Row(_config(num_layers, hidden_size, hidden_size // 64, vocabulary_size))
+
+
+def _albert(num_layers, hidden_size, num_heads, dropout):
+    shared = {"embedding_size": 128, "num_layer_groups": 1}
+    rates = {"dropout": dropout, "attention_dropout": dropout}
+    return Row(_config(num_layers, hidden_size, num_heads, 30000, **shared, **rates), "unigram")
+
+
+def _roberta(num_layers, hidden_size, vocabulary_size=_ROBERTA, tokenizer="bpe"):
+    values = {"num_segments": 0, "activation": "gelu", "layer_norm_epsilon": 1e-5}
+    heads = hidden_size // 64
+    return Row(_config(num_layers, hidden_size, heads, vocabulary_size, **values), tokenizer, 3)
+
+
+def _electra(num_layers, hidden_size, embedding_size):
+    values = {"activation": "gelu", "pooler_activation": None, "embedding_size": embedding_size}
+    return Row(_config(num_layers, hidden_size, hidden_size // 64, _UNCASED, **values))
+
+
+def _distilbert(vocabulary_size):
+    values = {"num_segments": 0, "activation": "gelu", "pooler_activation": None}
+    return Row(_config(6, 768, 12, vocabulary_size, **values))
+
+
+def _trained_in_pytorch(num_layers, hidden_size, num_heads, vocabulary_size, **changes):
+    """BERT's architecture, with the erf form of GELU."""
+    changes = {"activation": "gelu", **changes}
+    return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **changes))
+
+
 # fmt: off
-FAMILY: dict[str, EncoderConfig] = {
+FAMILY: dict[str, Row] = {
     # name                                          layers hidden vocabulary
     "bert-base-uncased":                       _bert(12,  768, _UNCASED),
     "bert-large-uncased":                      _bert(24, 1024, _UNCASED),
@@ -35,14 +91,62 @@ FAMILY: dict[str, EncoderConfig] = {
     "bert-large-cased":                        _bert(24, 1024, _CASED),
     "bert-large-cased-whole-word-masking":     _bert(24, 1024, _CASED),
     "bert-base-multilingual-uncased":          _bert(12,  768, 105879),
-    "bert-base-multilingual-cased":            _bert(12,  768, 119547),
-    "bert-base-chinese":                       _bert(12,  768, 21128),
+    "bert-base-multilingual-cased":            _bert(12,  768, _MULTILINGUAL_CASED),
+    "bert-base-chinese":                       _bert(12,  768, _CHINESE),
+    # Whole-word masking over Chinese words (https://arxiv.org/abs/1906.08101); the two that are
+    # called RoBERTa are BERT's architecture too.
+    "hfl/chinese-bert-wwm":                    _bert(12,  768, _CHINESE),
+    "hfl/chinese-bert-wwm-ext":                _bert(12,  768, _CHINESE),
+    "hfl/chinese-roberta-wwm-ext":             _bert(12,  768, _CHINESE),
+    "hfl/chinese-roberta-wwm-ext-large":       _bert(24, 1024, _CHINESE),
     # The 24 sizes of "Well-Read Students Learn Better" (https://arxiv.org/abs/1908.08962).
     **{
         f"google/bert_uncased_L-{layers}_H-{hidden}_A-{hidden // 64}":
             _bert(layers, hidden, _UNCASED)
         for layers, hidden in itertools.product((2, 4, 6, 8, 10, 12), (128, 256, 512, 768))
     },
+    # Never released: the size at which BERT stops improving (ALBERT, table 1), with the heads and
+    # the vocabulary of ALBERT-xlarge.
+    "bert-xlarge":           Row(_config(24, 2048, 16, 30000), "unigram"),
+    # ALBERT (https://arxiv.org/abs/1909.11942). The second version trained longer and without
+    # dropout; the largest of the first had none already.
+    #                                  layers hidden heads dropout
+    "albert-base-v1":            _albert(12,  768, 12, 0.1),
+    "albert-large-v1":           _albert(24, 1024, 16, 0.1),
+    "albert-xlarge-v1":          _albert(24, 2048, 16, 0.1),
+    "albert-xxlarge-v1":         _albert(12, 4096, 64, 0.0),
+    "albert-base-v2":            _albert(12,  768, 12, 0.0),
+    "albert-large-v2":           _albert(24, 1024, 16, 0.0),
+    "albert-xlarge-v2":          _albert(24, 2048, 16, 0.0),
+    "albert-xxlarge-v2":         _albert(12, 4096, 64, 0.0),
+    # RoBERTa (https://arxiv.org/abs/1907.11692), XLM-R (https://arxiv.org/abs/1911.02116).
+    "roberta-base":             _roberta(12,  768),
+    "roberta-large":            _roberta(24, 1024),
+    "distilroberta-base":       _roberta(6,   768),
+    "xlm-roberta-base":         _roberta(12,  768, _XLM_R, "unigram"),
+    "xlm-roberta-large":        _roberta(24, 1024, _XLM_R, "unigram"),
+    # DistilBERT (https://arxiv.org/abs/1910.01108): no segments, no pooler.
+    "distilbert-base-uncased":            _distilbert(_UNCASED),
+    "distilbert-base-cased":              _distilbert(_CASED),
+    "distilbert-base-multilingual-cased": _distilbert(_MULTILINGUAL_CASED),
+    # ELECTRA (https://arxiv.org/abs/2003.10555). Generators are a share of the discriminator's
+    # width: a quarter for large, a third for base; the released small one is as wide.
+    #                                        layers hidden embedding
+    "google/electra-small-discriminator": _electra(12,  256,  128),
+    "google/electra-base-discriminator":  _electra(12,  768,  768),
+    "google/electra-large-discriminator": _electra(24, 1024, 1024),
+    "google/electra-small-generator":     _electra(12,  256,  128),
+    "google/electra-base-generator":      _electra(12,  256,  768),
+    "google/electra-large-generator":     _electra(24,  256, 1024),
+    # SpanBERT (https://arxiv.org/abs/1907.10529), TinyBERT (https://arxiv.org/abs/1909.10351) and
+    # MiniLM (https://arxiv.org/abs/2002.10957).        layers hidden heads vocabulary
+    "SpanBERT/spanbert-base-cased":          _trained_in_pytorch(12,  768, 12, _CASED),
+    "SpanBERT/spanbert-large-cased":         _trained_in_pytorch(24, 1024, 16, _CASED),
+    "huawei-noah/TinyBERT_General_4L_312D":  _trained_in_pytorch(4,   312, 12, _UNCASED,
+                                                                 intermediate_size=1200),
+    "huawei-noah/TinyBERT_General_6L_768D":  _trained_in_pytorch(6,   768, 12, _UNCASED),
+    "nreimers/MiniLM-L6-H384-uncased":       _trained_in_pytorch(6,   384, 12, _UNCASED),
+    "microsoft/MiniLM-L12-H384-uncased":     _trained_in_pytorch(12,  384, 12, _UNCASED),
 }
 
 ALIASES: dict[str, str] = {
@@ -52,17 +156,45 @@ ALIASES: dict[str, str] = {
     "bert-medium": "google/bert_uncased_L-8_H-512_A-8",
     "bert-base":   "bert-base-uncased",
     "bert-large":  "bert-large-uncased",
+    "sentence-transformers/all-MiniLM-L6-v2":  "nreimers/MiniLM-L6-H384-uncased",
+    "sentence-transformers/all-MiniLM-L12-v2": "microsoft/MiniLM-L12-H384-uncased",
 }
 # fmt: on
+
+# The hub moved models that had no owner's name to one; both names stay good.
+_OWNERS = {
+    "google-bert": "bert-",
+    "albert": "albert-",
+    "FacebookAI": ("roberta-", "xlm-roberta-"),
+    "distilbert": ("distilbert-", "distilroberta-"),
+}
+
+
+def family_row(name: str) -> Row:
+    """The row of a published model; arguments and errors as for `family`.
+
+    Example:
+        >>> family_row("roberta-base").tokenizer
+        'bpe'
+    """
+    owner, _, rest = name.partition("/")
+    key = rest if rest.startswith(_OWNERS.get(owner, ())) else name
+    key = ALIASES.get(key, key)
+    if key not in FAMILY:
+        names = [*ALIASES, *FAMILY]
+        close = difflib.get_close_matches(key, names, n=5, cutoff=0.5)
+        hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(names)}."
+        raise ValueError(f"No model of the family has this name. {hint} Received: {name!r}")
+    return FAMILY[key]
 
 
 def family(name: str) -> EncoderConfig:
     """The config of a published model.
 
     Args:
-        name: as on the Hugging Face hub ("bert-base-uncased", with or without "google-bert/";
-            "google/bert_uncased_L-4_H-256_A-4"), or a size: "bert-tiny", "-mini", "-small",
-            "-medium", "-base", "-large" (uncased).
+        name: as on the Hugging Face hub ("bert-base-uncased" or "google-bert/bert-base-uncased",
+            "albert-base-v2", "google/electra-small-discriminator"), or a size of BERT: "bert-tiny",
+            "-mini", "-small", "-medium", "-base", "-large" (uncased).
 
     Returns:
         The config.
@@ -73,79 +205,7 @@ def family(name: str) -> EncoderConfig:
     Example:
         >>> family("bert-base-uncased").hidden_size
         768
-        >>> family("bert-tiny").num_layers
-        2
+        >>> family("albert/albert-base-v2").num_blocks
+        1
     """
-    key = name.removeprefix("google-bert/")
-    key = ALIASES.get(key, key)
-    if key not in FAMILY:
-        names = [*ALIASES, *FAMILY]
-        close = difflib.get_close_matches(key, names, n=5, cutoff=0.5)
-        hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(names)}."
-        raise ValueError(f"No model of the family has this name. {hint} Received: {name!r}")
-    return FAMILY[key]
-
-
-@dataclasses.dataclass(frozen=True)
-class Description:
-    """A model in numbers.
-
-    Attributes:
-        name: as asked for, or None for a config of one's own.
-        config: the encoder's config.
-        parameters: of the encoder as published, its pooler included where the family has one.
-        pooler_parameters: the pooler's share of them.
-    """
-
-    name: str | None
-    config: EncoderConfig
-    parameters: int
-    pooler_parameters: int
-
-
-def describe(name_or_config: str | EncoderConfig) -> Description:
-    """Counts a model's parameters by formula: exact, and nothing is allocated.
-
-    Heads are not counted. Shared groups of layers count once.
-
-    Args:
-        name_or_config: a name `kbert.family` knows, or a config.
-
-    Returns:
-        The description.
-
-    Raises:
-        ValueError: no model has that name.
-
-    Example:
-        >>> describe("bert-base-uncased").parameters
-        109482240
-    """
-    if isinstance(name_or_config, EncoderConfig):
-        name, config = None, name_or_config
-    else:
-        name, config = name_or_config, family(name_or_config)
-    pooler = _dense(config.hidden_size, config.hidden_size) if config.pooler_activation else 0
-    total = _embeddings(config) + config.num_blocks * _block(config) + pooler
-    return Description(name, config, parameters=total, pooler_parameters=pooler)
-
-
-def _dense(width_in, width_out):
-    return width_in * width_out + width_out
-
-
-def _embeddings(config):
-    width = config.embedding_width
-    rows = config.vocabulary_size + config.max_positions + config.num_segments
-    widening = _dense(width, config.hidden_size) if width != config.hidden_size else 0
-    norm = 2 * width
-    return rows * width + norm + widening
-
-
-def _block(config):
-    width = config.hidden_size
-    attention = 4 * _dense(width, width)
-    feed_forward = _dense(width, config.intermediate_size)
-    feed_forward += _dense(config.intermediate_size, width)
-    norms = 2 * 2 * width
-    return attention + feed_forward + norms
+    return family_row(name).config

@@ -1,129 +1,35 @@
-"""Counts of the published models, exactly (computed from their checkpoints' configs)."""
+"""The family's table: names, values, and sizes against transformers' own configs."""
+
+import re
 
 import pytest
 
-from kbert.config import EncoderConfig
-from kbert.models import Encoder, describe, family
-from kbert.models.family import ALIASES, FAMILY
-from tests.harness import tiny_config
+from kbert.models import describe, family
+from kbert.models.family import ALIASES, FAMILY, family_row
 
-UNCASED = 30522
+NAMES = (*FAMILY, *ALIASES)
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters"),
+    ("name", "same"),
     [
-        ("bert-base-uncased", 109_482_240),
-        ("google-bert/bert-base-uncased", 109_482_240),
-        ("bert-base", 109_482_240),
-        ("bert-base-cased", 108_310_272),
-        ("bert-base-chinese", 102_267_648),
-        ("bert-base-multilingual-cased", 177_853_440),
-        ("bert-large-uncased", 335_141_888),
-        ("bert-large", 335_141_888),
-        ("bert-large-cased", 333_579_264),
-        ("bert-tiny", 4_385_920),
-        ("google/bert_uncased_L-2_H-128_A-2", 4_385_920),
-        ("bert-small", 28_763_648),
-        ("bert-medium", 41_373_184),
+        ("google-bert/bert-base-uncased", "bert-base-uncased"),
+        ("bert-base", "bert-base-uncased"),
+        ("albert/albert-base-v2", "albert-base-v2"),
+        ("FacebookAI/roberta-base", "roberta-base"),
+        ("FacebookAI/xlm-roberta-large", "xlm-roberta-large"),
+        ("distilbert/distilbert-base-cased", "distilbert-base-cased"),
+        ("distilbert/distilroberta-base", "distilroberta-base"),
+        ("sentence-transformers/all-MiniLM-L6-v2", "nreimers/MiniLM-L6-H384-uncased"),
     ],
 )
-def test_bert_s_counts(name, parameters):
-    assert describe(name).parameters == parameters
+def test_names_with_and_without_an_owner(name, same):
+    assert family_row(name) == family_row(same)
 
 
-def test_the_pooler_is_told_apart():
-    base = describe("bert-base-uncased")
-    assert base.pooler_parameters == 768 * 768 + 768
-    # Masked-LM head (transform, norm, bias), then the next-sentence head.
-    with_masked_lm = base.parameters - base.pooler_parameters + 768 * 770 + 768 + 30522
-    assert with_masked_lm == 109_514_298
-    assert with_masked_lm + base.pooler_parameters + 768 * 2 + 2 == 110_106_428
-
-
-def config(layers, hidden, heads, vocabulary, **changes):
-    fields = {"intermediate_size": 4 * hidden, **changes}
-    return EncoderConfig(
-        vocabulary_size=vocabulary,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        **fields,
-    )
-
-
-ALBERT = {"embedding_size": 128, "num_layer_groups": 1}
-NO_POOLER = {"pooler_activation": None}
-
-
-@pytest.mark.parametrize(
-    ("name", "config", "parameters"),
-    [
-        ("albert-base", config(12, 768, 12, 30000, **ALBERT), 11_683_584),
-        ("albert-large", config(24, 1024, 16, 30000, **ALBERT), 17_683_968),
-        ("albert-xlarge", config(24, 2048, 16, 30000, **ALBERT), 58_724_864),
-        ("albert-xxlarge", config(12, 4096, 64, 30000, **ALBERT), 222_595_584),
-        (
-            "distilbert",
-            config(6, 768, 12, UNCASED, num_segments=0, **NO_POOLER),
-            66_362_880,
-        ),
-        (
-            "tinybert-4",
-            config(4, 312, 12, UNCASED, intermediate_size=1200),
-            14_350_248,
-        ),
-        ("tinybert-6", config(6, 768, 12, UNCASED), 66_955_008),
-        ("electra-base", config(12, 768, 12, UNCASED, **NO_POOLER), 108_891_648),
-        (  # with the head of the discriminator: a dense layer and one logit
-            "electra-small",
-            config(12, 256, 4, UNCASED, embedding_size=128, **NO_POOLER),
-            13_549_057 - (256 * 256 + 256) - (256 + 1),
-        ),
-        # Without the two rows that RoBERTa's position table has before its first position, and
-        # without a segment table; Hugging Face counts those two rows and one row of segments.
-        (
-            "roberta-base",
-            config(12, 768, 12, 50265, num_segments=0),
-            124_645_632 - 3 * 768,
-        ),
-        (
-            "roberta-large",
-            config(24, 1024, 16, 50265, num_segments=0),
-            355_359_744 - 3 * 1024,
-        ),
-        ("minilm-l6", config(6, 384, 12, UNCASED), 22_713_216),
-        (  # BERT's shape at 24 x 2048, of ALBERT's paper; counted and never allocated
-            "bert-xlarge",
-            config(24, 2048, 16, 30000),
-            24 * (12 * 2048**2 + 13 * 2048) + (30000 + 512 + 2 + 2) * 2048 + 2048 * 2049,
-        ),
-    ],
-)
-def test_counts_of_the_wider_family_from_their_configs(name, config, parameters):
-    assert describe(config).parameters == parameters, name
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"embedding_size": 4},
-        {"num_layers": 4, "num_layer_groups": 2},
-        {"num_segments": 0},
-        {"pooler_activation": None},
-    ],
-)
-def test_the_formula_counts_what_an_encoder_holds(changes):
-    config = tiny_config(**changes)
-    assert describe(config).parameters == Encoder(config).count_params()
-
-
-def test_every_row_and_alias_is_a_valid_config():
-    assert len([name for name in FAMILY if name.startswith("google/")]) == 24
-    for name in (*FAMILY, *ALIASES):
-        assert family(name).activation == "gelu_tanh"
-        assert family(name).hidden_size // family(name).num_heads == 64
+def test_an_owner_has_only_its_own_models():
+    with pytest.raises(ValueError, match="Received: 'albert/bert-base-uncased'"):
+        family("albert/bert-base-uncased")
 
 
 def test_an_unknown_name_lists_the_close_ones():
@@ -131,3 +37,148 @@ def test_an_unknown_name_lists_the_close_ones():
         family("bert-base-uncase")
     with pytest.raises(ValueError, match="Known: bert-tiny, .*Received: 'xyzzy'"):
         family("xyzzy")
+
+
+def test_every_size_of_bert_is_there():
+    assert len([name for name in FAMILY if name.startswith("google/bert_uncased")]) == 24
+
+
+def test_activations_are_those_of_the_original_code():
+    tanh_form = ("bert-", "google/bert", "albert", "hfl/")
+    for name in FAMILY:
+        form = "gelu_tanh" if name.startswith(tanh_form) else "gelu"
+        assert family(name).activation == form, name
+
+
+def test_what_roberta_changes():
+    for name in FAMILY:
+        config, is_roberta = family(name), re.search("^(xlm-)?(distil)?roberta", name)
+        assert config.layer_norm_epsilon == (1e-5 if is_roberta else 1e-12), name
+        assert family_row(name).unused_rows == (3 if is_roberta else 0), name
+        has_segments = not is_roberta and not name.startswith("distilbert")
+        assert config.num_segments == (2 if has_segments else 0), name
+        assert config.max_positions == 512, name
+
+
+def test_poolers_are_there_where_they_were_released():
+    for name in FAMILY:
+        without = name.startswith(("distilbert", "google/electra"))
+        assert (family(name).pooler_activation is None) == without, name
+
+
+def test_tokenizers():
+    for name in FAMILY:
+        kind = "wordpiece"
+        if name.startswith(("roberta", "distilroberta")):
+            kind = "bpe"
+        elif name.startswith(("albert", "xlm-roberta", "bert-xlarge")):
+            kind = "unigram"
+        assert family_row(name).tokenizer == kind, name
+
+
+def test_albert_drops_out_only_where_it_was_trained_so():
+    for name in (name for name in FAMILY if name.startswith("albert")):
+        rate = 0.1 if name.endswith("v1") and "xxlarge" not in name else 0.0
+        assert family(name).dropout == family(name).attention_dropout == rate, name
+
+
+# What the configs on the hub say where it is not transformers' default for the architecture:
+# layers, hidden width, heads, and the rest by name.
+_CHINESE = {"vocab_size": 21128}
+_BIG = {"intermediate_size": 4096}
+_XLM_R = {"vocab_size": 250002}
+_NARROW = {"intermediate_size": 1024}
+HUB = {
+    "bert": {
+        "bert-base-uncased": (12, 768, 12, {}),
+        "bert-large-uncased": (24, 1024, 16, _BIG),
+        "bert-large-uncased-whole-word-masking": (24, 1024, 16, _BIG),
+        "bert-base-cased": (12, 768, 12, {"vocab_size": 28996}),
+        "bert-large-cased": (24, 1024, 16, {"vocab_size": 28996, **_BIG}),
+        "bert-large-cased-whole-word-masking": (24, 1024, 16, {"vocab_size": 28996, **_BIG}),
+        "bert-base-multilingual-uncased": (12, 768, 12, {"vocab_size": 105879}),
+        "bert-base-multilingual-cased": (12, 768, 12, {"vocab_size": 119547}),
+        "bert-base-chinese": (12, 768, 12, _CHINESE),
+        "hfl/chinese-bert-wwm": (12, 768, 12, _CHINESE),
+        "hfl/chinese-bert-wwm-ext": (12, 768, 12, _CHINESE),
+        "hfl/chinese-roberta-wwm-ext": (12, 768, 12, _CHINESE),
+        "hfl/chinese-roberta-wwm-ext-large": (24, 1024, 16, {**_CHINESE, **_BIG}),
+        "bert-xlarge": (24, 2048, 16, {"vocab_size": 30000, "intermediate_size": 8192}),
+        "SpanBERT/spanbert-base-cased": (12, 768, 12, {"vocab_size": 28996}),
+        "SpanBERT/spanbert-large-cased": (24, 1024, 16, {"vocab_size": 28996, **_BIG}),
+        "huawei-noah/TinyBERT_General_4L_312D": (4, 312, 12, {"intermediate_size": 1200}),
+        "huawei-noah/TinyBERT_General_6L_768D": (6, 768, 12, {}),
+        "nreimers/MiniLM-L6-H384-uncased": (6, 384, 12, {"intermediate_size": 1536}),
+        "microsoft/MiniLM-L12-H384-uncased": (12, 384, 12, {"intermediate_size": 1536}),
+    },
+    "albert": {
+        f"albert-{size}-{version}": (*numbers, {"intermediate_size": 4 * numbers[1]})
+        for version in ("v1", "v2")
+        for size, numbers in {
+            "base": (12, 768, 12),
+            "large": (24, 1024, 16),
+            "xlarge": (24, 2048, 16),
+            "xxlarge": (12, 4096, 64),
+        }.items()
+    },
+    "roberta": {
+        "roberta-base": (12, 768, 12, {}),
+        "roberta-large": (24, 1024, 16, _BIG),
+        "distilroberta-base": (6, 768, 12, {}),
+        "xlm-roberta-base": (12, 768, 12, _XLM_R),
+        "xlm-roberta-large": (24, 1024, 16, {**_XLM_R, **_BIG}),
+    },
+    "distilbert": {
+        "distilbert-base-uncased": (6, 768, 12, {}),
+        "distilbert-base-cased": (6, 768, 12, {"vocab_size": 28996}),
+        "distilbert-base-multilingual-cased": (6, 768, 12, {"vocab_size": 119547}),
+    },
+    "electra": {
+        "google/electra-small-discriminator": (12, 256, 4, {"embedding_size": 128, **_NARROW}),
+        "google/electra-small-generator": (12, 256, 4, {"embedding_size": 128, **_NARROW}),
+        "google/electra-base-discriminator": (
+            *(12, 768, 12),
+            {"embedding_size": 768, "intermediate_size": 3072},
+        ),
+        "google/electra-base-generator": (12, 256, 4, {"embedding_size": 768, **_NARROW}),
+        "google/electra-large-discriminator": (24, 1024, 16, {"embedding_size": 1024, **_BIG}),
+        "google/electra-large-generator": (24, 256, 4, {"embedding_size": 1024, **_NARROW}),
+    },
+}
+for _name in FAMILY:
+    if _name.startswith("google/bert_uncased"):
+        _layers, _hidden, _heads = map(int, re.findall(r"_[LHA]-(\d+)", _name))
+        HUB["bert"][_name] = (_layers, _hidden, _heads, {"intermediate_size": 4 * _hidden})
+
+
+def test_the_check_below_knows_every_row():
+    assert sorted(name for rows in HUB.values() for name in rows) == sorted(FAMILY)
+
+
+def _reference_config(architecture, layers, hidden, heads, changes):
+    import transformers
+
+    common = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
+    if architecture == "distilbert":
+        return transformers.DistilBertConfig(
+            n_layers=layers, dim=hidden, n_heads=heads, hidden_dim=4 * hidden, **changes
+        )
+    if architecture == "roberta":
+        rows = {"max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 50265}
+        return transformers.RobertaConfig(**{**common, **rows, **changes})
+    kind = {"bert": "BertConfig", "albert": "AlbertConfig", "electra": "ElectraConfig"}
+    return getattr(transformers, kind[architecture])(**common, **changes)
+
+
+@pytest.mark.parametrize("architecture", HUB)
+def test_parameters_equal_those_of_transformers(architecture):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    for name, (layers, hidden, heads, changes) in HUB[architecture].items():
+        config = _reference_config(architecture, layers, hidden, heads, changes)
+        with torch.device("meta"):  # shapes alone, no memory
+            model = transformers.AutoModel.from_config(config)
+        assert describe(name).parameters == sum(p.numel() for p in model.parameters()), name
+        assert describe(name).config.num_heads == heads, name
+        pooler = [p.numel() for n, p in model.named_parameters() if n.startswith("pooler.")]
+        assert describe(name).pooler_parameters == sum(pooler), name

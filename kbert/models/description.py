@@ -1,0 +1,217 @@
+"""A model in numbers, by formula: exact counts, and nothing is allocated."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from kbert.config import EncoderConfig
+from kbert.models.family import family_row
+from kbert.models.memory import TrainingMemory, estimate_memory
+
+# The rows of `family_table`: those one chooses among, smallest first within a kind.
+CHOICES = (
+    "bert-tiny",
+    "bert-mini",
+    "bert-small",
+    "bert-medium",
+    "bert-base-uncased",
+    "bert-base-cased",
+    "bert-base-multilingual-cased",
+    "bert-base-chinese",
+    "bert-large-uncased",
+    "bert-xlarge",
+    "huawei-noah/TinyBERT_General_4L_312D",
+    "huawei-noah/TinyBERT_General_6L_768D",
+    "nreimers/MiniLM-L6-H384-uncased",
+    "microsoft/MiniLM-L12-H384-uncased",
+    "distilbert-base-uncased",
+    "distilroberta-base",
+    "albert-base-v2",
+    "albert-large-v2",
+    "albert-xlarge-v2",
+    "albert-xxlarge-v2",
+    "google/electra-small-discriminator",
+    "google/electra-base-discriminator",
+    "google/electra-large-discriminator",
+    "roberta-base",
+    "roberta-large",
+    "SpanBERT/spanbert-base-cased",
+    "xlm-roberta-base",
+    "xlm-roberta-large",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """A model in numbers; `print` shows it as a table.
+
+    Attributes:
+        name: as asked for, or None for a config of one's own.
+        config: the encoder's config.
+        parameters: of the encoder as published, its pooler included where it is released with one.
+        pooler_parameters: the pooler's share of them.
+        held_parameters: what `kbert.Encoder(config)` holds. Fewer than `parameters` where the
+            published tables have rows that carry nothing (RoBERTa).
+        tokenizer: the kind of its tokenizer: "wordpiece", "bpe" or "unigram"; None for a config of
+            one's own.
+    """
+
+    name: str | None
+    config: EncoderConfig
+    parameters: int
+    pooler_parameters: int
+    held_parameters: int
+    tokenizer: str | None
+
+    def training_memory(
+        self,
+        batch_size: int,
+        sequence_length: int,
+        *,
+        precision: str = "float32",
+        optimizer_slots: int = 2,
+    ) -> TrainingMemory:
+        """Bytes that a step of masked-language pretraining takes at most, by formula.
+
+        Args:
+            batch_size: rows of a step on one device, or of a micro-batch.
+            sequence_length: tokens in a row.
+            precision: "float32" or "mixed_bfloat16".
+            optimizer_slots: numbers the optimizer keeps for each weight: 2 for AdamW and LAMB.
+
+        Returns:
+            The parts and their sum.
+
+        Raises:
+            ValueError: a number is out of range, or the precision has another name.
+
+        Example:
+            >>> f"{describe('bert-base-uncased').training_memory(8, 128).total / 1e9:.1f} GB"
+            '3.9 GB'
+        """
+        return estimate_memory(
+            self.config,
+            self.held_parameters,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            precision=precision,
+            optimizer_slots=optimizer_slots,
+        )
+
+    def __str__(self) -> str:
+        config = self.config
+        blocks = "" if config.num_blocks == config.num_layers else f", {config.num_blocks} held"
+        narrow = config.embedding_width != config.hidden_size
+        unheld = self.parameters - self.held_parameters
+        pooler = f", {self.pooler_parameters:,} of them the pooler's"
+        memory = self.training_memory(32, 128).total
+        lines = {
+            "model": self.name or "a config of one's own",
+            "layers": f"{config.num_layers}{blocks}",
+            "hidden width": f"{config.hidden_size:,}, {config.num_heads} heads",
+            "feed-forward width": f"{config.intermediate_size:,}, {config.activation}",
+            **({"embedding width": f"{config.embedding_width:,}"} if narrow else {}),
+            "vocabulary": f"{config.vocabulary_size:,}"
+            + (f", {self.tokenizer}" if self.tokenizer else ""),
+            "positions": f"{config.max_positions:,}",
+            "segments": f"{config.num_segments or 'none'}",
+            "parameters": f"{self.parameters:,}"
+            + (pooler if self.pooler_parameters else ", no pooler"),
+            **({"held by kbert": f"{self.held_parameters:,}"} if unheld else {}),
+            "memory to train": f"about {memory / 2**30:.1f} GiB at 32 x 128 tokens in float32",
+        }
+        return "\n".join(f"{name:20}{value}" for name, value in lines.items())
+
+
+def describe(name_or_config: str | EncoderConfig) -> Description:
+    """Counts a model's parameters by formula: exact, and nothing is allocated.
+
+    Heads are not counted. Shared groups of layers count once.
+
+    Args:
+        name_or_config: a name `kbert.family` knows, or a config.
+
+    Returns:
+        The description.
+
+    Raises:
+        ValueError: no model has that name.
+
+    Example:
+        >>> describe("bert-base-uncased").parameters
+        109482240
+        >>> roberta = describe("roberta-base")
+        >>> roberta.parameters - roberta.held_parameters == 3 * 768
+        True
+    """
+    if isinstance(name_or_config, EncoderConfig):
+        name, config, tokenizer, unused_rows = None, name_or_config, None, 0
+    else:
+        row = family_row(name_or_config)
+        name, config = name_or_config, row.config
+        tokenizer, unused_rows = row.tokenizer, row.unused_rows
+    pooler = _dense(config.hidden_size, config.hidden_size) if config.pooler_activation else 0
+    held = _embeddings(config) + config.num_blocks * _block(config) + pooler
+    return Description(
+        name,
+        config,
+        parameters=held + unused_rows * config.embedding_width,
+        pooler_parameters=pooler,
+        held_parameters=held,
+        tokenizer=tokenizer,
+    )
+
+
+def family_table(names: Iterable[str] = CHOICES) -> str:
+    """Which one to use: sizes of models side by side, as a Markdown table.
+
+    Memory is that of a training step at 32 x 128 tokens in float32 with AdamW
+    (`Description.training_memory`).
+
+    Args:
+        names: names `kbert.family` knows.
+
+    Returns:
+        The table.
+
+    Example:
+        >>> print(family_table(["bert-tiny"]).splitlines()[-1])
+        | `bert-tiny` | 2 | 128 | 2 | 30,522 wordpiece | 4.4 M | 0.2 GiB |
+    """
+    lines = [
+        "| model | layers | width | heads | vocabulary | parameters | to train 32 × 128 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for found in map(describe, names):
+        config, memory = found.config, found.training_memory(32, 128).total
+        cells = (
+            f"`{found.name}`",
+            f"{config.num_layers}" + (" (shared)" if config.num_blocks < config.num_layers else ""),
+            f"{config.hidden_size:,}",
+            f"{config.num_heads}",
+            f"{config.vocabulary_size:,} {found.tokenizer}",
+            f"{found.parameters / 1e6:,.1f} M",
+            f"{memory / 2**30:.1f} GiB",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _dense(width_in, width_out):
+    return width_in * width_out + width_out
+
+
+def _embeddings(config):
+    width = config.embedding_width
+    rows = config.vocabulary_size + config.max_positions + config.num_segments
+    widening = _dense(width, config.hidden_size) if width != config.hidden_size else 0
+    norm = 2 * width
+    return rows * width + norm + widening
+
+
+def _block(config):
+    width = config.hidden_size
+    attention = 4 * _dense(width, width)
+    feed_forward = _dense(width, config.intermediate_size)
+    feed_forward += _dense(config.intermediate_size, width)
+    norms = 2 * 2 * width
+    return attention + feed_forward + norms

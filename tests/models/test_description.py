@@ -1,0 +1,153 @@
+"""Counts of the published models, exactly, and of what an encoder holds."""
+
+import numpy as np
+import pytest
+
+from kbert.models import Encoder, describe, family, family_table
+from kbert.models.description import CHOICES
+from kbert.models.family import ALIASES, FAMILY
+from tests.harness import tiny_config
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("bert-base-uncased", 109_482_240),
+        ("google-bert/bert-base-uncased", 109_482_240),
+        ("bert-base", 109_482_240),
+        ("bert-base-cased", 108_310_272),
+        ("bert-base-chinese", 102_267_648),
+        ("bert-base-multilingual-cased", 177_853_440),
+        ("bert-large-uncased", 335_141_888),
+        ("bert-large-cased", 333_579_264),
+        ("bert-tiny", 4_385_920),
+        ("google/bert_uncased_L-2_H-128_A-2", 4_385_920),
+        ("bert-small", 28_763_648),
+        ("bert-medium", 41_373_184),
+        ("albert-base-v1", 11_683_584),
+        ("albert-base-v2", 11_683_584),
+        ("albert-large-v2", 17_683_968),
+        ("albert-xlarge-v2", 58_724_864),
+        ("albert-xxlarge-v1", 222_595_584),
+        ("roberta-base", 124_645_632),
+        ("roberta-large", 355_359_744),
+        ("distilroberta-base", 82_118_400),
+        ("xlm-roberta-base", 278_043_648),
+        ("distilbert-base-uncased", 66_362_880),
+        ("huawei-noah/TinyBERT_General_4L_312D", 14_350_248),
+        ("huawei-noah/TinyBERT_General_6L_768D", 66_955_008),
+        ("google/electra-base-discriminator", 108_891_648),
+        ("nreimers/MiniLM-L6-H384-uncased", 22_713_216),
+        ("SpanBERT/spanbert-base-cased", 108_310_272),
+    ],
+)
+def test_published_counts(name, parameters):
+    assert describe(name).parameters == parameters
+
+
+def test_bert_xlarge_is_counted_and_never_allocated():
+    blocks = 24 * (12 * 2048**2 + 13 * 2048)
+    embeddings = (30000 + 512 + 2 + 2) * 2048
+    assert describe("bert-xlarge").parameters == blocks + embeddings + 2048 * 2049
+
+
+def test_with_the_heads_that_it_was_released_with():
+    base = describe("bert-base-uncased")
+    assert base.pooler_parameters == 768 * 768 + 768
+    # Masked-LM head (transform, norm, bias), then the next-sentence head.
+    with_masked_lm = base.parameters - base.pooler_parameters + 768 * 770 + 768 + 30522
+    assert with_masked_lm == 109_514_298
+    assert with_masked_lm + base.pooler_parameters + 768 * 2 + 2 == 110_106_428
+    # ELECTRA's discriminator: a dense layer and one logit; its generator: BERT's masked-LM head.
+    small = describe("google/electra-small-discriminator")
+    assert small.parameters + 256 * 256 + 256 + 256 + 1 == 13_549_057
+    generator = describe("google/electra-base-generator")
+    assert generator.parameters + 256 * 768 + 3 * 768 + 30522 == 33_740_602
+
+
+def test_the_pooler_is_told_apart():
+    assert describe("distilbert-base-uncased").pooler_parameters == 0
+    assert describe("google/electra-base-generator").pooler_parameters == 0
+    assert describe("roberta-large").pooler_parameters == 1024 * 1025
+
+
+def test_rows_that_carry_nothing_are_not_held():
+    for name in FAMILY:
+        found = describe(name)
+        unheld = 3 * found.config.hidden_size if "roberta-" in name and "/" not in name else 0
+        assert found.parameters - found.held_parameters == unheld, name
+
+
+SMALL = [name for name in FAMILY if describe(name).held_parameters < 15e6]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_models_hold_what_the_formula_says(name):
+    assert Encoder(family(name)).count_params() == describe(name).held_parameters
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILY if name not in SMALL])
+def test_large_models_hold_what_the_formula_says_reduced(name):
+    config = family(name)
+    narrow = {"embedding_size": 3} if config.embedding_width != config.hidden_size else {}
+    config = config.replace(
+        vocabulary_size=50,
+        hidden_size=2 * config.num_heads,
+        intermediate_size=7,
+        max_positions=11,
+        num_layers=min(config.num_layers, 3),
+        **narrow,
+    )
+    assert Encoder(config).count_params() == describe(config).held_parameters
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"embedding_size": 4},
+        {"num_layers": 4, "num_layer_groups": 2},
+        {"num_segments": 0},
+        {"pooler_activation": None},
+    ],
+)
+def test_the_formula_counts_what_an_encoder_holds(changes):
+    config = tiny_config(**changes)
+    assert describe(config).held_parameters == Encoder(config).count_params()
+    assert describe(config).parameters == describe(config).held_parameters
+
+
+def test_albert_holds_one_group_of_weights_for_its_twelve_layers():
+    encoder = Encoder(family("albert-base-v2"))
+    assert len(encoder.blocks) == 1
+    buffers = {id(weight.value): weight for weight in encoder.weights}
+    assert sum(4 * w.numpy().size for w in buffers.values()) == 4 * 11_683_584
+    out = encoder({"token_ids": np.array([[2, 5, 3]])}, return_hidden_states=True)
+    assert len(out["hidden_states"]) == 13
+
+
+def test_a_config_of_one_s_own():
+    found = describe(tiny_config())
+    assert (found.name, found.tokenizer, found.parameters) == (None, None, 5808)
+    assert str(found).startswith(
+        "model               a config of one's own\nlayers              2\n"
+    )
+
+
+def test_print_shows_a_table():
+    lines = dict(line.split(maxsplit=1) for line in str(describe("albert-base-v2")).splitlines())
+    assert lines["model"] == "albert-base-v2"
+    assert lines["layers"] == "12, 1 held"
+    assert lines["parameters"] == "11,683,584, 590,592 of them the pooler's"
+    shown = str(describe("roberta-base"))
+    assert "124,645,632, 590,592 of them the pooler's" in shown
+    assert "124,643,328" in shown and "50,265, bpe" in shown and "segments            none" in shown
+
+
+def test_family_table_has_a_line_for_each_choice():
+    lines = family_table().splitlines()
+    assert len(lines) == len(CHOICES) + 2
+    assert len({line.count("|") for line in lines}) == 1
+    assert all(name in FAMILY or name in ALIASES for name in CHOICES)
+    line = next(line for line in lines if "`roberta-base`" in line)
+    assert line.startswith("| `roberta-base` | 12 | 768 | 12 | 50,265 bpe | 124.6 M | ")
