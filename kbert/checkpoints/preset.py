@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.config import EncoderConfig
 
@@ -43,16 +44,19 @@ def write_preset(
     write_model(folder, arrays, CONFIG_FILE, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def read_preset(
-    folder: Path,
-) -> tuple[EncoderConfig, dict[str, np.ndarray], dict[str, Any] | None]:
+def is_folder(folder: Path) -> bool:
+    """Whether the folder is one of kbert's own."""
+    return (folder / CONFIG_FILE).is_file()
+
+
+def read_folder(folder: Path) -> Checkpoint:
     """Reads a preset folder.
 
     Args:
         folder: holds `kbert.json`.
 
     Returns:
-        the encoder's config, weight name -> array, and the task's settings or None.
+        The checkpoint.
 
     Raises:
         ValueError: a file is damaged, of a later format, or has keys this version knows not.
@@ -71,8 +75,12 @@ def read_preset(
             "A preset's kbert.json has the keys format_version, encoder and, for a task, task. "
             f"Received: {', '.join(content)} in {path}"
         )
-    config = EncoderConfig.from_dict(content["encoder"])
-    return config, read_safetensors(folder / WEIGHTS_FILE), content.get("task")
+    return Checkpoint(
+        config=EncoderConfig.from_dict(content["encoder"]),
+        arrays=read_safetensors(folder / WEIGHTS_FILE),
+        task=content.get("task"),
+        source=str(folder),
+    )
 
 
 def refuse_other(folder: Path, config_file: str, kind: str) -> None:

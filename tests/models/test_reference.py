@@ -5,11 +5,18 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kbert.checkpoints.huggingface import read_config, read_weights
+from kbert.checkpoints.huggingface import import_model
 from kbert.heads import MaskedLMHead, SentenceHead
 from kbert.models import Encoder
 from kbert.models.weights import named_weights, set_arrays
-from tests.harness import SIGMA, assert_close, assert_gradients_close, tiny_inputs, to_numpy
+from tests.harness import (
+    SIGMA,
+    assert_close,
+    assert_gradients_close,
+    tiny_config,
+    tiny_inputs,
+    to_numpy,
+)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -38,17 +45,14 @@ class Pretrained(keras.Model):
 
     def __init__(self, model):
         super().__init__()
-        content = {k: v for k, v in model.config.to_dict().items() if k in READ_KEYS}
-        config = read_config(content, "the reference")
         weights = {name: array.numpy() for name, array in model.state_dict().items()}
-        arrays, rest = read_weights(config, weights)
-        assert not rest
-        self.encoder = Encoder(config)
-        self.masked_lm = MaskedLMHead(config, self.encoder.token_embedding)
-        self.sentence = SentenceHead(config)
+        checkpoint = import_model(model.config.to_dict(), weights, "the reference")
+        self.encoder = Encoder(checkpoint.config)
+        self.masked_lm = MaskedLMHead(checkpoint.config, self.encoder.token_embedding)
+        self.sentence = SentenceHead(checkpoint.config)
         for prefix in ("encoder", "masked_lm", "sentence"):
-            part = {k: v for k, v in arrays.items() if k.startswith(f"{prefix}/")}
-            set_arrays(getattr(self, prefix), prefix, part, "the reference")
+            part = checkpoint.part(f"{prefix}/")
+            set_arrays(getattr(self, prefix), prefix, part, checkpoint.source)
 
     def call(self, inputs, positions):
         out = self.encoder(inputs, return_hidden_states=True, return_attention=True)
@@ -56,12 +60,6 @@ class Pretrained(keras.Model):
         out["next_sentence"] = self.sentence(out["pooled"])
         return out
 
-
-READ_KEYS = (
-    "model_type vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
-    "max_position_embeddings type_vocab_size hidden_act hidden_dropout_prob layer_norm_eps "
-    "attention_probs_dropout_prob initializer_range tie_word_embeddings"
-).split()
 
 SMALL = {
     "vocab_size": 300,
@@ -74,7 +72,7 @@ SMALL = {
 
 
 def batch(model, size=3, length=24):
-    inputs = tiny_inputs(read_config({"model_type": "bert", **SMALL}, ""), size, length)
+    inputs = tiny_inputs(tiny_config(vocabulary_size=model.config.vocab_size), size, length)
     # Never id 0: PyTorch leaves the embedding of padding (`padding_idx`) without a gradient.
     inputs["token_ids"] = inputs["token_ids"] % (model.config.vocab_size - 1) + 1
     positions = np.stack([np.arange(1, 8)] * size)
@@ -131,9 +129,7 @@ def test_gradients_equal_hugging_face(hidden_act):
     loss = loss + cross_entropy(next_sentence, torch.tensor(pair).long())
     loss.backward()
     theirs = {name: p.grad.numpy() for name, p in model.named_parameters()}
-    config = read_config({k: v for k, v in model.config.to_dict().items() if k in READ_KEYS}, "")
-    expected, rest = read_weights(config, theirs)
-    assert not rest
+    expected = import_model(model.config.to_dict(), theirs, "the reference").arrays
 
     ours = Pretrained(model)
     weights = {}

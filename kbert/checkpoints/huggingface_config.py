@@ -1,0 +1,122 @@
+"""Hugging Face's `config.json`, in both directions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kbert.checkpoints.architectures import Architecture
+from kbert.checkpoints.architectures.base import ACTIVATIONS
+from kbert.config import EncoderConfig
+
+
+def read_config(architecture: Architecture, content: Mapping[str, Any], source: str):
+    """A `config.json` -> EncoderConfig. Every key is used or known to say nothing.
+
+    `hidden_act` decides the form of GELU: "gelu" is the erf form there.
+
+    Args:
+        architecture: the table.
+        content: the JSON object.
+        source: where it is from, for messages.
+
+    Returns:
+        The config, without a pooler: whether there is one is for the weights to say.
+
+    Raises:
+        ValueError: an unknown key, or a value that kbert's encoder has no equal for.
+
+    Example:
+        >>> from kbert.checkpoints.architectures import find
+        >>> content = {"model_type": "bert", "vocab_size": 10, "hidden_size": 4,
+        ...            "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        >>> read_config(find("bert", "memory"), content, "memory").activation
+        'gelu'
+    """
+    for key, allowed in architecture.required.items():
+        if key in content and content[key] not in allowed:
+            raise ValueError(
+                f"`{key}` must be {allowed[0]!r} in a Hugging Face config that kbert reads. "
+                f"Received: {content[key]!r} in {source}"
+            )
+    known = {*architecture.fields, *architecture.required, *architecture.ignored}
+    unknown = [key for key in content if key not in known]
+    if unknown:
+        raise ValueError(
+            "Every key of a config must be understood, or the model may be another one. "
+            f"Received: unknown {', '.join(unknown)} in {source}"
+        )
+    missing = [k for k in architecture.fields if k not in {*content, *architecture.defaults}]
+    if missing:
+        raise ValueError(
+            f"A config of {architecture.title} must give {', '.join(missing)}. Received: {source}"
+        )
+    fields = architecture.read_fields(content, source)
+    if fields["activation"] not in ACTIVATIONS:
+        raise ValueError(
+            f"The activation must be one of {', '.join(ACTIVATIONS)}. "
+            f"Received: {fields['activation']!r} in {source}"
+        )
+    fields["activation"] = ACTIVATIONS[fields["activation"]]
+    return EncoderConfig(**{**fields, **architecture.fixed, "pooler_activation": None})
+
+
+def write_config(
+    architecture: Architecture, config: EncoderConfig, pad_id: int | None = None
+) -> dict[str, Any]:
+    """EncoderConfig -> the content of a `config.json`, the reverse of `read_config`.
+
+    Args:
+        architecture: the table.
+        config: the encoder's; no more than the architecture can be.
+        pad_id: the tokenizer's, where there is one.
+
+    Returns:
+        The JSON object.
+
+    Raises:
+        ValueError: the architecture cannot be this model; the message says why.
+    """
+    problems = architecture.problems(config)
+    if problems:
+        raise ValueError(
+            f"Hugging Face's {architecture.title} cannot be this model: {'; '.join(problems)}. "
+            f"Received: {config}"
+        )
+    there = {here: there for there, here in reversed(ACTIVATIONS.items())}
+    content = architecture.write_fields(config, pad_id)
+    (key,) = (key for key, field in architecture.fields.items() if field == "activation")
+    return {"model_type": architecture.model_type, **content, key: there[config.activation]}
+
+
+def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[str, ...]:
+    """The names of classes, in the order of the logits.
+
+    Args:
+        content: the JSON object; its `id2label` may be missing.
+        count: how many classes the head has.
+        source: where it is from, for messages.
+
+    Raises:
+        ValueError: `id2label` names another number of classes.
+
+    Example:
+        >>> read_labels({"id2label": {"1": "good", "0": "bad"}}, 2, "memory")
+        ('bad', 'good')
+    """
+    names = content.get("id2label")
+    if names is None:
+        names = {str(i): f"LABEL_{i}" for i in range(content.get("num_labels", count))}
+    by_id = {str(key): name for key, name in names.items()}
+    if set(by_id) != {str(i) for i in range(count)}:
+        raise ValueError(
+            f"`id2label` must name the classes 0 to {count - 1} of the head in the weights. "
+            f"Received: {names!r} in {source}"
+        )
+    return tuple(str(by_id[str(i)]) for i in range(count))
+
+
+def write_labels(labels: Sequence[str]) -> dict[str, Any]:
+    """The reverse of `read_labels`."""
+    return {
+        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "label2id": {name: i for i, name in enumerate(labels)},
+    }
