@@ -1,0 +1,121 @@
+"""Archives of published models: Google's releases are zip files of a TensorFlow 1 checkpoint."""
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from kbert import atomic
+from kbert.cache import cache_folder
+
+# Weights hardly shrink in a zip, so a release is about as large as its archive.
+_LARGEST_RATIO = 20
+_ALWAYS_ALLOWED = 1 << 28
+_MOST_MEMBERS = 1_000
+_CHUNK = 1 << 22
+
+
+def unpacked(path: Path) -> Path:
+    """The model's folder in an archive, unpacked into kbert's cache at the first call.
+
+    The cache goes by the archive's SHA-256, so another file of the same name is another entry.
+    Nothing appears there before every member has come out whole.
+
+    Args:
+        path: a zip file, e.g. Google's `uncased_L-12_H-768_A-12.zip`.
+
+    Returns:
+        The folder in it that holds the files: the archive's root, or the one folder there.
+
+    Raises:
+        ValueError: the archive is damaged, or unsafe to unpack.
+        OSError: the cache cannot be written.
+    """
+    with open(path, "rb") as file:
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    target = Path(cache_folder(), "unpacked", checksum)
+    if not target.is_dir():
+        _unpack(path, target)
+    return _innermost(target)
+
+
+def _unpack(path, target):
+    with atomic.naming(str(target)):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f"{target.name[:16]}-", dir=target.parent))
+    try:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = _checked(archive, path)
+                for member in members:
+                    _extract(archive, member, temporary)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise ValueError(f"The zip file is damaged ({error}). Received: {path}") from error
+        with atomic.naming(str(target)):
+            temporary.chmod(0o755)  # mkdtemp's are for one user alone
+            _rename(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _rename(temporary, target):
+    try:
+        temporary.rename(target)
+    except OSError:
+        if not target.is_dir():  # another process was faster: what it unpacked is the same
+            raise
+
+
+def _checked(archive, path):
+    """The files of an archive that is safe to unpack: names inside, no links, no bomb."""
+    members = archive.infolist()
+    names = [member.filename for member in members]
+    if len(names) > _MOST_MEMBERS or len(set(names)) < len(names):
+        raise ValueError(
+            f"A model's archive holds at most {_MOST_MEMBERS} files, each once. "
+            f"Received: {path} with {len(names)}, {len(set(names))} different"
+        )
+    for member in members:
+        posix, windows = PurePosixPath(member.filename), PureWindowsPath(member.filename)
+        outside = posix.is_absolute() or windows.drive or windows.root or ".." in windows.parts
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if outside or kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
+            raise ValueError(
+                "An archive's members must be plain files and folders below its root, not links, "
+                f"not encrypted. Received: {member.filename!r} in {path}"
+            )
+    size, limit = sum(member.file_size for member in members), path.stat().st_size * _LARGEST_RATIO
+    if size > max(limit, _ALWAYS_ALLOWED):
+        raise ValueError(
+            f"A model's archive unpacks to at most {_LARGEST_RATIO} times its size. "
+            f"Received: {path}, which would unpack to {size:,} bytes"
+        )
+    return [member for member in members if not member.is_dir()]
+
+
+def _extract(archive, member, folder):
+    """Writes one member; reading it to its end checks its CRC."""
+    target = folder / PurePosixPath(member.filename)
+    with atomic.naming(str(target)):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        output = open(target, "wb")
+    with output, archive.open(member) as source:
+        while chunk := source.read(_CHUNK):
+            with atomic.naming(str(target)):
+                output.write(chunk)
+        with atomic.naming(str(target)):
+            output.flush()
+            os.fsync(output.fileno())
+
+
+def _innermost(folder):
+    """Past the folders that hold nothing but one folder (and what macOS leaves beside it)."""
+    while True:
+        entries = [path for path in folder.iterdir() if path.name != "__MACOSX"]
+        if len(entries) != 1 or not entries[0].is_dir():
+            return folder
+        folder = entries[0]

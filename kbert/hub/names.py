@@ -1,0 +1,126 @@
+"""Names of published models -> their repositories on the Hugging Face hub."""
+
+import difflib
+import itertools
+import re
+
+# The models that `kbert.family` knows, by owner. The hub gave owners to names that had none; both
+# stay good.
+_UNPREFIXED = {
+    "google-bert": (
+        "bert-base-uncased",
+        "bert-large-uncased",
+        "bert-large-uncased-whole-word-masking",
+        "bert-base-cased",
+        "bert-large-cased",
+        "bert-large-cased-whole-word-masking",
+        "bert-base-multilingual-uncased",
+        "bert-base-multilingual-cased",
+        "bert-base-chinese",
+    ),
+    "albert": tuple(
+        f"albert-{size}-v{version}"
+        for version, size in itertools.product((1, 2), ("base", "large", "xlarge", "xxlarge"))
+    ),
+    "FacebookAI": ("roberta-base", "roberta-large", "xlm-roberta-base", "xlm-roberta-large"),
+    "distilbert": (
+        "distilbert-base-uncased",
+        "distilbert-base-cased",
+        "distilbert-base-multilingual-cased",
+        "distilroberta-base",
+    ),
+}
+_PREFIXED = (
+    "hfl/chinese-bert-wwm",
+    "hfl/chinese-bert-wwm-ext",
+    "hfl/chinese-roberta-wwm-ext",
+    "hfl/chinese-roberta-wwm-ext-large",
+    *(
+        f"google/bert_uncased_L-{layers}_H-{hidden}_A-{hidden // 64}"
+        for layers, hidden in itertools.product((2, 4, 6, 8, 10, 12), (128, 256, 512, 768))
+    ),
+    *(
+        f"google/electra-{size}-{part}"
+        for size, part in itertools.product(
+            ("small", "base", "large"), ("discriminator", "generator")
+        )
+    ),
+    "SpanBERT/spanbert-base-cased",
+    "SpanBERT/spanbert-large-cased",
+    "huawei-noah/TinyBERT_General_4L_312D",
+    "huawei-noah/TinyBERT_General_6L_768D",
+    "nreimers/MiniLM-L6-H384-uncased",
+    "microsoft/MiniLM-L12-H384-uncased",
+    "sentence-transformers/all-MiniLM-L6-v2",
+    "sentence-transformers/all-MiniLM-L12-v2",
+)
+_SIZES = {
+    "bert-tiny": "google/bert_uncased_L-2_H-128_A-2",
+    "bert-mini": "google/bert_uncased_L-4_H-256_A-4",
+    "bert-small": "google/bert_uncased_L-4_H-512_A-8",
+    "bert-medium": "google/bert_uncased_L-8_H-512_A-8",
+    "bert-base": "google-bert/bert-base-uncased",
+    "bert-large": "google-bert/bert-large-uncased",
+}
+
+REPOSITORIES: dict[str, str] = {
+    **_SIZES,
+    **{name: f"{owner}/{name}" for owner, names in _UNPREFIXED.items() for name in names},
+    **{
+        f"{owner}/{name}": f"{owner}/{name}"
+        for owner, names in _UNPREFIXED.items()
+        for name in names
+    },
+    **{name: name for name in _PREFIXED},
+}
+
+_PREFIX = "hf:"
+_PART = r"[A-Za-z0-9](?:[\w.-]{0,94}[\w-])?"
+_REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})?", re.ASCII)
+# A branch, a tag or a commit; "refs/pr/3" is a branch with slashes in it.
+_REVISION = re.compile(r"\w[\w./+-]*", re.ASCII)
+
+
+def parse_name(name: str) -> tuple[str, str | None] | None:
+    """A model's name -> (repository, revision), or None where it is no such name.
+
+    Args:
+        name: "hf:owner/name" or a well-known name, either with "@revision" behind it.
+
+    Raises:
+        ValueError: it begins with "hf:" or is well known, but is not well formed.
+
+    Example:
+        >>> parse_name("bert-base-uncased")
+        ('google-bert/bert-base-uncased', None)
+        >>> parse_name("hf:me/mine@refs/pr/1")
+        ('me/mine', 'refs/pr/1')
+        >>> parse_name("./folder")
+    """
+    base, at, revision = name.removeprefix(_PREFIX).partition("@")
+    if not name.startswith(_PREFIX):
+        if base not in REPOSITORIES:
+            return None
+        base = REPOSITORIES[base]
+    if not _REPOSITORY.fullmatch(base) or ".." in base or "--" in base:
+        raise ValueError(
+            "A model of the hub is written hf:owner/name or hf:owner/name@revision; owner and name "
+            f"are letters, digits, '_', '-' and '.'. Received: {name!r}"
+        )
+    if at:
+        check_revision(revision, name)
+    return base, revision if at else None
+
+
+def check_revision(revision: str, name: str) -> None:
+    """Raises unless `revision` can be a branch, a tag or a commit."""
+    if not _REVISION.fullmatch(revision) or ".." in revision:
+        raise ValueError(
+            "A revision is a branch, a tag or a commit of the repository. "
+            f"Received: {revision!r} with {name!r}"
+        )
+
+
+def close_names(name: str) -> list[str]:
+    """The well-known names that look like `name`."""
+    return difflib.get_close_matches(name, REPOSITORIES, n=5, cutoff=0.6)

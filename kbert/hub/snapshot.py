@@ -1,0 +1,167 @@
+"""Models of the Hugging Face hub, through `huggingface_hub` and its cache."""
+
+import fnmatch
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import NoReturn
+
+_TOKENIZER_FILES = (
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "*.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+_CONFIG_FILES = ("config.json", "kbert.json")
+# Never pickles, nor what kbert does not read: other formats would double the download.
+_WEIGHT_FILES = (
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+)
+_MAIN = "main"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def download(repository: str, revision: str | None, *, weights: bool, asked: str) -> Path:
+    """The folder of a repository's snapshot in the hub's cache, downloaded where it is not there.
+
+    Large files are compared with the SHA-256 that the hub gives for them, at every call: a disk
+    can fail after the download too.
+
+    Args:
+        repository: "owner/name".
+        revision: a branch, tag or commit; None = the main branch.
+        weights: whether they are wanted, or the config and the tokenizer's files alone.
+        asked: the name as the caller was given it, for messages.
+
+    Raises:
+        FileNotFoundError: no such repository or revision, or it has no safetensors.
+        PermissionError: the repository is gated.
+        ConnectionError: the hub cannot be reached, and the cache does not hold the model.
+        ValueError: a file is not what the hub says; it is removed.
+    """
+    from huggingface_hub import snapshot_download
+
+    options = {
+        "repo_id": repository,
+        "revision": revision or _MAIN,
+        "allow_patterns": [*_CONFIG_FILES, *_TOKENIZER_FILES, *(_WEIGHT_FILES if weights else ())],
+    }
+    place = _place(repository, revision)
+    unreachable = _ask(repository, revision, weights=weights, place=place, asked=asked)
+    try:
+        folder = Path(snapshot_download(local_files_only=unreachable is not None, **options))
+    except _failures() as error:
+        _refuse(error, unreachable or error, place, asked)
+    if weights and not any(folder.glob("*.safetensors")):
+        # The cache has a snapshot that someone made without the weights.
+        _refuse(FileNotFoundError(), unreachable, place, asked)
+    _verify(folder, asked)
+    return folder
+
+
+def _ask(repository, revision, *, weights, place, asked):
+    """Looks whether the hub has what is wanted; returns the reason if it cannot be asked."""
+    from huggingface_hub import HfApi, constants, errors
+
+    try:
+        info = HfApi().model_info(
+            repository, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
+    except errors.GatedRepoError as error:
+        raise PermissionError(
+            f"The owner of {place} lets only those download it who accept the terms there: do so, "
+            f"then `hf auth login` or set HF_TOKEN. Received: {asked!r}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise FileNotFoundError(
+            f"The repository has no such branch, tag or commit: {place}. Received: {asked!r}"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise FileNotFoundError(
+            f"The hub has no repository {place}, or a private one: then `hf auth login` or set "
+            f"HF_TOKEN. Received: {asked!r}"
+        ) from error
+    except _failures() as error:
+        return error
+    names = [sibling.rfilename for sibling in info.siblings or ()]
+    if weights and not any(fnmatch.fnmatchcase(n, p) for n in names for p in _WEIGHT_FILES):
+        _refuse_other_formats(names, repository, place, asked)
+    return None
+
+
+def _refuse_other_formats(names, repository, place, asked) -> NoReturn:
+    if any(name.endswith(".bin") for name in names):
+        found = "only PyTorch's pickles, which can run any code, so kbert never opens them"
+    else:
+        found = "no weights in that format"
+    raise FileNotFoundError(
+        f"kbert reads model.safetensors, and {place} holds {found}. Look there under Community for "
+        "a pull request that adds safetensors, and name it as revision (…@refs/pr/N); or convert "
+        f'it once: transformers.AutoModelForPreTraining.from_pretrained("{repository}")'
+        ".save_pretrained(folder), the tokenizer likewise, and pass that folder. "
+        f"Received: {asked!r}"
+    )
+
+
+def _refuse(error, reason, place, asked) -> NoReturn:
+    """Says what cannot be had and the way around it, in place of `huggingface_hub`'s error."""
+    from huggingface_hub import constants
+
+    local = isinstance(error, OSError) and error.errno is not None
+    if local and not isinstance(error, ConnectionError):
+        raise OSError(
+            error.errno, f"Cannot write the hub's cache, {constants.HF_HUB_CACHE}: {error.strerror}"
+        ) from error
+    offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _brief(reason)
+    raise ConnectionError(
+        f"The model is not (or not whole) in the hub's cache, {constants.HF_HUB_CACHE}, and cannot "
+        f"be downloaded: {offline}. The same call goes on where it stopped once it can. Or fetch "
+        f"config.json, {_WEIGHT_FILES[0]} and the tokenizer's files (vocab.txt, tokenizer.json, …) "
+        f"from {place} elsewhere, put them into one folder, and pass that folder. "
+        f"Received: {asked!r}"
+    ) from error
+
+
+def _brief(error):
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _failures():
+    """What `huggingface_hub` raises when a request or a file fails."""
+    from huggingface_hub import errors
+
+    # errors.HTTPError is the base of its HTTP client's errors; hf_xet's are RuntimeErrors.
+    return errors.HTTPError, OSError, RuntimeError
+
+
+def _place(repository, revision):
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/{repository}/tree/{revision or _MAIN}"
+
+
+def _verify(folder, asked):
+    """Compares large files with their checksum: in the cache a file links to a blob named by it."""
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            continue
+        blob = Path(os.path.normpath(path.parent / os.readlink(path)))
+        if not _SHA256.fullmatch(blob.name):  # small files have Git's checksum
+            continue
+        with open(blob, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != blob.name:
+            path.unlink(missing_ok=True)
+            blob.unlink(missing_ok=True)
+            raise ValueError(
+                f"{path.name} of {asked!r} does not have the checksum that the hub gives, "
+                f"{blob.name}; it is removed from the cache, so try again. Received: {found}"
+            )
