@@ -11,6 +11,7 @@ import keras
 
 from kbert.checkpoints import read_checkpoint, write_huggingface, write_preset
 from kbert.config import EncoderConfig
+from kbert.hub import locate
 from kbert.layers import (
     Block,
     Dense,
@@ -199,17 +200,20 @@ class Encoder(keras.Model):
         """An encoder with the weights of a folder; heads in it are left alone.
 
         Args:
-            path: a folder of kbert's, or of Hugging Face's (config.json + model.safetensors).
+            path: a folder of kbert's, Hugging Face's (config.json + model.safetensors) or
+                Google's, a zip file of one, or a model's name: "bert-base-uncased",
+                "hf:owner/name@revision" (see `kbert.hub.locate`).
             dtype: a Keras dtype policy or its name.
 
         Returns:
             The encoder, with a pooler where the folder has one.
 
         Raises:
-            FileNotFoundError: there is no such folder.
+            FileNotFoundError: there is no such folder or model.
+            ConnectionError: the hub cannot be reached; the message says what to put where.
             ValueError: the folder is of another kind, or its weights do not fit its config.
         """
-        checkpoint = read_checkpoint(path)
+        checkpoint = read_checkpoint(locate(path))
         encoder = cls(checkpoint.config, dtype=dtype)
         set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
         return encoder
