@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kbert.checkpoints import read_checkpoint, write_huggingface, write_preset
 from kbert.data.packing import pack
+from kbert.hub import locate
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
@@ -177,16 +178,19 @@ class Task(TrainStep, keras.Model):
         """A task with the weights and the tokenizer of a folder.
 
         Args:
-            path: a folder of kbert's, or of Hugging Face's with the task's heads in it. For one
-                without, make the task anew: `Task(Encoder.from_preset(p), load_tokenizer(p))`.
+            path: a folder of kbert's, or of Hugging Face's or Google's with the task's heads in
+                it, or whatever else `kbert.hub.locate` knows. For one without heads, make the task
+                anew: `Task(Encoder.from_preset(p), load_tokenizer(p))`.
             dtype: a Keras dtype policy or its name.
             **settings: constructor arguments to use instead of the folder's.
 
         Raises:
-            FileNotFoundError: there is no such folder.
+            FileNotFoundError: there is no such folder or model.
+            ConnectionError: the hub cannot be reached; the message says what to put where.
             ValueError: it holds another task, or its weights do not fit.
         """
-        checkpoint = read_checkpoint(path)
+        folder = locate(path)
+        checkpoint = read_checkpoint(folder)
         saved = dict(checkpoint.task or {})
         kind = saved.pop("kind", cls.__name__)
         if kind != cls.__name__:
@@ -195,7 +199,7 @@ class Task(TrainStep, keras.Model):
                 f"Received: a {kind} in {checkpoint.source}"
             )
         encoder = Encoder(checkpoint.config, dtype=dtype)
-        task = cls(encoder, load_tokenizer(path), **{**saved, **settings})
+        task = cls(encoder, load_tokenizer(folder), **{**saved, **settings})
         for prefix, part in task.parts.items():
             set_arrays(part, prefix, checkpoint.part(f"{prefix}/"), checkpoint.source)
         return task
