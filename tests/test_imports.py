@@ -9,8 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = {
-    **dict.fromkeys(("atomic", "cache"), -1),
-    **dict.fromkeys(("version", "config", "hub", "tokenizers", "text", "metrics"), 0),
+    **dict.fromkeys(("atomic", "cache"), -2),
+    "hub": -1,
+    **dict.fromkeys(("version", "config", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints"), 1),
     **dict.fromkeys(("models", "heads", "training", "serving"), 2),
     "tasks": 3,
