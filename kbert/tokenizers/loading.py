@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from kbert.hub import locate
 from kbert.tokenizers.vocabulary import read_vocabulary
 from kbert.tokenizers.wordpiece import CONFIG_KEYS, WordPieceTokenizer
 
@@ -17,14 +18,16 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> WordPieceTokeni
     releases) is taken for uncased where no piece holds an upper-case letter.
 
     Args:
-        folder: the folder.
+        folder: the folder, or a model's name: "bert-base-uncased", "hf:owner/name@revision" (see
+            `kbert.hub.locate`), of which the weights are not fetched.
         options: arguments of `WordPieceTokenizer` that go before what the folder says.
 
     Returns:
         The tokenizer.
 
     Raises:
-        FileNotFoundError: no such folder, or nothing in it that holds a vocabulary.
+        FileNotFoundError: no such folder or model, or nothing in it that holds a vocabulary.
+        ConnectionError: the hub cannot be reached; the message says what to put where.
         ValueError: another kind of tokenizer, or a vocabulary that breaks the rules.
 
     Example:
@@ -35,9 +38,7 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> WordPieceTokeni
         >>> load_tokenizer(folder).lowercase
         False
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"A tokenizer is read from a folder. Received: {folder}")
+    folder = locate(folder, weights=False)
     config = _read_json(folder / "tokenizer_config.json")
     full = _read_json(folder / "tokenizer.json")
     if (folder / "vocab.txt").is_file():
