@@ -3,20 +3,23 @@
 import os
 from pathlib import Path
 
-from kbert.checkpoints import huggingface, preset
+from kbert.checkpoints import google, huggingface, preset
 from kbert.checkpoints.checkpoint import Checkpoint
 
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
-_FORMATS = (preset, huggingface)
-_READ = "a kbert folder (kbert.json) or a Hugging Face one (config.json + model.safetensors)"
+_FORMATS = (preset, huggingface, google)
+_READ = (
+    "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors) or a Google "
+    "one (*_config.json + *.ckpt.index, TensorFlow 1)"
+)
 
 
 def read_checkpoint(folder: str | os.PathLike) -> Checkpoint:
     """Reads config and weights from a folder.
 
     Args:
-        folder: a kbert preset folder, or a Hugging Face folder of a BERT with
-            `model.safetensors`, with or without pooler and heads.
+        folder: a kbert preset folder, a Hugging Face folder with `model.safetensors`, or a
+            Google TF1 folder; with or without pooler and heads.
 
     Returns:
         The checkpoint.
@@ -43,6 +46,4 @@ def _why_not(folder):
             "pytorch_model.bin is a pickle, which can run any code, so it is never opened: save "
             "the model anew with transformers' save_pretrained(safe_serialization=True)."
         )
-    if any(name.endswith(".ckpt.index") for name in files):
-        return "Google's TF1 checkpoints are not read yet: convert to Hugging Face's format."
     return "The folder holds no model that kbert knows."

@@ -12,7 +12,7 @@ import numpy as np
 from kbert.checkpoints import preset
 from kbert.checkpoints.architectures import FINE_TUNED, Architecture, find
 from kbert.checkpoints.architectures.base import modern_name
-from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.checkpoint import Checkpoint, infer_task
 from kbert.checkpoints.huggingface_config import read_config, read_labels, write_config
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
@@ -92,7 +92,7 @@ def import_model(
     return Checkpoint(
         config=config,
         arrays=here,
-        task=_task(architecture, here),
+        task=infer_task(here, architecture.sentence_objective),
         source=source,
         labels=labels,
     )
@@ -138,14 +138,3 @@ def _fine_tuned_head(architecture, content, arrays):
             return name
     pooled = any("pooler" in name or "pre_classifier" in name for name in arrays)
     return "classifier" if pooled or "classifier.dense.weight" in arrays else "tokens"
-
-
-def _task(architecture, arrays):
-    if "discriminator/output/kernel" in arrays:
-        return {"kind": "ReplacedTokenDetection"}
-    if "masked_lm/bias" not in arrays:
-        return None
-    settings = {"kind": "Pretraining", "next_sentence": False}
-    if "sentence/dense/kernel" in arrays:
-        settings[architecture.sentence_objective] = True
-    return settings

@@ -5,6 +5,7 @@ from typing import Any
 
 from kbert.checkpoints.architectures import Architecture
 from kbert.checkpoints.architectures.base import ACTIVATIONS
+from kbert.checkpoints.keys import check_keys
 from kbert.config import EncoderConfig
 
 
@@ -31,24 +32,15 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
         >>> read_config(find("bert", "memory"), content, "memory").activation
         'gelu'
     """
-    for key, allowed in architecture.required.items():
-        if key in content and content[key] not in allowed:
-            raise ValueError(
-                f"`{key}` must be {allowed[0]!r} in a Hugging Face config that kbert reads. "
-                f"Received: {content[key]!r} in {source}"
-            )
-    known = {*architecture.fields, *architecture.required, *architecture.ignored}
-    unknown = [key for key in content if key not in known]
-    if unknown:
-        raise ValueError(
-            "Every key of a config must be understood, or the model may be another one. "
-            f"Received: unknown {', '.join(unknown)} in {source}"
-        )
-    missing = [k for k in architecture.fields if k not in {*content, *architecture.defaults}]
-    if missing:
-        raise ValueError(
-            f"A config of {architecture.title} must give {', '.join(missing)}. Received: {source}"
-        )
+    check_keys(
+        content,
+        fields=architecture.fields,
+        defaults=architecture.defaults,
+        required=architecture.required,
+        ignored=architecture.ignored,
+        title=f"Hugging Face's {architecture.title}",
+        source=source,
+    )
     fields = architecture.read_fields(content, source)
     if fields["activation"] not in ACTIVATIONS:
         raise ValueError(

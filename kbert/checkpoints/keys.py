@@ -1,0 +1,53 @@
+"""Keys of another library's config: each is used, or known to say nothing, or refused."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+
+def check_keys(
+    content: Mapping[str, Any],
+    *,
+    fields: Collection[str],
+    defaults: Collection[str],
+    required: Mapping[str, tuple],
+    ignored: Collection[str],
+    title: str,
+    source: str,
+) -> None:
+    """Refuses a config that may be of another model than kbert would make of it.
+
+    Args:
+        content: key -> value.
+        fields: keys that are read.
+        defaults: those of them that may be absent.
+        required: key -> values that kbert's encoder has an equal for, the default first.
+        ignored: keys that say nothing about the encoder's function.
+        title: whose config it is, for messages.
+        source: where it is from, for messages.
+
+    Raises:
+        ValueError: a key is unknown or missing, or a value that kbert's encoder has no equal for.
+
+    Example:
+        >>> check_keys({"size": 3, "speed": 1}, fields=["size"], defaults=[], required={},
+        ...            ignored=[], title="a toy", source="memory")
+        Traceback (most recent call last):
+        ...
+        ValueError: Every key of a config must be understood, or the model may be another one. \
+Received: unknown speed in memory
+    """
+    for key, allowed in required.items():
+        if key in content and content[key] not in allowed:
+            raise ValueError(
+                f"`{key}` must be {allowed[0]!r} in a config of {title} that kbert reads. "
+                f"Received: {content[key]!r} in {source}"
+            )
+    unknown = [key for key in content if key not in {*fields, *required, *ignored}]
+    if unknown:
+        raise ValueError(
+            "Every key of a config must be understood, or the model may be another one. "
+            f"Received: unknown {', '.join(unknown)} in {source}"
+        )
+    missing = [key for key in fields if key not in content and key not in defaults]
+    if missing:
+        raise ValueError(f"A config of {title} must give {', '.join(missing)}. Received: {source}")

@@ -1,0 +1,85 @@
+"""TensorFlow 1 checkpoints: finding the one a folder means, and reading it whole or not at all."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+_NAMED = re.compile(r'^model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
+
+
+def holds_checkpoint(folder: Path) -> bool:
+    """Whether a file of a TF1 checkpoint lies in `folder`, complete or not."""
+    return any(
+        re.search(r"\.ckpt.*\.(index|data-\d+-of-\d+)$", path.name) for path in _files(folder)
+    )
+
+
+def find_checkpoint(folder: Path) -> Path:
+    """The prefix of the checkpoint that a folder means.
+
+    Args:
+        folder: holds `PREFIX.index` and `PREFIX.data-…`, or several of them and the file
+            `checkpoint` that names one, as `tf.train.Saver` writes it.
+
+    Returns:
+        The path without `.index`, as TensorFlow takes it.
+
+    Raises:
+        ValueError: no index, or several checkpoints and none of them named.
+    """
+    prefixes = sorted(p.name.removesuffix(".index") for p in _files(folder) if p.suffix == ".index")
+    if not prefixes:
+        raise ValueError(
+            "A TF1 checkpoint is an .index file and its .data files; the first is missing. "
+            f"Received: {folder}"
+        )
+    if len(prefixes) == 1:
+        return folder / prefixes[0]
+    state = folder / "checkpoint"
+    match = _NAMED.search(state.read_text(encoding="utf-8")) if state.is_file() else None
+    # A path of the machine that trained: only its last part holds here.
+    named = match and re.split(r"[/\\]", match[1])[-1]
+    if named not in prefixes:
+        raise ValueError(
+            "Of several checkpoints in a folder the file `checkpoint` must name one, as "
+            f'`model_checkpoint_path: "{prefixes[-1]}"`. Received: {folder} with '
+            f"{', '.join(prefixes)}" + (f", where it names {named}" if named else "")
+        )
+    return folder / named
+
+
+def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
+    """Reads the variables of a checkpoint.
+
+    Args:
+        prefix: the checkpoint's path without `.index`.
+        wanted: says by its name whether a variable is read.
+
+    Returns:
+        name -> array.
+
+    Raises:
+        ValueError: a file is missing, cut short or damaged.
+    """
+    import tensorflow as tf
+
+    if not any(path.name.startswith(f"{prefix.name}.data-") for path in _files(prefix.parent)):
+        raise ValueError(
+            "A TF1 checkpoint's values lie in its .data files, which are missing. "
+            f"Received: {prefix}.index alone"
+        )
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        names = [name for name in reader.get_variable_to_shape_map() if wanted(name)]
+        return {name: reader.get_tensor(name) for name in sorted(names)}
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "message", None) or str(error)
+        raise ValueError(
+            f"The TF1 checkpoint is damaged or cut short ({reason}). Received: {prefix}"
+        ) from error
+
+
+def _files(folder):
+    return [path for path in folder.iterdir() if path.is_file()]
