@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from kbert.config import EncoderConfig
+from kbert.heads.gather import gather_positions
 from kbert.layers import Dense, LayerNorm
 
 
@@ -81,16 +82,9 @@ class MaskedLMHead(keras.layers.Layer):
             Logits (B, P, V), float32.
         """
         batch, places = ops.shape(mask_positions)
-        x = self.norm(self.transform(_gather(sequence, mask_positions)))  # (B, P, E)
+        x = self.norm(self.transform(gather_positions(sequence, mask_positions)))  # (B, P, E)
         # In float32 under any policy: a product that gives bfloat16 would round each logit to
         # eight bits. It costs a few percent of a training step.
         x = ops.cast(ops.reshape(x, (-1, self.config.embedding_width)), "float32")
         logits = ops.matmul(x, ops.transpose(self._embedding_table())) + self.bias
         return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
-
-
-def _gather(sequence, positions):
-    """Rows `positions` (B, P) of `sequence` (B, T, H) -> (B, P, H)."""
-    batch, length, width = ops.shape(sequence)
-    rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
-    return ops.take(ops.reshape(sequence, (-1, width)), rows, axis=0)

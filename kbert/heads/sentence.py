@@ -7,10 +7,11 @@ from kbert.layers import Dense
 
 
 class SentenceHead(keras.layers.Layer):
-    """Logits of a sentence or a pair: next-sentence prediction, or any classes.
+    """Logits of a pair: next-sentence or sentence-order prediction, or any classes.
 
-    For next-sentence prediction class 1 means that the second sentence is a random one (BERT,
-    section 3.1 and `get_next_sentence_output` of run_pretraining.py).
+    Class 1 means a random second sentence for the one (BERT, section 3.1 and
+    `get_next_sentence_output` of run_pretraining.py), swapped segments for the other (ALBERT,
+    section 3.1, https://arxiv.org/abs/1909.11942).
 
     Args:
         config: the encoder's.

@@ -5,7 +5,7 @@ from kbert.layers.attention import SelfAttention, attention_bias
 from kbert.layers.block import Block
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
-from kbert.layers.embeddings import Embeddings
+from kbert.layers.embeddings import Embeddings, SharedEmbeddings
 from kbert.layers.feed_forward import FeedForward
 from kbert.layers.normalization import LayerNorm
 
@@ -17,6 +17,7 @@ __all__ = [
     "FeedForward",
     "LayerNorm",
     "SelfAttention",
+    "SharedEmbeddings",
     "attention_bias",
     "get_activation",
 ]

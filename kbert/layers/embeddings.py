@@ -56,14 +56,9 @@ class Embeddings(keras.layers.Layer):
         self.initializer_range = initializer_range
         self.norm = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-        self.projection = None
-        if embedding_size != hidden_size:
-            self.projection = Dense(
-                hidden_size,
-                initializer_range=initializer_range,
-                dtype=self.dtype_policy,
-                name="projection",
-            )
+        self.projection = _projection(
+            embedding_size, hidden_size, initializer_range, self.dtype_policy
+        )
 
     def build(self, token_ids_shape):
         self.token = self._add_table("token", self.vocabulary_size)
@@ -86,6 +81,22 @@ class Embeddings(keras.layers.Layer):
         )
 
     def call(self, token_ids, segment_ids=None, training=False):
+        x = self.dropout(self.embed(token_ids, segment_ids), training=training)
+        return x if self.projection is None else self.projection(x)  # (B, T, H)
+
+    def embed(self, token_ids, segment_ids=None):
+        """The normalised sum of the tables' rows: all that several encoders may share.
+
+        Args:
+            token_ids: (B, T).
+            segment_ids: (B, T), or None for the first segment.
+
+        Returns:
+            (B, T, E).
+
+        Raises:
+            ValueError: a sequence that is too long, or segment ids where there are no segments.
+        """
         length = ops.shape(token_ids)[1]
         self._check_length(length)
         x = ops.take(self.token, token_ids, axis=0)  # (B, T, E)
@@ -97,8 +108,7 @@ class Embeddings(keras.layers.Layer):
                 "A model without segments takes no `segment_ids`. "
                 f"Received: segment_ids of shape {tuple(segment_ids.shape)}"
             )
-        x = self.dropout(self.norm(x), training=training)
-        return x if self.projection is None else self.projection(x)  # (B, T, H)
+        return self.norm(x)
 
     def _segments(self, segment_ids):
         if segment_ids is None:
@@ -117,3 +127,55 @@ class Embeddings(keras.layers.Layer):
             import tensorflow as tf
 
             tf.debugging.Assert(length <= self.max_positions, [f"{rule} Received: tokens", length])
+
+
+class SharedEmbeddings(keras.layers.Layer):
+    """Another encoder's tables and normalisation, with a dropout and a projection of one's own.
+
+    What ELECTRA's generator and discriminator have in common (`BertModel` with the variable scope
+    "embeddings" in model/modeling.py of google-research/electra). The tables stay the other's:
+    they are neither counted nor saved here, and move with both models' gradients.
+
+    Args:
+        source: the embeddings that are shared, built.
+        hidden_size: width of the output.
+        dropout: rate.
+
+    Example:
+        >>> tables = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,
+        ...                     max_positions=6, num_segments=2)
+        >>> tables.build((None, None))
+        >>> shared = SharedEmbeddings(tables, hidden_size=4)
+        >>> shared.build((None, None))
+        >>> len(shared.weights), tuple(shared(ops.array([[1, 2, 3]])).shape)
+        (0, (1, 3, 4))
+    """
+
+    def __init__(self, source: Embeddings, *, hidden_size: int, dropout: float = 0.0, **kwargs):
+        super().__init__(**kwargs)
+        # Inside a function, so that Keras does not count and save the other's weights here.
+        self._source = lambda: source
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.projection = _projection(
+            source.embedding_size, hidden_size, source.initializer_range, self.dtype_policy
+        )
+
+    def build(self, token_ids_shape):
+        if self.projection is not None:
+            self.projection.build((*token_ids_shape, self._source().embedding_size))
+
+    @property
+    def token(self) -> keras.Variable:
+        """The shared token table (V, E)."""
+        return self._source().token
+
+    def call(self, token_ids, segment_ids=None, training=False):
+        x = self._source().embed(token_ids, segment_ids)  # (B, T, E)
+        x = self.dropout(x, training=training)
+        return x if self.projection is None else self.projection(x)  # (B, T, H)
+
+
+def _projection(embedding_size, hidden_size, initializer_range, dtype):
+    if embedding_size == hidden_size:
+        return None
+    return Dense(hidden_size, initializer_range=initializer_range, dtype=dtype, name="projection")

@@ -71,6 +71,9 @@ class Encoder(keras.Model):
         make_block: makes one block, `(config, name=, dtype=) -> layer` with the call of
             `kbert.layers.Block`. Hand in another to change a part in code (pre-norm, adapters,
             relative attention). Such an encoder is not saved as a preset.
+        embeddings: another part in the place of `kbert.layers.Embeddings`, with its call and a
+            `token` table of the config's shape, e.g. `kbert.layers.SharedEmbeddings`. None: one
+            of the config's sizes. Such an encoder is not saved as a preset either.
         name: first part of the weights' paths.
         dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
 
@@ -90,6 +93,7 @@ class Encoder(keras.Model):
         config: EncoderConfig,
         *,
         make_block: Callable[..., keras.layers.Layer] = post_norm_block,
+        embeddings: keras.layers.Layer | None = None,
         name: str = "encoder",
         dtype: Any = None,
         **kwargs,
@@ -97,18 +101,21 @@ class Encoder(keras.Model):
         super().__init__(name=name, dtype=dtype, **kwargs)
         self.config = config
         self.make_block = make_block
-        self.embeddings = Embeddings(
-            vocabulary_size=config.vocabulary_size,
-            embedding_size=config.embedding_width,
-            hidden_size=config.hidden_size,
-            max_positions=config.max_positions,
-            num_segments=config.num_segments,
-            dropout=config.dropout,
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            initializer_range=config.initializer_range,
-            dtype=self.dtype_policy,
-            name="embeddings",
-        )
+        self.has_own_embeddings = embeddings is None
+        if embeddings is None:
+            embeddings = Embeddings(
+                vocabulary_size=config.vocabulary_size,
+                embedding_size=config.embedding_width,
+                hidden_size=config.hidden_size,
+                max_positions=config.max_positions,
+                num_segments=config.num_segments,
+                dropout=config.dropout,
+                layer_norm_epsilon=config.layer_norm_epsilon,
+                initializer_range=config.initializer_range,
+                dtype=self.dtype_policy,
+                name="embeddings",
+            )
+        self.embeddings = embeddings
         self.blocks = [
             make_block(config, name=f"layers_{i}", dtype=self.dtype_policy)
             for i in range(config.num_blocks)
@@ -226,7 +233,7 @@ class Encoder(keras.Model):
             format: "kbert", or "huggingface" for one that transformers loads.
 
         Raises:
-            ValueError: an unknown format, blocks that no config names, or a model that Hugging
+            ValueError: an unknown format, parts that no config names, or a model that Hugging
                 Face's BERT cannot be.
         """
         self._check_revivable()
@@ -250,11 +257,11 @@ class Encoder(keras.Model):
         return cls(EncoderConfig.from_dict(config.pop("config")), dtype=dtype, **config)
 
     def _check_revivable(self):
-        if self.make_block is not post_norm_block:
+        if self.make_block is not post_norm_block or not self.has_own_embeddings:
             raise ValueError(
-                "An encoder with blocks of another kind cannot be revived from its config: build "
-                "it with the same `make_block` and use save_weights and load_weights. "
-                f"Received: make_block={self.make_block!r}"
+                "An encoder with blocks or embeddings of another kind cannot be revived from its "
+                "config: build it with the same parts and use save_weights and load_weights. "
+                f"Received: make_block={self.make_block!r}, embeddings={self.embeddings!r}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from kbert.tasks.adaptation import adapt
 from kbert.tasks.pretraining import Pretraining
+from kbert.tasks.replaced_tokens import ReplacedTokenDetection, generator_config
 from kbert.tasks.task import Task
 
-__all__ = ["Pretraining", "Task", "adapt"]
+__all__ = ["Pretraining", "ReplacedTokenDetection", "Task", "adapt", "generator_config"]

@@ -39,3 +39,55 @@ def accuracy(logits: Any, labels: Any, weights: Any) -> Pair:
     labels = ops.cast(labels, "int32")
     hits = ops.cast(ops.argmax(logits, axis=-1), "int32") == labels
     return ops.sum(ops.cast(hits, "float32") * weights), ops.sum(weights)
+
+
+def binary_cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
+    """Sigmoid cross entropy, from logits.
+
+    Args:
+        logits: (...).
+        labels: (...), 0 or 1.
+        weights: (...), 0 where there is nothing to tell.
+
+    Returns:
+        Float32 scalars (sum of weight · loss, sum of weights).
+
+    Example:
+        >>> loss, count = binary_cross_entropy([1e4, 0.0], [0, 1], [1.0, 0.0])
+        >>> float(loss), float(count)
+        (10000.0, 1.0)
+    """
+    logits, labels, weights = (ops.cast(x, "float32") for x in (logits, labels, weights))
+    # log(1 + e^x) - x·y, without the overflow.
+    each = ops.maximum(logits, 0.0) - logits * labels + ops.log1p(ops.exp(-ops.abs(logits)))
+    return ops.sum(each * weights), ops.sum(weights)
+
+
+def detection(logits: Any, labels: Any, weights: Any) -> dict[str, Pair]:
+    """Accuracy, precision and recall of "yes" where a logit is above 0.
+
+    Precision is of what was called "yes", recall of what is: their denominators are the counts of
+    these, so they add up too.
+
+    Args:
+        logits: (...).
+        labels: (...), 0 or 1.
+        weights: (...), 0 where there is nothing to tell.
+
+    Returns:
+        "accuracy", "precision" and "recall" as pairs of float32 scalars.
+
+    Example:
+        >>> found = detection([2.0, 1.0, -1.0, 3.0], [1, 0, 0, 1], [1.0, 1.0, 1.0, 0.0])
+        >>> {name: (float(hits), float(count)) for name, (hits, count) in found.items()}
+        {'accuracy': (2.0, 3.0), 'precision': (1.0, 2.0), 'recall': (1.0, 1.0)}
+    """
+    yes = ops.cast(ops.cast(logits, "float32") > 0, "float32")
+    labels, weights = ops.cast(labels, "float32"), ops.cast(weights, "float32")
+    right = ops.cast(yes == labels, "float32") * weights
+    hits = ops.sum(yes * labels * weights)
+    return {
+        "accuracy": (ops.sum(right), ops.sum(weights)),
+        "precision": (hits, ops.sum(yes * weights)),
+        "recall": (hits, ops.sum(labels * weights)),
+    }

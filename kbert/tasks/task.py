@@ -68,13 +68,22 @@ class Task(TrainStep, keras.Model):
             "weights alone use save_weights()"
         )
 
-    def encode(self, features: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
-        """The encoder's outputs for a batch; what else the batch holds is left alone."""
+    def encode(
+        self,
+        features: Mapping[str, Any],
+        training: bool = False,
+        encoder: keras.Model | None = None,
+    ) -> dict[str, Any]:
+        """The outputs for a batch, of the task's encoder or of another one that it has.
+
+        What the batch holds besides the encoder's inputs is left alone.
+        """
+        encoder = self.encoder if encoder is None else encoder
         names = ["token_ids", "padding_mask"]
-        if self.encoder.config.num_segments:
+        if encoder.config.num_segments:
             names.append("segment_ids")
         inputs = {name: features[name] for name in names if name in features}
-        return self.encoder(inputs, training=training)
+        return encoder(inputs, training=training)
 
     def pack(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None

@@ -1,0 +1,122 @@
+"""The head that fills a span from its two ends.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `D` width of a place in the
+span, `E` embedding width, `V` vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from kbert.config import EncoderConfig
+from kbert.heads.gather import gather_positions
+from kbert.layers import Dense, LayerNorm
+
+# Tokens of a span that are predicted at most, and the width of the table of their places:
+# `--max-pair-targets` and `--pair-positional-embedding-size` of facebookresearch/SpanBERT's README.
+MAX_TARGETS = 15
+PLACE_WIDTH = 200
+
+
+class SpanBoundaryHead(keras.layers.Layer):
+    """Logits of a masked token from the tokens around its span and its place in the span.
+
+    Two dense layers with activation and normalisation on [x_{s-1}; x_{e+1}; p_{i-s+1}], then a
+    product with the transposed token table (tied) plus a bias. (SpanBERT, section 3.2,
+    https://arxiv.org/abs/1907.10529; `BertPairTargetPredictionHead` of its code.)
+
+    Args:
+        config: the encoder's.
+        embedding_table: the token table to tie to, `encoder.token_embedding`.
+
+    Example:
+        >>> import numpy as np
+        >>> config = EncoderConfig(vocabulary_size=10, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> table = keras.Variable(np.ones((10, 8), "float32"))
+        >>> head = SpanBoundaryHead(config, table)
+        >>> sequence = np.ones((2, 6, 8), "float32")
+        >>> tuple(head(sequence, [[2, 3], [1, 0]], [[2, 2], [1, 0]], [[3, 3], [1, 0]]).shape)
+        (2, 2, 10)
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        embedding_table: keras.Variable,
+        name: str = "span_boundary",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        # Inside a function, so that Keras does not count and save the encoder's table twice.
+        self._embedding_table = lambda: embedding_table
+        self.dense_layers, self.norms = [], []
+        for order, width in (("first", config.hidden_size), ("second", config.embedding_width)):
+            self.dense_layers.append(
+                Dense(
+                    width,
+                    activation=config.activation,
+                    initializer_range=config.initializer_range,
+                    dtype=self.dtype_policy,
+                    name=order,
+                )
+            )
+            epsilon = config.layer_norm_epsilon
+            self.norms.append(LayerNorm(epsilon, dtype=self.dtype_policy, name=f"{order}_norm"))
+        self.build()
+
+    def build(self, *shapes):
+        self.places = self.add_weight(
+            name="places",
+            shape=(MAX_TARGETS, PLACE_WIDTH),
+            initializer=keras.initializers.TruncatedNormal(stddev=self.config.initializer_range),
+        )
+        self.bias = self.add_weight(
+            name="bias",
+            shape=(self.config.vocabulary_size,),
+            initializer="zeros",
+            autocast=False,
+        )
+        width = 2 * self.config.hidden_size + PLACE_WIDTH
+        for dense, norm in zip(self.dense_layers, self.norms, strict=True):
+            dense.build((None, None, width))
+            width = dense.units
+            norm.build((None, None, width))
+
+    def call(self, sequence, mask_positions, span_starts, span_ends):
+        """Predicts.
+
+        Args:
+            sequence: (B, T, H), the encoder's "sequence".
+            mask_positions: (B, P) integers in [0, T).
+            span_starts: (B, P), first position of the span that each masked one lies in.
+            span_ends: (B, P), its last position.
+
+        Returns:
+            Logits (B, P, V), float32. A token behind the first `MAX_TARGETS` of its span is
+            predicted as if it were the last of these: the loss leaves it out.
+        """
+        last = ops.shape(sequence)[1] - 1
+        span_starts = ops.cast(span_starts, "int32")
+        left = gather_positions(sequence, ops.maximum(span_starts - 1, 0))
+        right = gather_positions(sequence, ops.minimum(ops.cast(span_ends, "int32") + 1, last))
+        place = place_in_span(mask_positions, span_starts)
+        place = ops.take(self.places, ops.clip(place, 0, MAX_TARGETS - 1), axis=0)
+        x = ops.concatenate([left, right, ops.cast(place, left.dtype)], axis=-1)  # (B, P, 2H + D)
+        for dense, norm in zip(self.dense_layers, self.norms, strict=True):
+            x = norm(dense(x))
+        batch, places, width = ops.shape(x)  # (B, P, E)
+        x = ops.cast(ops.reshape(x, (-1, width)), "float32")  # as in MaskedLMHead
+        logits = ops.matmul(x, ops.transpose(self._embedding_table())) + self.bias
+        return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
+
+
+def place_in_span(mask_positions, span_starts):
+    """How many tokens of its span lie before each masked one, (B, P) int32.
+
+    Example:
+        >>> place = place_in_span(ops.array([[4, 6]]), ops.array([[4, 5]]))
+        >>> ops.convert_to_numpy(place).tolist()
+        [[0, 1]]
+    """
+    return ops.cast(mask_positions, "int32") - ops.cast(span_starts, "int32")
