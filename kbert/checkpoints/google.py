@@ -85,6 +85,63 @@ class _Architecture:
     rules: Callable[[EncoderConfig, Mapping[str, np.ndarray]], tuple[list[Rule], tuple[str, ...]]]
 
 
+_BERT = _Architecture(
+    name="bert",
+    fields=_FIELDS,
+    defaults=_DEFAULTS,  # no `type_vocab_size`: the code's 16 is not what any release means
+    required={"directionality": ("bidi",), "pooler_type": ("first_token_transform",)},
+    sentence_objective="next_sentence",
+    gelu="gelu_tanh",
+    rules=lambda config, _: (bert_rules(config), ()),
+)
+_ALBERT = _Architecture(
+    name="albert",
+    fields=_FIELDS | {"embedding_size": "embedding_size", "num_hidden_groups": "num_layer_groups"},
+    defaults=_DEFAULTS
+    | {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "type_vocab_size": 2}
+    | {"embedding_size": 128, "num_hidden_groups": 1},
+    required={
+        "inner_group_num": (1,),
+        "down_scale_factor": (1,),
+        "net_structure_type": (0,),
+        "gap_size": (0,),
+        "num_memory_blocks": (0,),
+    },
+    sentence_objective="sentence_order",
+    gelu="gelu_tanh",
+    rules=lambda config, _: (albert_rules(config), ()),
+)
+_ELECTRA = _Architecture(
+    name="electra",
+    fields=_FIELDS | {"embedding_size": "embedding_size"},
+    defaults=_DEFAULTS | {"type_vocab_size": 2, "embedding_size": None},
+    required={},
+    sentence_objective=None,
+    gelu="gelu",
+    rules=electra_model,
+)
+# Beginning of a variable's name -> whose it is; the first that any name has.
+_STARTS = {
+    "electra/": _ELECTRA,
+    "bert/encoder/transformer/": _ALBERT,
+    "bert/encoder/layer_": _BERT,
+}
+_SLOTS = re.compile(r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|beta[12]_power|global_step)$")
+# What tells the sizes of an ELECTRA.
+_MEASURED = {
+    "electra/embeddings/position_embeddings",
+    "electra/embeddings/token_type_embeddings",
+    "electra/embeddings/word_embeddings",
+    "electra/encoder/layer_0/intermediate/dense/kernel",
+}
+# The pooler's keys of Google's later releases; its code never reads them.
+_IGNORED = frozenset(
+    "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head".split()
+)
+# Files of other programs whose names end alike.
+_OTHER_CONFIGS = frozenset(("tokenizer_config.json", "generation_config.json"))
+
+
 def is_folder(folder: Path) -> bool:
     """Whether the folder holds a TF1 checkpoint, whole or not."""
     return holds_checkpoint(folder)
@@ -144,7 +201,7 @@ def _read_config_file(folder, architecture, tensors):
         )
     if not found:
         hint = ""
-        if architecture is _ELECTRA:  # whose releases bring none
+        if architecture is _ELECTRA and _MEASURED <= tensors.keys():  # its releases bring none
             hint = f" By the shapes of the weights it is {json.dumps(_electra_content(tensors))}."
         raise ValueError(
             f"The sizes of a Google model lie in {architecture.name}_config.json beside its "
@@ -176,11 +233,7 @@ def _read_config(architecture, content, source):
 
 def _electra_content(tensors):
     """A config as the shapes tell it; ELECTRA's code has heads of width 64 (training_utils.py)."""
-    words, positions, segments = (
-        tensors[f"electra/embeddings/{table}_embeddings"]
-        for table in ("word", "position", "token_type")
-    )
-    inner = tensors["electra/encoder/layer_0/intermediate/dense/kernel"]
+    positions, segments, words, inner = (tensors[name] for name in sorted(_MEASURED))
     layers = {name.split("/")[2] for name in tensors if name.startswith("electra/encoder/layer_")}
     return {
         "vocab_size": len(words),
@@ -192,53 +245,3 @@ def _electra_content(tensors):
         "max_position_embeddings": len(positions),
         "type_vocab_size": len(segments),
     }
-
-
-_BERT = _Architecture(
-    name="bert",
-    fields=_FIELDS,
-    defaults=_DEFAULTS,  # no `type_vocab_size`: the code's 16 is not what any release means
-    required={"directionality": ("bidi",), "pooler_type": ("first_token_transform",)},
-    sentence_objective="next_sentence",
-    gelu="gelu_tanh",
-    rules=lambda config, _: (bert_rules(config), ()),
-)
-_ALBERT = _Architecture(
-    name="albert",
-    fields=_FIELDS | {"embedding_size": "embedding_size", "num_hidden_groups": "num_layer_groups"},
-    defaults=_DEFAULTS
-    | {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "type_vocab_size": 2}
-    | {"embedding_size": 128, "num_hidden_groups": 1},
-    required={
-        "inner_group_num": (1,),
-        "down_scale_factor": (1,),
-        "net_structure_type": (0,),
-        "gap_size": (0,),
-        "num_memory_blocks": (0,),
-    },
-    sentence_objective="sentence_order",
-    gelu="gelu_tanh",
-    rules=lambda config, _: (albert_rules(config), ()),
-)
-_ELECTRA = _Architecture(
-    name="electra",
-    fields=_FIELDS | {"embedding_size": "embedding_size"},
-    defaults=_DEFAULTS | {"type_vocab_size": 2, "embedding_size": None},
-    required={},
-    sentence_objective=None,
-    gelu="gelu",
-    rules=electra_model,
-)
-# Beginning of a variable's name -> whose it is; the first that any name has.
-_STARTS = {
-    "electra/": _ELECTRA,
-    "bert/encoder/transformer/": _ALBERT,
-    "bert/encoder/layer_": _BERT,
-}
-_SLOTS = re.compile(r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|beta[12]_power|global_step)$")
-# The pooler's keys of Google's later releases; its code never reads them.
-_IGNORED = frozenset(
-    "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head".split()
-)
-# Files of other programs whose names end alike.
-_OTHER_CONFIGS = frozenset(("tokenizer_config.json", "generation_config.json"))
