@@ -103,7 +103,7 @@ class Manifest:
                 f"{tokenizer.checksum[:12]}…"
             )
         written = self.settings.get("tokenizer", {})
-        now = tokenizer.get_config() if written else {}
+        now = tokenizer.settings if written else {}
         differing = {
             name: _option(now, name)
             for name in _TOKENIZER_OPTIONS

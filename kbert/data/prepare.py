@@ -121,13 +121,10 @@ def make_plan(
 
     Equal plans, equal shards. The arguments are those of `prepare_corpus`, the sources opened.
     """
-    options = {
-        name: value for name, value in tokenizer.get_config().items() if name != "vocabulary"
-    }
     settings = {
         "kbert_version": __version__,
         "format_version": manifest.FORMAT_VERSION,
-        "tokenizer": {"type": type(tokenizer).__name__, **options},
+        "tokenizer": {"type": type(tokenizer).__name__, **tokenizer.settings},
         "vocabulary_sha256": tokenizer.checksum,
         "held_out_share": held_out_share,
         "on_bad_utf8": on_bad_utf8,

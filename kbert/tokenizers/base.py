@@ -14,8 +14,10 @@ import tensorflow as tf
 
 from kbert import atomic
 
-# What a special token can be for.
+# What a special token can be for, and what BERT's and RoBERTa's inputs are made of.
 ROLES = ("pad", "unk", "cls", "sep", "mask")
+# The constructors' arguments that are kept in files of their own.
+_MODEL_ARGUMENTS = ("vocabulary", "merges", "model")
 
 
 class Tokenizer(abc.ABC):
@@ -27,7 +29,8 @@ class Tokenizer(abc.ABC):
     Args:
         vocabulary: the pieces in the order of their ids.
         special_tokens: what a special token is for ("pad", "unk", "cls", "sep", "mask", or any
-            other word) -> the piece. Roles that the vocabulary has no piece for are left out.
+            other word, such as "bos") -> the piece. Roles that nothing plays are left out.
+        additional_special_tokens: special tokens without a role.
 
     Attributes:
         vocabulary: the pieces in the order of their ids.
@@ -53,9 +56,15 @@ class Tokenizer(abc.ABC):
     sep_id: int | None
     mask_id: int | None
 
-    def __init__(self, vocabulary: list[str], special_tokens: Mapping[str, str]):
+    def __init__(
+        self,
+        vocabulary: list[str],
+        special_tokens: Mapping[str, str],
+        additional_special_tokens: Sequence[str] = (),
+    ):
         self.vocabulary = vocabulary
         self.special_tokens: dict[str, str] = dict(special_tokens)
+        self.additional_special_tokens: list[str] = list(additional_special_tokens)
         self._id_of = {piece: index for index, piece in enumerate(vocabulary)}
         for role in ROLES:
             token = self.special_tokens.get(role)
@@ -86,7 +95,8 @@ class Tokenizer(abc.ABC):
     @property
     def special_ids(self) -> list[int]:
         """The ids of the special tokens, sorted."""
-        return sorted({self._id_of[token] for token in self.special_tokens.values()})
+        tokens = [*self.special_tokens.values(), *self.additional_special_tokens]
+        return sorted({self._id_of[token] for token in tokens})
 
     @property
     def resources(self) -> list[Any]:
@@ -175,6 +185,12 @@ class Tokenizer(abc.ABC):
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments without the vocabulary and what else is data."""
+        config = self.get_config()
+        return {name: value for name, value in config.items() if name not in _MODEL_ARGUMENTS}
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """A tokenizer from `get_config()`."""
@@ -195,6 +211,8 @@ class Tokenizer(abc.ABC):
         self._save_model(folder)
         config = self._options()
         config |= {f"{role}_token": token for role, token in self.special_tokens.items()}
+        if self.additional_special_tokens:
+            config["additional_special_tokens"] = self.additional_special_tokens
         atomic.write(
             folder / "tokenizer_config.json", (json.dumps(config, indent=2) + "\n").encode()
         )

@@ -86,10 +86,8 @@ class WordPieceTokenizer(Tokenizer):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"vocabulary": list(self.vocabulary), **self._settings()}
-
-    def _settings(self) -> dict[str, Any]:
         return {
+            "vocabulary": list(self.vocabulary),
             "lowercase": self.lowercase,
             "strip_accents": self.strip_accents,
             "split_chinese": self.split_chinese,
@@ -97,7 +95,7 @@ class WordPieceTokenizer(Tokenizer):
         }
 
     def _options(self) -> dict[str, Any]:
-        named = {CONFIG_KEYS.get(name, name): value for name, value in self._settings().items()}
+        named = {CONFIG_KEYS.get(name, name): value for name, value in self.settings.items()}
         return {"tokenizer_class": "BertTokenizer", **named}
 
     def _save_model(self, folder: Path) -> None:
