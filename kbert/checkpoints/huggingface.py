@@ -3,17 +3,22 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kbert.checkpoints import preset
-from kbert.checkpoints.architectures import FINE_TUNED, Architecture, find
-from kbert.checkpoints.architectures.base import modern_name
+from kbert.checkpoints.architectures import Architecture, find, infer
+from kbert.checkpoints.architectures.base import CLASSIFIERS, has_inner_classifier, modern_name
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task
-from kbert.checkpoints.huggingface_config import read_config, read_labels, write_config
+from kbert.checkpoints.huggingface_config import (
+    read_config,
+    read_labels,
+    write_config,
+    write_labels,
+)
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.config import EncoderConfig
@@ -36,7 +41,10 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def write_huggingface(
-    folder: str | os.PathLike, config: EncoderConfig, arrays: Mapping[str, np.ndarray]
+    folder: str | os.PathLike,
+    config: EncoderConfig,
+    arrays: Mapping[str, np.ndarray],
+    **options: Any,
 ) -> None:
     """Writes a folder that transformers loads.
 
@@ -44,12 +52,13 @@ def write_huggingface(
         folder: made where it is missing. Other files in it are left alone.
         config: the encoder's.
         arrays: weight name -> array, under kbert's names; heads as far as there are any.
+        **options: of `export_model`.
 
     Raises:
-        ValueError: no architecture there can be this model, or the folder holds a preset.
+        ValueError: the architecture cannot be this model, or the folder holds a preset.
     """
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
-    content, renamed = export_model(config, arrays)
+    content, renamed = export_model(config, arrays, **options)
     text = json.dumps(content, indent=2) + "\n"
     write_model(folder, renamed, CONFIG_FILE, text.encode())
 
@@ -77,7 +86,7 @@ def import_model(
     architecture = find(content.get("model_type", "bert"), source)
     config = read_config(architecture, content, source)
     there = _with_prefix(architecture, {modern_name(k): array for k, array in arrays.items()})
-    head = _fine_tuned_head(architecture, content, there)
+    head = _classifier(content, there)
     here, rest = read_arrays(architecture.rules(config, head), architecture.fold(there, content))
     architecture.check_masked_lm(config, here)
     if "encoder/pooler/kernel" in here:
@@ -99,23 +108,42 @@ def import_model(
 
 
 def export_model(
-    config: EncoderConfig, arrays: Mapping[str, np.ndarray]
+    config: EncoderConfig,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    architecture: str | None = None,
+    task: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    labels: Sequence[str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The reverse of `import_model`: the content of `config.json`, and name there -> array.
 
     Args:
         config: the encoder's.
         arrays: name here -> array.
+        architecture: its `model_type` there; None = see `architectures.infer`.
+        task: settings of the task around the encoder.
+        tokenizer: whose special ids the config repeats.
+        labels: names of the classes of a fine-tuned head; None = transformers' own.
 
     Raises:
-        ValueError: no architecture there can be this model.
+        ValueError: the architecture cannot be this model; the message says why.
     """
-    architecture = find("bert", "memory")
-    content = write_config(architecture, config)
-    architecture.check_masked_lm(config, arrays)
-    head = next((name for name in FINE_TUNED if f"{name}/dense/kernel" in arrays), None)
-    there = write_arrays(architecture.rules(config, head), arrays)
-    return content, architecture.unfold(there, config, None)
+    kind = None if tokenizer is None else tokenizer.kind
+    table = find(architecture or infer(config, arrays, kind), "`architecture`")
+    content = write_config(table, config, tokenizer)
+    table.check_masked_lm(config, arrays)
+    _check_objective(table, arrays, task or {})
+    heads = [name for name in CLASSIFIERS if f"{name}/dense/kernel" in arrays]
+    if len(heads) > 1:
+        raise ValueError(f"A model there has one head for classes. Received: {' and '.join(heads)}")
+    head = heads[0] if heads else None
+    there = table.unfold(write_arrays(table.rules(config, head), arrays), content)
+    content["architectures"] = [table.class_prefix + _class_ending(table, arrays, head)]
+    if head in ("classifier", "tokens"):
+        count = len(arrays[f"{head}/dense/bias"])
+        content |= write_labels(labels or [f"LABEL_{i}" for i in range(count)])
+    return content, there
 
 
 def _with_prefix(architecture: Architecture, arrays):
@@ -128,13 +156,42 @@ def _with_prefix(architecture: Architecture, arrays):
     }
 
 
-def _fine_tuned_head(architecture, content, arrays):
+def _classifier(content, arrays):
     """Which head goes by the name of `classifier` there: the class that was saved says it."""
     if not any(name.startswith("classifier.") for name in arrays):
         return None
     classes = content.get("architectures") or []
-    for name, ending in FINE_TUNED.items():
-        if any(class_name.endswith(ending) for class_name in classes):
-            return name
-    pooled = any("pooler" in name or "pre_classifier" in name for name in arrays)
-    return "classifier" if pooled or "classifier.dense.weight" in arrays else "tokens"
+    for head, ending in CLASSIFIERS.items():
+        if any(name.endswith(ending) for name in classes):
+            return head
+    if any(name.startswith("sequence_summary.") for name in arrays):
+        return "choice"
+    pooled = any("pooler." in name or "pre_classifier." in name for name in arrays)
+    return "classifier" if pooled or has_inner_classifier(arrays) else "tokens"
+
+
+def _class_ending(architecture, arrays, head):
+    if head:
+        return CLASSIFIERS[head]
+    if "span/dense/kernel" in arrays:
+        return "ForQuestionAnswering"
+    masked, sentence = "masked_lm/bias" in arrays, "sentence/dense/kernel" in arrays
+    if "discriminator/output/kernel" in arrays or (masked and sentence):
+        return "ForPreTraining"
+    if masked:
+        return "ForMaskedLM"
+    if sentence:
+        return architecture.sentence_class
+    return "Model"
+
+
+def _check_objective(architecture, arrays, task):
+    """Both sentence objectives have the same head; only the task knows which one it learned."""
+    objectives = [name for name in ("next_sentence", "sentence_order") if task.get(name)]
+    if "sentence/dense/kernel" not in arrays or not objectives:
+        return
+    if architecture.sentence_objective not in objectives:
+        raise ValueError(
+            f"The sentence head of Hugging Face's {architecture.title} is of the objective "
+            f"{architecture.sentence_objective}. Received: a head of {objectives[0]}"
+        )

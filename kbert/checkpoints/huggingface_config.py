@@ -9,7 +9,9 @@ from kbert.checkpoints.keys import check_keys
 from kbert.config import EncoderConfig
 
 
-def read_config(architecture: Architecture, content: Mapping[str, Any], source: str):
+def read_config(
+    architecture: Architecture, content: Mapping[str, Any], source: str
+) -> EncoderConfig:
     """A `config.json` -> EncoderConfig. Every key is used or known to say nothing.
 
     `hidden_act` decides the form of GELU: "gelu" is the erf form there.
@@ -52,14 +54,14 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
 
 
 def write_config(
-    architecture: Architecture, config: EncoderConfig, pad_id: int | None = None
+    architecture: Architecture, config: EncoderConfig, tokenizer: Any = None
 ) -> dict[str, Any]:
     """EncoderConfig -> the content of a `config.json`, the reverse of `read_config`.
 
     Args:
         architecture: the table.
         config: the encoder's; no more than the architecture can be.
-        pad_id: the tokenizer's, where there is one.
+        tokenizer: whose special ids the config repeats, or None.
 
     Returns:
         The JSON object.
@@ -74,7 +76,7 @@ def write_config(
             f"Received: {config}"
         )
     there = {here: there for there, here in reversed(ACTIVATIONS.items())}
-    content = architecture.write_fields(config, pad_id)
+    content = architecture.write_fields(config, tokenizer)
     (key,) = (key for key, field in architecture.fields.items() if field == "activation")
     return {"model_type": architecture.model_type, **content, key: there[config.activation]}
 

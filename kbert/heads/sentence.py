@@ -1,21 +1,23 @@
-"""The head on the pooled vector."""
+"""The head on the pooled vector.
 
-import keras
+Shapes: `B` batch, `H` hidden width, `C` classes.
+"""
 
 from kbert.config import EncoderConfig
-from kbert.layers import Dense
+from kbert.heads.linear import LinearHead
 
 
-class SentenceHead(keras.layers.Layer):
-    """Logits of a pair: next-sentence or sentence-order prediction, or any classes.
+class SentenceHead(LinearHead):
+    """Logits of a pair or a text (B, C): next-sentence or sentence-order prediction, or any classes.
 
     Class 1 means a random second sentence for the one (BERT, section 3.1 and
     `get_next_sentence_output` of run_pretraining.py), swapped segments for the other (ALBERT,
-    section 3.1, https://arxiv.org/abs/1909.11942).
+    section 3.1, https://arxiv.org/abs/1909.11942). Called with the pooled vectors (B, H).
 
     Args:
         config: the encoder's.
-        num_classes: width of the logits.
+        num_classes: C.
+        name: "sentence" in pretraining, "classifier" in a fine-tuned model.
 
     Example:
         >>> import numpy as np
@@ -28,20 +30,4 @@ class SentenceHead(keras.layers.Layer):
     def __init__(
         self, config: EncoderConfig, num_classes: int = 2, name: str = "sentence", **kwargs
     ):
-        super().__init__(name=name, **kwargs)
-        self.dense = Dense(
-            num_classes,
-            initializer_range=config.initializer_range,
-            # Few numbers that go straight into a loss: not worth rounding to bfloat16.
-            dtype=keras.DTypePolicy(self.variable_dtype),
-            name="dense",
-        )
-        self.hidden_size = config.hidden_size
-        self.build()
-
-    def build(self, *shapes):
-        self.dense.build((None, self.hidden_size))
-
-    def call(self, pooled):
-        """(B, H) -> (B, C) float32."""
-        return self.dense(pooled)
+        super().__init__(config, num_classes, name=name, **kwargs)

@@ -1,11 +1,21 @@
 """Hugging Face's architectures, a table each, and the choice between them."""
 
-from kbert.checkpoints.architectures.base import FINE_TUNED, Architecture
+from collections.abc import Iterable
+
+from kbert.checkpoints.architectures.albert import Albert
+from kbert.checkpoints.architectures.base import Architecture
 from kbert.checkpoints.architectures.bert import Bert
+from kbert.checkpoints.architectures.distilbert import DistilBert
+from kbert.checkpoints.architectures.electra import Electra
+from kbert.checkpoints.architectures.roberta import Roberta, XlmRoberta
+from kbert.config import EncoderConfig
 
-ARCHITECTURES: dict[str, Architecture] = {a.model_type: a for a in (Bert(),)}
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.model_type: architecture
+    for architecture in (Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra())
+}
 
-__all__ = ["ARCHITECTURES", "FINE_TUNED", "Architecture", "find"]
+__all__ = ["ARCHITECTURES", "Architecture", "find", "infer"]
 
 
 def find(model_type: str, source: str) -> Architecture:
@@ -28,3 +38,38 @@ def find(model_type: str, source: str) -> Architecture:
             f"Received: {model_type!r} in {source}"
         )
     return ARCHITECTURES[model_type]
+
+
+def infer(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | None) -> str:
+    """The architecture that a model is written as where none is named.
+
+    In this order: layers that share weights are ALBERT's. A discriminator, embeddings of another
+    width, or a pooler with GELU are ELECTRA's. With segments it is BERT. Without, it is
+    DistilBERT where epsilon is 1e-12 and there is no pooler but one with ReLU; else XLM-RoBERTa
+    over a unigram vocabulary and RoBERTa over another. Several architectures can be the same
+    function: ELECTRA-base without heads is written as a BERT without a pooler.
+
+    Args:
+        config: the encoder's.
+        names: of the weights.
+        tokenizer_kind: "wordpiece", "bpe", "unigram", or None where there is none.
+
+    Returns:
+        A `model_type`.
+
+    Example:
+        >>> from kbert import family
+        >>> infer(family("bert-tiny"), [], None)
+        'bert'
+    """
+    if config.num_layer_groups is not None:
+        return "albert"
+    widened = config.embedding_width != config.hidden_size
+    discriminates = any(name.startswith("discriminator/") for name in names)
+    if widened or discriminates or config.pooler_activation == "gelu":
+        return "electra"
+    if config.num_segments:
+        return "bert"
+    if config.layer_norm_epsilon == 1e-12 and config.pooler_activation in (None, "relu"):
+        return "distilbert"
+    return "xlm-roberta" if tokenizer_kind == "unigram" else "roberta"

@@ -6,7 +6,7 @@ keys of the config, renames of weights, and what no rename can say in two hooks,
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,12 +25,11 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
-# Heads on top of a fine-tuned encoder: first part of the name here -> end of the class there.
-FINE_TUNED = {
+# Heads that all go by the name `classifier` there: name here -> end of the class's name there.
+CLASSIFIERS = {
     "classifier": "ForSequenceClassification",
     "tokens": "ForTokenClassification",
     "choice": "ForMultipleChoice",
-    "span": "ForQuestionAnswering",
 }
 # Keys that change the model unless they have this value.
 REQUIRED = {
@@ -75,6 +74,7 @@ class Architecture:
             says; None = the config's.
         sentence_objective: name of the setting of `kbert.tasks.Pretraining` that its sentence
             head stands for, or None.
+        sentence_class: end of the name of the class with the sentence head alone.
     """
 
     model_type: ClassVar[str]
@@ -93,14 +93,14 @@ class Architecture:
     shared_layers: ClassVar[bool] = False
     masked_lm_activation: ClassVar[str | None] = None
     sentence_objective: ClassVar[str | None] = None
+    sentence_class: ClassVar[str] = "ForPreTraining"
 
     def rules(self, config: EncoderConfig, head: str | None) -> list[Rule]:
         """The renames: encoder, and heads as far as there are any.
 
         Args:
             config: the encoder's; says how many layers there are.
-            head: which of `FINE_TUNED` the weights hold, or None. Several of them go by the same
-                name there.
+            head: which of `CLASSIFIERS` the weights hold, or None.
         """
         raise NotImplementedError
 
@@ -110,13 +110,15 @@ class Architecture:
             field: content.get(key, self.defaults.get(key)) for key, field in self.fields.items()
         }
 
-    def write_fields(self, config: EncoderConfig, pad_id: int | None) -> dict[str, Any]:
-        """The reverse of `read_fields`: keys and values of the config there."""
-        return {key: getattr(config, field) for key, field in self.fields.items()}
+    def write_fields(self, config: EncoderConfig, tokenizer: Any) -> dict[str, Any]:
+        """The reverse of `read_fields`: keys and values of the config there.
 
-    def special_ids(self, pad_id: int | None, first_id: int | None, last_id: int | None):
-        """Keys of special ids that transformers reads from the config; None = not known."""
-        return {} if pad_id is None else {"pad_token_id": pad_id}
+        Args:
+            config: the encoder's.
+            tokenizer: whose special ids the config there repeats, or None.
+        """
+        fields = {key: getattr(config, field) for key, field in self.fields.items()}
+        return fields if tokenizer is None else {**fields, "pad_token_id": tokenizer.pad_id}
 
     def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
         """Of the dense layer under `head`, which kbert has as the pooler."""
@@ -129,7 +131,7 @@ class Architecture:
         return arrays
 
     def unfold(
-        self, arrays: dict[str, np.ndarray], config: EncoderConfig, pad_id: int | None
+        self, arrays: dict[str, np.ndarray], content: Mapping[str, Any]
     ) -> dict[str, np.ndarray]:
         """After the renames of writing: what that architecture has weights for in addition."""
         return arrays
@@ -179,11 +181,16 @@ def fine_tuned_rules(head: str | None, classifier: str) -> list[Rule]:
     """Rules of the last layer of fine-tuned heads.
 
     Args:
-        head: which of `FINE_TUNED` goes by the name `classifier` there, or None.
-        classifier: that name.
+        head: which of `CLASSIFIERS` the weights hold, or None.
+        classifier: the name of its last layer there.
     """
     classes = dense(f"{head}/dense", classifier) if head else ()
     return [*dense("span/dense", "qa_outputs"), *classes]
+
+
+def has_inner_classifier(names: Container[str]) -> bool:
+    """Whether the classifier has a dense layer of its own under the last one."""
+    return "classifier.dense.weight" in names
 
 
 def modern_name(name: str) -> str:

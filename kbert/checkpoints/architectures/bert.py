@@ -12,6 +12,8 @@ from kbert.config import EncoderConfig
 
 
 class Bert(Architecture):
+    """The one whose names the others vary."""
+
     model_type = "bert"
     title = "BERT"
     class_prefix = "Bert"
@@ -47,8 +49,9 @@ class Bert(Architecture):
         "cell emb_size pre_trained structure training".split()
     )
     sentence_objective = "next_sentence"
+    sentence_class = "ForNextSentencePrediction"
 
-    def rules(self, config: EncoderConfig, head: str | None) -> list[Rule]:
+    def rules(self, config, head):
         return [
             *encoder_rules(config, "bert", tied=("cls.predictions.decoder.weight",)),
             *dense("encoder/pooler", "bert.pooler.dense"),

@@ -1,0 +1,33 @@
+"""The head that chooses between texts.
+
+Shapes: `B` batch, `A` alternatives, `H` hidden width.
+"""
+
+from keras import ops
+
+from kbert.config import EncoderConfig
+from kbert.heads.linear import LinearHead
+
+
+class ChoiceHead(LinearHead):
+    """One logit for each alternative, all weighed by the same vector.
+
+    (BERT, section 4.4, https://arxiv.org/abs/1810.04805.)
+
+    Args:
+        config: the encoder's.
+
+    Example:
+        >>> import numpy as np
+        >>> config = EncoderConfig(vocabulary_size=10, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> tuple(ChoiceHead(config)(np.ones((3, 4, 8), "float32")).shape)
+        (3, 4)
+    """
+
+    def __init__(self, config: EncoderConfig, name: str = "choice", **kwargs):
+        super().__init__(config, 1, name=name, **kwargs)
+
+    def call(self, pooled):
+        """Pooled vectors of the alternatives (B, A, H) -> logits (B, A), float32."""
+        return ops.squeeze(super().call(pooled), axis=-1)
