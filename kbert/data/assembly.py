@@ -8,7 +8,7 @@ Shapes: N rows, T sequence length, B rows of a global batch, H hosts.
 
 import tensorflow as tf
 
-from kbert.data.pairs import PLAN_COLUMNS
+from kbert.data.walk import PLAN_COLUMNS
 
 ROW_COLUMNS = (*PLAN_COLUMNS, "epoch", "window", "row")
 _PLACE = len(PLAN_COLUMNS)
@@ -99,7 +99,7 @@ def assemble(
     cls_id: int,
     sep_id: int,
     pad_id: int,
-    pairs: bool,
+    separators: int = 1,
 ) -> dict[str, tf.Tensor]:
     """Gathers the tokens of some rows: [CLS] A [SEP] B [SEP], or [CLS] A [SEP], then padding.
 
@@ -108,35 +108,36 @@ def assemble(
         rows: (N, 8) int32. A row with an empty A stays empty: all padding.
         sequence_length: T.
         cls_id, sep_id, pad_id: ids of the special tokens.
-        pairs: whether rows have a segment B.
+        separators: how many [SEP] stand between A and B, where there is a B.
 
     Returns:
         `token_ids`, `segment_ids`, `padding_mask`, (N, T) int32; and for the masking: `length`
-        (tokens and specials, 0 for an empty row) and `length_a`, (N,) int32, and `in_text` (N, T)
-        bool, True at the tokens of A and B.
+        (tokens and specials, 0 for an empty row) (N,) int32, and `in_text` (N, T) bool, True at
+        the tokens of A and B.
 
     Example:
         >>> row = tf.constant([[0, 2, 4, 1, 0, 0, 0, 0]])
         >>> out = assemble(tf.range(10, 20), row, sequence_length=8,
-        ...                cls_id=1, sep_id=2, pad_id=0, pairs=True)
+        ...                cls_id=1, sep_id=2, pad_id=0)
         >>> out["token_ids"].numpy().tolist(), out["segment_ids"].numpy().tolist()
         ([[1, 10, 11, 2, 14, 2, 0, 0]], [[0, 0, 0, 0, 1, 1, 0, 0]])
     """
     start_a, length_a, start_b, length_b = (rows[:, n, None] for n in range(4))  # (N, 1)
     column = tf.range(sequence_length)[None]  # (1, T)
-    length = tf.where(length_a > 0, length_a + length_b + (3 if pairs else 2), 0)
+    before_b = length_a + 1 + tf.where(length_b > 0, separators, 0)  # column of B's first token
+    length = tf.where(length_a > 0, before_b + length_b + 1, 0)
     inside = column < length
-    separator = (column == length_a + 1) | (column == length - 1)
-    index = tf.where(column <= length_a, start_a - 1, start_b - 2 - length_a) + column  # (N, T)
-    in_text = inside & ~separator & (column > 0)
+    in_a = (column > 0) & (column <= length_a)
+    in_b = (column >= before_b) & (column < length - 1)
+    index = tf.where(in_a, start_a - 1, start_b - before_b) + column  # (N, T)
+    in_text = in_a | in_b
     token_ids = tf.cast(tf.gather(tokens, tf.where(in_text, index, 0)), tf.int32)
     special = tf.where(inside, tf.where(column == 0, cls_id, sep_id), pad_id)
     token_ids = tf.where(in_text, token_ids, special)
     return {
         "token_ids": token_ids,
-        "segment_ids": tf.cast(inside & (column > length_a + 1), tf.int32),
+        "segment_ids": tf.cast(inside & (column >= before_b) & (length_b > 0), tf.int32),
         "padding_mask": tf.cast(inside, tf.int32),
         "length": length[:, 0],
-        "length_a": length_a[:, 0],
         "in_text": in_text,
     }

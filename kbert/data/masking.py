@@ -8,6 +8,7 @@ the column, so a row is masked alike in any batch.
 Shapes: N rows, T sequence length, P predictions a row at most.
 """
 
+import dataclasses
 import math
 
 import numpy as np
@@ -15,7 +16,6 @@ import tensorflow as tf
 
 from kbert.data.hashing import below, chance, fold
 
-MASKED, RANDOM = 0.8, 0.1
 _CHOICE, _ACTION, _TOKEN = 0, 1, 2  # streams of draws under a row's key
 
 
@@ -30,27 +30,21 @@ def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
     return math.ceil(masked_share * sequence_length) + 1
 
 
-def prediction_counts(
-    sequence_length: int, masked_share: float = 0.15, num_specials: int = 3
-) -> np.ndarray:
+def prediction_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
     """(T + 1,) int32: how many tokens a row of each length predicts, specials counted in length.
 
-    Worked out in Python, where `round` is the one that Google's script used.
+    Worked out in Python, where `round` is the one that Google's script used. A row without text
+    predicts nothing, and none more than its text has: that is for the caller to see to.
 
     >>> prediction_counts(128)[[0, 5, 50, 128]].tolist()
-    [0, 1, 8, 19]
+    [1, 1, 8, 19]
     """
     limit = max_predictions(sequence_length, masked_share)
-    counts = [
-        min(limit, length - num_specials, max(1, round(length * masked_share)))
-        for length in range(num_specials + 1, sequence_length + 1)
-    ]
-    return np.array([0] * (num_specials + 1) + counts, np.int32)
+    counts = [min(limit, max(1, round(n * masked_share))) for n in range(sequence_length + 1)]
+    return np.array(counts, np.int32)
 
 
-def choose_tokens(
-    keys: tf.Tensor, length_a: tf.Tensor, eligible: tf.Tensor, count: tf.Tensor, columns: int
-) -> tf.Tensor:
+def choose_tokens(keys: tf.Tensor, in_text: tf.Tensor, count: tf.Tensor, columns: int) -> tf.Tensor:
     """A fair choice of `count` of the text's positions for each row, ascending.
 
     Floyd's sampling (Bentley & Floyd, "A sample of brilliance", CACM 30(9), 1987), all rows in
@@ -58,14 +52,16 @@ def choose_tokens(
 
     Args:
         keys: (N,) uint64.
-        length_a: (N,) int32, tokens of segment A, behind which a [SEP] is left out.
-        eligible: (N,) int32, tokens that may be chosen: A and B without the specials.
-        count: (N,) int32, tokens to choose, at most `eligible`.
+        in_text: (N, T) bool, tokens that may be chosen.
+        count: (N,) int32, tokens to choose, at most as many as there are.
         columns: P.
 
     Returns:
         (N, P) int32 positions; behind the first `count`, 0.
     """
+    rows, width = tf.shape(in_text)[0], in_text.shape[1]
+    text = tf.cast(tf.where(tf.reshape(in_text, [-1]))[:, 0], tf.int32)
+    eligible = tf.math.count_nonzero(in_text, 1, dtype=tf.int32)
     numbers = tf.range(columns)[:, None]  # (P, 1)
     limit = eligible - count + numbers  # (P, N): the newest candidate of each step
     lots = below(fold(fold(keys, _CHOICE)[None], numbers), tf.maximum(limit + 1, 0))  # (P, N)
@@ -81,10 +77,12 @@ def choose_tokens(
         lambda number, chosen: number < columns, step, [0, unused], parallel_iterations=1
     )
     used = numbers < count[None]
-    slots = tf.transpose(tf.where(used, chosen, tf.int32.max))
-    slots = tf.sort(slots)  # (N, P)
-    positions = 1 + slots + tf.cast(slots >= length_a[:, None], tf.int32)
-    return tf.where(tf.transpose(used), positions, 0)
+    slots = tf.sort(tf.transpose(tf.where(used, chosen, tf.int32.max)))  # (N, P)
+    used = tf.transpose(used)
+    # The slots count text alone; an unused one reads the spare value behind the text.
+    index = tf.where(used, slots + tf.cumsum(eligible, exclusive=True)[:, None], tf.size(text))
+    positions = tf.gather(tf.pad(text, [[0, 1]]), index) - width * tf.range(rows)[:, None]
+    return tf.where(used, positions, 0)
 
 
 def first_pieces(token_ids: tf.Tensor, in_text: tf.Tensor, continuation: np.ndarray) -> tf.Tensor:
@@ -167,6 +165,7 @@ def apply_masks(
     *,
     vocabulary_size: int,
     mask_id: int,
+    replacement: tuple[float, float] = (0.8, 0.1),
 ) -> dict[str, tf.Tensor]:
     """Hides the chosen tokens from the model and keeps them as targets.
 
@@ -176,6 +175,7 @@ def apply_masks(
         positions: (N, P) int32; 0, the place of [CLS], where nothing is predicted.
         vocabulary_size: a random token is drawn from the whole vocabulary.
         mask_id: id of [MASK].
+        replacement: shares of the chosen tokens that become [MASK] and a random token.
 
     Returns:
         `token_ids` (N, T) int32 with the replacements; `mask_positions`, `mask_ids` (N, P) int32
@@ -197,8 +197,9 @@ def apply_masks(
     index = tf.reshape(positions + width * tf.range(rows)[:, None], [-1])
     mask_ids = tf.reshape(tf.gather(flat, index), [rows, columns])
     used = positions > 0
-    seen = tf.where(chance(action, MASKED + RANDOM), random_ids, mask_ids)
-    seen = tf.where(chance(action, MASKED), mask_id, seen)
+    masked, random = replacement
+    seen = tf.where(chance(action, masked + random), random_ids, mask_ids)
+    seen = tf.where(chance(action, masked), mask_id, seen)
     # Unused slots write [CLS] over itself.
     seen = tf.where(used, seen, mask_ids)
     flat = tf.tensor_scatter_nd_update(flat, index[:, None], tf.reshape(seen, [-1]))
@@ -208,3 +209,20 @@ def apply_masks(
         "mask_ids": tf.where(used, mask_ids, 0),
         "mask_weights": tf.cast(used, tf.float32),
     }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskingScheme:
+    """A way to choose the tokens that are predicted.
+
+    Attributes:
+        replacement: shares of [MASK] and of random tokens, as published.
+    """
+
+    replacement: tuple[float, float] = (0.8, 0.1)
+
+
+MASKING_SCHEMES = {
+    "token": MaskingScheme(),
+    "whole_word": MaskingScheme(),
+}

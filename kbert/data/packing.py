@@ -1,5 +1,7 @@
 """Token ids to the dense batch an encoder reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
+Between A and B RoBERTa has two separators: <s> A </s></s> B </s>.
+
 Core TensorFlow operations alone, so that a SavedModel holding this graph loads in any TensorFlow
 Serving binary: tensorflow-text's own round-robin trimmer is an operation that older servers lack.
 
@@ -37,6 +39,7 @@ def pack(
     pad_id: int,
     max_length: int,
     multiple: int = 16,
+    separators: int = 1,
 ) -> dict[str, tf.Tensor]:
     """Packs one or two ragged segments into dense features, in graph or eagerly.
 
@@ -50,9 +53,10 @@ def pack(
         cls_id, sep_id, pad_id: the tokenizer's special ids.
         max_length: the widest row, special tokens included (the encoder's `max_positions`).
         multiple: the width is a multiple of this, except that it never exceeds `max_length`.
+        separators: how many [SEP] stand between A and B (the tokenizer's `pair_separators`).
 
     Returns:
-        `token_ids`, `segment_ids` (0 for [CLS] A [SEP] and padding, 1 for B [SEP]) and
+        `token_ids`, `segment_ids` (0 up to the [SEP] before B, and for padding; 1 for B [SEP]) and
         `padding_mask` (1 = a token), each (B, T) int32.
 
     Raises:
@@ -65,10 +69,10 @@ def pack(
         >>> batch["token_ids"].numpy().tolist()
         [[2, 7, 8, 3], [2, 3, 0, 0]]
     """
-    specials = 2 if second is None else 3
+    specials = 2 if second is None else 2 + separators
     if max_length < specials or multiple < 1:
         raise ValueError(
-            f"max_length must be at least {specials} ([CLS] and a [SEP] after each segment) and "
+            f"max_length must be at least {specials} ([CLS] and the [SEP] of each segment) and "
             f"multiple at least 1. Received: max_length={max_length}, multiple={multiple}"
         )
     budget = max_length - specials
@@ -79,7 +83,7 @@ def pack(
     else:
         length_b = tf.cast(second.row_lengths(), tf.int32)
         length_a, length_b = _pair_limits(length_a, length_b, budget)
-        total = length_a + length_b + 3
+        total = length_a + length_b + specials
 
     longest = tf.reduce_max(tf.concat([total, [specials]], 0))  # an empty batch has a width too
     width = tf.minimum((longest + multiple - 1) // multiple * multiple, max_length)
@@ -88,14 +92,14 @@ def pack(
 
     inside = (column >= 1) & (column < end_a)  # (B, T)
     token_ids = tf.where(inside, _gather(first, column - 1, inside), sep_id)
-    after_a = column > end_a
+    start_b = end_a + separators
     if second is not None:
-        inside = after_a & (column < total - 1)
-        token_ids = tf.where(inside, _gather(second, column - end_a - 1, inside), token_ids)
+        inside = (column >= start_b) & (column < total - 1)
+        token_ids = tf.where(inside, _gather(second, column - start_b, inside), token_ids)
     token_ids = tf.where(column == 0, cls_id, token_ids)
     real = column < total
     return {
         "token_ids": tf.where(real, token_ids, pad_id),
-        "segment_ids": tf.cast(after_a & real, tf.int32),
+        "segment_ids": tf.cast((column >= start_b) & real, tf.int32),
         "padding_mask": tf.cast(real, tf.int32),
     }

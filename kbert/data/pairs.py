@@ -1,28 +1,14 @@
-"""Which text goes into which row: BERT's sentence pairs, planned for a whole window at once.
+"""Rows of two segments: BERT's and ALBERT's sentence pairs, ELECTRA's consecutive segments.
 
-A *window* is some blocks of whole documents. Its plan holds five integers a row, no tokens:
-
-    start_a, length_a, start_b, length_b   spans of the window's tokens
-    random_next                            1: segment B comes from another document
-
-All documents of the window are walked side by side: each round of one loop cuts the next chunk of
-every document that has text left. Source of the rules: `create_instances_from_document` and
-`truncate_seq_pair` of google-research/bert's create_pretraining_data.py. Two things are different.
-The target length is drawn for each row, not once for each document. And a document longer than
-256 rows is walked as several stretches, so that one huge document does not hold up the others: its
-text is cut short at a stretch's end as at a document's end, once in more than 256 rows.
-
-Shapes: S sentences, D documents, W walkers (stretches), L walkers still at work, N rows.
+Shapes: S sentences, D documents, L walkers still at work, N rows.
 """
-
-from collections.abc import Callable
 
 import tensorflow as tf
 
 from kbert.data.hashing import below, chance, fold, heads
+from kbert.data.walk import draws, sentence_bounds, shuffled, stretches, target_length, walk
 
-PLAN_COLUMNS = ("start_a", "length_a", "start_b", "length_b", "random_next")
-_STRETCH_ROWS = 256
+_IN_ORDER, _RANDOM, _SWAPPED = 0, 1, 2
 
 
 def plan_pairs(
@@ -32,21 +18,32 @@ def plan_pairs(
     *,
     max_tokens: int,
     short_share: float = 0.1,
+    swap: bool = False,
 ) -> tf.Tensor:
-    """BERT's pairs of segments: half of the time B follows A, else it is from another document.
+    """Pairs of segments, half of them negative: a random next (BERT) or swapped halves (ALBERT).
 
-    A chunk of one sentence has nothing to follow it and always gets a random next; the sentences
-    that a random next displaced start the next chunk.
+    A chunk of a document is cut in two at a sentence. In BERT's pairs half of the B segments give
+    way to text of another document, and the sentences so displaced start the next chunk; in
+    ALBERT's, half of the pairs change places. A chunk of one sentence cannot be cut: in either
+    scheme its B is from another document, and the pair is negative. The longer segment loses
+    tokens, at either end, until the pair fits.
+
+    Sources: `create_instances_from_document` and `truncate_seq_pair` of create_pretraining_data.py
+    in google-research/bert and google-research/albert. Two things are different. The target length
+    is drawn for each row, not once for each document. And a document longer than 256 rows is
+    walked as several stretches: its text is cut short at a stretch's end as at a document's end,
+    once in more than 256 rows.
 
     Args:
         sentences: (S,) int32, tokens of each sentence, above 0.
         documents: (D,) int32, sentences of each document, above 0; at least two documents.
         key: uint64 scalar; the whole plan is a function of it.
-        max_tokens: tokens that A and B may have together (the sequence length less 3).
+        max_tokens: tokens that A and B may have together, without special tokens.
         short_share: share of rows whose target length is drawn from 2..max_tokens.
+        swap: negatives are swapped halves instead of random nexts.
 
     Returns:
-        (N, 5) int32, the columns of `PLAN_COLUMNS`, rows in random order.
+        (N, 5) int32, the columns of `PLAN_COLUMNS`, rows in random order; label 1 = negative.
 
     Example:
         >>> plan = plan_pairs(tf.constant([3, 4, 5, 6, 2]), tf.constant([4, 1]),
@@ -54,27 +51,28 @@ def plan_pairs(
         >>> plan.shape[1], int(tf.reduce_max(plan[:, 1] + plan[:, 3]))
         (5, 8)
     """
-    bounds = _bounds(sentences)  # (S + 1,)
+    bounds = sentence_bounds(sentences)  # (S + 1,)
     ends = tf.cumsum(documents)  # (D,)
     firsts = ends - documents
-    home, start, end = _stretches(bounds, firsts, ends, max_tokens)  # (W,) each
+    home, start, end = stretches(bounds, firsts, ends, max_tokens)  # (W,) each
     walk_key, text_key, order_key = fold(key, 0), fold(key, 1), fold(key, 2)
 
     def cut(walker: tf.Tensor, at: tf.Tensor, round_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        bits = _draws(fold(fold(walk_key, walker), round_), 4)
-        target = _target(bits[0], bits[1], max_tokens, short_share)
+        bits = draws(fold(fold(walk_key, walker), round_), 4)
+        target = target_length(bits[0], bits[1], max_tokens, short_share)
         reached = tf.searchsorted(bounds, tf.gather(bounds, at) + target)
         stop = tf.minimum(reached, tf.gather(end, walker))
         count = stop - at
         split = at + 1 + below(bits[2], count - 1)
-        is_random = (count == 1) | chance(bits[3], 0.5)
-        row = [at, split, stop, target, tf.cast(is_random, tf.int32), tf.gather(home, walker)]
-        return tf.stack(row, 1), tf.where(is_random, split, stop)
+        kind = tf.where(chance(bits[3], 0.5), _SWAPPED if swap else _RANDOM, _IN_ORDER)
+        kind = tf.where(count == 1, _RANDOM, kind)
+        row = [at, split, stop, target, kind, tf.gather(home, walker)]
+        return tf.stack(row, 1), tf.where(kind == _RANDOM, split, stop)
 
-    rows = _walk(start, end, cut, width=6)  # (N, 6)
-    at, split, stop, target, is_random, own = tf.unstack(rows, axis=1)
+    rows = walk(start, end, cut, width=6)  # (N, 6)
+    at, split, stop, target, kind, own = tf.unstack(rows, axis=1)
     row_key = fold(text_key, tf.range(tf.size(at)))
-    bits = _draws(row_key, 2)
+    bits = draws(row_key, 2)
     start_a, split_token = tf.gather(bounds, at), tf.gather(bounds, split)
     length_a = split_token - start_a
 
@@ -86,121 +84,76 @@ def plan_pairs(
     away_stop = tf.searchsorted(bounds, away_token + tf.maximum(target - length_a, 1))
     away_stop = tf.minimum(away_stop, tf.gather(ends, other))
 
-    start_b = tf.where(is_random > 0, away_token, split_token)
-    stop_b = tf.where(is_random > 0, tf.gather(bounds, away_stop), tf.gather(bounds, stop))
+    start_b = tf.where(kind == _RANDOM, away_token, split_token)
+    stop_b = tf.where(kind == _RANDOM, tf.gather(bounds, away_stop), tf.gather(bounds, stop))
     length_b = stop_b - start_b
+    if swap:
+        first, second = (start_a, length_a), (start_b, length_b)
+        swapped = kind == _SWAPPED
+        start_a, length_a = (tf.where(swapped, b, a) for a, b in zip(first, second, strict=True))
+        start_b, length_b = (tf.where(swapped, a, b) for a, b in zip(first, second, strict=True))
 
     # The longer segment loses tokens, B on a tie, at either end by the toss of a coin.
     keep_a = tf.minimum(length_a, tf.maximum(max_tokens - length_b, max_tokens - max_tokens // 2))
     keep_b = tf.minimum(length_b, tf.maximum(max_tokens - length_a, max_tokens // 2))
     start_a += heads(fold(row_key, 2), length_a - keep_a)
     start_b += heads(fold(row_key, 3), length_b - keep_b)
-    return _shuffled(tf.stack([start_a, keep_a, start_b, keep_b, is_random], 1), order_key)
+    negative = tf.cast(kind != _IN_ORDER, tf.int32)
+    return shuffled(tf.stack([start_a, keep_a, start_b, keep_b, negative], 1), order_key)
 
 
-def plan_segments(
+def plan_consecutive(
     sentences: tf.Tensor,
     documents: tf.Tensor,
     key: tf.Tensor,
     *,
     max_tokens: int,
-    short_share: float = 0.1,
+    short_share: float = 0.05,
+    lone_share: float = 0.1,
 ) -> tf.Tensor:
-    """Single segments for masked-LM training without next-sentence prediction.
+    """ELECTRA's rows: a chunk of a document in two segments of about the same length, or in one.
 
-    A segment runs on from where the one before it ended, to the full length or to the end of the
-    document: no text is lost, none is used twice. Arguments as for `plan_pairs`; `max_tokens` is
-    the sequence length less 2, and one document is enough.
+    Whole sentences go to A while it stays below half of the row's target, and by the toss of a
+    coin the one that crosses the half; the rest is B. What exceeds the row is cut off at the end.
+    A share of the rows has no B, and neither has a chunk that A takes up alone.
+
+    Source: `ExampleBuilder` of google-research/electra's build_pretraining_dataset.py. There the
+    targets count special tokens that are taken off again, here they count text alone; and there a
+    short sentence may return to A after longer ones went to B, here text stays in order. Arguments
+    as for `plan_pairs`; one document is enough.
+
+    Args:
+        lone_share: share of rows that have no B whatever their sentences.
 
     Returns:
-        (N, 5) int32, the columns of `PLAN_COLUMNS`, with the last three all 0.
+        (N, 5) int32, the columns of `PLAN_COLUMNS`, with the last all 0.
 
     Example:
-        >>> plan = plan_segments(tf.constant([3, 4, 5, 6, 2]), tf.constant([4, 1]),
-        ...                      fold(0, 0), max_tokens=8, short_share=0.0)
-        >>> sorted(plan.numpy()[:, :2].tolist())
-        [[0, 8], [8, 8], [16, 2], [18, 2]]
+        >>> plan = plan_consecutive(tf.fill([4], 5), tf.constant([4]), fold(0, 0),
+        ...                         max_tokens=20, lone_share=0.0, short_share=0.0)
+        >>> plan.numpy().tolist()
+        [[0, 10, 10, 10, 0]]
     """
-    bounds = _bounds(sentences)
-    document_ends = tf.cumsum(documents)
-    firsts = document_ends - documents
-    _, start, end = _stretches(bounds, firsts, document_ends, max_tokens)
-    end = tf.gather(bounds, end)
+    bounds = sentence_bounds(sentences)
+    ends = tf.cumsum(documents)
+    _, start, end = stretches(bounds, ends - documents, ends, max_tokens)
     walk_key, order_key = fold(key, 0), fold(key, 2)
 
     def cut(walker: tf.Tensor, at: tf.Tensor, round_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        bits = _draws(fold(fold(walk_key, walker), round_), 2)
-        length = _target(bits[0], bits[1], max_tokens, short_share)
-        length = tf.minimum(length, tf.gather(end, walker) - at)
-        return tf.stack([at, length], 1), at + length
+        bits = draws(fold(fold(walk_key, walker), round_), 4)
+        target = target_length(bits[0], bits[1], max_tokens, short_share)
+        first = tf.gather(bounds, at)
+        stop = tf.minimum(tf.searchsorted(bounds, first + target), tf.gather(end, walker))
+        # Sentences that end before half of the target, and perhaps the next one.
+        below_half = tf.searchsorted(bounds, first + target // 2) - 1 - at
+        crossing = tf.cast((below_half > 0) & chance(bits[2], 0.5), tf.int32)
+        split = at + tf.maximum(below_half + crossing, 1)
+        split = tf.where(chance(bits[3], lone_share), stop, tf.minimum(split, stop))
+        length_a = tf.minimum(tf.gather(bounds, split) - first, max_tokens)
+        length_b = tf.gather(bounds, stop) - tf.gather(bounds, split)
+        length_b = tf.minimum(length_b, max_tokens - length_a)
+        start_b = tf.where(length_b > 0, tf.gather(bounds, split), 0)
+        return tf.stack([first, length_a, start_b, length_b], 1), stop
 
-    spans = _walk(tf.gather(bounds, start), end, cut, width=2)
-    return _shuffled(tf.pad(spans, [[0, 0], [0, 3]]), order_key)
-
-
-def _bounds(sentences: tf.Tensor) -> tf.Tensor:
-    """(S + 1,): the first token of each sentence, and the end of the last."""
-    return tf.concat([[0], tf.cumsum(sentences)], 0)
-
-
-def _draws(keys: tf.Tensor, count: int) -> tf.Tensor:
-    """(count, …): some draws for each key."""
-    numbers = tf.reshape(tf.range(count), [-1] + [1] * keys.shape.rank)
-    return fold(keys[None], numbers)
-
-
-def _target(coin: tf.Tensor, size: tf.Tensor, max_tokens: int, short_share: float) -> tf.Tensor:
-    short = 2 + below(size, max_tokens - 1)
-    return tf.where(chance(coin, short_share), short, max_tokens)
-
-
-def _stretches(
-    bounds: tf.Tensor, firsts: tf.Tensor, ends: tf.Tensor, max_tokens: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Cuts long documents, at sentences, into stretches of about `_STRETCH_ROWS` full rows.
-
-    Returns:
-        Three (W,) int32: the document, the first sentence and the end of each stretch.
-    """
-    tokens = tf.gather(bounds, ends) - tf.gather(bounds, firsts)
-    parts = tf.maximum(tokens // (_STRETCH_ROWS * max_tokens), 1)  # (D,)
-    home = tf.repeat(tf.range(tf.size(parts)), parts)  # (W,)
-    part = tf.range(tf.size(home)) - tf.gather(tf.cumsum(parts, exclusive=True), home)
-    step = tf.gather(tokens // parts, home)
-    start = tf.searchsorted(bounds, tf.gather(bounds, tf.gather(firsts, home)) + part * step)
-    last = tf.concat([home[1:] != home[:-1], [True]], 0)
-    end = tf.where(last, tf.gather(ends, home), tf.concat([start[1:], [0]], 0))
-    # One sentence longer than a stretch leaves stretches without a sentence of their own.
-    filled = tf.where(start < end)[:, 0]
-    return tf.gather(home, filled), tf.gather(start, filled), tf.gather(end, filled)
-
-
-def _walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tensor:
-    """Calls `cut(walker, at, round)` for all walkers with `at` before their end, until none is.
-
-    `cut` returns the rows cut in this round, (L, width) int32, and where each walker goes on, (L,).
-    """
-
-    def body(round_, walker, at, rows):
-        row, after = cut(walker, at, round_)
-        alive = tf.where(after < tf.gather(end, walker))[:, 0]
-        walker, after = tf.gather(walker, alive), tf.gather(after, alive)
-        return round_ + 1, walker, after, rows.write(round_, row)
-
-    rows = tf.TensorArray(
-        tf.int32, 0, dynamic_size=True, element_shape=[None, width], infer_shape=False
-    )
-    *_, rows = tf.while_loop(
-        lambda round_, walker, at, rows: tf.size(walker) > 0,
-        body,
-        [0, tf.range(tf.size(start)), start, rows],
-        shape_invariants=[
-            tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None]), None
-        ],
-    )  # fmt: skip
-    return rows.concat()
-
-
-def _shuffled(rows: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    lots = fold(key, tf.range(tf.shape(rows)[0]))
-    return tf.gather(rows, tf.argsort(tf.bitcast(lots, tf.int64)))
+    rows = walk(start, end, cut, width=4)
+    return shuffled(tf.pad(rows, [[0, 0], [0, 1]]), order_key)

@@ -11,7 +11,7 @@ from kbert.data import stream
 from kbert.data.blocks import WINDOW_BLOCKS, BlockReader
 from kbert.data.manifest import Manifest, read_manifest
 from kbert.data.prepared import prepared_folder
-from kbert.data.recipe import Recipe
+from kbert.data.settings import Settings
 
 
 def pretraining_dataset(
@@ -23,8 +23,11 @@ def pretraining_dataset(
     seed: int = 0,
     masking: str = "token",
     masked_share: float = 0.15,
-    next_sentence: bool = True,
-    short_sequence_share: float = 0.1,
+    replacement: tuple[float, float] | None = None,
+    segments: str | None = None,
+    next_sentence: bool | None = None,
+    short_sequence_share: float | None = None,
+    static_masks: int | None = None,
     split: str = "train",
     start: ArrayLike | None = None,
     epochs: int | None = None,
@@ -35,7 +38,14 @@ def pretraining_dataset(
     window_blocks: int = WINDOW_BLOCKS,
     cache_dir: str | os.PathLike | None = None,
 ) -> tf.data.Dataset:
-    """Batches for masked-LM and next-sentence pretraining, from shards or straight from text.
+    """Batches for pretraining with masked tokens, from shards or straight from text.
+
+    How text is laid out in rows is said by `segments`:
+
+    - "pairs": BERT's two segments, where half of the time B is from another document;
+    - "halves": ALBERT's two consecutive segments, swapped half of the time;
+    - "consecutive": ELECTRA's one or two segments in their order, without a label;
+    - "single": one run of text of one document, of full length where the document goes on.
 
     Args:
         data: folder written by `prepare_corpus`; or text as `prepare_corpus` takes it (a path, a
@@ -47,8 +57,14 @@ def pretraining_dataset(
         seed: seed of the order of blocks, pairs and masks.
         masking: "token", or "whole_word" to mask words with all their `##` pieces.
         masked_share: share of the tokens that is predicted.
-        next_sentence: pairs of segments, half of them random; if False, one segment a row.
-        short_sequence_share: share of rows that is cut shorter, to a random length.
+        replacement: shares of the chosen tokens that the model sees as [MASK] and as a random
+            token of the vocabulary; the others stay. None is the scheme's own, (0.8, 0.1).
+        segments: how rows are laid out, see above; None is "pairs".
+        next_sentence: True asks for "pairs"; False, with `segments` left out, for "single".
+        short_sequence_share: share of rows that is cut shorter, to a random length; None is the
+            scheme's own: 0.1, and 0.05 for "consecutive".
+        static_masks: this many versions of an epoch, with fixed order, rows and masks, come in
+            turn; None makes every epoch new.
         split: "train" or "held_out".
         start: `position` of the batch to go on after, one row or all; None begins with the first.
         epochs: passes over the data; None never ends.
@@ -65,8 +81,9 @@ def pretraining_dataset(
         A dataset of one dict of tensors, of static shapes: `token_ids`, `segment_ids`,
         `padding_mask` (B / H, T) int32; `mask_positions`, `mask_ids` (B / H, P) int32 and
         `mask_weights` (B / H, P) float32, where P is 20 at T = 128 and 80 at 512;
-        `next_sentence_labels` (B / H,) int32, 1 = random, unless `next_sentence` is False; and
-        `position` (B / H, 3) int32: the `start` that goes on after this batch, on every row.
+        with "pairs" `next_sentence_labels` (B / H,) int32, 1 = random; with "halves"
+        `sentence_order_labels` (B / H,) int32, 1 = swapped; and `position` (B / H, 3) int32: the
+        `start` that goes on after this batch, on every row.
         An empty row is 0 in `padding_mask` and `mask_weights`.
 
     Raises:
@@ -87,14 +104,17 @@ def pretraining_dataset(
         >>> batch["token_ids"].shape, batch["position"].numpy().tolist()
         (TensorShape([2, 16]), [[0, 0, 2], [0, 0, 2]])
     """
-    recipe = Recipe(
+    settings = Settings(
         sequence_length=sequence_length,
         batch_size=batch_size,
         seed=seed,
         masking=masking,
         masked_share=masked_share,
+        replacement=replacement,
+        segments=segments,
         next_sentence=next_sentence,
         short_sequence_share=short_sequence_share,
+        static_masks=static_masks,
         epochs=epochs,
         drop_remainder=drop_remainder,
         num_hosts=num_hosts,
@@ -104,7 +124,7 @@ def pretraining_dataset(
     )
     manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
     manifest.check_tokenizer(tokenizer)
-    _check_enough_text(manifest, split, next_sentence)
+    _check_enough_text(manifest, split, settings)
     reader = BlockReader.from_manifest(manifest, split, seed, window_blocks)
     start = _checked_start(start, reader.windows)
 
@@ -115,18 +135,18 @@ def pretraining_dataset(
     options.threading.max_intra_op_parallelism = 1
     if threads is not None:
         options.threading.private_threadpool_size = threads
-    return stream.batches(recipe, reader, tokenizer, start).with_options(options)
+    return stream.batches(settings, reader, tokenizer, start).with_options(options)
 
 
-def _check_enough_text(manifest: Manifest, split: str, next_sentence: bool) -> None:
+def _check_enough_text(manifest: Manifest, split: str, settings: Settings) -> None:
     documents = manifest.split(split).documents
-    needed = 2 if next_sentence else 1
+    needed = settings.segment_scheme.documents
     if documents < needed:
         raise ValueError(
-            f"The {split!r} split of {manifest.folder} has too few documents: a random next "
-            "sentence comes from another document, so next-sentence prediction needs two, and "
-            "next_sentence=False needs one. Documents are told apart by blank lines. "
-            f"Received: {documents} document(s)"
+            f"The {split!r} split of {manifest.folder} has too few documents: "
+            f"segments={settings.segments!r} needs {needed}, as the second segment may come from "
+            'another document. Documents are told apart by blank lines; segments="single" '
+            f"(next_sentence=False) needs one. Received: {documents} document(s)"
         )
 
 

@@ -15,7 +15,12 @@ SPECIALS = 5
 def tokenizer_of():
     """A stand-in with what the pipeline reads of a tokenizer; ids 0..4 are the specials."""
 
-    def make(vocabulary_size: int, continuation_share: float = 0.0, checksum: str = "0" * 64):
+    def make(
+        vocabulary_size: int,
+        continuation_share: float = 0.0,
+        checksum: str = "0" * 64,
+        pair_separators: int = 1,
+    ):
         continuation = np.random.default_rng(0).random(vocabulary_size) < continuation_share
         continuation[:SPECIALS] = False
         return types.SimpleNamespace(
@@ -26,6 +31,7 @@ def tokenizer_of():
             cls_id=2,
             sep_id=3,
             mask_id=4,
+            pair_separators=pair_separators,
             continuation=continuation,
         )
 

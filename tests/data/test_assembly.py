@@ -88,7 +88,7 @@ def test_hosts_shares_make_up_the_batch():
 def test_pair_layout():
     tokens = tf.range(10, 30, dtype=tf.int32)
     rows = tf.constant([[0, 3, 10, 2, 0, 0, 0, 0], [5, 1, 6, 1, 1, 0, 0, 0], [0] * 8])
-    out = assemble(tokens, rows, sequence_length=9, pairs=True, **SPECIALS)
+    out = assemble(tokens, rows, sequence_length=9, **SPECIALS)
     out = {name: value.numpy().astype(int).tolist() for name, value in out.items()}
     assert out["token_ids"] == [
         [1, 10, 11, 12, 2, 20, 21, 2, 0],
@@ -112,7 +112,7 @@ def test_pair_layout():
 def test_single_segment_layout():
     tokens = tf.range(10, 30, dtype=tf.int32)
     rows = tf.constant([[2, 3, 0, 0, 0, 0, 0, 0], [0, 6, 0, 0, 0, 0, 0, 0]])
-    out = assemble(tokens, rows, sequence_length=8, pairs=False, **SPECIALS)
+    out = assemble(tokens, rows, sequence_length=8, **SPECIALS)
     assert out["token_ids"].numpy().tolist() == [
         [1, 12, 13, 14, 2, 0, 0, 0],
         [1, 10, 11, 12, 13, 14, 15, 2],

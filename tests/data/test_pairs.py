@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from kbert.data.hashing import fold
-from kbert.data.pairs import plan_pairs, plan_segments
+from kbert.data.pairs import plan_pairs
+from kbert.data.segments import plan_segments
 
 WORD = 2**64
 
