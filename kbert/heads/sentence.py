@@ -8,7 +8,7 @@ from kbert.heads.linear import LinearHead
 
 
 class SentenceHead(LinearHead):
-    """Logits of a pair or a text (B, C): next-sentence or sentence-order prediction, or any classes.
+    """Logits (B, C) of pairs or texts: next-sentence or sentence-order prediction, or any classes.
 
     Class 1 means a random second sentence for the one (BERT, section 3.1 and
     `get_next_sentence_output` of run_pretraining.py), swapped segments for the other (ALBERT,

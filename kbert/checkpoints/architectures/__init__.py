@@ -43,11 +43,11 @@ def find(model_type: str, source: str) -> Architecture:
 def infer(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | None) -> str:
     """The architecture that a model is written as where none is named.
 
-    In this order: layers that share weights are ALBERT's. A discriminator, embeddings of another
-    width, or a pooler with GELU are ELECTRA's. With segments it is BERT. Without, it is
+    In this order: a config with `num_layer_groups` is ALBERT's; one with `embedding_size`, a
+    pooler with GELU, or a discriminator is ELECTRA's. With segments it is BERT. Without, it is
     DistilBERT where epsilon is 1e-12 and there is no pooler but one with ReLU; else XLM-RoBERTa
     over a unigram vocabulary and RoBERTa over another. Several architectures can be the same
-    function: ELECTRA-base without heads is written as a BERT without a pooler.
+    function; name the one that is meant where this order finds another.
 
     Args:
         config: the encoder's.
@@ -64,9 +64,9 @@ def infer(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | Non
     """
     if config.num_layer_groups is not None:
         return "albert"
-    widened = config.embedding_width != config.hidden_size
-    discriminates = any(name.startswith("discriminator/") for name in names)
-    if widened or discriminates or config.pooler_activation == "gelu":
+    if config.embedding_size is not None or config.pooler_activation == "gelu":
+        return "electra"
+    if any(name.startswith("discriminator/") for name in names):
         return "electra"
     if config.num_segments:
         return "bert"

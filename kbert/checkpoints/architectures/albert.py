@@ -78,10 +78,6 @@ class Albert(Architecture):
     def read_fields(self, content, source):
         fields = super().read_fields(content, source)
         _check_groups(fields["num_layers"], fields["num_layer_groups"])
-        if fields["embedding_size"] == fields["hidden_size"]:
-            fields["embedding_size"] = None
-        if fields["num_layer_groups"] == fields["num_layers"]:
-            fields["num_layer_groups"] = None
         return fields
 
     def write_fields(self, config, tokenizer):

@@ -52,12 +52,6 @@ class Electra(Architecture):
             *fine_tuned_rules(head, classifier),
         ]
 
-    def read_fields(self, content, source):
-        fields = super().read_fields(content, source)
-        if fields["embedding_size"] == fields["hidden_size"]:
-            fields["embedding_size"] = None
-        return fields
-
     def write_fields(self, config, tokenizer):
         fields = super().write_fields(config, tokenizer)
         return {**fields, "embedding_size": config.embedding_width}
