@@ -20,6 +20,8 @@ class Checkpoint:
         source: the folder, for messages.
         labels: names of the classes of a fine-tuned head, in the order of its logits, where the
             format keeps them beside the weights; else None.
+        left: names there of what no weight of the model was made from: buffers, optimizer slots,
+            the generator beside a discriminator.
     """
 
     config: EncoderConfig
@@ -27,6 +29,7 @@ class Checkpoint:
     task: dict[str, Any] | None
     source: str
     labels: tuple[str, ...] | None = None
+    left: tuple[str, ...] = ()
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays whose names begin with `prefix`, e.g. "encoder/"."""

@@ -35,7 +35,12 @@ from kbert.checkpoints.google_names import albert_rules, bert_rules, electra_mod
 from kbert.checkpoints.keys import check_keys
 from kbert.checkpoints.preset import read_json
 from kbert.checkpoints.renames import Rule, read_arrays
-from kbert.checkpoints.tensorflow1 import find_checkpoint, holds_checkpoint, read_tensors
+from kbert.checkpoints.tensorflow1 import (
+    find_checkpoint,
+    holds_checkpoint,
+    read_tensors,
+    variable_names,
+)
 from kbert.config import EncoderConfig
 
 # Key there -> field here.
@@ -166,9 +171,8 @@ def read_folder(folder: Path) -> Checkpoint:
     content, source = _read_config_file(folder, architecture, tensors)
     config = _read_config(architecture, content, source)
     table, other = architecture.rules(config, tensors)
-    arrays, rest = read_arrays(
-        table, {name: array for name, array in tensors.items() if not name.startswith(other)}
-    )
+    own = {name: array for name, array in tensors.items() if not name.startswith(other)}
+    arrays, rest = read_arrays(table, own)
     if "encoder/pooler/kernel" not in arrays:
         config = config.replace(pooler_activation=None)
     return Checkpoint(
@@ -176,6 +180,7 @@ def read_folder(folder: Path) -> Checkpoint:
         arrays={**arrays, **{f"encoder/{name}": array for name, array in rest.items()}},
         task=infer_task(arrays, architecture.sentence_objective),
         source=str(prefix),
+        left=tuple(name for name in variable_names(prefix) if name not in own),
     )
 
 

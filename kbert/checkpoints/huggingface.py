@@ -95,8 +95,9 @@ def import_model(
     labels = None
     if head in ("classifier", "tokens") and f"{head}/dense/bias" in here:
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
+    left = tuple(name for name in rest if _BUFFERS.search(name))
     for name, array in rest.items():
-        if not _BUFFERS.search(name):
+        if name not in left:
             here[name if name.startswith(architecture.heads) else f"encoder/{name}"] = array
     return Checkpoint(
         config=config,
@@ -104,6 +105,7 @@ def import_model(
         task=infer_task(here, architecture.sentence_objective),
         source=source,
         labels=labels,
+        left=left,
     )
 
 

@@ -50,6 +50,13 @@ def find_checkpoint(folder: Path) -> Path:
     return folder / named
 
 
+def variable_names(prefix: Path) -> list[str]:
+    """The names of all variables of a checkpoint that `read_tensors` could read."""
+    import tensorflow as tf
+
+    return [name for name, _ in tf.train.list_variables(str(prefix))]
+
+
 def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
     """Reads the variables of a checkpoint.
 
