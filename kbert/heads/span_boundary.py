@@ -34,9 +34,10 @@ class SpanBoundaryHead(keras.layers.Layer):
         ...                        intermediate_size=16)
         >>> table = keras.Variable(np.ones((10, 8), "float32"))
         >>> head = SpanBoundaryHead(config, table)
-        >>> sequence = np.ones((2, 6, 8), "float32")
-        >>> tuple(head(sequence, [[2, 3], [1, 0]], [[2, 2], [1, 0]], [[3, 3], [1, 0]]).shape)
-        (2, 2, 10)
+        >>> sequence = np.ones((1, 6, 8), "float32")
+        >>> positions, starts, ends = np.array([[[2, 3]], [[2, 2]], [[3, 3]]])
+        >>> tuple(head(sequence, positions, starts, ends).shape)
+        (1, 2, 10)
     """
 
     def __init__(

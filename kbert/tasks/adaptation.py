@@ -1,6 +1,7 @@
 """Going on from a pretrained folder on texts of another domain or language."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from absl import logging
@@ -10,6 +11,7 @@ from kbert.config import EncoderConfig
 from kbert.models.encoder import Encoder
 from kbert.models.weights import set_arrays
 from kbert.tasks.pretraining import Pretraining
+from kbert.tasks.task import Task
 from kbert.tokenizers import load_tokenizer
 
 
@@ -17,11 +19,11 @@ def adapt(
     folder: str | os.PathLike,
     tokenizer: Any,
     *,
-    next_sentence: bool = True,
+    make_task: Callable[[Encoder, Any], Task] = Pretraining,
     changes: dict[str, Any] | None = None,
     dtype: Any = None,
     seed: int = 0,
-) -> Pretraining:
+) -> Task:
     """A pretraining task with a folder's weights, for a vocabulary that may be longer.
 
     Entries that the tokenizer has behind the folder's own become new rows of the token table; each
@@ -32,7 +34,8 @@ def adapt(
     Args:
         folder: a kbert or Hugging Face folder, with its tokenizer's files.
         tokenizer: the one the new corpus was prepared with.
-        next_sentence: whether to predict next sentences too.
+        make_task: (encoder, tokenizer) -> the task, such as
+            `functools.partial(Pretraining, next_sentence=False)`.
         changes: values of the config to replace, such as dropout.
         dtype: a Keras dtype policy or its name.
         seed: of new rows that no piece gives a start to.
@@ -70,12 +73,12 @@ def adapt(
         checkpoint.config,
         checkpoint.arrays,
         tokenizer.vocabulary_size,
-        _pieces(before, tokenizer.vocabulary[known:]),
+        _pieces(before, tokenizer),
         seed=seed,
         known=known,
     )
     config = EncoderConfig.from_dict({**config.to_dict(), **(changes or {})})
-    task = Pretraining(Encoder(config, dtype=dtype), tokenizer, next_sentence=next_sentence)
+    task = make_task(Encoder(config, dtype=dtype), tokenizer)
     for prefix, part in task.parts.items():
         found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
         if found:
@@ -96,25 +99,29 @@ def _check_reads_alike(before, tokenizer, folder):
 
 
 def _reading(tokenizer):
-    strip = tokenizer.strip_accents
-    return {
-        "lowercase": tokenizer.lowercase,
-        "strip_accents": tokenizer.lowercase if strip is None else strip,
-        "split_chinese": tokenizer.split_chinese,
-    }
+    """What decides, beside the vocabulary, how a tokenizer reads a text."""
+    options = {"kind": tokenizer.kind, **tokenizer.settings}
+    options.pop("special_tokens_in_text", None)  # no corpus is read so
+    if options.get("strip_accents", False) is None:  # accents left open go with the case
+        options["strip_accents"] = options["lowercase"]
+    return {name: value for name, value in options.items() if isinstance(value, str | bool)}
 
 
 def _show(options, other):
-    return ", ".join(f"{k}={v}" for k, v in options.items() if v != other[k])
+    return ", ".join(f"{k}={v}" for k, v in options.items() if v != other.get(k))
 
 
-def _pieces(before, added):
+def _pieces(before, tokenizer):
     """New id -> ids of the pieces that the entry was split into before."""
     ids = {piece: i for i, piece in enumerate(before.vocabulary)}
-    words = before.encode(added).to_list() if added else []
+    added = tokenizer.vocabulary[len(ids) :]
+    is_wordpiece = before.kind == "wordpiece"
+    new_ids = range(len(ids), len(ids) + len(added))
+    texts = added if is_wordpiece else [tokenizer.decode([[i]])[0] for i in new_ids]
+    words = before.encode(texts).to_list() if added else []
     split = {}
-    for new, (entry, word) in enumerate(zip(added, words, strict=True), start=len(ids)):
-        inside = entry.startswith("##") and entry != "##"
+    for new, entry, word in zip(new_ids, added, words, strict=True):
+        inside = is_wordpiece and entry.startswith("##") and entry != "##"
         split[new] = _inside_a_word(entry[2:], ids, before.unk_id) if inside else word
     return {new: pieces for new, pieces in split.items() if pieces}
 

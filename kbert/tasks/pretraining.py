@@ -1,4 +1,4 @@
-"""BERT's pretraining: fill the masks, and tell whether the second segment follows the first.
+"""Pretraining by masks, and by what two segments have to do with each other.
 
 Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
@@ -11,31 +11,49 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from kbert.heads import MaskedLMHead, SentenceHead
+from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
+from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
 from kbert.serving import Signature
 from kbert.tasks import fill_mask, inference
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tasks.task import Task
 
-FOLLOWS = 0  # the class of a real next sentence; 1 is a random one (BERT, section 3.1)
+NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
+SPANS = ("span_starts", "span_ends")
+# The class of a pair as the text has it; 1 is a random second sentence (BERT, section 3.1), or the
+# two segments swapped (ALBERT, section 3.1).
+AS_WRITTEN = 0
 
 
 class Pretraining(Task):
-    """Masked language modelling and next-sentence prediction (BERT, section 3.1).
+    """Masked language modelling, beside it a sentence objective and the boundary objective.
 
-    Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is the mean
-    over real masked tokens plus the mean over rows; metrics are `mlm_loss`, `mlm_accuracy`,
-    `perplexity`, `nsp_loss` and `nsp_accuracy`.
+    Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is the sum of
+    means: over real masked tokens for the masks, over rows for the pairs. Metrics:
+
+    - always `mlm_loss`, `mlm_accuracy` and `perplexity`;
+    - `nsp_loss`, `nsp_accuracy` with next sentences (BERT, section 3.1,
+      https://arxiv.org/abs/1810.04805);
+    - `sop_loss`, `sop_accuracy` with sentence order (ALBERT, section 3.1,
+      https://arxiv.org/abs/1909.11942);
+    - `sbo_loss`, `sbo_accuracy` with the span boundary objective (SpanBERT, section 3.2,
+      https://arxiv.org/abs/1907.10529): masked tokens once more, from the ends of their span.
 
     Args:
         encoder: a `kbert.Encoder`.
         tokenizer: its tokenizer.
-        next_sentence: whether to predict next sentences too; the encoder needs a pooler. False
-            for RoBERTa and the like.
+        next_sentence: whether to predict next sentences, for batches of `segments="pairs"`; the
+            encoder needs a pooler. None: yes, unless it predicts the order. False for RoBERTa and
+            the like.
+        sentence_order: whether to predict if two segments are swapped, for batches of
+            `segments="halves"`, in the place of next sentences; the encoder needs a pooler.
+        span_boundary: whether to predict masked spans from their ends too, for batches of
+            `masking="span"`.
         name: of the model.
 
     Raises:
-        ValueError: if the vocabularies differ, or the encoder has no pooler for `next_sentence`.
+        ValueError: if the vocabularies differ, the encoder has no pooler for a sentence objective,
+            or two of them are asked for.
 
     Example:
         >>> import kbert
@@ -56,23 +74,26 @@ class Pretraining(Task):
         encoder: keras.Model,
         tokenizer: Any,
         *,
-        next_sentence: bool = True,
+        next_sentence: bool | None = None,
+        sentence_order: bool = False,
+        span_boundary: bool = False,
         name: str = "pretraining",
     ):
         super().__init__(encoder, tokenizer, name=name)
-        if next_sentence and encoder.config.pooler_activation is None:
-            raise ValueError(
-                "Next-sentence prediction reads the pooled vector, so the encoder must have a "
-                "pooler; for one without, pass next_sentence=False. Received: "
-                "next_sentence=True and a config with pooler_activation=None"
-            )
-        policy = encoder.dtype_policy
+        next_sentence = not sentence_order if next_sentence is None else next_sentence
+        _check_sentence_objective(encoder.config, next_sentence, sentence_order)
+        policy, table = encoder.dtype_policy, encoder.token_embedding
         self.next_sentence = next_sentence
-        self.masked_lm = MaskedLMHead(encoder.config, encoder.token_embedding, dtype=policy)
-        self.sentence = SentenceHead(encoder.config, dtype=policy) if next_sentence else None
+        self.sentence_order = sentence_order
+        self.span_boundary_head = None
+        self.masked_lm = MaskedLMHead(encoder.config, table, dtype=policy)
+        if span_boundary:
+            self.span_boundary_head = SpanBoundaryHead(encoder.config, table, dtype=policy)
+        self.sentence = None
         self._fill_mask = fill_mask.FillMask(self, self.masked_lm)
-        if next_sentence:
-            self._follow = inference.compiled(self._follow_probability, encoder, self.sentence)
+        if next_sentence or sentence_order:
+            self.sentence = SentenceHead(encoder.config, dtype=policy)
+            self._classify = inference.compiled(self._as_written, encoder, self.sentence)
             self._pack_pairs = inference.on_cpu(
                 lambda a, b, rows: self.pack(tf.gather(a, rows), tf.gather(b, rows)),
                 *(inference.IDS, inference.IDS, inference.ROWS),
@@ -81,42 +102,68 @@ class Pretraining(Task):
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
-        sentence = {"sentence": self.sentence} if self.next_sentence else {}
-        return {**super().parts, "masked_lm": self.masked_lm, **sentence}
+        parts = {
+            "masked_lm": self.masked_lm,
+            "sentence": self.sentence,
+            "span_boundary": self.span_boundary_head,
+        }
+        return super().parts | {name: part for name, part in parts.items() if part is not None}
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"next_sentence": self.next_sentence}
+        return {
+            "next_sentence": self.next_sentence,
+            "sentence_order": self.sentence_order,
+            "span_boundary": self.span_boundary_head is not None,
+        }
 
     def call(self, batch, training=False):
-        """`masked_lm` (B, P, V) and, with next sentences, `next_sentence` (B, 2) logits."""
+        """Logits of the heads: `masked_lm` (B, P, V), `sentence` (B, 2), `span_boundary` (B, P, V).
+
+        The last two where the task has them.
+        """
         out = self.encode(batch, training)
-        logits = {"masked_lm": self.masked_lm(out["sequence"], batch["mask_positions"])}
-        if self.next_sentence:
-            logits["next_sentence"] = self.sentence(out["pooled"])
+        positions = batch["mask_positions"]
+        logits = {"masked_lm": self.masked_lm(out["sequence"], positions)}
+        if self.sentence is not None:
+            logits["sentence"] = self.sentence(out["pooled"])
+        if self.span_boundary_head is not None:
+            spans = batch["span_starts"], batch["span_ends"]
+            logits["span_boundary"] = self.span_boundary_head(out["sequence"], positions, *spans)
         return logits
 
     def loss_terms(self, batch, training):
-        if self.next_sentence and "next_sentence_labels" not in batch:
-            raise ValueError(
-                "The task predicts next sentences, so a batch must hold next_sentence_labels: make "
-                "the dataset with next_sentence=True or the task with next_sentence=False. "
-                f"Received: {', '.join(sorted(batch))}"
-            )
+        self._check_batch(batch)
         logits = self(batch, training=training)
-        masked = (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])
-        losses = {"mlm_loss": cross_entropy(*masked)}
-        metrics = {"mlm_accuracy": accuracy(*masked)}
-        if self.next_sentence:
+        answers = {"mlm": (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])}
+        if self.sentence is not None:
+            name, labels = ("sop", SOP_LABELS) if self.sentence_order else ("nsp", NSP_LABELS)
             # A row that only fills the last batch up is all padding, its first column too.
-            rows = batch["padding_mask"][:, 0]
-            pair = (logits["next_sentence"], batch["next_sentence_labels"], rows)
-            losses["nsp_loss"] = cross_entropy(*pair)
-            metrics["nsp_accuracy"] = accuracy(*pair)
+            answers[name] = (logits["sentence"], batch[labels], batch["padding_mask"][:, 0])
+        if self.span_boundary_head is not None:
+            place = place_in_span(batch["mask_positions"], batch["span_starts"])
+            weights = batch["mask_weights"] * ops.cast(place < MAX_TARGETS, "float32")
+            answers["sbo"] = (logits["span_boundary"], batch["mask_ids"], weights)
+        losses = {f"{name}_loss": cross_entropy(*answer) for name, answer in answers.items()}
+        metrics = {f"{name}_accuracy": accuracy(*answer) for name, answer in answers.items()}
         return losses, metrics
 
-    def _follow_probability(self, features):
-        return ops.softmax(self.sentence(self.encode(features)["pooled"]))[:, FOLLOWS]  # (B,)
+    def _check_batch(self, batch):
+        for needs, names, settings in (
+            (self.next_sentence, (NSP_LABELS,), ('segments="pairs"', "next_sentence")),
+            (self.sentence_order, (SOP_LABELS,), ('segments="halves"', "sentence_order")),
+            (self.span_boundary_head, SPANS, ('masking="span"', "span_boundary")),
+        ):
+            if needs and any(name not in batch for name in names):
+                raise ValueError(
+                    f"A batch for this task must hold {', '.join(names)}: make the dataset with "
+                    f"{settings[0]} or the task with {settings[1]}=False. "
+                    f"Received: {', '.join(sorted(batch))}"
+                )
+
+    def _as_written(self, features):
+        logits = self.sentence(self.encode(features)["pooled"])
+        return ops.softmax(logits)[:, AS_WRITTEN]  # (B,)
 
     def predict(
         self,
@@ -174,12 +221,36 @@ class Pretraining(Task):
         Raises:
             ValueError: the task was built without next sentences, or `batch_size` is below 1.
         """
-        inference.check_batch_size(batch_size)
-        if not self.next_sentence:
+        self._check_has("next-sentence", "next_sentence", self.next_sentence)
+        return self._predict_pairs(pairs, batch_size)
+
+    def predict_sentence_order(
+        self, pairs: Sequence[tuple[str, str]], batch_size: int = inference.BATCH_SIZE
+    ) -> np.ndarray:
+        """How probable it is that the two texts of each pair stand in their order.
+
+        Args:
+            pairs: (first, second) strings. Together too long, the longer one loses its end.
+            batch_size: pairs that go through the model together.
+
+        Returns:
+            Probabilities (N,) float32.
+
+        Raises:
+            ValueError: the task was built without sentence order, or `batch_size` is below 1.
+        """
+        self._check_has("sentence-order", "sentence_order", self.sentence_order)
+        return self._predict_pairs(pairs, batch_size)
+
+    def _check_has(self, what, setting, has):
+        if not has:
             raise ValueError(
-                "The task has no next-sentence head: build it with next_sentence=True. "
-                "Received: a task with next_sentence=False"
+                f"The task has no {what} head: build it with {setting}=True. "
+                f"Received: a task with {setting}=False"
             )
+
+    def _predict_pairs(self, pairs, batch_size):
+        inference.check_batch_size(batch_size)
         pairs = [inference.as_texts(pair, "a pair's texts") for pair in pairs]
         for number, pair in enumerate(pairs):
             if len(pair) != 2:
@@ -193,11 +264,11 @@ class Pretraining(Task):
             lengths = (first.row_lengths() + second.row_lengths()).numpy()
             for rows in inference.by_length(lengths, batch_size):
                 features = self._pack_pairs(first, second, rows)
-                answers[start + rows] = self._follow(inference.pad(features))[: len(rows)]
+                answers[start + rows] = self._classify(inference.pad(features))[: len(rows)]
         return answers
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
-        """`fill_mask` (also `serving_default`), `next_sentence` and `encode`.
+        """`fill_mask` (also `serving_default`), `next_sentence` or `sentence_order`, and `encode`.
 
         Args:
             top_k: K, how many answers `fill_mask` gives for each mask.
@@ -205,17 +276,34 @@ class Pretraining(Task):
         Returns:
             `fill_mask`: `text` (B,) strings -> `tokens` and `probabilities` (B, P, K), see
             `FillMask.signature`; a mask behind the longest text that the encoder takes is cut off
-            with the text's end and gets no answer, where `predict` raises. `next_sentence`, if the
-            task has it: `first` and `second` (B,) strings -> `probability` (B,) that the second
-            follows. `encode`: see `Task.signatures`.
+            with the text's end and gets no answer, where `predict` raises. `next_sentence` or
+            `sentence_order`, if the task has one: `first` and `second` (B,) strings ->
+            `probability` (B,) that the second follows, or that the two stand in their order.
+            `encode`: see `Task.signatures`.
         """
         entries = {"fill_mask": self._fill_mask.signature(top_k)}
-        if self.next_sentence:
+        if self.sentence is not None:
 
-            def next_sentence(first, second):
+            def classify(first, second):
                 first, second = self.tokenizer.encode(first), self.tokenizer.encode(second)
-                return {"probability": self._follow_probability(self.pack(first, second))}
+                return {"probability": self._as_written(self.pack(first, second))}
 
             text = [tf.TensorSpec([None], tf.string, name) for name in ("first", "second")]
-            entries["next_sentence"] = Signature(next_sentence, text)
+            name = "sentence_order" if self.sentence_order else "next_sentence"
+            entries[name] = Signature(classify, text)
         return {**entries, **super().signatures()}
+
+
+def _check_sentence_objective(config, next_sentence, sentence_order):
+    if next_sentence and sentence_order:
+        raise ValueError(
+            "A task predicts next sentences or sentence order: batches come with the labels of "
+            "one. Received: next_sentence=True, sentence_order=True"
+        )
+    if (next_sentence or sentence_order) and config.pooler_activation is None:
+        name = "next_sentence" if next_sentence else "sentence_order"
+        raise ValueError(
+            "A sentence objective reads the pooled vector, so the encoder must have a pooler; for "
+            "one without, pass next_sentence=False. Received: "
+            f"{name}=True and a config with pooler_activation=None"
+        )

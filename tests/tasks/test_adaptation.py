@@ -1,5 +1,7 @@
 """A pretrained folder goes on, with words added to its vocabulary."""
 
+import functools
+
 import numpy as np
 import pytest
 from keras import ops
@@ -37,7 +39,9 @@ def test_a_head_that_is_not_there_begins_anew_and_is_named(folder, tmp_path, cap
     encoder.save_to_preset(tmp_path / "bare")
     tokenizer = kbert.load_tokenizer(folder)
     tokenizer.save(tmp_path / "bare")
-    kbert.tasks.adapt(tmp_path / "bare", tokenizer, next_sentence=False)
+    make_task = functools.partial(kbert.tasks.Pretraining, sentence_order=True)
+    task = kbert.tasks.adapt(tmp_path / "bare", tokenizer, make_task=make_task)
+    assert task.sentence_order
     assert "has no masked_lm: it begins anew" in caplog.text
 
 
