@@ -1,7 +1,7 @@
-"""The optimizers that BERT and ALBERT were pretrained with.
+"""The optimizers that the family was pretrained with.
 
-Keras' own differ in what made the released weights: neither original corrects the bias of its
-moments, and neither decays LayerNorm or biases.
+Keras' own differ in what made the released weights: no original decays LayerNorm or biases here,
+and those of BERT, ALBERT and ELECTRA do not correct the bias of their moments.
 """
 
 import keras
@@ -23,7 +23,7 @@ def decays(variable) -> bool:
     return len(variable.shape) > 1 and not variable.name.endswith(NOT_DECAYED)
 
 
-class _WithoutBiasCorrection(keras.optimizers.Optimizer):
+class _Moments(keras.optimizers.Optimizer):
     """First and second moments, decoupled weight decay by role; subclasses define the step."""
 
     def __init__(
@@ -34,16 +34,21 @@ class _WithoutBiasCorrection(keras.optimizers.Optimizer):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
+        bias_correction: bool = False,
         name: str | None = None,
     ):
         super().__init__(learning_rate=learning_rate, name=name)
         if weight_decay < 0:
             raise ValueError(f"`weight_decay` must not be negative. Received: {weight_decay}")
+        for which, beta in (("beta_1", beta_1), ("beta_2", beta_2)):
+            if not 0 <= beta < 1:
+                raise ValueError(f"`{which}` must be at least 0 and less than 1. Received: {beta}")
         # Not Keras' `weight_decay`: the base class would apply that one by itself.
         self.decay = weight_decay
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
+        self.bias_correction = bias_correction
         # `TrainStep` hands over gradients that are sums over all replicas already.
         self.gradients_are_summed = False
 
@@ -60,14 +65,24 @@ class _WithoutBiasCorrection(keras.optimizers.Optimizer):
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)
 
+    def _beta_powers(self, dtype):
+        """β₁ᵗ and β₂ᵗ of the update t that is being made; 0 and 0 without bias correction."""
+        if not self.bias_correction:
+            return ops.zeros((), dtype), ops.zeros((), dtype)
+        update = ops.cast(self.iterations + 1, dtype)
+        return tuple(
+            ops.power(ops.cast(beta, dtype), update) for beta in (self.beta_1, self.beta_2)
+        )
+
     def _direction(self, gradient, index: int):
-        """Updates both moments in keras.ops and returns m / (√v + ε)."""
+        """Updates both moments in keras.ops and returns m / (√v + ε), corrected where asked for."""
         m, v = self._moments[index], self._squares[index]
         new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
         new_v = self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient)
         self.assign(m, new_m)
         self.assign(v, new_v)
-        return new_m / (ops.sqrt(new_v) + self.epsilon)
+        power_1, power_2 = self._beta_powers(new_m.dtype)
+        return ops.sqrt(1 - power_2) / (1 - power_1) * new_m / (ops.sqrt(new_v) + self.epsilon)
 
     def get_config(self) -> dict:
         """Returns the settings; a schedule is serialised with them."""
@@ -78,15 +93,17 @@ class _WithoutBiasCorrection(keras.optimizers.Optimizer):
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
+            "bias_correction": self.bias_correction,
         }
 
 
 @keras.saving.register_keras_serializable("kbert")
-class AdamW(_WithoutBiasCorrection):
+class AdamW(_Moments):
     """Adam with decoupled weight decay, as google-research/bert `optimization.py` has it.
 
-    No bias correction; the decay is scaled by the learning rate and leaves out biases and
-    LayerNorm. On TensorFlow one fused kernel updates a tensor and its moments.
+    The decay is scaled by the learning rate and leaves out biases and LayerNorm. On TensorFlow one
+    fused kernel updates a tensor and its moments. BERT and ELECTRA do without bias correction;
+    RoBERTa and SpanBERT were trained with it (`optim/adam.py` of facebookresearch/fairseq).
 
     Args:
         learning_rate: A float or a schedule.
@@ -94,6 +111,7 @@ class AdamW(_WithoutBiasCorrection):
         beta_1: Decay of the mean of the gradients.
         beta_2: Decay of the mean of their squares.
         epsilon: Added to the root of the second moment.
+        bias_correction: Whether early moments are scaled up, by √(1 - β₂ᵗ) / (1 - β₁ᵗ) in update t.
         name: Name of the optimizer.
 
     Example:
@@ -116,13 +134,13 @@ class AdamW(_WithoutBiasCorrection):
             return
         if decay:
             variable.assign_sub(rate * decay * variable)
-        # Beta powers of 0 switch the kernel's bias correction off.
+        power_1, power_2 = self._beta_powers(variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=self._moments[index].value.handle,
             v=self._squares[index].value.handle,
-            beta1_power=tf.zeros((), variable.dtype),
-            beta2_power=tf.zeros((), variable.dtype),
+            beta1_power=power_1,  # 0 switches the kernel's bias correction off
+            beta2_power=power_2,
             lr=rate,
             beta1=tf.constant(self.beta_1, variable.dtype),
             beta2=tf.constant(self.beta_2, variable.dtype),
@@ -132,11 +150,11 @@ class AdamW(_WithoutBiasCorrection):
 
 
 @keras.saving.register_keras_serializable("kbert")
-class Lamb(_WithoutBiasCorrection):
+class Lamb(_Moments):
     """LAMB as google-research/albert `lamb_optimizer.py` has it.
 
     Adam's direction plus the decayed weight, scaled for each variable by ‖weight‖ / ‖direction‖.
-    No bias correction; biases and LayerNorm are neither decayed nor rescaled.
+    Biases and LayerNorm are neither decayed nor rescaled. ALBERT does without bias correction.
 
     Args:
         learning_rate: A float or a schedule.
@@ -144,6 +162,7 @@ class Lamb(_WithoutBiasCorrection):
         beta_1: Decay of the mean of the gradients.
         beta_2: Decay of the mean of their squares.
         epsilon: Added to the root of the second moment.
+        bias_correction: Whether early moments are scaled up, by √(1 - β₂ᵗ) / (1 - β₁ᵗ) in update t.
         name: Name of the optimizer.
 
     Example:

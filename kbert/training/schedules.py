@@ -6,14 +6,16 @@ import keras
 from keras import ops
 
 DECAYS = ("linear", "cosine", "polynomial", "constant")
+JOINS = ("switch", "product", "after")
 WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
 
 
-def default_warmup(total_steps: int) -> int:
-    """Steps of warm-up where none are given: BERT's 10,000, but at most a tenth of the run.
+def default_warmup(total_steps: int, most: int = WARMUP_STEPS) -> int:
+    """Steps of warm-up where none are given: the published ones, but at most a tenth of the run.
 
     Args:
         total_steps: Steps of the run.
+        most: The published number.
 
     Returns:
         The number of steps.
@@ -22,16 +24,23 @@ def default_warmup(total_steps: int) -> int:
         >>> default_warmup(1_000_000), default_warmup(500)
         (10000, 50)
     """
-    return min(WARMUP_STEPS, total_steps // 10)
+    return min(most, total_steps // 10)
 
 
 @keras.saving.register_keras_serializable("kbert")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from 0, then a decay that counts from step 0: BERT's formula.
+    """Linear warm-up from 0, then a decay.
 
-    While `step < warmup_steps` the rate is `learning_rate * step / warmup_steps`; after that it is
-    the decay at `step`, as if there had been no warm-up (google-research/bert `optimization.py`).
-    So it drops at the switch from `learning_rate` to `learning_rate * (1 - warmup / total)`.
+    The published programs join the two in different ways, `join`:
+
+    - `"switch"`, BERT and ALBERT: `learning_rate * step / warmup_steps` while
+      `step < warmup_steps`, then the decay at `step`, as if there had been no warm-up. So the rate
+      drops at the switch to `learning_rate * (1 - warmup / total)`. (google-research/bert
+      `optimization.py`.)
+    - `"product"`, ELECTRA: the decay at `step` times `min(1, step / warmup_steps)`.
+      (google-research/electra `model/optimization.py`.)
+    - `"after"`, RoBERTa and SpanBERT: the decay begins where the warm-up ends.
+      (facebookresearch/fairseq `optim/lr_scheduler/polynomial_decay_schedule.py`.)
 
     Args:
         learning_rate: The peak.
@@ -40,6 +49,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: `"linear"` (to 0), `"cosine"` (half a wave, to 0), `"polynomial"` (the linear one to
             the power `power`) or `"constant"` (no decay).
         power: Exponent of `"polynomial"`.
+        join: How warm-up and decay meet.
 
     Example:
         >>> schedule = WarmupDecay(1e-4, total_steps=100, warmup_steps=10)
@@ -54,9 +64,12 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: int = 0,
         decay: str = "linear",
         power: float = 1.0,
+        join: str = "switch",
     ):
         if decay not in DECAYS:
             raise ValueError(f"`decay` must be one of {DECAYS}. Received: {decay!r}")
+        if join not in JOINS:
+            raise ValueError(f"`join` must be one of {JOINS}. Received: {join!r}")
         if total_steps < 1 or not 0 <= warmup_steps <= total_steps:
             raise ValueError(
                 "A schedule needs total_steps >= 1 and 0 <= warmup_steps <= total_steps. "
@@ -71,11 +84,15 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
         self.decay = decay
         self.power = power
+        self.join = join
 
     def __call__(self, step):
         """Returns the rate of the update that follows `step` updates."""
         step = ops.cast(step, "float32")
-        left = 1.0 - ops.minimum(step, float(self.total_steps)) / self.total_steps
+        # Where the decay begins, and how long it takes; a run may be all warm-up.
+        begin = self.warmup_steps if self.join == "after" else 0
+        length = max(self.total_steps - begin, 1)
+        left = 1.0 - ops.clip(step - begin, 0.0, float(length)) / length
         if self.decay == "cosine":
             share = 0.5 * (1.0 + ops.cos(math.pi * (1.0 - left)))
         elif self.decay == "constant":
@@ -83,7 +100,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         else:
             share = ops.power(left, self.power)
         if self.warmup_steps:
-            share = ops.where(step < self.warmup_steps, step / self.warmup_steps, share)
+            rise = step / self.warmup_steps
+            if self.join == "product":
+                share = share * ops.minimum(rise, 1.0)
+            else:
+                share = ops.where(step < self.warmup_steps, rise, share)
         return self.learning_rate * share
 
     def get_config(self) -> dict:
@@ -94,4 +115,5 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             "warmup_steps": self.warmup_steps,
             "decay": self.decay,
             "power": self.power,
+            "join": self.join,
         }

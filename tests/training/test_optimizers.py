@@ -24,14 +24,22 @@ def gradients(model, step: int) -> list[np.ndarray]:
     return [rng.normal(size=v.shape).astype("float32") for v in model.trainable_variables]
 
 
-def adamw_in_numpy(w, g, m, v, decay):
+def adamw_in_numpy(w, g, m, v, decay, n):
     """google-research/bert optimization.py, AdamWeightDecayOptimizer.apply_gradients."""
     m = 0.9 * m + 0.1 * g
     v = 0.999 * v + 0.001 * g * g
     return w - RATE * (m / (np.sqrt(v) + EPSILON) + decay * w), m, v
 
 
-def lamb_in_numpy(w, g, m, v, decay):
+def corrected_adamw_in_numpy(w, g, m, v, decay, n):
+    """facebookresearch/fairseq optim/adam.py, with the betas of RoBERTa: ε is not scaled."""
+    m = 0.9 * m + 0.1 * g
+    v = 0.98 * v + 0.02 * g * g
+    rate = RATE * np.sqrt(1 - 0.98 ** (n + 1)) / (1 - 0.9 ** (n + 1))
+    return w - RATE * decay * w - rate * m / (np.sqrt(v) + EPSILON), m, v
+
+
+def lamb_in_numpy(w, g, m, v, decay, n):
     """google-research/albert lamb_optimizer.py: neither decay nor ratio for bias and LayerNorm."""
     m = 0.9 * m + 0.1 * g
     v = 0.999 * v + 0.001 * g * g
@@ -40,10 +48,31 @@ def lamb_in_numpy(w, g, m, v, decay):
     return w - RATE * ratio * update, m, v
 
 
-@pytest.mark.parametrize("kind, step", [(AdamW, adamw_in_numpy), (Lamb, lamb_in_numpy)])
-def test_steps_equal_numpy(kind, step):
+def corrected_lamb_in_numpy(w, g, m, v, decay, n):
+    """LAMB as its paper has it (https://arxiv.org/abs/1904.00962, algorithm 2)."""
+    m = 0.9 * m + 0.1 * g
+    v = 0.999 * v + 0.001 * g * g
+    correction = np.sqrt(1 - 0.999 ** (n + 1)) / (1 - 0.9 ** (n + 1))
+    update = correction * m / (np.sqrt(v) + EPSILON) + decay * w
+    ratio = np.linalg.norm(w) / np.linalg.norm(update) if decay else 1.0
+    return w - RATE * ratio * update, m, v
+
+
+@pytest.mark.parametrize(
+    "optimizer, step",
+    [
+        (AdamW(RATE, weight_decay=DECAY), adamw_in_numpy),
+        (
+            AdamW(RATE, weight_decay=DECAY, beta_2=0.98, bias_correction=True),
+            corrected_adamw_in_numpy,
+        ),
+        (Lamb(RATE, weight_decay=DECAY), lamb_in_numpy),
+        (Lamb(RATE, weight_decay=DECAY, bias_correction=True), corrected_lamb_in_numpy),
+    ],
+    ids=["adamw", "corrected_adamw", "lamb", "corrected_lamb"],
+)
+def test_steps_equal_numpy(optimizer, step):
     model = layer()
-    optimizer = kind(RATE, weight_decay=DECAY)
     expected = [
         (ops.convert_to_numpy(v.value).astype("float64"), 0.0, 0.0)
         for v in model.trainable_variables
@@ -53,7 +82,7 @@ def test_steps_equal_numpy(kind, step):
         current = gradients(model, n)
         optimizer.apply([ops.convert_to_tensor(g) for g in current], model.trainable_variables)
         expected = [
-            step(w, g, m, v, decay)
+            step(w, g, m, v, decay, n)
             for (w, m, v), g, decay in zip(expected, current, roles, strict=True)
         ]
     for variable, (w, _, _) in zip(model.trainable_variables, expected, strict=True):
@@ -94,14 +123,22 @@ def test_who_decays():
 
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_config_round_trip(kind):
-    optimizer = kind(WarmupDecay(0.1, 10, 2, "cosine"), weight_decay=0.2, beta_2=0.98)
+    optimizer = kind(WarmupDecay(0.1, 10, 2, "cosine"), weight_decay=0.2, bias_correction=True)
     config = keras.optimizers.serialize(optimizer)
     again = keras.optimizers.deserialize(config)
     assert type(again) is kind
     assert again.get_config() == optimizer.get_config()
-    assert (again.decay, again.beta_2) == (0.2, 0.98)
+    assert (again.decay, again.bias_correction) == (0.2, True)
 
 
-def test_a_negative_decay_is_refused():
-    with pytest.raises(ValueError, match="`weight_decay` must not be negative. Received: -1"):
-        AdamW(weight_decay=-1)
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"weight_decay": -1}, "`weight_decay` must not be negative. Received: -1"),
+        ({"beta_1": 1.0}, "`beta_1` must be at least 0 and less than 1. Received: 1.0"),
+        ({"beta_2": -0.1}, "`beta_2` must be at least 0 and less than 1. Received: -0.1"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        AdamW(**settings)

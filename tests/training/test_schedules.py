@@ -23,6 +23,36 @@ def test_berts_formula():
     assert found[10] == pytest.approx(peak * (1 - 10 / 50))  # not the peak
 
 
+def test_electras_formula():
+    """google-research/electra model/optimization.py: the decay is multiplied by the rise."""
+    total, warmup, peak = 50, 10, 5e-4
+    steps = range(60)
+    expected = [peak * (1 - min(s, total) / total) * min(1, s / warmup) for s in steps]
+    found = rates(WarmupDecay(peak, total, warmup, join="product"), steps)
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-12)
+
+
+def test_fairseqs_formula():
+    """fairseq polynomial_decay_schedule.py: the peak is reached, and the decay begins there."""
+    total, warmup, peak = 50, 10, 5e-4
+
+    def fairseq(step):
+        if step <= warmup:
+            return peak * step / warmup
+        return peak * (1 - (min(step, total) - warmup) / (total - warmup))
+
+    steps = range(60)
+    found = rates(WarmupDecay(peak, total, warmup, join="after"), steps)
+    assert found == pytest.approx([fairseq(s) for s in steps], rel=1e-5, abs=1e-12)
+    assert found[10] == pytest.approx(peak)
+
+
+def test_a_run_that_is_all_warm_up():
+    for join in ("switch", "product", "after"):
+        found = rates(WarmupDecay(1.0, 4, 4, "constant", join=join), range(4))
+        assert found == [0, 0.25, 0.5, 0.75]
+
+
 def test_shapes_of_the_decay():
     steps = [0, 25, 50, 100]
     assert rates(WarmupDecay(2.0, 100), steps) == pytest.approx([2, 1.5, 1, 0])
@@ -41,7 +71,7 @@ def test_a_million_steps_do_not_lose_the_last():
 
 
 def test_config_round_trip():
-    schedule = WarmupDecay(0.1, 10, 2, "polynomial", 2.0)
+    schedule = WarmupDecay(0.1, 10, 2, "polynomial", 2.0, "after")
     config = keras.optimizers.schedules.serialize(schedule)
     again = keras.optimizers.schedules.deserialize(config)
     assert again.get_config() == schedule.get_config()
@@ -54,11 +84,16 @@ def test_config_round_trip():
         ((0.1, 10, 11), "0 <= warmup_steps <= total_steps.*warmup_steps=11"),
         ((0.1, 0), "total_steps >= 1.*total_steps=0"),
         ((0.1, 10, 0, "linear", 2.0), "`power` belongs to decay='polynomial'"),
+        ((0.1, 10, 0, "linear", 1.0, "knot"), "`join` must be one of .*Received: 'knot'"),
     ],
 )
 def test_wrong_settings(arguments, message):
     with pytest.raises(ValueError, match=message):
         WarmupDecay(*arguments)
+
+
+def test_warmup_is_a_recipe_s_or_a_tenth_of_the_run():
+    assert [default_warmup(n, most=3_125) for n in (1_000, 125_000)] == [100, 3_125]
 
 
 def test_warmup_is_berts_or_a_tenth_of_the_run():
