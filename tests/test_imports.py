@@ -15,7 +15,7 @@ RANKS = {
     **dict.fromkeys(("layers", "data", "checkpoints"), 1),
     **dict.fromkeys(("models", "heads", "training", "serving"), 2),
     "tasks": 3,
-    **dict.fromkeys(("distillation", "visualization", "recipes", "__init__"), 4),
+    **dict.fromkeys(("conversion", "distillation", "visualization", "recipes", "__init__"), 4),
 }
 # `import kbert` and its rooms must not pull these in: they load inside functions.
 HEAVY = {
