@@ -1,0 +1,192 @@
+"""Whether two folders compute the same, on random inputs.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from keras import ops
+
+from kbert.checkpoints import read_checkpoint
+from kbert.config import EncoderConfig
+from kbert.heads import MaskedLMHead
+from kbert.models import Encoder
+from kbert.models.weights import set_arrays
+
+# Of the largest output (or of 1, where all are smaller): what two libraries' float32 differ by.
+TOLERANCE = 1e-4
+_TEXTS = 4
+_TOKENS = 64
+_FIRST_WORD = 5  # below lie [PAD] and other special tokens, which some models treat specially
+
+Outputs = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """The largest difference of each output; as a string, a sentence.
+
+    Attributes:
+        reference: who ran the source, e.g. "transformers 5.0 on the source".
+        candidate: who ran the target.
+        differences: output -> largest difference, relative to its largest entry or to 1.
+    """
+
+    reference: str
+    candidate: str
+    differences: dict[str, float]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every difference is within `TOLERANCE`; NaN is not."""
+        return all(difference <= TOLERANCE for difference in self.differences.values())
+
+    def __str__(self):
+        listed = ", ".join(f"{name} {value:.1e}" for name, value in self.differences.items())
+        verdict = "equal" if self.passed else "NOT EQUAL"
+        return (
+            f"{self.reference}, {self.candidate}: {verdict}; largest difference relative to the "
+            f"largest output: {listed} (tolerance {TOLERANCE:.0e})"
+        )
+
+
+def check(source: str | os.PathLike, target: str | os.PathLike) -> list[Check]:
+    """Runs a source and what was converted from it on the same random inputs.
+
+    Both are read anew from their folders. A Hugging Face folder is run by `transformers` where
+    that and PyTorch are installed; otherwise, and for other formats, the source is what kbert reads
+    from it, which then proves that nothing was lost in writing, not that it was read well. A
+    target in Hugging Face's format is run by both.
+
+    Args:
+        source: a folder that kbert reads.
+        target: another.
+
+    Returns:
+        One or two checks: of "sequence", of "pooled" where both have a pooler, and of "masked_lm"
+        (logits of every position) where both have that head. Padding is left out.
+    """
+    source, target = Path(source), Path(target)
+    checkpoint = read_checkpoint(source)
+    inputs = _random_inputs(checkpoint.config)
+    masked_lm = "masked_lm/bias" in checkpoint.arrays
+    reference_name, reference = _runners(source)[-1]
+    expected = reference(source, inputs, masked_lm)
+    checks = []
+    for name, run in _runners(target):
+        found = run(target, inputs, masked_lm)
+        both = [output for output in expected if output in found]
+        checks.append(
+            Check(
+                f"{reference_name} on the source",
+                f"{name} on the target",
+                {output: _difference(expected[output], found[output]) for output in both},
+            )
+        )
+    return checks
+
+
+def _random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    length = min(_TOKENS, config.max_positions)
+    first = min(_FIRST_WORD, config.vocabulary_size - 1)
+    lengths = np.linspace(length, max(1, length // 3), _TEXTS).astype("int32")[:, None]
+    columns = np.arange(length)
+    inputs = {
+        "token_ids": rng.integers(first, config.vocabulary_size, (_TEXTS, length)),
+        "padding_mask": columns < lengths,
+    }
+    if config.num_segments:
+        inputs["segment_ids"] = (columns >= lengths // 2) % config.num_segments
+    return {name: value.astype("int32") for name, value in inputs.items()}  # (B, T)
+
+
+def _difference(expected, found):
+    expected, found = np.asarray(expected, "float64"), np.asarray(found, "float64")
+    return float(np.abs(expected - found).max() / max(1.0, np.abs(expected).max()))
+
+
+def _runners(folder: Path) -> list[tuple[str, Callable[[Path, dict, bool], Outputs]]]:
+    """Who can run the model of a folder, the most independent last."""
+    runners = [("kbert", _run_kbert)]
+    installed = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+    if installed and _names_its_architecture(folder / "config.json"):
+        import transformers
+
+        runners.append((f"transformers {transformers.__version__}", _run_transformers))
+    return runners
+
+
+def _names_its_architecture(path: Path) -> bool:
+    return path.is_file() and "model_type" in json.loads(path.read_text(encoding="utf-8"))
+
+
+def _run_kbert(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
+    checkpoint = read_checkpoint(folder)
+    encoder = Encoder(checkpoint.config)
+    set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
+    outputs = dict(encoder(inputs))
+    if masked_lm:
+        head = MaskedLMHead(checkpoint.config, encoder.token_embedding)
+        set_arrays(head, "masked_lm", checkpoint.part("masked_lm/"), checkpoint.source)
+        batch, length = inputs["token_ids"].shape
+        positions = np.broadcast_to(np.arange(length, dtype="int32"), (batch, length))
+        outputs["masked_lm"] = head(outputs["sequence"], positions)  # (B, T, V)
+    outputs = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
+    return _without_padding(outputs, inputs)
+
+
+def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
+    import torch
+    import transformers
+
+    def load(auto_class):
+        return auto_class.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+        )
+
+    with _quiet(transformers.utils.logging), torch.no_grad():
+        model, info = load(transformers.AutoModel)
+        # RoBERTa counts positions by what is not its padding.
+        mask = inputs["padding_mask"] == 1
+        ids = np.where(mask, inputs["token_ids"], model.config.pad_token_id or 0)
+        tensors = {"input_ids": ids, "attention_mask": inputs["padding_mask"]}
+        if "segment_ids" in inputs:
+            tensors["token_type_ids"] = inputs["segment_ids"]
+        tensors = {name: torch.tensor(value).long() for name, value in tensors.items()}
+        found = model.eval()(**tensors)
+        outputs = {"sequence": found.last_hidden_state.numpy()}
+        # Weights that a file does not hold are drawn at random there.
+        if getattr(found, "pooler_output", None) is not None and not info["missing_keys"]:
+            outputs["pooled"] = found.pooler_output.numpy()
+        if masked_lm:
+            model, _ = load(transformers.AutoModelForMaskedLM)
+            outputs["masked_lm"] = model.eval()(**tensors).logits.numpy()
+    return _without_padding(outputs, inputs)
+
+
+def _without_padding(outputs, inputs):
+    """What a padding position looks at is nobody's business."""
+    mask = inputs["padding_mask"] == 1
+    return {name: value[mask] if value.ndim == 3 else value for name, value in outputs.items()}
+
+
+@contextlib.contextmanager
+def _quiet(logging) -> Iterator[None]:
+    """Without `transformers`' notices about heads that are not loaded, and its progress bars."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

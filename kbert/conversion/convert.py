@@ -1,0 +1,206 @@
+"""Reading a model in one format and writing it in another."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from kbert.checkpoints import Checkpoint, read_checkpoint, write_huggingface, write_preset
+from kbert.hub import locate
+from kbert.models import Encoder
+from kbert.models.weights import named_weights, set_arrays
+from kbert.tokenizers import load_tokenizer
+
+# First parts of the names of the heads' weights.
+_HEADS = "masked_lm sentence span_boundary discriminator classifier tokens span choice".split()
+_SHOWN = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What was read and written; as a string, the report.
+
+    Attributes:
+        source: the folder that was read.
+        target: the folder that was written.
+        format: it was written in.
+        shapes: weight name -> shape.
+        dtypes: of the weights, each once.
+        left: names in the source of what no weight was made from.
+        tokenizer: its kind and size, or None where the source has none.
+    """
+
+    source: Path
+    target: Path
+    format: str
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: tuple[str, ...]
+    left: tuple[str, ...]
+    tokenizer: str | None
+
+    @property
+    def parameters(self) -> int:
+        """Of encoder and heads together."""
+        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+
+    def __str__(self):
+        rows = [("weights", "tensors", "shape", "parameters")]
+        for (name, shape), count in _grouped(self.shapes.items(), _without_layer).items():
+            size = f"{count * int(np.prod(shape)):,}"
+            rows.append((name, str(count), " × ".join(map(str, shape)), size))
+        rows.append(("all", str(len(self.shapes)), "", f"{self.parameters:,}"))
+        width = [max(len(row[i]) for row in rows) for i in range(4)]
+        table = [
+            f"{a:<{width[0]}}  {b:>{width[1]}}  {c:<{width[2]}}  {d:>{width[3]}}".rstrip()
+            for a, b, c, d in rows
+        ]
+        return "\n".join(
+            [
+                f"{self.source} -> {self.target} ({self.format}, {', '.join(self.dtypes)})",
+                *table,
+                *_listed(self.left),
+                f"tokenizer: {self.tokenizer or 'none in the source'}",
+            ]
+        )
+
+
+def convert(
+    source: str | os.PathLike,
+    target: str | os.PathLike,
+    *,
+    format: str = "kbert",
+    architecture: str | None = None,
+    revision: str | None = None,
+    strict: bool = True,
+) -> Conversion:
+    """Converts a model: config, weights of the encoder and of all heads, and tokenizer.
+
+    Args:
+        source: a folder of any format that kbert reads, or a name (see `kbert.hub.locate`).
+        target: a folder that is empty or not there yet.
+        format: one of `FORMATS`.
+        architecture: for "huggingface", the `model_type` to write; None = as the config says.
+        revision: of a repository of the hub.
+        strict: False = leave out, and list, tensors that kbert has no place for.
+
+    Returns:
+        The report. Whether both compute the same is another matter: see `kbert.conversion.check`.
+
+    Raises:
+        FileNotFoundError: nothing has the name of the source.
+        ValueError: weights are missing, left over, of another shape or not finite, the target is
+            not empty, or its format cannot hold the model.
+
+    Example:
+        >>> import tempfile
+        >>> from kbert import Encoder, EncoderConfig
+        >>> folder = tempfile.mkdtemp()
+        >>> config = EncoderConfig(vocabulary_size=10, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> Encoder(config).save_to_preset(f"{folder}/here")
+        >>> convert(f"{folder}/here", f"{folder}/there", format="huggingface").parameters
+        4912
+    """
+    if format not in FORMATS:
+        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
+    if architecture is not None and format != "huggingface":
+        raise ValueError(
+            "`architecture` chooses among Hugging Face's, for format='huggingface'. "
+            f"Received: architecture={architecture!r} with format={format!r}"
+        )
+    target = Path(target)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(
+            f"A model is written to a folder that is empty or not there yet. Received: {target}"
+        )
+    folder = locate(source, revision=revision)
+    checkpoint = read_checkpoint(folder)
+    encoder = Encoder(checkpoint.config)
+    arrays, unknown = _split(checkpoint, encoder, strict)
+    checkpoint = dataclasses.replace(checkpoint, arrays=arrays)
+    # Refuses what does not fit, as for everyone who loads an encoder.
+    set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
+    tokenizer = _tokenizer(folder)
+    FORMATS[format](target, checkpoint, tokenizer, architecture)
+    if tokenizer is not None:
+        tokenizer.save(target)
+    return Conversion(
+        source=folder,
+        target=target,
+        format=format,
+        shapes={name: array.shape for name, array in arrays.items()},
+        dtypes=tuple(sorted({str(array.dtype) for array in arrays.values()})),
+        left=(*checkpoint.left, *unknown),
+        tokenizer=tokenizer and f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} entries",
+    )
+
+
+def _write_kbert(target, checkpoint, tokenizer, architecture):
+    write_preset(target, checkpoint.config, checkpoint.arrays, task=checkpoint.task)
+
+
+def _write_huggingface(target, checkpoint, tokenizer, architecture):
+    write_huggingface(
+        target,
+        checkpoint.config,
+        checkpoint.arrays,
+        architecture=architecture,
+        task=checkpoint.task,
+        tokenizer=tokenizer,
+        labels=checkpoint.labels,
+    )
+
+
+FORMATS: dict[str, Callable] = {"kbert": _write_kbert, "huggingface": _write_huggingface}
+
+
+def _split(checkpoint: Checkpoint, encoder: Encoder, strict: bool):
+    """The arrays that kbert has a place for, and the names of the others."""
+    places = named_weights(encoder, "encoder")
+    known, unknown = {}, []
+    for name, array in checkpoint.arrays.items():
+        if name in places or name.split("/")[0] in _HEADS:
+            known[name] = array
+        else:
+            unknown.append(name.removeprefix("encoder/"))
+    if unknown and strict:
+        raise ValueError(
+            "Every tensor must have a place in kbert, or be left out on purpose (strict=False). "
+            f"Received: {', '.join(unknown)} in {checkpoint.source}"
+        )
+    return known, unknown
+
+
+def _tokenizer(folder):
+    try:
+        return load_tokenizer(folder)
+    except FileNotFoundError:
+        return None
+
+
+def _without_layer(name):
+    return re.sub(r"\d+", "*", name)
+
+
+def _grouped(items, rename):
+    """(renamed, value) -> how many, in the order of the first."""
+    groups: dict[tuple, int] = {}
+    for name, value in items:
+        key = (rename(name), value)
+        groups[key] = groups.get(key, 0) + 1
+    return groups
+
+
+def _listed(left):
+    if not left:
+        return ["left out: nothing"]
+    groups = [
+        name if count == 1 else f"{name} (× {count})"
+        for (name, _), count in _grouped(((name, None) for name in left), _without_layer).items()
+    ]
+    more = [f"  … and {len(groups) - _SHOWN} more"] if len(groups) > _SHOWN else []
+    head = f"left out, {len(left)} of the source that no weight was made from:"
+    return [head, *(f"  {group}" for group in groups[:_SHOWN]), *more]

@@ -1,0 +1,81 @@
+r"""A model from one format to another: config, weights, heads and tokenizer, with a report.
+
+  kbert-convert --from=bert-base-uncased --to=bert --check
+  kbert-convert --from=hf:owner/name@v1.0 --to=folder --format=huggingface
+  kbert-convert --from=uncased_L-12_H-768_A-12.zip --to=folder --format=huggingface --check
+  kbert-convert --from=runs/preset --to=folder --format=huggingface --architecture=roberta
+
+What it reads, told apart by the files:
+
+  a name of the hub        "bert-base-uncased", or hf:owner/name with @revision behind it
+  a Hugging Face folder    config.json and model.safetensors
+  a Google folder or zip   *_config.json and *.ckpt.*, TensorFlow 1
+  a kbert folder           kbert.json and model.safetensors
+
+The report lists every weight with its shape, and what of the source no weight was made from. With
+--check both models, read anew from their folders, run on the same random inputs, by the library
+transformers where it is installed and knows the format; a difference above the tolerance that is
+printed ends the program with exit code 1. Nothing is written over: --to is a new or empty folder.
+"""
+
+import sys
+
+from absl import flags, logging
+
+from kbert import conversion
+from pipelines import command
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("from", None, "Folder, zip file or name of the model to read, see above.")
+    flags.DEFINE_string("to", None, "Folder to write, empty or not there yet.")
+    flags.DEFINE_enum("format", "kbert", list(conversion.FORMATS), "What to write.")
+    flags.DEFINE_string(
+        "architecture",
+        None,
+        "For --format=huggingface: the model_type to write, such as bert or roberta. Default: as "
+        "the model's values say.",
+    )
+    flags.DEFINE_string("revision", None, "Branch, tag or commit of a repository of the hub.")
+    flags.DEFINE_boolean(
+        "strict", True, "Refuse tensors that kbert has no place for; --nostrict leaves them out."
+    )
+    flags.DEFINE_boolean("check", False, "Run both models on random inputs and compare.")
+    flags.mark_flags_as_required(["from", "to"])
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        sys.exit(f"kbert-convert takes flags only, --from and --to. Received: {argv[1:]}")
+    try:
+        equal = _convert(flags.FLAGS)
+    except (ValueError, OSError) as error:
+        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
+        sys.exit(f"kbert-convert: {error}")
+    if not equal:
+        sys.exit("kbert-convert: the converted model does not compute what the source does.")
+
+
+def _convert(options: flags.FlagValues) -> bool:
+    done = conversion.convert(
+        options["from"].value,
+        options.to,
+        format=options.format,
+        architecture=options.architecture,
+        revision=options.revision,
+        strict=options.strict,
+    )
+    print(done)
+    checks = conversion.check(done.source, done.target) if options.check else []
+    for check in checks:
+        print(f"check: {check}")
+    return all(check.passed for check in checks)
+
+
+def run() -> None:
+    """The console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()
