@@ -27,7 +27,9 @@ _CLEAN = rf"[^{_DROPPED}{_LINE_SEPARATORS}{_SURROGATES}]*"
 _VALID = rf"[^{_SURROGATES}]*"
 
 # Code points from here on (private use planes) normalise to themselves: four bytes, kept.
-_TABLE_SIZE = 0xE0200
+TABLE_SIZE = 0xE0200
+# Stands for bytes that are not valid UTF-8: a surrogate, which no valid text holds.
+INVALID = 0xD800
 # Flag of `byte_table`: a dropped mark that belongs to the character before it.
 IS_MARK = 128
 
@@ -64,7 +66,7 @@ def normalize(
         texts = tf.strings.lower(texts)
 
     def beyond_ascii(texts: tf.Tensor) -> tf.Tensor:
-        texts = _unless(_CLEAN, texts, _clean)
+        texts = unless(_CLEAN, texts, _clean)
         if lowercase:
             texts = tf.strings.lower(texts, encoding="utf-8")
         if strip_accents:
@@ -72,22 +74,29 @@ def normalize(
             texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
         return texts
 
-    return tf.reshape(_unless(_PLAIN_ASCII, texts, beyond_ascii), shape)
+    return tf.reshape(unless(_PLAIN_ASCII, texts, beyond_ascii), shape)
 
 
 def _clean(texts: tf.Tensor) -> tf.Tensor:
-    texts = _unless(
-        _VALID,
-        texts,
-        lambda x: tf.strings.unicode_transcode(x, "UTF-8", "UTF-8", errors="ignore"),
-    )
+    texts = drop_invalid(texts)
     texts = tf.strings.regex_replace(texts, f"[{_LINE_SEPARATORS}]", " ")
     return tf.strings.regex_replace(texts, f"[{_DROPPED}]", "")
 
 
-def _unless(
-    pattern: str, texts: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor]
-) -> tf.Tensor:
+def drop_invalid(texts: tf.Tensor) -> tf.Tensor:
+    """(N,) texts without the bytes that are not valid UTF-8.
+
+    >>> drop_invalid(tf.constant([b"caf\\xff\\xc3\\xa9"])).numpy()[0].decode()
+    'café'
+    """
+    return unless(
+        _VALID,
+        texts,
+        lambda x: tf.strings.unicode_transcode(x, "UTF-8", "UTF-8", errors="ignore"),
+    )
+
+
+def unless(pattern: str, texts: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
     """(N,) texts, those that do not match the whole pattern sent through the function."""
     rows = tf.where(~tf.strings.regex_full_match(texts, pattern))
     return tf.tensor_scatter_nd_update(texts, rows, function(tf.gather_nd(texts, rows)))
@@ -109,11 +118,11 @@ def byte_table(lowercase: bool, strip_accents: bool) -> np.ndarray:
         A uint8 array; the last entry stands for every code point past it.
     """
     with tf.init_scope(), tf.device("CPU"):
-        codes = np.arange(_TABLE_SIZE + 1, dtype=np.int32)
+        codes = np.arange(TABLE_SIZE + 1, dtype=np.int32)
         codes[0xD800:0xE000] = 0xFFFD  # surrogates are no characters
         characters = tf.strings.unicode_encode(codes[:, None], "UTF-8")
         options = {"lowercase": lowercase, "strip_accents": strip_accents}
         lengths = tf.strings.length(normalize(characters, **options)).numpy()
         marks = tf.strings.regex_full_match(characters, r"\p{Mn}").numpy()
-    lengths[_TABLE_SIZE] = 4
+    lengths[TABLE_SIZE] = 4
     return (lengths + IS_MARK * (marks & (lengths == 0))).astype(np.uint8)

@@ -5,7 +5,7 @@ Shapes: B texts, C characters of all texts together, P pieces of all texts toget
 
 import tensorflow as tf
 
-from kbert.tokenizers.normalization import IS_MARK
+from kbert.tokenizers.normalization import INVALID, IS_MARK
 
 
 def original_ranges(
@@ -26,7 +26,9 @@ def original_ranges(
         Starts and ends of the same shapes, in bytes of `texts`. A piece takes the stripped accents
         that follow its last character.
     """
-    codes, offsets = tf.strings.unicode_decode_with_offsets(texts, "UTF-8")
+    codes, offsets = tf.strings.unicode_decode_with_offsets(
+        texts, "UTF-8", replacement_char=INVALID
+    )
     entry = tf.gather(table, tf.minimum(codes.flat_values, tf.size(table) - 1))  # (C,)
     is_mark = entry >= IS_MARK
     lengths = tf.cast(tf.where(is_mark, tf.zeros_like(entry), entry), tf.int32)
@@ -63,11 +65,12 @@ def bytes_to_characters(
 
     Args:
         texts: (B,) texts.
-        starts: (B, None) byte offsets of the beginnings of characters.
-        ends: (B, None) byte offsets of the ends of characters.
+        starts: (B, None) byte offsets.
+        ends: (B, None) byte offsets.
 
     Returns:
-        Starts and ends of the same shapes, as indices of a Python str.
+        Starts and ends of the same shapes, as indices of a Python str. A range that begins or ends
+        inside a character takes the whole of it.
     """
     _, offsets = tf.strings.unicode_decode_with_offsets(texts, "UTF-8")
     text_starts = tf.cumsum(tf.strings.length(texts), exclusive=True)
@@ -78,11 +81,43 @@ def bytes_to_characters(
     base = tf.gather(text_starts, rows)
     first_character = tf.cast(tf.gather(offsets.row_starts(), rows), tf.int32)
 
-    def count(ranges: tf.RaggedTensor) -> tf.RaggedTensor:
-        index = tf.searchsorted(original, ranges.flat_values + base)
-        return ranges.with_flat_values(index - first_character)
+    start = tf.searchsorted(original, starts.flat_values + base, side="right") - 1
+    end = tf.searchsorted(original, ends.flat_values + base)
+    return (
+        starts.with_flat_values(start - first_character),
+        ends.with_flat_values(end - first_character),
+    )
 
-    return count(starts), count(ends)
+
+def given_ranges(
+    texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Ranges in texts without their invalid bytes as ranges in the texts as given.
+
+    Args:
+        texts: (B,) texts with bytes that are not UTF-8 (see `normalization.drop_invalid`).
+        starts: (B, None) byte offsets in what is left of them.
+        ends: (B, None) likewise.
+
+    Returns:
+        Starts and ends of the same shapes, in bytes of `texts`.
+    """
+    codes, offsets = tf.strings.unicode_decode_with_offsets(texts, "UTF-8", errors="ignore")
+    code = codes.flat_values[:, None]
+    lengths = 1 + tf.reduce_sum(tf.cast(code >= [0x80, 0x800, 0x10000], tf.int32), 1)  # (C,)
+    valid = tf.cumsum(lengths, exclusive=True)  # (C,) first valid byte of each character
+    given = tf.cast(offsets.flat_values, tf.int32)
+    rows = starts.value_rowids()
+    base = tf.gather(tf.concat([valid, [0]], 0), tf.gather(codes.row_starts(), rows))  # (P,)
+
+    def at(byte: tf.Tensor) -> tf.Tensor:
+        character = tf.searchsorted(valid, byte + base, side="right") - 1
+        return tf.gather(given, character) + byte + base - tf.gather(valid, character)
+
+    start = at(starts.flat_values)
+    is_empty = starts.flat_values == ends.flat_values
+    end = tf.where(is_empty, start, at(tf.maximum(ends.flat_values, 1) - 1) + 1)
+    return starts.with_flat_values(start), ends.with_flat_values(end)
 
 
 def word_numbers(ids: tf.RaggedTensor, is_first: tf.Tensor) -> tf.RaggedTensor:

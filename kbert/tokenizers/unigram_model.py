@@ -1,0 +1,184 @@
+"""SentencePiece models: read and checked, and what tensorflow-text's kernels are given of them."""
+
+import base64
+import collections
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SPACE = "▁"
+# Names of sentencepiece_model.proto for the kinds of a piece; only the first two stand in text.
+NORMAL, USER_DEFINED, UNKNOWN, CONTROL, BYTE = 1, 4, 2, 3, 6
+IN_TEXT = (NORMAL, USER_DEFINED)
+_UNIGRAM, _CHARACTER = 1, 4
+_KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+FAIRSEQ_BEGINNING = ("<s>", "<pad>", "</s>", "<unk>")
+FAIRSEQ_END = "<mask>"
+
+
+def read_model(model: str | os.PathLike | bytes) -> Any:
+    """Reads a SentencePiece model and checks that the kernel's ids for it are right.
+
+    Args:
+        model: the path of a `.model` file, or what stands in one.
+
+    Returns:
+        The `ModelProto`.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not a SentencePiece model, or one of another kind than unigram. The message
+            names the file.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    if isinstance(model, bytes):
+        raw, source = model, f"{len(model)} bytes"
+    else:
+        path = Path(model)
+        if not path.is_file():
+            raise FileNotFoundError(f"No SentencePiece model. Received: {path}")
+        raw, source = path.read_bytes(), str(path)
+    try:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(raw)
+    except Exception as error:  # google.protobuf's DecodeError, whichever protobuf runs
+        raise ValueError(
+            "A SentencePiece model is the file that its trainer wrote, whole. "
+            f"Received: {source}: {error}"
+        ) from error
+    _check(proto, source)
+    return proto
+
+
+def _check(proto: Any, source: str) -> None:
+    trainer = proto.trainer_spec
+    kind = _KINDS.get(trainer.model_type, trainer.model_type)
+    if kind != "unigram":
+        raise ValueError(
+            "tensorflow-text's fast kernel is right for unigram models only (it splits those of "
+            "kind bpe in its own way); train one with train_unigram, or with byte-level BPE by "
+            f"train_byte_pair. Received: {source}, of kind {kind}"
+        )
+    for name in ("byte_fallback", "treat_whitespace_as_suffix"):
+        if getattr(trainer, name):
+            raise ValueError(
+                f"tensorflow-text's fast kernel knows no {name}. Received: {source}, with it"
+            )
+    counts = collections.Counter(piece.piece for piece in proto.pieces)
+    repeated = [piece for piece, count in counts.items() if count > 1]
+    unknown = [piece.piece for piece in proto.pieces if piece.type == UNKNOWN]
+    if len(unknown) != 1 or repeated or "" in counts:
+        raise ValueError(
+            "A SentencePiece model has one piece for what is unknown and no piece twice or empty. "
+            f"Received: {source} with {len(counts)} different pieces, {unknown} for the unknown, "
+            f"{repeated[:5]} twice"
+        )
+
+
+def encoder_model(proto: Any, extra: Sequence[str]) -> bytes:
+    """The model that splits text: the given one, with pieces that always win where they fit.
+
+    Args:
+        proto: the `ModelProto`.
+        extra: such pieces; their ids follow the model's.
+    """
+    added = type(proto)()
+    added.CopyFrom(proto)
+    for piece in extra:
+        added.pieces.add(piece=piece, score=0.0, type=NORMAL)
+    return added.SerializeToString()
+
+
+def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]:
+    """A model that normalises as the given one and splits into characters.
+
+    Its pieces are the unknown one, the 256 bytes (for the characters that the given model does not
+    know) and the characters that it knows.
+
+    Args:
+        proto: the `ModelProto`.
+        extra: more characters that are known.
+
+    Returns:
+        The model, and the known characters in the order of their ids, which begin at 257.
+
+    Raises:
+        ValueError: the given model has pieces with characters that are no pieces themselves: it
+            cannot be told then which of them are unknown in a text.
+    """
+    in_text = [piece.piece for piece in proto.pieces if piece.type in IN_TEXT]
+    known = sorted({SPACE, *extra, *(piece for piece in in_text if len(piece) == 1)})
+    unclear = sorted(set("".join(in_text)) - set(known))
+    if unclear:
+        raise ValueError(
+            "Offsets need a model in which every character of a piece is a piece of its own, as "
+            f"sentencepiece's trainer makes them. Received: a model without {unclear[:20]}"
+        )
+    model = type(proto)()
+    model.normalizer_spec.CopyFrom(proto.normalizer_spec)
+    model.trainer_spec.model_type = _CHARACTER
+    model.trainer_spec.byte_fallback = True
+    model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
+    for byte in range(256):
+        model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
+    for character in known:
+        model.pieces.add(piece=character, score=0.0, type=NORMAL)
+    return model.SerializeToString(), known
+
+
+def model_of_tokenizer_json(full: dict[str, Any], path: Path) -> bytes:
+    """The SentencePiece model that Hugging Face's tokenizer.json was made from.
+
+    Its pieces, scores and normalisation are those of the original, and so are the ids; whether a
+    piece had been asked for by the trainer's user is not told, and makes no difference to them.
+
+    Args:
+        full: what stands in the file.
+        path: the file, for messages.
+
+    Raises:
+        ValueError: no unigram model, or its normalisation is not in the file.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = full.get("model", {})
+    charsmap = [
+        step["precompiled_charsmap"]
+        for step in normalizer_steps(full)
+        if step["type"] == "Precompiled"
+    ]
+    if model.get("type") != "Unigram" or model.get("byte_fallback") or len(charsmap) != 1:
+        raise ValueError(
+            "A unigram tokenizer is read from a SentencePiece file (spiece.model, "
+            "sentencepiece.bpe.model), or from a tokenizer.json of type Unigram with a Precompiled "
+            f"normalizer and without byte_fallback. Received: {path} of type "
+            f"{model.get('type')!r} with {len(charsmap)} Precompiled; put the .model file beside it"
+        )
+    vocabulary = model["vocab"]
+    special = {token["content"] for token in full.get("added_tokens", []) if token.get("special")}
+    unknown = vocabulary[model["unk_id"]][0]
+    names = [piece for piece, _ in vocabulary]
+    if is_fairseq(names):
+        offset = len(FAIRSEQ_BEGINNING)
+        vocabulary = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *vocabulary[offset:-1]]
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.trainer_spec.model_type = _UNIGRAM
+    proto.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap[0])
+    for index, (piece, score) in enumerate(vocabulary):
+        kind = UNKNOWN if piece == unknown else CONTROL if piece in special else NORMAL
+        proto.pieces.add(piece=piece, score=score, type=kind)
+        if kind == UNKNOWN:
+            proto.trainer_spec.unk_id = index
+    return proto.SerializeToString()
+
+
+def normalizer_steps(full: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of the normalizer in a tokenizer.json, also where it is a single one."""
+    normalizer = full.get("normalizer") or {}
+    return normalizer.get("normalizers", [normalizer] if normalizer else [])
+
+
+def is_fairseq(vocabulary: Sequence[str]) -> bool:
+    """Whether the ids are laid out as in fairseq's dictionary (XLM-R)."""
+    return tuple(vocabulary[:4]) == FAIRSEQ_BEGINNING and vocabulary[-1] == FAIRSEQ_END
