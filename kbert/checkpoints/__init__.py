@@ -3,18 +3,22 @@
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.folder import read_checkpoint
 from kbert.checkpoints.huggingface import write_huggingface
-from kbert.checkpoints.matching import check_arrays
+from kbert.checkpoints.keras_hub import to_keras_hub, write_keras_hub
+from kbert.checkpoints.matching import Differences, check_arrays
 from kbert.checkpoints.preset import write_preset
 from kbert.checkpoints.safetensors import read_safetensors, write_safetensors
 from kbert.checkpoints.vocabulary import extend_vocabulary
 
 __all__ = [
     "Checkpoint",
+    "Differences",
     "check_arrays",
     "extend_vocabulary",
     "read_checkpoint",
     "read_safetensors",
+    "to_keras_hub",
     "write_huggingface",
+    "write_keras_hub",
     "write_preset",
     "write_safetensors",
 ]

@@ -3,23 +3,27 @@
 import os
 from pathlib import Path
 
-from kbert.checkpoints import google, huggingface, preset
+import keras
+
+from kbert.checkpoints import google, huggingface, keras_hub, preset
 from kbert.checkpoints.checkpoint import Checkpoint
 
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
-_FORMATS = (preset, huggingface, google)
+_FORMATS = (preset, huggingface, keras_hub, google)
 _READ = (
-    "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors) or a Google "
-    "one (*_config.json + *.ckpt.index, TensorFlow 1)"
+    "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors), a KerasHub "
+    "one (config.json + model.weights.h5) or a Google one (*_config.json + *.ckpt.index, "
+    "TensorFlow 1)"
 )
 
 
-def read_checkpoint(folder: str | os.PathLike) -> Checkpoint:
-    """Reads config and weights from a folder.
+def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
+    """Reads config and weights from a folder, or from a model of KerasHub's.
 
     Args:
-        folder: a kbert preset folder, a Hugging Face folder with `model.safetensors`, or a
-            Google TF1 folder; with or without pooler and heads.
+        folder: a kbert preset folder, a Hugging Face folder with `model.safetensors`, a KerasHub
+            preset or a Google TF1 folder, with or without pooler and heads; or a KerasHub
+            backbone in memory.
 
     Returns:
         The checkpoint.
@@ -28,6 +32,8 @@ def read_checkpoint(folder: str | os.PathLike) -> Checkpoint:
         FileNotFoundError: there is no such folder.
         ValueError: the folder is of another kind, or its files are damaged or not understood.
     """
+    if not isinstance(folder, str | os.PathLike):
+        return keras_hub.read_backbone(folder)
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no such folder; kbert reads {_READ}. Received: {folder}")

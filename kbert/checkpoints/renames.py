@@ -21,25 +21,33 @@ class Rule:
         transpose: whether matrices lie the other way round there, as in PyTorch's `Linear`.
         aliases: copies of the source under other names (tied weights): may be there, must be
             equal, and are not written.
+        shapes: of each source, here and there, where heads have an axis of their own there.
     """
 
     name: str
     sources: tuple[str, ...]
     transpose: bool = False
     aliases: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def read(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """There -> here."""
-        parts = [arrays[source].T if self.transpose else arrays[source] for source in self.sources]
+        here, there = self.shapes or (None, None)
+        parts = [self._turned(arrays[source], there, here) for source in self.sources]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
     def write(self, array: np.ndarray) -> dict[str, np.ndarray]:
         """Here -> there."""
+        here, there = self.shapes or (None, None)
         parts = np.split(array, len(self.sources), axis=-1)
-        return {
-            source: part.T if self.transpose else part
-            for source, part in zip(self.sources, parts, strict=True)
-        }
+        turned = [self._turned(part, here, there) for part in parts]
+        return dict(zip(self.sources, turned, strict=True))
+
+    def _turned(self, array, before, after):
+        if self.transpose:
+            return array.T
+        # An array of another shape goes on as it is: whoever sets the weights names it.
+        return array.reshape(after) if array.shape == before else array
 
 
 def read_arrays(

@@ -9,7 +9,12 @@ from typing import Any
 
 import keras
 
-from kbert.checkpoints import read_checkpoint, write_huggingface, write_preset
+from kbert.checkpoints import (
+    read_checkpoint,
+    write_huggingface,
+    write_keras_hub,
+    write_preset,
+)
 from kbert.config import EncoderConfig
 from kbert.hub import locate
 from kbert.layers import (
@@ -203,13 +208,13 @@ class Encoder(keras.Model):
         )
 
     @classmethod
-    def from_preset(cls, path: str | os.PathLike, dtype: Any = None) -> "Encoder":
+    def from_preset(cls, path: str | os.PathLike | keras.Model, dtype: Any = None) -> "Encoder":
         """An encoder with the weights of a folder; heads in it are left alone.
 
         Args:
-            path: a folder of kbert's, Hugging Face's (config.json + model.safetensors) or
-                Google's, a zip file of one, or a model's name: "bert-base-uncased",
-                "hf:owner/name@revision" (see `kbert.hub.locate`).
+            path: a folder of kbert's, Hugging Face's (config.json + model.safetensors),
+                KerasHub's or Google's, a zip file of one, or a model's name: "bert-base-uncased",
+                "hf:owner/name@revision" (see `kbert.hub.locate`); or a KerasHub backbone.
             dtype: a Keras dtype policy or its name.
 
         Returns:
@@ -220,7 +225,8 @@ class Encoder(keras.Model):
             ConnectionError: the hub cannot be reached; the message says what to put where.
             ValueError: the folder is of another kind, or its weights do not fit its config.
         """
-        checkpoint = read_checkpoint(locate(path))
+        named = isinstance(path, str | os.PathLike)
+        checkpoint = read_checkpoint(locate(path) if named else path)
         encoder = cls(checkpoint.config, dtype=dtype)
         set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
         return encoder
@@ -230,14 +236,19 @@ class Encoder(keras.Model):
 
         Args:
             path: the folder; made where it is missing.
-            format: "kbert", or "huggingface" for one that transformers loads.
+            format: "kbert", "huggingface" for one that transformers loads, or "keras_hub" for
+                one that KerasHub loads.
 
         Raises:
-            ValueError: an unknown format, parts that no config names, or a model that Hugging
-                Face's BERT cannot be.
+            ValueError: an unknown format, parts that no config names, or a model that the other
+                library cannot be.
         """
         self._check_revivable()
-        writers = {"kbert": write_preset, "huggingface": write_huggingface}
+        writers = {
+            "kbert": write_preset,
+            "huggingface": write_huggingface,
+            "keras_hub": write_keras_hub,
+        }
         if format not in writers:
             raise ValueError(f"`format` must be one of {', '.join(writers)}. Received: {format!r}")
         writers[format](path, self.config, get_arrays(self, "encoder"))

@@ -152,7 +152,7 @@ def test_preset_round_trip_in_both_formats(tmp_path, encoder, inputs):
         loaded = Encoder.from_preset(tmp_path / format)
         assert loaded.config == encoder.config
         np.testing.assert_array_equal(sequence(loaded, inputs), sequence(encoder, inputs))
-    with pytest.raises(ValueError, match="one of kbert, huggingface. Received: 'onnx'"):
+    with pytest.raises(ValueError, match="one of kbert, huggingface, keras_hub. Received: 'onnx'"):
         encoder.save_to_preset(tmp_path, format="onnx")
 
 
