@@ -1,6 +1,7 @@
 """Tokenizers: text to ids and back, and the training of vocabularies."""
 
 from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.bpe import BytePairTokenizer
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.training import train_wordpiece
@@ -9,6 +10,7 @@ from kbert.tokenizers.wordpiece import WordPieceTokenizer
 
 __all__ = [
     "SPECIAL_TOKENS",
+    "BytePairTokenizer",
     "Tokenizer",
     "WordPieceTokenizer",
     "load_tokenizer",

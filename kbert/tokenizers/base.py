@@ -181,6 +181,15 @@ class Tokenizer(abc.ABC):
         texts = self._decode(tf.ragged.constant(ids, dtype=tf.int32), skip_special_tokens).numpy()
         return texts.decode() if isinstance(texts, bytes) else [text.decode() for text in texts]
 
+    def cut_at_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """(B,) texts -> (B, 1 + masks) what stands between mask tokens, to be encoded by itself."""
+        if self.mask_token is None:
+            raise ValueError(
+                "Masks are filled with a tokenizer that has a mask token. Received: a "
+                f"{type(self).__name__} with {', '.join(self.special_tokens) or 'no role'} only"
+            )
+        return tf.strings.split(texts, self.mask_token)
+
     @abc.abstractmethod
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -209,10 +218,10 @@ class Tokenizer(abc.ABC):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._save_model(folder)
-        config = self._options()
-        config |= {f"{role}_token": token for role, token in self.special_tokens.items()}
+        config = {f"{role}_token": token for role, token in self.special_tokens.items()}
         if self.additional_special_tokens:
             config["additional_special_tokens"] = self.additional_special_tokens
+        config |= self._options()
         atomic.write(
             folder / "tokenizer_config.json", (json.dumps(config, indent=2) + "\n").encode()
         )
@@ -223,7 +232,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _options(self) -> dict[str, Any]:
-        """What tokenizer_config.json holds besides special tokens, under Hugging Face's names."""
+        """What else tokenizer_config.json holds, under Hugging Face's names; it goes before."""
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:

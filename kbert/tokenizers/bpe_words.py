@@ -1,0 +1,50 @@
+"""GPT-2's division of a text into words, in the graph.
+
+Source: the pattern in openai/gpt-2, encoder.py. RE2 has no lookahead and older Unicode tables.
+
+Shapes: B texts, W words of all texts together.
+"""
+
+import tensorflow as tf
+
+# White space as Unicode has it (and so Python and Hugging Face); RE2's \s is ASCII's.
+WHITE_SPACE = r"\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
+# RE2's tables, and what Unicode 15 and 16 (Hugging Face `tokenizers` 0.22) know beyond them.
+_LETTERS = (
+    r"\p{L}\x{1C89}\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}"
+    r"\x{10D4A}-\x{10D65}\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{11380}-\x{11389}\x{1138B}"
+    r"\x{1138E}\x{11390}-\x{113B5}\x{113B7}\x{113D1}\x{113D3}\x{11BC0}-\x{11BE0}"
+    r"\x{13460}-\x{143FA}\x{16100}-\x{1611D}\x{16D40}-\x{16D6C}\x{18CFF}\x{1E5D0}-\x{1E5ED}"
+    r"\x{1E5F0}\x{2EBF0}-\x{2EE5D}"
+)
+_NUMBERS = (
+    r"\p{N}\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{11BF0}-\x{11BF9}\x{16130}-\x{16139}"
+    r"\x{16D70}-\x{16D79}\x{1CCF0}-\x{1CCF9}\x{1E5F1}-\x{1E5FA}"
+)
+_WORD = (
+    rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{_LETTERS}]+| ?[{_NUMBERS}]+"
+    rf"| ?[^{WHITE_SPACE}{_LETTERS}{_NUMBERS}]+|[{WHITE_SPACE}]+"
+)
+# GPT-2's `\s+(?!\S)`: white space before a word leaves its last character to the word.
+_BEFORE_WORD = rf"([{WHITE_SPACE}])([{WHITE_SPACE}][^{WHITE_SPACE}])"
+# No valid UTF-8 holds this byte, and no class of RE2's matches it.
+_CUT = b"\xff"
+
+
+def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
+    """(B,) valid UTF-8 -> (B, None) words; put together again they are the text.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> split_words(tf.constant(["it's  so  "])).to_list()
+        [[b'it', b"'s", b' ', b' so', b'  ']]
+    """
+    cut = tf.strings.regex_replace(texts, _BEFORE_WORD, rb"\1" + _CUT + rb"\2")
+    cut = tf.strings.regex_replace(cut, _WORD, rb"\0" + _CUT)
+    words = tf.strings.split(cut, _CUT)  # with an empty string behind each text
+    flat = words.flat_values
+    keep = tf.not_equal(flat, "")
+    kept = tf.concat([[0], tf.cumsum(tf.cast(keep, tf.int64))], 0)
+    return tf.RaggedTensor.from_row_splits(
+        tf.boolean_mask(flat, keep), tf.gather(kept, words.row_splits), validate=False
+    )

@@ -1,0 +1,39 @@
+"""The characters that stand for bytes in the vocabulary of a byte-level BPE.
+
+Source: `bytes_to_unicode` in openai/gpt-2, encoder.py: printable bytes of ISO-8859-1 stand for
+themselves, the 68 others for the characters from U+0100 on, in order. "Ġ" is the space.
+"""
+
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+
+# The character of each byte.
+CHARACTERS = [chr(b if b in _PRINTABLE else 0x100 + _OTHERS.index(b)) for b in range(256)]
+_BYTES = {character: byte for byte, character in enumerate(CHARACTERS)}
+
+
+def is_spelled(piece: str) -> bool:
+    """Whether every character of a piece stands for a byte."""
+    return all(character in _BYTES for character in piece)
+
+
+def piece_bytes(piece: str) -> bytes:
+    """The bytes that a piece stands for; a piece of other characters stands for itself.
+
+    Example:
+        >>> piece_bytes("ĠcafÃ©").decode()
+        ' café'
+    """
+    if not is_spelled(piece):
+        return piece.encode()
+    return bytes(_BYTES[character] for character in piece)
+
+
+def spell(data: bytes) -> str:
+    """Bytes in the alphabet.
+
+    Example:
+        >>> spell(" café".encode())
+        'ĠcafÃ©'
+    """
+    return "".join(CHARACTERS[byte] for byte in data)
