@@ -21,6 +21,7 @@ from kbert.checkpoints.huggingface_config import (
 )
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
+from kbert.checkpoints.shards import INDEX_FILE, read_shards
 from kbert.config import EncoderConfig
 
 CONFIG_FILE = "config.json"
@@ -30,14 +31,20 @@ _BUFFERS = re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$")
 
 def is_folder(folder: Path) -> bool:
     """Whether the folder is one of Hugging Face's with weights that kbert reads."""
-    return (folder / CONFIG_FILE).is_file() and (folder / WEIGHTS_FILE).is_file()
+    weights = (folder / WEIGHTS_FILE).is_file() or (folder / INDEX_FILE).is_file()
+    return weights and (folder / CONFIG_FILE).is_file()
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a folder for which `is_folder` holds; see `import_model`."""
-    path = folder / CONFIG_FILE
-    content = preset.read_json(path)
-    return import_model(content, read_safetensors(folder / WEIGHTS_FILE), str(path))
+    """Reads a folder for which `is_folder` holds; see `import_model`.
+
+    Where the weights lie both in one file and in several, the one file counts, as it does for
+    transformers.
+    """
+    content = preset.read_json(folder / CONFIG_FILE)
+    weights = folder / WEIGHTS_FILE
+    arrays = read_safetensors(weights) if weights.is_file() else read_shards(folder)
+    return import_model(content, arrays, str(folder))
 
 
 def write_huggingface(

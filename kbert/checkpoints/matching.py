@@ -1,26 +1,51 @@
-"""Loading is all or nothing: what is missing, left over or of another shape is listed."""
+"""Full account of a load: what is missing, left over or of another shape is listed."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
 
 
+@dataclasses.dataclass(frozen=True)
+class Differences:
+    """What a load that is not strict leaves.
+
+    Attributes:
+        missing: names that nothing was found for; they keep their values.
+        unexpected: names that were found and are not used.
+    """
+
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+    def __bool__(self):
+        return bool(self.missing or self.unexpected)
+
+
 def check_arrays(
-    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, np.ndarray], source: str
-) -> None:
+    expected: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, np.ndarray],
+    source: str,
+    strict: bool = True,
+) -> Differences:
     """Refuses arrays that are not exactly the expected ones.
 
     Args:
         expected: name -> shape.
         found: name -> array.
         source: where the arrays are from, for the message.
+        strict: False lets missing and unexpected names pass, as long as one is expected.
+
+    Returns:
+        The missing and unexpected names: none where it is strict.
 
     Raises:
         ValueError: listing every missing (-) and unexpected (+) name, every shape that differs
             (!), and every array that holds NaN or infinity.
 
     Example:
-        >>> check_arrays({"a": (2,)}, {"a": np.zeros(2)}, "memory")
+        >>> bool(check_arrays({"a": (2,)}, {"a": np.zeros(2)}, "memory"))
+        False
         >>> check_arrays({"a": (2,)}, {"b": np.zeros(2)}, "memory")
         Traceback (most recent call last):
         ...
@@ -28,8 +53,12 @@ def check_arrays(
           - missing a (2,)
           + unexpected b (2,)
     """
-    lines = [f"- missing {name} {tuple(expected[name])}" for name in expected if name not in found]
-    lines += [f"+ unexpected {name} {found[name].shape}" for name in found if name not in expected]
+    missing = tuple(name for name in expected if name not in found)
+    unexpected = tuple(name for name in found if name not in expected)
+    lines = []
+    if strict or len(missing) == len(expected):
+        lines += [f"- missing {name} {tuple(expected[name])}" for name in missing]
+        lines += [f"+ unexpected {name} {found[name].shape}" for name in unexpected]
     for name in expected:
         if name not in found:
             continue
@@ -42,3 +71,4 @@ def check_arrays(
     if lines:
         listing = "".join(f"\n  {line}" for line in lines)
         raise ValueError(f"The weights do not fit the model. Received: {source}{listing}")
+    return Differences(missing, unexpected)

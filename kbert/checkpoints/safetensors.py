@@ -9,6 +9,8 @@ import numpy as np
 from kbert import atomic
 
 WEIGHTS_FILE = "model.safetensors"
+# What NumPy can hold. The format also has numbers of eight and of four bits.
+_TYPES = frozenset("F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL".split())
 
 
 def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
@@ -22,7 +24,8 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is cut short or is no safetensors file.
+        ValueError: the file is cut short or is no safetensors file, or holds numbers of a type
+            that NumPy lacks.
 
     Example:
         >>> import tempfile
@@ -32,14 +35,15 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
         [0, 1]
     """
     import ml_dtypes  # noqa: F401  (gives NumPy its bfloat16)
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors import SafetensorError, safe_open
 
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no such safetensors file. Received: {path}")
     try:
-        arrays = load_file(path)
+        with safe_open(path, framework="np") as file:
+            _check_types({name: file.get_slice(name).get_dtype() for name in file.keys()}, path)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
     except SafetensorError as error:
         raise ValueError(
             f"The file is damaged, cut short, or no safetensors file ({error}). Received: {path}"
@@ -79,6 +83,15 @@ def write_model(
     atomic.write_together(
         {folder / WEIGHTS_FILE: _serialised(arrays), folder / config_file: config}
     )
+
+
+def _check_types(types, path):
+    lacking = [f"{name} ({kind})" for name, kind in types.items() if kind not in _TYPES]
+    if lacking:
+        raise ValueError(
+            "A quantised file is not read: save the model anew in float32 or bfloat16. "
+            f"Received: {', '.join(lacking)} in {path}"
+        )
 
 
 def _serialised(arrays):

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 import keras
 import numpy as np
+from absl import logging
 
-from kbert.checkpoints import check_arrays
+from kbert.checkpoints import Differences, check_arrays
 
 
 def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Variable]:
@@ -31,8 +32,12 @@ def get_arrays(model: keras.layers.Layer, prefix: str) -> dict[str, np.ndarray]:
 
 
 def set_arrays(
-    model: keras.layers.Layer, prefix: str, arrays: Mapping[str, np.ndarray], source: str
-) -> None:
+    model: keras.layers.Layer,
+    prefix: str,
+    arrays: Mapping[str, np.ndarray],
+    source: str,
+    strict: bool = True,
+) -> Differences:
     """Sets all weights, or none.
 
     Args:
@@ -40,14 +45,35 @@ def set_arrays(
         prefix: what the names begin with.
         arrays: name -> array: all the weights and nothing else.
         source: where the arrays are from, for the message.
+        strict: False sets those weights that there is an array for, and logs what it leaves: the
+            weights without one, which stay as they are, and the arrays without a weight.
+
+    Returns:
+        What it leaves; nothing where it is strict.
 
     Raises:
-        ValueError: names or shapes differ; all differences are listed and nothing is changed.
+        ValueError: names or shapes differ, or an array holds NaN, infinity or integers; all
+            differences are listed and nothing is changed. Where it is not strict, names may
+            differ, but not all of them.
     """
     weights = named_weights(model, prefix)
-    check_arrays({name: tuple(w.shape) for name, w in weights.items()}, arrays, source)
+    shapes = {name: tuple(w.shape) for name, w in weights.items()}
+    left = check_arrays(shapes, arrays, source, strict)
+    whole = [n for n in weights if n in arrays and arrays[n].dtype.kind not in "fV"]
+    if whole:
+        raise ValueError(
+            "Weights are floating-point numbers. Received: "
+            f"{', '.join(f'{name} ({arrays[name].dtype})' for name in whole)} in {source}"
+        )
+    if left:
+        logging.warning(
+            "%s: left as they were: %s; not used: %s",
+            *(source, ", ".join(left.missing) or "none", ", ".join(left.unexpected) or "none"),
+        )
     for name, weight in weights.items():
-        weight.assign(arrays[name])
+        if name in arrays:
+            weight.assign(arrays[name])
+    return left
 
 
 def _place(weight, model):

@@ -137,7 +137,6 @@ def test_no_such_folder(tmp_path):
     ("file", "message"),
     [
         ("pytorch_model.bin", "is a pickle.*safe_serialization=True.*Received: "),
-        ("model.safetensors.index.json", "several safetensors files are not read yet"),
         ("vocab.txt", "holds no model that kbert knows.*kbert reads a kbert folder"),
     ],
 )

@@ -28,3 +28,20 @@ def test_every_difference_is_listed():
         "  ! shape of b: expected (4,), is (5,)",
         "  ! c holds NaN or infinity",
     ]
+
+
+def test_what_a_lenient_check_leaves_is_told():
+    found = fitting()
+    found["z"] = found.pop("a")
+    assert not check_arrays(EXPECTED, fitting(), "here", strict=False)
+    left = check_arrays(EXPECTED, found, "here", strict=False)
+    assert (left.missing, left.unexpected) == (("a",), ("z",))
+
+
+def test_a_lenient_check_still_refuses_what_cannot_be_meant():
+    with pytest.raises(ValueError, match="! shape of b"):
+        check_arrays(EXPECTED, {"b": np.zeros(5)}, "here", strict=False)
+    with pytest.raises(ValueError, match="! b holds NaN"):
+        check_arrays(EXPECTED, {"b": np.full(4, np.nan)}, "here", strict=False)
+    with pytest.raises(ValueError, match="- missing a.*\n.*\n.*\n.*unexpected z"):
+        check_arrays(EXPECTED, {"z": np.zeros(5)}, "here", strict=False)

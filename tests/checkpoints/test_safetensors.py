@@ -53,12 +53,42 @@ def test_a_file_cut_short_is_refused(tmp_path, keep):
         read_safetensors(path)
 
 
-def test_a_header_that_lies_about_its_length_is_refused(tmp_path):
-    path = tmp_path / "x.safetensors"
-    write_safetensors(path, ARRAYS)
-    path.write_bytes((2**62).to_bytes(8, "little") + path.read_bytes()[8:])
-    with pytest.raises(ValueError, match="damaged, cut short"):
-        read_safetensors(path)
+def header(content: str, body: bytes = b"", length: int | None = None) -> bytes:
+    text = content.encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + body
+
+
+ONE = '"dtype":"F32","shape":[1],"data_offsets":'
+BAD_FILES = {
+    "not JSON": header('{"a"'),
+    "no object": header("[]"),
+    "longer than the file": header("{}", length=3),
+    "of a huge length": header("{}", length=2**62),
+    "overlapping": header(f'{{"a":{{{ONE}[0,4]}},"b":{{{ONE}[0,4]}}}}', bytes(4)),
+    "with a gap": header(f'{{"a":{{{ONE}[4,8]}}}}', bytes(8)),
+    "backwards": header(f'{{"a":{{{ONE}[4,0]}}}}', bytes(4)),
+    "beyond the end": header(f'{{"a":{{{ONE}[0,4]}}}}', bytes(2)),
+    "short of the end": header(f'{{"a":{{{ONE}[0,4]}}}}', bytes(8)),
+    "twice the same": header(f'{{"a":{{{ONE}[0,4]}},"a":{{{ONE}[4,8]}}}}', bytes(8)),
+    "a negative size": header(f'{{"a":{{{ONE}[0,4]}}}}'.replace("[1]", "[-1]"), bytes(4)),
+    "a size that overflows": header(f'{{"a":{{{ONE}[0,4]}}}}'.replace("[1]", f"[{2**62},8]")),
+    "another size": header(f'{{"a":{{{ONE}[0,4]}}}}'.replace("[1]", "[2]"), bytes(4)),
+    "an unknown type": header(f'{{"a":{{{ONE}[0,4]}}}}'.replace("F32", "F33"), bytes(4)),
+}
+
+
+@pytest.mark.parametrize("what", BAD_FILES)
+def test_a_header_that_lies_is_refused(tmp_path, what):
+    (tmp_path / "x").write_bytes(BAD_FILES[what])
+    with pytest.raises(ValueError, match="damaged, cut short.*Received: .*x"):
+        read_safetensors(tmp_path / "x")
+
+
+def test_a_quantised_file_is_refused(tmp_path):
+    content = '{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'
+    (tmp_path / "x").write_bytes(header(content, bytes(1)))
+    with pytest.raises(ValueError, match=r"quantised .*Received: a \(F8_E4M3\) in .*x"):
+        read_safetensors(tmp_path / "x")
 
 
 def test_no_such_file(tmp_path):

@@ -39,3 +39,28 @@ def test_a_preset_that_does_not_fit_changes_nothing():
         assert line in str(error.value)
     for name, value in get_arrays(encoder, "encoder").items():
         np.testing.assert_array_equal(value, before[name])
+
+
+def test_integers_are_no_weights():
+    encoder = Encoder(tiny_config())
+    arrays = get_arrays(encoder, "encoder")
+    arrays["encoder/pooler/bias"] = np.ones(16, "int64")
+    with pytest.raises(ValueError, match=r"Received: encoder/pooler/bias \(int64\) in a test"):
+        set_arrays(encoder, "encoder", arrays, "a test")
+
+
+def test_what_a_lenient_load_leaves_is_logged_and_told(caplog):
+    source = Encoder(tiny_config(num_layers=1))
+    encoder = Encoder(tiny_config())
+    before = get_arrays(encoder, "encoder")
+    arrays = get_arrays(source, "encoder")
+    arrays["encoder/extra"] = arrays.pop("encoder/pooler/bias")
+    left = set_arrays(encoder, "encoder", arrays, "a test", strict=False)
+    assert left.unexpected == ("encoder/extra",)
+    assert "encoder/pooler/bias" in left.missing
+    assert all("layers/1/" in name or "pooler/bias" in name for name in left.missing)
+    assert "a test: left as they were: encoder/" in caplog.text
+    assert "not used: encoder/extra" in caplog.text
+    for name, value in get_arrays(encoder, "encoder").items():
+        expected = before[name] if name in left.missing else arrays[name]
+        np.testing.assert_array_equal(value, expected)
