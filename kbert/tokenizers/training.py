@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.pieces import MAX_WORD_CHARACTERS, space_words
 from kbert.tokenizers.vocabulary import MAX_PIECE_BYTES, SPECIAL_TOKENS, check_vocabulary
 
-# Texts go through the graph in batches of about this size.
-_BATCH_BYTES = 1 << 20
-_BATCH_TEXTS = 4096
 # Different words held at a time (about 1 GB); past it the words seen once are forgotten.
 _MAX_WORDS = 8_000_000
 # The trainer takes text, not counts: a word goes to it as often as it was seen, in strings of
@@ -119,7 +117,7 @@ def count_words(
     """
     spaced = _spacing_graph(lowercase, strip_accents, split_chinese)
     counts: Counter[str] = Counter()
-    for batch in _batches(_with_progress(texts) if progress else texts):
+    for batch in batches(with_progress(texts, "counting words") if progress else texts):
         counts.update(spaced(tf.constant(batch)).numpy().decode().split())
         if len(counts) > _MAX_WORDS:
             counts = Counter({word: count for word, count in counts.items() if count > 1})
@@ -139,34 +137,6 @@ def _spacing_graph(
             return tf.strings.reduce_join(space_words(batch, split_chinese), separator=" ")
 
     return spaced
-
-
-def _batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
-    if isinstance(texts, str | bytes):
-        raise TypeError(
-            f"texts is an iterable of str or bytes. Received: one {type(texts).__name__} of "
-            f"{len(texts)} characters; put it in a list."
-        )
-    batch, size = [], 0
-    for text in texts:
-        if not isinstance(text, str | bytes):
-            raise TypeError(f"A text is a str or bytes. Received: {text!r}")
-        batch.append(text)
-        size += len(text)
-        if size >= _BATCH_BYTES or len(batch) == _BATCH_TEXTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _with_progress(texts: Iterable[str | bytes]) -> Iterator[str | bytes]:
-    from tqdm import tqdm
-
-    with tqdm(desc="counting words", unit="B", unit_scale=True) as bar:
-        for text in texts:
-            yield text
-            bar.update(len(text))
 
 
 def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[str], list[str]]:

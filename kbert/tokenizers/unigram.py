@@ -172,10 +172,10 @@ class UnigramTokenizer(Tokenizer):
         ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments besides the model."""
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments; the model as bytes."""
         return {
+            "model": self._proto.SerializeToString(deterministic=True),
             "lowercase": self.lowercase,
             "keep_accents": self.keep_accents,
             "preparation": self.preparation,
@@ -183,10 +183,6 @@ class UnigramTokenizer(Tokenizer):
             "special_tokens": dict(self.special_tokens),
             "special_tokens_in_text": self.special_tokens_in_text,
         }
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"model": self._proto.SerializeToString(deterministic=True), **self.settings}
 
     def _options(self) -> dict[str, Any]:
         named = {CONFIG_KEYS.get(name, name): x for name, x in self.settings.items()}
