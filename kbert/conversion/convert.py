@@ -102,7 +102,7 @@ def convert(
         ...                        intermediate_size=16)
         >>> Encoder(config).save_to_preset(f"{folder}/here")
         >>> convert(f"{folder}/here", f"{folder}/there", format="huggingface").parameters
-        4912
+        4880
     """
     if format not in FORMATS:
         raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")

@@ -1,0 +1,225 @@
+"""Conversion: what is written, reported and refused; the check finds what is not the same."""
+
+import json
+
+import numpy as np
+import pytest
+
+from kbert import conversion
+from kbert.checkpoints import read_checkpoint, write_preset, write_safetensors
+from kbert.conversion import check, convert
+from kbert.models import Encoder
+from kbert.models.weights import get_arrays
+from kbert.tasks import Pretraining
+from kbert.tokenizers import WordPieceTokenizer, load_tokenizer
+from tests.harness import randomise, tiny_config
+
+
+@pytest.fixture
+def preset(tmp_path, tiny_vocabulary):
+    """A task with both heads, as kbert saves it."""
+    tokenizer = WordPieceTokenizer(tiny_vocabulary)
+    config = tiny_config(vocabulary_size=len(tiny_vocabulary), activation="gelu_tanh")
+    task = Pretraining(Encoder(config), tokenizer)
+    randomise(task)
+    task.save_to_preset(tmp_path / "preset")
+    return tmp_path / "preset"
+
+
+def save_encoder(folder, **changes):
+    encoder = Encoder(tiny_config(**changes))
+    randomise(encoder)
+    encoder.save_to_preset(folder)
+    return folder
+
+
+def test_there_and_back_is_bit_equal_with_heads_and_tokenizer(preset, tmp_path):
+    convert(preset, tmp_path / "there", format="huggingface")
+    convert(tmp_path / "there", tmp_path / "back")
+    before, after = read_checkpoint(preset), read_checkpoint(tmp_path / "back")
+    assert before.config == after.config
+    assert before.arrays.keys() == after.arrays.keys()
+    for name, array in before.arrays.items():
+        np.testing.assert_array_equal(after.arrays[name], array)
+    assert load_tokenizer(tmp_path / "back").checksum == load_tokenizer(preset).checksum
+    assert Pretraining.from_preset(tmp_path / "back").next_sentence
+
+
+def test_the_report(preset, tmp_path):
+    done = convert(preset, tmp_path / "there", format="huggingface")
+    lines = [" ".join(line.split()) for line in str(done).splitlines()]
+    assert lines[0] == f"{preset} -> {tmp_path}/there (huggingface, float32)"
+    assert "weights tensors shape parameters" in lines
+    assert "encoder/layers/*/attention/qkv/kernel 2 16 × 48 1,536" in lines
+    assert "masked_lm/transform/kernel 1 16 × 16 256" in lines
+    total = sum(array.size for array in read_checkpoint(preset).arrays.values())
+    assert f"all {len(done.shapes)} {total:,}" in lines and done.parameters == total
+    assert lines[-2:] == ["left out: nothing", f"tokenizer: wordpiece, {done.tokenizer[11:]}"]
+
+
+def test_what_holds_no_weight_is_listed(tmp_path):
+    folder = save_encoder(tmp_path / "preset")
+    convert(folder, tmp_path / "hub", format="huggingface")
+    from kbert.checkpoints import read_safetensors
+
+    arrays = read_safetensors(tmp_path / "hub/model.safetensors")
+    arrays["bert.embeddings.position_ids"] = np.arange(24)[None]
+    write_safetensors(tmp_path / "hub/model.safetensors", arrays)
+    done = convert(tmp_path / "hub", tmp_path / "back")
+    assert done.left == ("bert.embeddings.position_ids",)
+    assert str(done).endswith(
+        "left out, 1 of the source that no weight was made from:\n"
+        "  bert.embeddings.position_ids\ntokenizer: none in the source"
+    )
+
+
+def test_long_lists_are_grouped_and_cut():
+    from kbert.conversion.convert import _listed
+
+    names = [f"layer_{i}/adam_{slot}" for i in range(12) for slot in "mv"]
+    names += [f"thing_{letter}" for letter in "abcdefghijklmn"]
+    lines = _listed(names)
+    assert lines[0].startswith("left out, 38 of the source") and "  layer_*/adam_m (× 12)" in lines
+    assert lines[-1] == "  … and 4 more" and len(lines) == 14
+
+
+def test_tensors_without_a_place_are_refused_or_left_out_on_purpose(tmp_path):
+    folder = save_encoder(tmp_path / "preset")
+    checkpoint = read_checkpoint(folder)
+    odd = {"encoder/layers/9/extra": np.ones(2), "mystery/bias": np.ones(3)}
+    write_preset(folder, checkpoint.config, {**checkpoint.arrays, **odd})
+    message = r"on purpose \(strict=False\). Received: layers/9/extra, mystery/bias in "
+    with pytest.raises(ValueError, match=message):
+        convert(folder, tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+    done = convert(folder, tmp_path / "there", strict=False)
+    assert done.left == ("layers/9/extra", "mystery/bias")
+    assert read_checkpoint(tmp_path / "there").arrays.keys() == checkpoint.arrays.keys()
+
+
+def test_an_incomplete_or_broken_source_writes_nothing(tmp_path):
+    folder = save_encoder(tmp_path / "preset")
+    checkpoint = read_checkpoint(folder)
+    arrays = dict(checkpoint.arrays)
+    bias = arrays.pop("encoder/layers/0/attention/qkv/bias")
+    for damage, message in (
+        ({}, "- missing encoder/layers/0/attention/qkv/bias"),
+        ({"encoder/layers/0/attention/qkv/bias": bias[1:]}, "! shape of .*expected .48,., is .47,"),
+        ({"encoder/layers/0/attention/qkv/bias": bias * np.nan}, "holds NaN or infinity"),
+    ):
+        write_preset(folder, checkpoint.config, {**arrays, **damage})
+        with pytest.raises(ValueError, match=message):
+            convert(folder, tmp_path / "there", format="huggingface")
+        assert not (tmp_path / "there").exists()
+
+
+def test_a_target_that_is_taken(preset, tmp_path):
+    before = {path.name: path.read_bytes() for path in preset.iterdir()}
+    with pytest.raises(ValueError, match="empty or not there yet. Received: .*preset"):
+        convert(preset, preset, format="huggingface")
+    assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="empty or not there yet. Received: .*file"):
+        convert(preset, tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "onnx"}, "`format` must be one of kbert, huggingface.*Received: 'onnx'"),
+        ({"architecture": "bert"}, "architecture='bert' with format='kbert'"),
+        ({"format": "huggingface", "architecture": "roberta"}, "RoBERTa"),
+        ({"format": "huggingface", "architecture": "gpt"}, "Received: 'gpt'"),
+        ({"revision": "v1"}, "a local path has none"),
+    ],
+)
+def test_options_that_cannot_be(preset, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        convert(preset, tmp_path / "there", **options)
+    assert not (tmp_path / "there").exists()
+
+
+def test_the_check_without_another_library_compares_with_the_target_read_back(preset, tmp_path):
+    convert(preset, tmp_path / "there")
+    (done,) = check(preset, tmp_path / "there")
+    assert done.passed and done.differences == {"sequence": 0.0, "pooled": 0.0, "masked_lm": 0.0}
+    assert str(done).startswith("kbert on the source, kbert on the target: equal; largest diff")
+
+
+@pytest.mark.parametrize("head", ["encoder/layers/1/feed_forward/output/bias", "masked_lm/bias"])
+def test_the_check_finds_a_wrong_weight(preset, tmp_path, head):
+    convert(preset, tmp_path / "there")
+    checkpoint = read_checkpoint(tmp_path / "there")
+    checkpoint.arrays[head][3] += 0.01
+    write_preset(tmp_path / "there", checkpoint.config, checkpoint.arrays)
+    (done,) = check(preset, tmp_path / "there")
+    assert not done.passed and "NOT EQUAL" in str(done)
+    assert done.differences["masked_lm"] > conversion.TOLERANCE
+
+
+def test_the_check_finds_another_activation(preset, tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    convert(preset, tmp_path / "there", format="huggingface")
+    assert all(done.passed for done in check(preset, tmp_path / "there"))
+    path = tmp_path / "there/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "hidden_act": "gelu"}))
+    ours, theirs = check(preset, tmp_path / "there")
+    assert not ours.passed and not theirs.passed
+
+
+def test_nan_does_not_pass():
+    assert not conversion.Check("a", "b", {"sequence": float("nan")}).passed
+
+
+COMMON = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+}
+SIZES = dict.fromkeys(("bert", "roberta", "xlm-roberta", "albert", "electra"), COMMON)
+SIZES["distilbert"] = {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 32}
+MODELS = {
+    "bert": ("BertForPreTraining", {}),
+    "roberta": ("RobertaForMaskedLM", {"type_vocab_size": 1, "pad_token_id": 1}),
+    "xlm-roberta": ("XLMRobertaModel", {"type_vocab_size": 1, "pad_token_id": 1}),
+    "albert": ("AlbertForMaskedLM", {"embedding_size": 8}),
+    "distilbert": ("DistilBertForMaskedLM", {}),
+    "electra": ("ElectraForPreTraining", {"embedding_size": 8}),
+}
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_transformers_agrees_for_every_architecture_in_both_directions(tmp_path, model_type):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    class_name, changes = MODELS[model_type]
+    sizes = {"vocab_size": 40, "max_position_embeddings": 26, **changes}
+    config = transformers.AutoConfig.for_model(model_type, **SIZES[model_type], **sizes)
+    torch.manual_seed(0)
+    model = getattr(transformers, class_name)(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            centre = 1.0 if "LayerNorm.weight" in name or "layer_norm.weight" in name else 0.0
+            if weight.ndim == 1 or "embeddings" not in name:
+                weight.normal_(centre, 0.15)
+    model.save_pretrained(tmp_path / "source")
+    convert(tmp_path / "source", tmp_path / "here")
+    convert(tmp_path / "here", tmp_path / "there", format="huggingface", architecture=model_type)
+    first = check(tmp_path / "source", tmp_path / "here")
+    second = check(tmp_path / "source", tmp_path / "there")
+    assert [c.candidate.split()[0] for c in first + second] == ["kbert", "kbert", "transformers"]
+    for done in first + second:
+        assert done.passed, str(done)
+        assert done.reference.startswith("transformers")
+        has_head = "MaskedLM" in class_name or model_type == "bert"
+        assert ("masked_lm" in done.differences) == has_head
+
+
+def test_encoders_alone_convert_too(tmp_path):
+    folder = save_encoder(tmp_path / "preset", pooler_activation=None)
+    done = convert(folder, tmp_path / "there", format="huggingface")
+    assert done.tokenizer is None and "encoder/pooler/kernel" not in done.shapes
+    arrays = get_arrays(Encoder.from_preset(tmp_path / "there"), "encoder")
+    assert arrays.keys() == done.shapes.keys()
