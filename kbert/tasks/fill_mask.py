@@ -26,13 +26,13 @@ def encode_with_masks(tokenizer: Any, texts: Any) -> tf.RaggedTensor:
     read special tokens in text needs no twin that does, and a "[SEP]" that a user typed stays text.
 
     Args:
-        tokenizer: with `encode`, `mask_id` and `id_to_token`.
+        tokenizer: a `kbert.tokenizers.Tokenizer` with a mask token.
         texts: (B,) strings.
 
     Returns:
         (B, ragged) int32, without [CLS] and [SEP].
     """
-    pieces = tf.strings.split(texts, tokenizer.id_to_token(tokenizer.mask_id))  # (B, ragged)
+    pieces = tokenizer.cut_at_masks(texts)  # (B, ragged)
     ids = tokenizer.encode(pieces.flat_values)  # (pieces, ragged)
     mask = tf.fill(tf.stack([ids.nrows(), 1]), tf.cast(tokenizer.mask_id, ids.dtype))
     rows = pieces.with_values(tf.concat([ids, mask], 1)).merge_dims(1, 2)

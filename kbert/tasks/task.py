@@ -8,7 +8,12 @@ from typing import Any, Self
 import keras
 import tensorflow as tf
 
-from kbert.checkpoints import read_checkpoint, write_huggingface, write_preset
+from kbert.checkpoints import (
+    read_checkpoint,
+    write_huggingface,
+    write_keras_hub,
+    write_preset,
+)
 from kbert.data.packing import pack
 from kbert.hub import locate
 from kbert.models import Encoder
@@ -158,17 +163,20 @@ class Task(TrainStep, keras.Model):
         """
         if keras.backend.backend() != "tensorflow":
             return export_copy(self, directory, options)
-        return export_saved_model(directory, self.signatures(**options))
+        return export_saved_model(
+            directory, self.signatures(**options), resources=self.tokenizer.resources
+        )
 
     def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:
         """Writes configuration, weights and tokenizer to a folder that `from_preset` reads.
 
         Args:
             path: the folder; made if missing.
-            format: "kbert", or "huggingface" for one that transformers loads.
+            format: "kbert", "huggingface" for one that transformers loads, or "keras_hub" for one
+                that KerasHub loads (heads are left out, and named in a warning).
 
         Raises:
-            ValueError: an unknown format, or a model that Hugging Face's BERT cannot be.
+            ValueError: an unknown format, or a model that the other library cannot be.
         """
         arrays = {}
         for prefix, part in self.parts.items():
@@ -178,8 +186,12 @@ class Task(TrainStep, keras.Model):
             write_preset(path, self.encoder.config, arrays, task=task)
         elif format == "huggingface":
             write_huggingface(path, self.encoder.config, arrays)
+        elif format == "keras_hub":
+            write_keras_hub(path, self.encoder.config, arrays, tokenizer=self.tokenizer)
         else:
-            raise ValueError(f"`format` must be kbert or huggingface. Received: {format!r}")
+            raise ValueError(
+                f"`format` must be kbert, huggingface or keras_hub. Received: {format!r}"
+            )
         self.tokenizer.save(path)
 
     @classmethod
