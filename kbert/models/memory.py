@@ -1,23 +1,42 @@
-"""Memory of a training step, by formula."""
+"""Memory of a training step, by formula.
+
+What a layer keeps for the backward part is counted in its graph: forward tensors that gradients
+read (TensorFlow without XLA; XLA makes some of them anew and so takes less).
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `F` feed-forward width, `N` heads, `P` masked
+positions, `V` vocabulary, `E` embedding width.
+"""
 
 import dataclasses
 import math
 
 from kbert.config import EncoderConfig
 
-_BYTES = {"float32": 4, "mixed_bfloat16": 2}  # of an activation
+PRECISIONS = {"float32": 4, "mixed_bfloat16": 2}  # bytes of an activation
+_FULL = 4  # bytes of a float32
+
+# Tensors (B, T, F) that an activation keeps, its result among them.
+_KEPT = {"gelu_tanh": 5, "gelu": 4, "silu": 2, "relu": 1, "tanh": 1}
+# Tensors (B, T, H) of a layer: in float32 whatever the precision, two of each normalisation; then
+# the layer's input, query, key, value, the merged heads and the input of the feed-forward part.
+_KEPT_FULL, _KEPT_COMPUTED = 4, 6
+# Logits, their softmax, and the gradient, all (B, P, V).
+_LOGITS = 3
+# The largest tensors that the backward part of one layer holds at once beside what was kept.
+_BACKWARD = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes on one device.
+    """Bytes that a training step takes on one device.
 
     Attributes:
-        weights: of encoder and masked-LM head, in float32.
-        gradients: one number a weight.
+        weights: of encoder and heads in float32, and their copies in a smaller dtype.
+        gradients: a number for each weight; two for the token table, which the embeddings and the
+            masked-LM head share.
         moments: what the optimizer keeps for each weight.
-        activations: what the forward part leaves for the backward part.
-        logits: of the masked-LM head, and what its loss makes of them.
+        activations: what forward leaves for backward, and the work space of one layer.
+        logits: of the masked-LM head, with what its loss makes of them.
     """
 
     weights: int
@@ -28,8 +47,8 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """All of it."""
-        return self.weights + self.gradients + self.moments + self.activations + self.logits
+        """The sum."""
+        return sum(dataclasses.astuple(self))
 
 
 def estimate_memory(
@@ -38,18 +57,84 @@ def estimate_memory(
     *,
     batch_size: int,
     sequence_length: int,
-    precision: str,
-    optimizer_slots: int,
+    precision: str = "float32",
+    optimizer_slots: int = 2,
 ) -> TrainingMemory:
-    size = _BYTES[precision]
-    tokens = batch_size * sequence_length
-    masked = batch_size * (math.ceil(0.15 * sequence_length) + 1)
-    scores = batch_size * config.num_heads * sequence_length**2
-    layer = 10 * tokens * config.hidden_size + 4 * tokens * config.intermediate_size + 3 * scores
+    """What a step of masked-language pretraining takes; see `Description.training_memory`.
+
+    Args:
+        config: the encoder's.
+        parameters: weights that the encoder holds.
+        batch_size: rows of a step on one device, or of a micro-batch.
+        sequence_length: tokens in a row.
+        precision: "float32" or "mixed_bfloat16".
+        optimizer_slots: numbers the optimizer keeps for each weight.
+
+    Returns:
+        The parts.
+
+    Raises:
+        ValueError: a number is out of range, or the precision has another name.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=100, hidden_size=8, num_layers=2, num_heads=2,
+        ...                        intermediate_size=32)
+        >>> estimate_memory(config, 10_000, batch_size=2, sequence_length=16).moments
+        81648
+    """
+    _check(config, batch_size, sequence_length, precision, optimizer_slots)
+    table = config.vocabulary_size * config.embedding_width
+    trained = parameters + _heads(config)
+    # Everything but the tables is multiplied in the smaller dtype.
+    copies = 0 if precision == "float32" else (parameters - table) * PRECISIONS[precision]
+    masked = batch_size * (math.ceil(0.15 * sequence_length) + 1)  # B · P
+    layer, work = _layer(config, batch_size, sequence_length, precision)
     return TrainingMemory(
-        4 * parameters,
-        4 * parameters,
-        4 * parameters * optimizer_slots,
-        size * layer * config.num_layers,
-        3 * 4 * masked * config.vocabulary_size,
+        weights=_FULL * trained + copies,
+        gradients=_FULL * (trained + table),
+        moments=_FULL * trained * optimizer_slots,
+        activations=config.num_layers * layer + work,
+        logits=_FULL * _LOGITS * masked * config.vocabulary_size,
     )
+
+
+def _heads(config):
+    """Weights of the masked-LM head, and of next sentences where there is a pooler."""
+    width = config.embedding_width
+    masked_lm = config.hidden_size * width + 3 * width + config.vocabulary_size
+    return masked_lm + (2 * config.hidden_size + 2 if config.pooler_activation else 0)
+
+
+def _layer(config, batch, length, precision):
+    """Bytes that one layer keeps, and that its backward part works in."""
+    size = PRECISIONS[precision]
+    hidden = batch * length * config.hidden_size
+    forwarded = batch * length * config.intermediate_size
+    scores = batch * config.num_heads * length**2
+    # Dropout keeps its mask; on the probabilities also its result, beside the softmax's in float32.
+    masks = 2 * bool(config.dropout)
+    if config.attention_dropout:
+        probabilities = 2
+    else:
+        probabilities = 0 if precision == "float32" else 1
+    kept = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + masks))
+    kept += size * _KEPT[config.activation] * forwarded
+    kept += scores * (_FULL + size * probabilities)
+    return kept, size * _BACKWARD * max(forwarded, scores)
+
+
+def _check(config, batch_size, sequence_length, precision, optimizer_slots):
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {precision!r}"
+        )
+    if batch_size < 1 or optimizer_slots < 0:
+        raise ValueError(
+            "`batch_size` must be at least 1 and `optimizer_slots` at least 0. Received: "
+            f"batch_size={batch_size}, optimizer_slots={optimizer_slots}"
+        )
+    if not 1 <= sequence_length <= config.max_positions:
+        raise ValueError(
+            f"`sequence_length` must lie in 1..{config.max_positions}, the model's positions. "
+            f"Received: {sequence_length}"
+        )

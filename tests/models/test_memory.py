@@ -1,0 +1,117 @@
+"""Memory to train, by formula: its parts exactly, and against the peak of real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbert.config import EncoderConfig
+from kbert.models import describe, family
+from tests.harness import tiny_config
+
+TRAINED = 5808 + 16 * 16 + 3 * 16 + 40 + 2 * 16 + 2  # of tiny_config, with both heads
+
+
+def test_parts_of_a_small_model():
+    found = describe(tiny_config()).training_memory(2, 10)
+    assert found.weights == 4 * TRAINED
+    assert found.moments == 2 * 4 * TRAINED
+    assert found.gradients == 4 * (TRAINED + 40 * 16)
+    assert found.logits == 3 * 4 * 2 * 3 * 40  # 15 % of 10 tokens and one more
+    hidden, forwarded, scores = 2 * 10 * 16, 2 * 10 * 32, 2 * 4 * 10 * 10
+    assert found.activations == 4 * (2 * (10 * hidden + 5 * forwarded + scores) + 4 * scores)
+    assert found.total == sum(
+        (found.weights, found.moments, found.gradients, found.logits, found.activations)
+    )
+
+
+def test_what_changes_activations():
+    def activations(precision="float32", **changes):
+        config = tiny_config(intermediate_size=64, **changes)
+        return describe(config).training_memory(2, 10, precision=precision).activations
+
+    hidden, forwarded, scores = 2 * 10 * 16, 2 * 10 * 64, 2 * 4 * 10 * 10
+    before = activations()
+    assert activations(dropout=0.1) - before == 4 * 2 * 2 * hidden
+    assert activations(attention_dropout=0.1) - before == 4 * 2 * 2 * scores
+    assert activations(activation="relu") - before == -4 * 2 * 4 * forwarded
+    assert activations(num_layer_groups=1) == before  # shared weights share no activations
+    saved = 2 * 2 * (6 * hidden + 5 * forwarded - scores) + 2 * 4 * forwarded
+    assert before - activations("mixed_bfloat16") == saved
+
+
+def test_what_changes_weights():
+    base = describe(tiny_config())
+    mixed = base.training_memory(2, 10, precision="mixed_bfloat16")
+    assert mixed.weights == 4 * TRAINED + 2 * (5808 - 40 * 16)
+    assert base.training_memory(2, 10, optimizer_slots=0).moments == 0
+    no_pooler = describe(tiny_config(pooler_activation=None)).training_memory(2, 10)
+    assert no_pooler.weights == 4 * (TRAINED - 16 * 17 - 2 * 17)
+
+
+def test_albert_saves_weights_and_not_activations():
+    bert = describe(family("bert-base-uncased").replace(dropout=0.0, attention_dropout=0.0))
+    albert = describe("albert-base-v2").training_memory(32, 128)
+    assert albert.activations == bert.training_memory(32, 128).activations
+    assert albert.weights < bert.training_memory(32, 128).weights / 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"precision": "float16"}, "one of float32, mixed_bfloat16. Received: 'float16'"),
+        ({"batch_size": 0}, "at least 1 .*Received: batch_size=0"),
+        ({"optimizer_slots": -1}, "Received: .*optimizer_slots=-1"),
+        ({"sequence_length": 513}, r"in 1\.\.512, the model's positions. Received: 513"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        describe("bert-tiny").training_memory(
+            **{"batch_size": 8, "sequence_length": 128, **arguments}
+        )
+
+
+WIDE = {
+    "vocabulary_size": 1000,
+    "hidden_size": 256,
+    "num_layers": 6,
+    "num_heads": 4,
+    "intermediate_size": 1024,
+}
+ALBERT = {"num_layer_groups": 1, "embedding_size": 64, "dropout": 0.0, "attention_dropout": 0.0}
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("changes", "batch_size", "sequence_length", "precision"),
+    [
+        ({}, 32, 128, "float32"),
+        ({}, 8, 512, "float32"),
+        (ALBERT, 32, 128, "float32"),
+        ({"activation": "gelu", "vocabulary_size": 30000}, 32, 128, "float32"),
+        ({}, 32, 128, "mixed_bfloat16"),
+    ],
+)
+def test_the_estimate_is_within_a_fifth_of_the_measured_peak(
+    changes, batch_size, sequence_length, precision
+):
+    config = EncoderConfig(**{**WIDE, **changes})
+    shape = {"batch_size": batch_size, "sequence_length": sequence_length, "precision": precision}
+    program = [sys.executable, str(Path(__file__).with_name("train_for_memory.py"))]
+    done = subprocess.run(
+        [*program, json.dumps({"config": config.to_dict(), **shape})],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert not done.returncode, done.stderr
+    measured = int(done.stdout.split()[-1])
+    estimated = describe(config).training_memory(**shape).total
+    print(f"estimated {estimated / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB")
+    assert estimated == pytest.approx(measured, rel=0.2)

@@ -1,0 +1,58 @@
+"""Trains three steps and prints the bytes that this took; run in a fresh process.
+
+`python train_for_memory.py '{"config": {...}, "batch_size": ..., "sequence_length": ...}'`
+"""
+
+import json
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+import kbert
+
+
+def status(key: str) -> int:
+    """A number of bytes from /proc."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+def fit(config: kbert.EncoderConfig, rows: int, length: int, precision: str) -> None:
+    """Three steps on random rows, through all of `Pretraining`."""
+    rng = np.random.default_rng(0)
+    masked = -(-15 * length // 100) + 1
+
+    def whole(high, *shape):
+        return rng.integers(1, high, shape).astype("int32")
+
+    batch = {
+        "token_ids": whole(config.vocabulary_size, rows, length),
+        "segment_ids": whole(2, rows, length),
+        "padding_mask": np.ones((rows, length), "int32"),
+        "mask_positions": whole(length, rows, masked),
+        "mask_ids": whole(config.vocabulary_size, rows, masked),
+        "mask_weights": np.ones((rows, masked), "float32"),
+        "next_sentence_labels": whole(2, rows),
+    }
+    words = [f"w{i}" for i in range(config.vocabulary_size - 5)]
+    tokenizer = kbert.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+    task = kbert.tasks.Pretraining(kbert.Encoder(config, dtype=precision), tokenizer)
+    task.compile(kbert.training.AdamW(1e-4), jit_compile=False)
+    task.fit(tf.data.Dataset.from_tensors(batch).repeat(3), verbose=0)
+
+
+def main() -> None:
+    case = json.loads(sys.argv[1])
+    config = kbert.EncoderConfig(**case["config"])
+    shape = (case["batch_size"], case["sequence_length"], case["precision"])
+    # Threads, kernels and modules that any first step loads.
+    tiny = config.replace(vocabulary_size=50, hidden_size=8, num_heads=1, intermediate_size=8)
+    fit(tiny.replace(num_layers=1, num_layer_groups=None), 2, 16, shape[2])
+    before = status("VmRSS")
+    fit(config, *shape)
+    print(status("VmHWM") - before)
+
+
+if __name__ == "__main__":
+    main()
