@@ -133,7 +133,10 @@ class AdamW(_Moments):
             self.assign(variable, variable - rate * (direction + decay * variable))
             return
         if decay:
-            variable.assign_sub(rate * decay * variable)
+            # Not before its gradient is there: TensorFlow would make these products, a copy of all
+            # weights, at the start of the step and hold them to its end.
+            with tf.control_dependencies([gradient]):
+                variable.assign_sub(rate * decay * variable)
         power_1, power_2 = self._beta_powers(variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
