@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kbert.models import family_table
+
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 SMALLER = {
     'sources = ["docs:"]': 'sources = ["docs:email", "docs:unittest", "docs:asyncio"]',
@@ -30,3 +32,9 @@ def test_tour(tmp_path, monkeypatch):
     assert len(answer["tokens"][0]) == 3
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
     assert (tmp_path / "my-bert" / "kbert.json").exists()
+
+
+def test_which_model_to_use():
+    table = re.search(r"<!-- family -->\n(.+?)\n<!-- /family -->", README, re.DOTALL)
+    assert table, "README.md has no table between <!-- family --> and <!-- /family -->"
+    assert table[1].strip() == family_table(), "paste what kbert.models.family_table() returns"
