@@ -5,6 +5,8 @@ from kbert.tokenizers.bpe import BytePairTokenizer
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.training import train_wordpiece
+from kbert.tokenizers.unigram import UnigramTokenizer
+from kbert.tokenizers.unigram_training import train_unigram
 from kbert.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary, save_vocabulary
 from kbert.tokenizers.wordpiece import WordPieceTokenizer
 
@@ -12,10 +14,12 @@ __all__ = [
     "SPECIAL_TOKENS",
     "BytePairTokenizer",
     "Tokenizer",
+    "UnigramTokenizer",
     "WordPieceTokenizer",
     "load_tokenizer",
     "normalize",
     "read_vocabulary",
     "save_vocabulary",
+    "train_unigram",
     "train_wordpiece",
 ]

@@ -1,29 +1,34 @@
 """Reading a tokenizer from a folder: kbert's own, Hugging Face's or Google's."""
 
-import json
 import os
-from pathlib import Path
 from typing import Any
 
 from kbert.hub import locate
+from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.folder import TokenizerFolder
+from kbert.tokenizers.loading_bpe import load_byte_pair
+from kbert.tokenizers.loading_unigram import load_unigram, model_file
 from kbert.tokenizers.vocabulary import read_vocabulary
 from kbert.tokenizers.wordpiece import CONFIG_KEYS, WordPieceTokenizer
 
 
-def load_tokenizer(folder: str | os.PathLike, **options: Any) -> WordPieceTokenizer:
+def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
     """The tokenizer of a model folder or of prepared data.
 
-    It reads `vocab.txt`, or the vocabulary in Hugging Face's `tokenizer.json`. Settings come from
-    `tokenizer_config.json` and `tokenizer.json`; a folder with neither (Google's TensorFlow 1
-    releases) is taken for uncased where no piece holds an upper-case letter.
+    Its files tell the kind: vocab.txt a WordPiece, vocab.json and merges.txt a byte-level BPE, one
+    *.model a SentencePiece unigram tokenizer, and where there is none of these the vocabulary in
+    Hugging Face's tokenizer.json a WordPiece or a byte-level BPE. Settings come from
+    tokenizer_config.json and tokenizer.json, special tokens also from special_tokens_map.json and
+    added_tokens.json. A WordPiece folder without settings (Google's TensorFlow 1 releases) is taken
+    for uncased where no piece holds an upper-case letter.
 
     Args:
         folder: the folder, or a model's name: "bert-base-uncased", "hf:owner/name@revision" (see
             `kbert.hub.locate`), of which the weights are not fetched.
-        options: arguments of `WordPieceTokenizer` that go before what the folder says.
+        options: arguments of the tokenizer that go before what the folder says.
 
     Returns:
-        The tokenizer.
+        The tokenizer: a `WordPieceTokenizer`, `BytePairTokenizer` or `UnigramTokenizer`.
 
     Raises:
         FileNotFoundError: no such folder or model, or nothing in it that holds a vocabulary.
@@ -38,52 +43,55 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> WordPieceTokeni
         >>> load_tokenizer(folder).lowercase
         False
     """
-    folder = locate(folder, weights=False)
-    config = _read_json(folder / "tokenizer_config.json")
-    full = _read_json(folder / "tokenizer.json")
-    if (folder / "vocab.txt").is_file():
-        vocabulary = read_vocabulary(folder / "vocab.txt")
-    elif full:
-        vocabulary = _wordpiece_vocabulary(full, folder / "tokenizer.json")
-    else:
-        raise FileNotFoundError(
-            "A tokenizer's folder holds vocab.txt or tokenizer.json. "
-            f"Received: {folder} with {sorted(os.listdir(folder))}"
+    files = TokenizerFolder.read(locate(folder, weights=False))
+    kind = (files.full.get("model") or {}).get("type")
+    if files.has("vocab.txt"):
+        return _load_wordpiece(files, read_vocabulary(files.path / "vocab.txt"), options)
+    if files.has("vocab.json", "merges.txt") or (kind == "BPE" and not model_file(files.path)):
+        return load_byte_pair(files, **options)
+    if model_file(files.path):
+        return load_unigram(files, **options)
+    if kind == "WordPiece":
+        return _load_wordpiece(files, _wordpiece_vocabulary(files), options)
+    if kind is not None:
+        raise ValueError(
+            "Of tokenizer.json alone a WordPiece and a byte-level BPE are made; a SentencePiece "
+            "tokenizer needs the model it was made of (spiece.model, sentencepiece.bpe.model) "
+            f"beside it. Received: {files.path / 'tokenizer.json'} with model type {kind!r}"
         )
-    settings = _settings(config, full)
+    raise FileNotFoundError(
+        "A tokenizer's folder holds vocab.txt, vocab.json and merges.txt, a *.model or "
+        f"tokenizer.json. Received: {files.path} with {sorted(os.listdir(files.path))}"
+    )
+
+
+def _load_wordpiece(
+    files: TokenizerFolder, vocabulary: list[str], options: dict[str, Any]
+) -> WordPieceTokenizer:
+    settings = _wordpiece_settings(files)
     settings.setdefault("lowercase", not _has_upper_case(vocabulary))
     return WordPieceTokenizer(vocabulary, **(settings | options))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"Not a JSON file. Received: {path}: {error}") from error
-
-
-def _wordpiece_vocabulary(full: dict[str, Any], path: Path) -> list[str]:
+def _wordpiece_vocabulary(files: TokenizerFolder) -> list[str]:
     """The pieces in the order of their ids, from Hugging Face's tokenizer.json."""
-    model = full.get("model", {})
-    if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
-        raise ValueError(
-            'Only WordPiece tokenizers that continue words with "##" are read here. '
-            f"Received: {path} with model type {model.get('type')!r}"
-        )
+    model, path = files.full["model"], files.path / "tokenizer.json"
+    prefix = model.get("continuing_subword_prefix")
+    if prefix != "##":
+        raise ValueError(f'Word pieces continue words with "##". Received: {path} with {prefix!r}')
     ids = model["vocab"]
     if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {path}")
     return sorted(ids, key=ids.get)
 
 
-def _settings(config: dict[str, Any], full: dict[str, Any]) -> dict[str, Any]:
+def _wordpiece_settings(files: TokenizerFolder) -> dict[str, Any]:
     """Arguments of the tokenizer that a folder's files name; tokenizer.json is what HF runs."""
+    config = files.config
     found = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
     if "special_tokens_in_text" in config:
         found["special_tokens_in_text"] = config["special_tokens_in_text"]
-    normalizer = full.get("normalizer") or {}
+    normalizer = files.full.get("normalizer") or {}
     if normalizer.get("type") == "BertNormalizer":
         found["lowercase"] = normalizer["lowercase"]
         found["strip_accents"] = normalizer["strip_accents"]

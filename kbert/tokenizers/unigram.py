@@ -81,11 +81,9 @@ class UnigramTokenizer(Tokenizer):
 
     Example:
         >>> from kbert.tokenizers import train_unigram
-        >>> model = train_unigram(["the light of the night"] * 9, 30)
-        >>> tokenizer = UnigramTokenizer(model)
-        >>> [tokenizer.id_to_token(i) for i in tokenizer.encode("The Night")][0]
-        '▁the'
-        >>> tokenizer.decode(tokenizer.encode("The Night")).numpy()
+        >>> tokenizer = UnigramTokenizer(train_unigram(["the light of the night"] * 9, 50))
+        >>> ids = tokenizer.encode("The  Níght")
+        >>> tokenizer.decode(ids).numpy()
         b'the night'
     """
 

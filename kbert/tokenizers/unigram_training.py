@@ -9,9 +9,9 @@ import tensorflow as tf
 from kbert.tokenizers.batching import batches, each_text, with_progress
 from kbert.tokenizers.unigram_text import TextPreparation
 
-# As in ALBERT's 30k-clean.model: pieces of their own, which no other piece holds.
-USER_DEFINED = ("(", ")", '"', "-", ".", "–", "£", "€")
-ALBERT_CONTROL = ("[CLS]", "[SEP]", "[MASK]")
+# As in ALBERT's 30k-clean.model; what the user defines no other piece holds.
+_ALBERT_CONTROL = ("[CLS]", "[SEP]", "[MASK]")
+_ALBERT_USER_DEFINED = ("(", ")", '"', "-", ".", "–", "£", "€")
 # A longer line is cut at a space, or else anywhere; sentencepiece would leave it out.
 _LINE_BYTES = 4000
 # The sums of the trainer's threads are added up in their order: another number of threads, other
@@ -27,7 +27,7 @@ def train_unigram(
     keep_accents: bool | None = None,
     preparation: bool | None = None,
     layout: str = "sentencepiece",
-    user_defined: Iterable[str] = USER_DEFINED,
+    user_defined: Iterable[str] | None = None,
     character_coverage: float = 0.9999,
     max_sentences: int = 2_000_000,
     seed: int = 0,
@@ -49,7 +49,8 @@ def train_unigram(
         preparation: as the tokenizer will be made.
         layout: as the tokenizer will be made. "sentencepiece" begins as ALBERT's vocabulary does:
             <pad>, <unk>, [CLS], [SEP], [MASK]; "fairseq" as XLM-R's.
-        user_defined: strings that are always pieces of their own.
+        user_defined: strings that are always pieces of their own. None: ALBERT's ( ) " - . – £ €,
+            and for the layout "fairseq" none.
         character_coverage: the share of the characters of the texts that are pieces.
         max_sentences: how many lines to learn from.
         seed: of the sample.
@@ -96,10 +97,9 @@ def train_unigram(
             shuffle_input_sentence=True,
             max_sentence_length=2 * _LINE_BYTES,
             normalization_rule_name="nmt_nfkc",
-            user_defined_symbols=list(user_defined),
             num_threads=_NUM_THREADS,
             minloglevel=2,
-            **_special_tokens(layout),
+            **_pieces(layout, user_defined),
         )
     except RuntimeError as error:
         raise ValueError(
@@ -108,12 +108,17 @@ def train_unigram(
     return model.getvalue()
 
 
-def _special_tokens(layout: str) -> dict[str, object]:
+def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, object]:
     """The trainer's arguments for the pieces that a vocabulary begins with."""
     if layout == "fairseq":
-        return {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
-    control = list(ALBERT_CONTROL)
-    return {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": control}
+        pieces = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+        usual = ()
+    else:
+        pieces = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+        pieces["control_symbols"] = list(_ALBERT_CONTROL)
+        usual = _ALBERT_USER_DEFINED
+    chosen = usual if user_defined is None else user_defined
+    return pieces | {"user_defined_symbols": list(chosen)}
 
 
 def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:
