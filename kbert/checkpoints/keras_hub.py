@@ -28,6 +28,7 @@ from kbert import atomic
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.keras_hub_names import BACKBONES, Backbone, choose
+from kbert.checkpoints.keras_hub_tokenizer import write_tokenizer
 from kbert.checkpoints.keys import check_keys
 from kbert.checkpoints.matching import check_arrays
 from kbert.checkpoints.renames import read_arrays, write_arrays
@@ -141,7 +142,9 @@ def write_keras_hub(
     folder: str | os.PathLike,
     config: EncoderConfig,
     arrays: Mapping[str, np.ndarray],
+    *,
     architecture: str | None = None,
+    tokenizer: Any = None,
 ) -> None:
     """Writes a preset that `keras_hub.models.Backbone.from_preset` loads.
 
@@ -150,6 +153,8 @@ def write_keras_hub(
         config: the encoder's.
         arrays: weight name -> array, under kbert's names.
         architecture: as `to_keras_hub` takes it.
+        tokenizer: kbert's, to go with it as far as KerasHub has its like; else a warning says why
+            it has not.
 
     Raises:
         ImportError: the package keras-hub is missing.
@@ -167,6 +172,8 @@ def write_keras_hub(
         contents = {folder / name: path.read_bytes() for name, path in files.items()}
     folder.mkdir(parents=True, exist_ok=True)
     atomic.write_together(contents)
+    if tokenizer is not None:
+        write_tokenizer(folder, choose(config, architecture), tokenizer)
 
 
 def _read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> EncoderConfig:
@@ -237,12 +244,13 @@ def _read(spec, config, backbone, source):
         for weight in backbone.weights
     }
     arrays, rest = read_arrays(spec.rules(config), there)
+    left = ()
     if spec.pooler and not arrays["encoder/pooler/kernel"].any():
         config = config.replace(pooler_activation=None)
-        for name in ("encoder/pooler/kernel", "encoder/pooler/bias"):
-            del arrays[name]
+        arrays = {name: array for name, array in arrays.items() if "/pooler/" not in name}
+        left = ("pooled_dense/kernel", "pooled_dense/bias")
     arrays |= {f"encoder/{path}": array for path, array in rest.items()}
-    return Checkpoint(config=config, arrays=arrays, task=None, source=source)
+    return Checkpoint(config=config, arrays=arrays, task=None, source=source, left=left)
 
 
 def _build(spec, config):

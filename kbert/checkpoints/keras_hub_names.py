@@ -17,7 +17,8 @@ class Backbone:
     Attributes:
         model_type: Hugging Face's name of the architecture.
         class_name: of the backbone in `keras_hub.models`.
-        tokenizer: of the WordPiece tokenizer in `keras_hub.models`; None = another kind.
+        tokenizer: of its tokenizer there.
+        tokenizer_kind: what kbert calls such a one.
         activation: of the feed-forward part, fixed there whatever a model was trained with.
         layer_norm_epsilon: fixed there.
         pooler: whether it has one, then with tanh.
@@ -31,7 +32,8 @@ class Backbone:
 
     model_type: str
     class_name: str
-    tokenizer: str | None = None
+    tokenizer: str
+    tokenizer_kind: str = "wordpiece"
     activation: str = "gelu_tanh"
     layer_norm_epsilon: float = 1e-12
     pooler: bool = True
@@ -149,6 +151,8 @@ BACKBONES = (
     Backbone(
         model_type="albert",
         class_name="AlbertBackbone",
+        tokenizer="AlbertTokenizer",
+        tokenizer_kind="unigram",
         more_keys={**_SEGMENTS, **_NARROW, "num_groups": "num_layer_groups"},
         projection="embedding_projection",
         always_projects=True,
@@ -165,6 +169,8 @@ BACKBONES = (
     Backbone(
         model_type="roberta",
         class_name="RobertaBackbone",
+        tokenizer="RobertaTokenizer",
+        tokenizer_kind="bpe",
         activation="gelu",
         layer_norm_epsilon=1e-5,
         pooler=False,
@@ -173,6 +179,8 @@ BACKBONES = (
     Backbone(
         model_type="xlm-roberta",
         class_name="XLMRobertaBackbone",
+        tokenizer="XLMRobertaTokenizer",
+        tokenizer_kind="unigram",
         activation="gelu",
         layer_norm_epsilon=1e-5,
         pooler=False,

@@ -153,7 +153,10 @@ def test_bert(bert, tmp_path):
         tmp_path, tensors | slots(tensors), "bert_config.json", BERT, "bert_model.ckpt"
     )
     assert_same_outputs(Encoder.from_preset(folder), bert.bert)
-    arrays = read_checkpoint(folder).arrays
+    checkpoint = read_checkpoint(folder)
+    assert sorted(checkpoint.left) == sorted(slots(tensors))
+    assert checkpoint.task == {"kind": "Pretraining", "next_sentence": True}
+    arrays = checkpoint.arrays
     heads = {name for name in arrays if not name.startswith("encoder/")}
     norm = {f"masked_lm/norm/{x}" for x in ("gamma", "beta")}
     dense = {
@@ -180,6 +183,7 @@ def test_albert(tmp_path):
     assert_same_outputs(encoder, model.albert)
     checkpoint = read_checkpoint(folder)
     assert checkpoint.part("masked_lm/transform/")["masked_lm/transform/kernel"].shape == (32, 8)
+    assert checkpoint.task["sentence_order"]
     assert checkpoint.part("sentence/").keys() == {"sentence/dense/kernel", "sentence/dense/bias"}
 
 
@@ -214,6 +218,7 @@ def test_the_discriminator_of_electra(electra, tmp_path):
     assert encoder.config.activation == "gelu"  # the erf form
     assert_same_outputs(encoder, discriminator.electra)
     checkpoint = read_checkpoint(folder)
+    assert {"global_step", "generator_predictions/output_bias"} < set(checkpoint.left)
     assert {name for name in checkpoint.arrays if not name.startswith("encoder/")} == {
         f"discriminator/{x}/{y}" for x in ("transform", "output") for y in ("kernel", "bias")
     }

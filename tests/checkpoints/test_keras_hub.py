@@ -4,10 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_checkpoint, to_keras_hub
+from kbert.checkpoints import read_checkpoint, to_keras_hub, write_keras_hub
 from kbert.checkpoints.keras_hub_names import BACKBONES
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
+from kbert.tasks import Pretraining
+from kbert.tokenizers import BytePairTokenizer, WordPieceTokenizer, load_tokenizer
+from kbert.tokenizers.byte_alphabet import CHARACTERS
 from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 
 keras_hub = pytest.importorskip("keras_hub")
@@ -251,3 +254,56 @@ def test_models_of_other_formats_are_not_overwritten(saved, tmp_path):
         encoder.save_to_preset(folder, format=format_)
         with pytest.raises(ValueError, match=f"holds {kind}.*choose another"):
             encoder.save_to_preset(folder, format="keras_hub")
+
+
+TEXTS = ["Red foxes jumped, jumping!", "a Café the quick [MASK] fox"]
+
+
+def saved_tokenizer(folder, encoder, tokenizer):
+    arrays = get_arrays(encoder, "encoder")
+    write_keras_hub(folder, encoder.config, arrays, tokenizer=tokenizer)
+    return keras_hub.models.Tokenizer.from_preset(str(folder))
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_wordpiece_tokenizer_goes_along(tmp_path, tiny_vocabulary, lowercase):
+    ours = WordPieceTokenizer([*tiny_vocabulary, "Red", "Caf"], lowercase=lowercase)
+    encoder = Encoder(config_for("BertBackbone"))
+    theirs = saved_tokenizer(tmp_path, encoder, ours)
+    assert type(theirs).__name__ == "BertTokenizer"
+    texts = [text.replace("[MASK]", "") for text in TEXTS]
+    assert [list(map(int, theirs(text))) for text in texts] == ours.encode(texts).to_list()
+
+
+def test_a_byte_pair_tokenizer_goes_along(tmp_path):
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *CHARACTERS, "re", "Ġf", "ed", "<mask>"]
+    ours = BytePairTokenizer(vocabulary, ["r e", "Ġ f", "e d"])
+    theirs = saved_tokenizer(tmp_path, Encoder(config_for("RobertaBackbone")), ours)
+    assert type(theirs).__name__ == "RobertaTokenizer"
+    text = "red foxes, Café"
+    assert list(map(int, theirs(text))) == ours.encode(text).numpy().tolist()
+
+
+def test_a_tokenizer_that_theirs_is_not_stays_away(tmp_path, tiny_vocabulary, caplog):
+    encoder = Encoder(config_for("BertBackbone"))
+    arrays = get_arrays(encoder, "encoder")
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *CHARACTERS, "<mask>"]
+    for tokenizer, reason in (
+        (BytePairTokenizer(vocabulary, []), "goes with one of kind wordpiece, not bpe"),
+        (WordPieceTokenizer(tiny_vocabulary, split_chinese=False), "split Chinese characters"),
+    ):
+        write_keras_hub(tmp_path, encoder.config, arrays, tokenizer=tokenizer)
+        assert reason in caplog.text
+        assert not (tmp_path / "tokenizer.json").exists()
+
+
+def test_a_task_saves_what_keras_hub_runs(tmp_path, tiny_vocabulary, caplog):
+    tokenizer = WordPieceTokenizer(tiny_vocabulary)
+    config = config_for("BertBackbone", vocabulary_size=tokenizer.vocabulary_size)
+    task = Pretraining(Encoder(config), tokenizer)
+    task.save_to_preset(tmp_path, format="keras_hub")
+    assert "no place for masked_lm/bias, masked_lm/transform/kernel" in caplog.text
+    model = keras_hub.models.Backbone.from_preset(str(tmp_path))
+    assert_same_outputs(task.encoder, model)
+    assert keras_hub.models.Tokenizer.from_preset(str(tmp_path)).vocabulary == tiny_vocabulary
+    assert load_tokenizer(tmp_path).vocabulary == tiny_vocabulary
