@@ -340,50 +340,10 @@ def test_configs_of_other_programs_do_not_count(release):
     assert read_checkpoint(release).config.vocabulary_size == 50
 
 
-def test_one_of_several_checkpoints_is_named_by_the_file_checkpoint(release, bert):
-    tensors = google_tensors(bert)
-    tensors["bert/pooler/dense/bias"] = np.full(32, 5, "float32")
-    write_release(release, tensors, prefix="model.ckpt-20")
-    with pytest.raises(ValueError, match="must name one.*bert_model.ckpt, model.ckpt-20$"):
-        read_checkpoint(release)
-    state = 'model_checkpoint_path: "/far/away/model.ckpt-20"\nall_model_checkpoint_paths: "x"\n'
-    (release / "checkpoint").write_text(state)
-    assert read_checkpoint(release).arrays["encoder/pooler/bias"][0] == 5
-    (release / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-10"')
-    with pytest.raises(ValueError, match="model.ckpt-20, where it names model.ckpt-10"):
-        read_checkpoint(release)
-
-
-def damaged(release, how):
+def test_damaged_weights_leave_no_model(release):
     data = release / "bert_model.ckpt.data-00000-of-00001"
-    index = release / "bert_model.ckpt.index"
-    if how == "no data":
-        data.unlink()
-    elif how == "no index":
-        index.unlink()
-    elif how == "short data":
-        data.write_bytes(data.read_bytes()[:1000])
-    elif how == "short index":
-        index.write_bytes(index.read_bytes()[:100])
-    elif how == "changed data":
-        content = bytearray(data.read_bytes())
-        content[500] ^= 1
-        data.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("no data", ".data files, which are missing. Received: .*bert_model.ckpt.index alone"),
-        ("no index", "an .index file and its .data files; the first is missing. Received: "),
-        ("short data", "damaged or cut short.*Received: .*bert_model.ckpt"),
-        ("short index", "damaged or cut short.*Received: .*bert_model.ckpt"),
-        ("changed data", "damaged or cut short.*Received: .*bert_model.ckpt"),
-    ],
-)
-def test_damaged_files_are_named(release, how, message):
-    damaged(release, how)
-    with pytest.raises(ValueError, match=message):
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="damaged or cut short.*Received: .*bert_model.ckpt"):
         Encoder.from_preset(release)
 
 
