@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -34,7 +34,9 @@ def write(path: str | os.PathLike, *parts: bytes) -> None:
         remove(temporary)
 
 
-def write_together(contents: Mapping[str | os.PathLike, bytes]) -> None:
+def write_together(
+    contents: Mapping[str | os.PathLike, bytes], obsolete: Iterable[str | os.PathLike] = ()
+) -> None:
     """Writes files that belong together, so that never one is there beside another's.
 
     Whenever the process dies there are the old files, the new ones, or (for the moment between
@@ -42,6 +44,7 @@ def write_together(contents: Mapping[str | os.PathLike, bytes]) -> None:
 
     Args:
         contents: path -> bytes, in the order of publication.
+        obsolete: files of what was there before, removed in the same moment.
     """
     paths = {os.fspath(path): temporary_name(os.fspath(path)) for path in contents}
     try:
@@ -50,7 +53,8 @@ def write_together(contents: Mapping[str | os.PathLike, bytes]) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        remove(list(paths)[-1])
+        for path in (list(paths)[-1], *obsolete):
+            remove(path)
         for path, temporary in paths.items():
             with naming(path):
                 os.replace(temporary, path)
@@ -67,7 +71,7 @@ def publish(temporary: str, path: str) -> None:
         os.replace(temporary, path)
 
 
-def remove(path: str) -> None:
+def remove(path: str | os.PathLike) -> None:
     """Removes a file that may not be there."""
     with contextlib.suppress(FileNotFoundError):
         os.remove(path)

@@ -1,7 +1,7 @@
 """Weights as name -> array tables, and the folders they come from. Knows configs, not models."""
 
 from kbert.checkpoints.checkpoint import Checkpoint
-from kbert.checkpoints.folder import read_checkpoint
+from kbert.checkpoints.folder import FORMATS, read_checkpoint, write_checkpoint
 from kbert.checkpoints.huggingface import write_huggingface
 from kbert.checkpoints.keras_hub import to_keras_hub, write_keras_hub
 from kbert.checkpoints.matching import Differences, check_arrays
@@ -10,6 +10,7 @@ from kbert.checkpoints.safetensors import read_safetensors, write_safetensors
 from kbert.checkpoints.vocabulary import extend_vocabulary
 
 __all__ = [
+    "FORMATS",
     "Checkpoint",
     "Differences",
     "check_arrays",
@@ -17,6 +18,7 @@ __all__ = [
     "read_checkpoint",
     "read_safetensors",
     "to_keras_hub",
+    "write_checkpoint",
     "write_huggingface",
     "write_keras_hub",
     "write_preset",

@@ -1,12 +1,18 @@
-"""Reading a folder, whoever wrote it: told apart by the files in it."""
+"""Folders of every format: told apart by their files when read, by name when written."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
+import numpy as np
 
 from kbert.checkpoints import google, huggingface, keras_hub, preset
 from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.safetensors import WEIGHTS_FILE
+from kbert.checkpoints.shards import INDEX_FILE
+from kbert.config import EncoderConfig
 
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
 _FORMATS = (preset, huggingface, keras_hub, google)
@@ -43,13 +49,93 @@ def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
     raise ValueError(f"{_why_not(folder)} kbert reads {_READ}. Received: {folder}")
 
 
+FORMATS = ("kbert", "huggingface", "keras_hub")
+
+
+def write_checkpoint(
+    folder: str | os.PathLike,
+    config: EncoderConfig,
+    arrays: Mapping[str, np.ndarray],
+    format: str = "kbert",
+    *,
+    task: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    labels: Sequence[str] | None = None,
+    architecture: str | None = None,
+    max_shard_size: int | None = None,
+) -> None:
+    """Writes config and weights, and no tokenizer, to a folder that `read_checkpoint` reads.
+
+    Args:
+        folder: made where it is missing.
+        config: the encoder's.
+        arrays: weight name -> array, under kbert's names; heads as far as there are any.
+        format: "kbert", "huggingface" or "keras_hub".
+        task: settings of the task around the encoder.
+        tokenizer: of the model, where the format repeats what it says.
+        labels: names of the classes of a fine-tuned head, for "huggingface".
+        architecture: the model's kind in the other library; None = as the config says.
+        max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
+
+    Raises:
+        ValueError: an unknown format, an option that the format has not, a folder with a model of
+            another format, or a model that the other library cannot be.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
+    if format == "kbert" and architecture is not None:
+        raise ValueError(
+            "`architecture` says which of another library's models to write. "
+            f"Received: architecture={architecture!r} with format='kbert'"
+        )
+    if format != "huggingface" and max_shard_size is not None:
+        raise ValueError(
+            "Weights go into several files in Hugging Face's format alone. "
+            f"Received: max_shard_size={max_shard_size!r} with format={format!r}"
+        )
+    if format == "kbert":
+        preset.write_preset(folder, config, arrays, task=task)
+    elif format == "keras_hub":
+        keras_hub.write_keras_hub(
+            folder, config, arrays, architecture=architecture, tokenizer=tokenizer
+        )
+    else:
+        huggingface.write_huggingface(
+            folder,
+            config,
+            arrays,
+            architecture=architecture,
+            task=task,
+            tokenizer=tokenizer,
+            labels=labels,
+            max_shard_size=max_shard_size,
+        )
+
+
 def _why_not(folder):
     files = {path.name for path in folder.iterdir()}
-    if "model.safetensors.index.json" in files:
-        return "Weights in several safetensors files are not read yet: save them as one."
-    if "pytorch_model.bin" in files:
-        return (
-            "pytorch_model.bin is a pickle, which can run any code, so it is never opened: save "
-            "the model anew with transformers' save_pretrained(safe_serialization=True)."
-        )
+    for names, what in _OTHERS.items():
+        found = sorted(files.intersection(names))
+        if found:
+            return f"{found[0]} {what}"
+    if "config.json" not in files and {WEIGHTS_FILE, INDEX_FILE} & files:
+        return "Weights alone do not say what model they are of: config.json is missing."
     return "The folder holds no model that kbert knows."
+
+
+# Weights of other kinds, and the way out.
+_OTHERS = {
+    ("pytorch_model.bin", "pytorch_model.bin.index.json"): (
+        "is a pickle or leads to some, which can run any code, so it is never opened: save the "
+        "model anew with transformers' save_pretrained(safe_serialization=True)."
+    ),
+    ("tf_model.h5", "tf_model.h5.index.json"): (
+        "is of transformers' TensorFlow classes: load it with from_pretrained(folder, "
+        "from_tf=True) of a transformers below version 5 and save it with save_pretrained, as "
+        "safetensors."
+    ),
+    ("flax_model.msgpack", "flax_model.msgpack.index.json"): (
+        "is of transformers' Flax classes: load it with from_pretrained(folder, from_flax=True) "
+        "of a transformers below version 5 and save it with save_pretrained, as safetensors."
+    ),
+}

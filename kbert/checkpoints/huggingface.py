@@ -20,8 +20,8 @@ from kbert.checkpoints.huggingface_config import (
     write_labels,
 )
 from kbert.checkpoints.renames import read_arrays, write_arrays
-from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
-from kbert.checkpoints.shards import INDEX_FILE, read_shards
+from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
+from kbert.checkpoints.shards import INDEX_FILE, read_shards, write_shards
 from kbert.config import EncoderConfig
 
 CONFIG_FILE = "config.json"
@@ -51,14 +51,17 @@ def write_huggingface(
     folder: str | os.PathLike,
     config: EncoderConfig,
     arrays: Mapping[str, np.ndarray],
+    *,
+    max_shard_size: int | None = None,
     **options: Any,
 ) -> None:
     """Writes a folder that transformers loads.
 
     Args:
-        folder: made where it is missing. Other files in it are left alone.
+        folder: made where it is missing. Files in it that are not of a model are left alone.
         config: the encoder's.
         arrays: weight name -> array, under kbert's names; heads as far as there are any.
+        max_shard_size: bytes of weights in one file; None = all in one.
         **options: of `export_model`.
 
     Raises:
@@ -67,7 +70,7 @@ def write_huggingface(
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
     content, renamed = export_model(config, arrays, **options)
     text = json.dumps(content, indent=2) + "\n"
-    write_model(folder, renamed, CONFIG_FILE, text.encode())
+    write_shards(Path(folder), renamed, CONFIG_FILE, text.encode(), max_shard_size)
 
 
 def import_model(

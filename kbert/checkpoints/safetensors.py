@@ -61,7 +61,7 @@ def write_safetensors(path: str | os.PathLike, arrays: Mapping[str, np.ndarray])
     Raises:
         OSError: the folder is missing or cannot be written, or the disk is full.
     """
-    atomic.write(path, _serialised(arrays))
+    atomic.write(path, serialise(arrays))
 
 
 def write_model(
@@ -80,9 +80,7 @@ def write_model(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    atomic.write_together(
-        {folder / WEIGHTS_FILE: _serialised(arrays), folder / config_file: config}
-    )
+    atomic.write_together({folder / WEIGHTS_FILE: serialise(arrays), folder / config_file: config})
 
 
 def _check_types(types, path):
@@ -94,7 +92,8 @@ def _check_types(types, path):
         )
 
 
-def _serialised(arrays):
+def serialise(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The content of a file."""
     from safetensors.numpy import save
 
     # In a shuffled dict the same arrays would make another file.

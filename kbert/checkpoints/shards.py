@@ -1,12 +1,15 @@
 """Weights in several safetensors files, with an index that says which array lies in which."""
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from kbert import atomic
 from kbert.checkpoints.preset import read_json
-from kbert.checkpoints.safetensors import read_safetensors
+from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
 
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -45,6 +48,62 @@ def read_shards(folder: Path) -> dict[str, np.ndarray]:
             )
         arrays |= found
     return arrays
+
+
+def write_shards(
+    folder: Path,
+    arrays: Mapping[str, np.ndarray],
+    config_file: str,
+    config: bytes,
+    max_shard_size: int | None,
+) -> None:
+    """Writes weights and config so that never one is there beside another's.
+
+    Args:
+        folder: made where it is missing. Weights that are in it are replaced.
+        arrays: name -> array.
+        config_file: name of the config's file.
+        config: its bytes.
+        max_shard_size: bytes of arrays in one file; a larger array has a file of its own. None =
+            one file, without an index, as where everything fits into one.
+    """
+    if max_shard_size is not None and max_shard_size < 1:
+        raise ValueError(
+            "`max_shard_size` must be a number of bytes, 1 or more, or None. "
+            f"Received: {max_shard_size!r}"
+        )
+    shards = _split(arrays, max_shard_size)
+    names = [WEIGHTS_FILE]
+    if len(shards) > 1:
+        names = [
+            f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)
+        ]
+    contents = {
+        folder / name: serialise({key: arrays[key] for key in keys})
+        for name, keys in zip(names, shards, strict=True)
+    }
+    if len(shards) > 1:
+        places = {key: name for name, keys in zip(names, shards, strict=True) for key in keys}
+        total = sum(array.nbytes for array in arrays.values())
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        contents[folder / INDEX_FILE] = (json.dumps(index, indent=2) + "\n").encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    before = [folder / WEIGHTS_FILE, folder / INDEX_FILE, *folder.glob("model-*-of-*.safetensors")]
+    atomic.write_together(
+        {**contents, folder / config_file: config}, obsolete=set(before) - contents.keys()
+    )
+
+
+def _split(arrays, max_shard_size):
+    """Names in order, as many as fit into each file."""
+    shards, size = [[]], 0
+    for name in sorted(arrays):
+        size += arrays[name].nbytes
+        if max_shard_size is not None and size > max_shard_size and shards[-1]:
+            shards.append([])
+            size = arrays[name].nbytes
+        shards[-1].append(name)
+    return shards
 
 
 def _read_index(path):

@@ -9,12 +9,7 @@ from typing import Any
 
 import keras
 
-from kbert.checkpoints import (
-    read_checkpoint,
-    write_huggingface,
-    write_keras_hub,
-    write_preset,
-)
+from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.config import EncoderConfig
 from kbert.hub import locate
 from kbert.layers import (
@@ -208,7 +203,9 @@ class Encoder(keras.Model):
         )
 
     @classmethod
-    def from_preset(cls, path: str | os.PathLike | keras.Model, dtype: Any = None) -> "Encoder":
+    def from_preset(
+        cls, path: str | os.PathLike | keras.Model, dtype: Any = None, *, strict: bool = True
+    ) -> "Encoder":
         """An encoder with the weights of a folder; heads in it are left alone.
 
         Args:
@@ -216,6 +213,8 @@ class Encoder(keras.Model):
                 KerasHub's or Google's, a zip file of one, or a model's name: "bert-base-uncased",
                 "hf:owner/name@revision" (see `kbert.hub.locate`); or a KerasHub backbone.
             dtype: a Keras dtype policy or its name.
+            strict: False takes the weights that fit by name and logs what it leaves: weights that
+                the folder lacks stay as they were drawn, others of the folder are not used.
 
         Returns:
             The encoder, with a pooler where the folder has one.
@@ -228,30 +227,40 @@ class Encoder(keras.Model):
         named = isinstance(path, str | os.PathLike)
         checkpoint = read_checkpoint(locate(path) if named else path)
         encoder = cls(checkpoint.config, dtype=dtype)
-        set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
+        set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source, strict)
         return encoder
 
-    def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:
+    def save_to_preset(
+        self,
+        path: str | os.PathLike,
+        format: str = "kbert",
+        *,
+        architecture: str | None = None,
+        max_shard_size: int | None = None,
+    ) -> None:
         """Writes config and weights to a folder that `from_preset` reads.
 
         Args:
             path: the folder; made where it is missing.
             format: "kbert", "huggingface" for one that transformers loads, or "keras_hub" for
                 one that KerasHub loads.
+            architecture: the model's kind in the other library, e.g. "roberta"; None = as the
+                config says (for Hugging Face's see `kbert.checkpoints.architectures.infer`).
+            max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
 
         Raises:
             ValueError: an unknown format, parts that no config names, or a model that the other
                 library cannot be.
         """
         self._check_revivable()
-        writers = {
-            "kbert": write_preset,
-            "huggingface": write_huggingface,
-            "keras_hub": write_keras_hub,
-        }
-        if format not in writers:
-            raise ValueError(f"`format` must be one of {', '.join(writers)}. Received: {format!r}")
-        writers[format](path, self.config, get_arrays(self, "encoder"))
+        write_checkpoint(
+            path,
+            self.config,
+            get_arrays(self, "encoder"),
+            format,
+            architecture=architecture,
+            max_shard_size=max_shard_size,
+        )
 
     def get_config(self):
         self._check_revivable()

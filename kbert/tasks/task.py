@@ -7,13 +7,9 @@ from typing import Any, Self
 
 import keras
 import tensorflow as tf
+from absl import logging
 
-from kbert.checkpoints import (
-    read_checkpoint,
-    write_huggingface,
-    write_keras_hub,
-    write_preset,
-)
+from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.data.packing import pack
 from kbert.hub import locate
 from kbert.models import Encoder
@@ -167,13 +163,22 @@ class Task(TrainStep, keras.Model):
             directory, self.signatures(**options), resources=self.tokenizer.resources
         )
 
-    def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:
+    def save_to_preset(
+        self,
+        path: str | os.PathLike,
+        format: str = "kbert",
+        *,
+        architecture: str | None = None,
+        max_shard_size: int | None = None,
+    ) -> None:
         """Writes configuration, weights and tokenizer to a folder that `from_preset` reads.
 
         Args:
             path: the folder; made if missing.
             format: "kbert", "huggingface" for one that transformers loads, or "keras_hub" for one
                 that KerasHub loads (heads are left out, and named in a warning).
+            architecture: the model's kind in the other library; see `Encoder.save_to_preset`.
+            max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
 
         Raises:
             ValueError: an unknown format, or a model that the other library cannot be.
@@ -181,21 +186,22 @@ class Task(TrainStep, keras.Model):
         arrays = {}
         for prefix, part in self.parts.items():
             arrays |= get_arrays(part, prefix)
-        if format == "kbert":
-            task = {"kind": type(self).__name__, **self.settings}
-            write_preset(path, self.encoder.config, arrays, task=task)
-        elif format == "huggingface":
-            write_huggingface(path, self.encoder.config, arrays)
-        elif format == "keras_hub":
-            write_keras_hub(path, self.encoder.config, arrays, tokenizer=self.tokenizer)
-        else:
-            raise ValueError(
-                f"`format` must be kbert, huggingface or keras_hub. Received: {format!r}"
-            )
+        write_checkpoint(
+            path,
+            self.encoder.config,
+            arrays,
+            format,
+            task={"kind": type(self).__name__, **self.settings},
+            tokenizer=self.tokenizer,
+            architecture=architecture,
+            max_shard_size=max_shard_size,
+        )
         self.tokenizer.save(path)
 
     @classmethod
-    def from_preset(cls, path: str | os.PathLike, dtype: Any = None, **settings: Any) -> Self:
+    def from_preset(
+        cls, path: str | os.PathLike, dtype: Any = None, *, strict: bool = True, **settings: Any
+    ) -> Self:
         """A task with the weights and the tokenizer of a folder.
 
         Args:
@@ -203,6 +209,9 @@ class Task(TrainStep, keras.Model):
                 it, or whatever else `kbert.hub.locate` knows. For one without heads, make the task
                 anew: `Task(Encoder.from_preset(p), load_tokenizer(p))`.
             dtype: a Keras dtype policy or its name.
+            strict: False takes the weights that fit by name and logs what it leaves: weights and
+                whole heads that the folder lacks stay as they were drawn, others of the folder are
+                not used.
             **settings: constructor arguments to use instead of the folder's.
 
         Raises:
@@ -222,7 +231,11 @@ class Task(TrainStep, keras.Model):
         encoder = Encoder(checkpoint.config, dtype=dtype)
         task = cls(encoder, load_tokenizer(folder), **{**saved, **settings})
         for prefix, part in task.parts.items():
-            set_arrays(part, prefix, checkpoint.part(f"{prefix}/"), checkpoint.source)
+            arrays = checkpoint.part(f"{prefix}/")
+            if strict or arrays or prefix == "encoder":
+                set_arrays(part, prefix, arrays, checkpoint.source, strict)
+            else:
+                logging.warning("%s has no %s: it begins anew", checkpoint.source, prefix)
         return task
 
 
