@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class BytePairTokenizer(Tokenizer):
         vocabulary = as_vocabulary(vocabulary)
         self.merges: list[tuple[str, str]] = as_merges(merges)
         if special_tokens is None:
-            special_tokens = _known_tokens(vocabulary)
+            special_tokens = known_tokens(vocabulary)
         check_model(vocabulary, self.merges, [*special_tokens.values(), *additional_special_tokens])
         super().__init__(vocabulary, special_tokens, additional_special_tokens)
         self.add_prefix_space = add_prefix_space
@@ -247,6 +247,12 @@ class BytePairTokenizer(Tokenizer):
             return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
-def _known_tokens(vocabulary: Sequence[str]) -> dict[str, str]:
+def known_tokens(vocabulary: Collection[str]) -> dict[str, str]:
+    """RoBERTa's special tokens or else GPT-2's, as far as the vocabulary holds them.
+
+    Example:
+        >>> known_tokens(["<|endoftext|>", "a"])["unk"]
+        '<|endoftext|>'
+    """
     known = ROBERTA_TOKENS if {"<s>", "</s>"} <= set(vocabulary) else GPT2_TOKENS
     return {role: token for role, token in known.items() if token in vocabulary}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kbert import atomic
 from kbert.tokenizers.byte_alphabet import CHARACTERS, is_spelled
+from kbert.tokenizers.folder import read_json
 
 _VERSION = "#version: 0.2"  # first line of a merges.txt
 
@@ -22,7 +23,7 @@ def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) 
     source = "a vocabulary"
     if isinstance(given, str | os.PathLike):
         source = os.fspath(given)
-        given = read_json(Path(given))
+        given = read_json(given)
     if not isinstance(given, Mapping):
         repeated = [piece for piece, count in Counter(given).items() if count > 1]
         if repeated:
@@ -94,16 +95,3 @@ def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[s
     atomic.write(folder / "vocab.json", json.dumps(ids, ensure_ascii=False).encode())
     lines = [_VERSION, *(" ".join(pair) for pair in merges)]
     atomic.write(folder / "merges.txt", "".join(line + "\n" for line in lines).encode())
-
-
-def read_json(path: Path) -> dict:
-    """A JSON object from a file. Raises FileNotFoundError and ValueError with the file's name."""
-    if not path.is_file():
-        raise FileNotFoundError(f"No such file. Received: {path}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"Not a JSON file. Received: {path}: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"Not a JSON object. Received: {path}")
-    return content

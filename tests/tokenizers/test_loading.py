@@ -57,8 +57,18 @@ def test_hugging_face_folder_without_vocab_txt(tmp_path):
 
 
 def test_other_tokenizers_are_refused(tmp_path):
-    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
-    with pytest.raises(ValueError, match="Only WordPiece .* model type 'BPE'"):
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
+    with pytest.raises(ValueError, match="needs the model it was made of .* type 'Unigram'"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "WordPiece"}}')
+    with pytest.raises(ValueError, match='continue words with "##".*Received: .* with None'):
+        load_tokenizer(tmp_path)
+
+
+def test_two_sentencepiece_models_are_refused(tmp_path):
+    for name in ("a.model", "b.model"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match="one SentencePiece model. Received: a.model, b.model"):
         load_tokenizer(tmp_path)
 
 
@@ -73,7 +83,7 @@ def test_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder.*Received: .*nowhere"):
         load_tokenizer(tmp_path / "nowhere")
     (tmp_path / "notes.md").write_text("")
-    with pytest.raises(FileNotFoundError, match=r"vocab.txt or tokenizer.json.*\['notes.md'\]"):
+    with pytest.raises(FileNotFoundError, match=r"vocab.txt, vocab.json .*\['notes.md'\]"):
         load_tokenizer(tmp_path)
 
 
