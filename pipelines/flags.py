@@ -5,8 +5,11 @@ from typing import Any
 
 from absl import flags
 
+from kbert.data.masking import MASKING_SCHEMES
+from kbert.data.segments import SEGMENT_SCHEMES
+from kbert.recipes import OBJECTIVES, RECIPES, Recipe, recipe
 from kbert.training.optimizers import OPTIMIZERS
-from kbert.training.schedules import DECAYS
+from kbert.training.schedules import DECAYS, JOINS, WARMUP_STEPS, default_warmup
 from kbert.training.strategies import STRATEGIES
 
 PRECISIONS = ("float32", "mixed_bfloat16")
@@ -25,6 +28,86 @@ def define_model_flags() -> None:
     )
 
 
+def define_recipe_flag() -> None:
+    """A whole set of other values for the other flags."""
+    flags.DEFINE_enum(
+        "recipe",
+        None,
+        list(RECIPES),
+        "How a published model was trained: sets the default of every flag that it says something "
+        "about. A flag that is given wins. Its batch size and steps are a cluster's.",
+    )
+
+
+def apply_recipe(options: flags.FlagValues) -> Recipe | None:
+    """Makes the values of --recipe the defaults of the other flags; what was given stays.
+
+    A --sequence_length that is given takes the place of the recipe's phases.
+
+    Args:
+        options: the parsed flags.
+
+    Returns:
+        The recipe, or None without one.
+    """
+    chosen = recipe(options.recipe) if options.recipe else None
+    most = WARMUP_STEPS
+    if chosen is not None:
+        values = chosen.settings()
+        most = values.pop("warmup_steps")
+        if options["sequence_length"].present:
+            del values["phases"]
+        values["replacement"] = ",".join(map(str, chosen.replacement))
+        for name, value in values.items():
+            options.set_default(name, value)
+    if options.train_steps is None:
+        raise ValueError("--train_steps must be given, or --recipe. Received: neither")
+    options.set_default("warmup_steps", default_warmup(options.train_steps, most))
+    return chosen
+
+
+def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
+    """Where the flags differ from the recipe, each as `flag=value (the recipe's)`."""
+    wanted = {**chosen.settings(), "replacement": ",".join(map(str, chosen.replacement))}
+    pairs = [(name, options[name].value, value) for name, value in wanted.items()]
+    return [f"{name}={now} ({value})" for name, now, value in pairs if now != value]
+
+
+def define_objective_flags() -> None:
+    """What is predicted of which text."""
+    flags.DEFINE_enum(
+        "objective",
+        "masked_lm",
+        OBJECTIVES,
+        "masked_lm: fill the masks. span_boundary: fill masked spans from their ends too. "
+        "replaced_tokens: ELECTRA's, tell which tokens a generator replaced.",
+    )
+    flags.DEFINE_float(
+        "generator_share", 0.25, "Width of ELECTRA's generator over the discriminator's.", 0.0
+    )
+    flags.DEFINE_enum(
+        "segments",
+        "pairs",
+        list(SEGMENT_SCHEMES),
+        "How text is laid out in rows. pairs adds next-sentence prediction, halves sentence-order "
+        "prediction, the others no sentence objective.",
+    )
+    flags.DEFINE_float(
+        "short_sequence_share", None, "Share of rows cut shorter. Default: the segments'.", 0.0, 1.0
+    )
+    flags.DEFINE_enum("masking", "token", list(MASKING_SCHEMES), "What is masked together.")
+    flags.DEFINE_float("masked_share", 0.15, "Share of the tokens that is predicted.", 0.0, 1.0)
+    flags.DEFINE_string(
+        "replacement",
+        None,
+        "Shares of these that become [MASK], and a random token, as 0.8,0.1. Default: the "
+        "masking's.",
+    )
+    flags.DEFINE_integer(
+        "static_masks", None, "Masks that a text has in turn. Default: new ones in every epoch.", 1
+    )
+
+
 def define_optimizer_flags(learning_rate: float) -> None:
     """How weights move."""
     flags.DEFINE_enum(
@@ -34,11 +117,23 @@ def define_optimizer_flags(learning_rate: float) -> None:
     flags.DEFINE_integer(
         "warmup_steps",
         None,
-        "Steps of the linear rise from 0. Default: 10,000, but at most a tenth of the run.",
+        "Steps of the linear rise from 0. Default: 10,000 or the recipe's, but at most a tenth of "
+        "the run.",
         0,
     )
     flags.DEFINE_enum("decay", "linear", DECAYS, "What follows the rise; to 0 unless constant.")
     flags.DEFINE_float("decay_power", 1.0, "Exponent of --decay=polynomial.")
+    flags.DEFINE_enum(
+        "decay_join",
+        "switch",
+        JOINS,
+        "How rise and decay meet. switch: BERT's, the decay counts from step 0; product: "
+        "ELECTRA's, one times the other; after: RoBERTa's, the decay begins at the peak.",
+    )
+    flags.DEFINE_float("beta_1", 0.9, "Decay of the mean of the gradients.", 0.0)
+    flags.DEFINE_float("beta_2", 0.999, "Decay of the mean of their squares; 0.98 is RoBERTa's.")
+    flags.DEFINE_float("epsilon", 1e-6, "Added to the root of the second moment.", 0.0)
+    flags.DEFINE_boolean("bias_correction", False, "Scale early moments up, as RoBERTa does.")
     flags.DEFINE_float("weight_decay", 0.01, "Not applied to biases and LayerNorm.", 0.0)
     flags.DEFINE_float("clip_norm", 1.0, "Largest norm of all gradients; 0 clips nothing.", 0.0)
     flags.DEFINE_integer(
@@ -79,7 +174,7 @@ def define_run_flags() -> None:
     flags.DEFINE_boolean(
         "dry_run", False, "Show examples and what the run will take in memory and time, and stop."
     )
-    flags.mark_flags_as_required(["model_dir", "train_steps"])
+    flags.mark_flag_as_required("model_dir")
 
 
 def parse_settings(items: list[str]) -> dict[str, Any]:
@@ -99,3 +194,20 @@ def parse_settings(items: list[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             settings[field] = value
     return settings
+
+
+def parse_shares(text: str | None) -> tuple[float, ...] | None:
+    """Reads numbers separated by commas.
+
+    Example:
+        >>> parse_shares("0.8,0.1")
+        (0.8, 0.1)
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"--replacement takes two shares, as 0.8,0.1. Received: --replacement={text}"
+        ) from None

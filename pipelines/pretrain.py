@@ -1,4 +1,4 @@
-r"""Shards of tokens to a pretrained model: masked words and next sentences, as BERT.
+r"""Shards of tokens to a pretrained model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA.
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary_size=30000 --output_dir=shards
   kbert-pretrain --data_dir=shards --model=bert-small --model_dir=run --train_steps=100000
@@ -12,6 +12,11 @@ with 143 or 130. BERT's own way, short sequences first, on two GPUs:
     --train_steps=1000000 --phases=128:0.9,512:0.1 --batch_size=256 --learning_rate=1e-4 \
     --strategy=mirrored --precision=mixed_bfloat16 --evaluate_every=10000 --tensorboard
 
+Or as another model of the family was trained, with the batches and the time that you have:
+
+  kbert-pretrain --data_dir=shards --model_dir=run --recipe=electra --batch_size=32 \
+    --train_steps=50000 --preset_dir=electra
+
 To go on from a pretrained model with texts of your own, give --init_preset=FOLDER and prepare the
 corpus with the model's vocabulary; entries added at its end become new rows of the table.
 
@@ -19,30 +24,40 @@ model_dir holds run.json (all settings), steps.jsonl (every step's losses), eval
 checkpoints/. The vocabulary is that of the shards.
 """
 
+import functools
 import json
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
 from absl import flags, logging
 
 import kbert
+from kbert.data.segments import SEGMENT_SCHEMES
+from kbert.recipes import SENTENCE_OBJECTIVES, Recipe, table
 from kbert.training.estimates import estimate
 from kbert.training.monitor import NonFiniteLoss
 from kbert.training.optimizers import OPTIMIZERS
 from kbert.training.phases import Phase, parse_phases
 from kbert.training.run import Start, train
-from kbert.training.schedules import WarmupDecay, default_warmup
+from kbert.training.schedules import WarmupDecay
 from kbert.training.strategies import make_strategy
 from pipelines import command
 from pipelines.flags import (
+    apply_recipe,
     define_model_flags,
+    define_objective_flags,
     define_optimizer_flags,
+    define_recipe_flag,
     define_run_flags,
+    departures,
     parse_settings,
+    parse_shares,
 )
 
 
@@ -56,8 +71,8 @@ def define_flags() -> None:
         "Lengths in turn with their shares of the steps, as length:share[:batch_size],… "
         "For example 128:0.9:256,512:0.1:64. Takes the place of --sequence_length.",
     )
-    flags.DEFINE_enum("masking", "token", ["token", "whole_word"], "What is masked together.")
-    flags.DEFINE_boolean("next_sentence", True, "Predict next sentences too.")
+    define_recipe_flag()
+    define_objective_flags()
     flags.DEFINE_string(
         "init_preset", None, "Folder of a model to go on from; it says the sizes, not --model."
     )
@@ -82,11 +97,13 @@ def main(argv: list[str]) -> None:
 
 
 def _pretrain(options: flags.FlagValues) -> None:
+    chosen = apply_recipe(options)
     strategy = make_strategy(options.strategy)
     manifest = kbert.data.read_manifest(options.data_dir)  # first: it tells an unfinished folder
     tokenizer = kbert.load_tokenizer(options.data_dir)
     text = options.phases or f"{options.sequence_length}:1"
     phases = parse_phases(text, options.train_steps, options.batch_size)
+    replacement = parse_shares(options.replacement)
     keras.utils.set_random_seed(options.seed)
     with strategy.scope():
         task = make_task(options, tokenizer)
@@ -98,8 +115,12 @@ def _pretrain(options: flags.FlagValues) -> None:
             sequence_length=phase.sequence_length,
             batch_size=phase.batch_size,
             seed=options.seed,
+            segments=options.segments,
+            short_sequence_share=options.short_sequence_share,
             masking=options.masking,
-            next_sentence=task.next_sentence,
+            masked_share=options.masked_share,
+            replacement=replacement,
+            static_masks=options.static_masks,
             num_hosts=strategy.num_hosts,
             host_index=strategy.host_index,
             **settings,
@@ -112,13 +133,15 @@ def _pretrain(options: flags.FlagValues) -> None:
         return batches(phase, split="held_out", epochs=1).take(options.evaluation_steps or -1)
 
     check_phases(phases, task.encoder.config, batches)
-    no_evaluation = why_no_evaluation(manifest, task.next_sentence)
+    no_evaluation = why_no_evaluation(manifest, options.segments)
     if no_evaluation and options.evaluate_every:
         raise ValueError(
             "--evaluate_every needs held-out documents: prepare the corpus with a larger "
             f"--held_out_share, or leave the flag out. Received: {no_evaluation}"
         )
     if strategy.is_chief:
+        if chosen is not None:
+            print(describe_recipe(chosen, options, tokenizer))
         print(f"{task.count_params():,} parameters; {manifest.summary()}")
         if no_evaluation:
             print(f"no evaluation: {no_evaluation}")
@@ -166,42 +189,95 @@ def check_phases(
         batches(phase)  # raises for what it does not accept
 
 
-def why_no_evaluation(manifest: kbert.data.Manifest, next_sentence: bool) -> str | None:
+def why_no_evaluation(manifest: kbert.data.Manifest, segments: str) -> str | None:
     """What the held-out split lacks, if it does."""
     documents = manifest.split("held_out").documents
-    needed = 2 if next_sentence else 1
+    needed = SEGMENT_SCHEMES[segments].documents
     if documents >= needed:
         return None
-    return f"{documents} held-out document(s), and next_sentence={next_sentence} needs {needed}"
+    return f"{documents} held-out document(s), and segments={segments} needs {needed}"
 
 
-def make_task(options: flags.FlagValues, tokenizer) -> kbert.tasks.Pretraining:
+def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer) -> str:
+    """What the run takes from the recipe; warns where the shards are of another kind."""
+    if tokenizer.kind != chosen.tokenizer:
+        logging.warning(
+            "The recipe %s was trained with a %s tokenizer; the shards' is %s",
+            *(chosen.name, chosen.tokenizer, tokenizer.kind),
+        )
+    changed = ", ".join(departures(options, chosen)) or "nothing"
+    lines = [f"recipe {chosen.name}: {chosen.source}", f"changed (published): {changed}"]
+    return "\n".join([*lines, chosen.describe()] if options.dry_run else lines)
+
+
+def make_task(options: flags.FlagValues, tokenizer) -> kbert.tasks.Task:
     """The compiled task that the flags describe."""
     changes = parse_settings(options.set)
-    common = {"next_sentence": options.next_sentence, "dtype": options.precision}
+    build = task_builder(options)
     if options.init_preset:
         task = kbert.tasks.adapt(
-            options.init_preset, tokenizer, changes=changes, seed=options.seed, **common
+            options.init_preset,
+            tokenizer,
+            make_task=build,
+            changes=changes,
+            dtype=options.precision,
+            seed=options.seed,
         )
     else:
         config = read_config(options.model, changes, tokenizer)
-        encoder = kbert.Encoder(config, dtype=common.pop("dtype"))
-        task = kbert.tasks.Pretraining(encoder, tokenizer, **common)
-    steps, warmup = options.train_steps, options.warmup_steps
+        task = build(kbert.Encoder(config, dtype=options.precision), tokenizer)
     schedule = WarmupDecay(
         options.learning_rate,
-        steps,
-        default_warmup(steps) if warmup is None else warmup,
+        options.train_steps,
+        options.warmup_steps,
         options.decay,
         options.decay_power,
+        options.decay_join,
+    )
+    optimizer = OPTIMIZERS[options.optimizer](
+        schedule,
+        weight_decay=options.weight_decay,
+        beta_1=options.beta_1,
+        beta_2=options.beta_2,
+        epsilon=options.epsilon,
+        bias_correction=options.bias_correction,
     )
     task.compile(
-        OPTIMIZERS[options.optimizer](schedule, weight_decay=options.weight_decay),
+        optimizer,
         micro_batches=options.micro_batches,
         clip_norm=options.clip_norm or None,
         jit_compile="auto" if options.xla is None else options.xla,
     )
     return task
+
+
+def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kbert.tasks.Task]:
+    """(encoder, tokenizer) -> the task of --objective and --segments."""
+    sentence = SENTENCE_OBJECTIVES.get(options.segments)
+    if options.objective == "replaced_tokens":
+        if sentence:
+            raise ValueError(
+                "ELECTRA has no sentence objective: with --objective=replaced_tokens take other "
+                f"segments, such as consecutive. Received: --segments={options.segments}"
+            )
+        return lambda encoder, tokenizer: kbert.tasks.ReplacedTokenDetection(
+            encoder,
+            tokenizer,
+            generator=kbert.tasks.generator_config(encoder.config, options.generator_share),
+            seed=options.seed,
+        )
+    spans = options.objective == "span_boundary"
+    if spans and options.masking != "span":
+        raise ValueError(
+            "The boundary objective fills spans: --objective=span_boundary needs --masking=span. "
+            f"Received: --masking={options.masking}"
+        )
+    return functools.partial(
+        kbert.tasks.Pretraining,
+        next_sentence=sentence == "next_sentence",
+        sentence_order=sentence == "sentence_order",
+        span_boundary=spans,
+    )
 
 
 def read_config(model: str, changes: dict, tokenizer) -> kbert.EncoderConfig:
@@ -228,7 +304,8 @@ def settings(options: flags.FlagValues, task) -> dict:
 
 def run() -> None:
     """Entry point of the console script."""
-    command.run(main, define_flags, __doc__)
+    listing = textwrap.indent(table(), "  ")
+    command.run(main, define_flags, f"{__doc__}\nRecipes (--recipe):\n\n{listing}\n")
 
 
 if __name__ == "__main__":

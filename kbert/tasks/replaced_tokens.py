@@ -182,12 +182,13 @@ class ReplacedTokenDetection(Task):
             "mlm_loss": cross_entropy(*masked),
             "weighted_rtd_loss": (self.discriminator_weight * rtd_sum, count),
         }
-        replaced = ops.cast(out["replaced"], "float32")
+        real = ops.cast(batch["padding_mask"], "float32")
+        replaced = ops.sum(ops.cast(out["replaced"], "float32") * real)
         metrics = {
             "mlm_accuracy": accuracy(*masked),
             "rtd_loss": rtd_loss,
             **{f"rtd_{name}": pair for name, pair in detection(*tokens).items()},
-            "replaced_share": (ops.sum(replaced), count),
+            "replaced_share": (replaced, count),
         }
         return losses, metrics
 

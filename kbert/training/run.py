@@ -33,7 +33,10 @@ from kbert.version import __version__
 # A start is (epoch, window, row): where the data goes on, as batches carry it in `position`.
 Start = tuple[int, int, int]
 # What the progress line shows, of whatever a task logs.
-SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy")
+SHOWN = (
+    *("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy"),
+    *("rtd_loss", "rtd_precision", "rtd_recall"),
+)
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -148,7 +148,7 @@ def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary):
     data_dir = write_corpus(tmp_path, tiny_vocabulary, held_out_share=0.0)
     message = failed(pretrain(data_dir, tmp_path / "run", "--evaluate_every=5"))
     assert "--evaluate_every needs held-out documents" in message
-    assert message.endswith("Received: 0 held-out document(s), and next_sentence=True needs 2")
+    assert message.endswith("Received: 0 held-out document(s), and segments=pairs needs 2")
     assert not (tmp_path / "run").exists()
 
 
@@ -158,8 +158,8 @@ def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary):
 def test_one_held_out_document_has_no_random_next(documents, pairs, single):
     held_out = types.SimpleNamespace(documents=documents)
     manifest = types.SimpleNamespace(split={"held_out": held_out}.__getitem__)
-    assert (why_no_evaluation(manifest, next_sentence=True) is None) == pairs
-    assert (why_no_evaluation(manifest, next_sentence=False) is None) == single
+    assert (why_no_evaluation(manifest, "pairs") is None) == pairs
+    assert (why_no_evaluation(manifest, "single") is None) == single
 
 
 def test_every_phase_is_checked_before_the_first_step(data_dir):

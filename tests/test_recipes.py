@@ -1,0 +1,55 @@
+import pytest
+
+import kbert
+from kbert.models.family import family_row
+from kbert.recipes import OBJECTIVES, RECIPES, recipe, table
+from kbert.training.optimizers import OPTIMIZERS
+from kbert.training.phases import parse_phases
+from kbert.training.schedules import DECAYS, JOINS
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_value_is_one_that_kbert_knows(name):
+    found = recipe(name)
+    assert found.name == name and found.source
+    assert found.tokenizer == family_row(found.model).tokenizer
+    assert found.objective in OBJECTIVES
+    assert found.optimizer in OPTIMIZERS and found.decay in DECAYS and found.decay_join in JOINS
+    phases = parse_phases(found.phases, found.train_steps, found.batch_size)
+    longest = max(phase.sequence_length for phase in phases)
+    assert longest <= kbert.family(found.model).max_positions
+    if found.sentence_objective:
+        assert kbert.family(found.model).pooler_activation is not None
+    assert (found.generator_share is not None) == (found.objective == "replaced_tokens")
+    assert (found.objective == "span_boundary") <= (found.masking == "span")
+
+
+def test_published_values():
+    bert, roberta, albert = recipe("bert"), recipe("roberta"), recipe("albert")
+    assert (bert.learning_rate, bert.warmup_steps, bert.train_steps) == (1e-4, 10_000, 1_000_000)
+    assert (bert.optimizer, bert.bias_correction, bert.epsilon) == ("adamw", False, 1e-6)
+    assert recipe("bert-wwm").masking == "whole_word"
+    assert (roberta.beta_2, roberta.clip_norm, roberta.bias_correction) == (0.98, 0.0, True)
+    assert (roberta.segments, roberta.sentence_objective) == ("full_sentences", None)
+    assert (albert.optimizer, albert.batch_size, albert.warmup_steps) == ("lamb", 4096, 3_125)
+    assert (albert.masking, albert.sentence_objective) == ("ngram", "sentence_order")
+    span, electra = recipe("spanbert"), recipe("electra")
+    assert (span.epsilon, span.train_steps, span.phases) == (1e-8, 2_400_000, "512:1")
+    assert (electra.masking, electra.replacement) == ("independent", (0.85, 0.0))
+    assert (electra.decay_join, electra.generator_share) == ("product", 0.25)
+    base, large = recipe("electra-base"), recipe("electra-large")
+    assert (base.generator_share, large.masked_share) == (1 / 3, 0.25)
+
+
+def test_an_unknown_name_lists_the_close_ones():
+    with pytest.raises(ValueError, match="Close: roberta.*Received: 'robert'"):
+        recipe("robert")
+    with pytest.raises(ValueError, match="Known: bert, bert-wwm, .*Received: 'xyz'"):
+        recipe("xyz")
+
+
+def test_it_prints_all_it_holds():
+    lines = recipe("electra-base").describe().splitlines()
+    assert "generator_share       0.3333" in lines and "train_steps           766,000" in lines
+    assert "sentence_objective    None" in lines
+    assert [line.split()[0] for line in table().splitlines()] == ["recipe", *RECIPES]
