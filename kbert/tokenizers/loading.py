@@ -1,4 +1,4 @@
-"""Reading a tokenizer from a folder: kbert's own, Hugging Face's or Google's."""
+"""Reading a tokenizer from a folder: kbert's own, Hugging Face's, KerasHub's or Google's."""
 
 import os
 from typing import Any
@@ -7,6 +7,7 @@ from kbert.hub import locate
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.loading_bpe import load_byte_pair
+from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
 from kbert.tokenizers.loading_unigram import load_unigram, model_file
 from kbert.tokenizers.vocabulary import read_vocabulary
 from kbert.tokenizers.wordpiece import CONFIG_KEYS, WordPieceTokenizer
@@ -16,11 +17,11 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
     """The tokenizer of a model folder or of prepared data.
 
     Its files tell the kind: vocab.txt a WordPiece, vocab.json and merges.txt a byte-level BPE, one
-    *.model a SentencePiece unigram tokenizer, and where there is none of these the vocabulary in
-    Hugging Face's tokenizer.json a WordPiece or a byte-level BPE. Settings come from
-    tokenizer_config.json and tokenizer.json, special tokens also from special_tokens_map.json and
-    added_tokens.json. A WordPiece folder without settings (Google's TensorFlow 1 releases) is taken
-    for uncased where no piece holds an upper-case letter.
+    *.model a SentencePiece unigram tokenizer, and where there is none of these Hugging Face's
+    tokenizer.json any of the three. Settings come from tokenizer_config.json and tokenizer.json,
+    special tokens also from special_tokens_map.json and added_tokens.json. A WordPiece folder
+    without settings (Google's TensorFlow 1 releases) is taken for uncased where no piece holds an
+    upper-case letter.
 
     Args:
         folder: the folder, or a model's name: "bert-base-uncased", "hf:owner/name@revision" (see
@@ -49,15 +50,16 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
         return _load_wordpiece(files, read_vocabulary(files.path / "vocab.txt"), options)
     if files.has("vocab.json", "merges.txt") or (kind == "BPE" and not model_file(files.path)):
         return load_byte_pair(files, **options)
-    if model_file(files.path):
+    if model_file(files.path) or kind == "Unigram":
         return load_unigram(files, **options)
+    if is_keras_hub(files):
+        return load_keras_hub(files, **options)
     if kind == "WordPiece":
         return _load_wordpiece(files, _wordpiece_vocabulary(files), options)
     if kind is not None:
         raise ValueError(
-            "Of tokenizer.json alone a WordPiece and a byte-level BPE are made; a SentencePiece "
-            "tokenizer needs the model it was made of (spiece.model, sentencepiece.bpe.model) "
-            f"beside it. Received: {files.path / 'tokenizer.json'} with model type {kind!r}"
+            "Of tokenizer.json alone a WordPiece, a byte-level BPE or a unigram tokenizer is made. "
+            f"Received: {files.path / 'tokenizer.json'} with model type {kind!r}"
         )
     raise FileNotFoundError(
         "A tokenizer's folder holds vocab.txt, vocab.json and merges.txt, a *.model or "
