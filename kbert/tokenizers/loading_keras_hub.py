@@ -1,0 +1,68 @@
+"""Reading a tokenizer from a preset of KerasHub's.
+
+`tokenizer.json` names its class and settings there, `assets/tokenizer/` holds its vocabulary.
+(keras_hub, src/tokenizers/*.py and src/models/<name>/<name>_tokenizer.py.)
+"""
+
+from pathlib import Path
+from typing import Any
+
+from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.bpe import BytePairTokenizer
+from kbert.tokenizers.folder import TokenizerFolder
+from kbert.tokenizers.unigram import UnigramTokenizer
+from kbert.tokenizers.wordpiece import WordPieceTokenizer
+
+# Settings of WordPiece that kbert has no other value of.
+_FIXED = {"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"}
+
+
+def is_keras_hub(folder: TokenizerFolder) -> bool:
+    """Whether `tokenizer.json` is KerasHub's, not Hugging Face's."""
+    return "class_name" in folder.full
+
+
+def load_keras_hub(folder: TokenizerFolder, **options: Any) -> Tokenizer:
+    """The tokenizer of a folder for which `is_keras_hub` holds.
+
+    Args:
+        folder: it.
+        options: arguments of kbert's tokenizer that go before what the files say.
+
+    Returns:
+        A tokenizer of the kind of the vocabulary. Ids are those of KerasHub's; special tokens in
+        a text are not looked for unless `special_tokens_in_text` asks for it.
+
+    Raises:
+        FileNotFoundError: no vocabulary among the assets.
+        ValueError: settings that kbert's tokenizer has no equal for.
+    """
+    assets = folder.path / "assets" / "tokenizer"
+    settings = folder.full.get("config", {})
+    if (assets / "vocabulary.txt").is_file():
+        return WordPieceTokenizer(
+            assets / "vocabulary.txt", **(_wordpiece_settings(settings, folder.path) | options)
+        )
+    if (assets / "vocabulary.json").is_file():
+        found = {"add_prefix_space": settings.get("add_prefix_space", False)}
+        files = (assets / "vocabulary.json", assets / "merges.txt")
+        return BytePairTokenizer(*files, **(found | options))
+    if (assets / "vocabulary.spm").is_file():
+        xlm_roberta = folder.full["class_name"] == "XLMRobertaTokenizer"
+        found = {"layout": "fairseq" if xlm_roberta else "sentencepiece", "preparation": False}
+        return UnigramTokenizer(assets / "vocabulary.spm", **(found | options))
+    raise FileNotFoundError(
+        "A KerasHub tokenizer's vocabulary is vocabulary.txt, .json or .spm. "
+        f"Received: {assets} without one"
+    )
+
+
+def _wordpiece_settings(settings: dict[str, Any], path: Path) -> dict[str, Any]:
+    for name, value in _FIXED.items():
+        if settings.get(name, value) != value:
+            raise ValueError(
+                f"`{name}` must be {value!r} in a WordPiece tokenizer that kbert reads. "
+                f"Received: {settings[name]!r} in {path / 'tokenizer.json'}"
+            )
+    names = ("lowercase", "strip_accents")
+    return {name: settings[name] for name in names if settings.get(name) is not None}
