@@ -5,6 +5,7 @@ from kbert.tokenizers.bpe import BytePairTokenizer
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.training import train_wordpiece
+from kbert.tokenizers.training_bpe import train_byte_pair
 from kbert.tokenizers.unigram import UnigramTokenizer
 from kbert.tokenizers.unigram_training import train_unigram
 from kbert.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary, save_vocabulary
@@ -20,6 +21,7 @@ __all__ = [
     "normalize",
     "read_vocabulary",
     "save_vocabulary",
+    "train_byte_pair",
     "train_unigram",
     "train_wordpiece",
 ]

@@ -14,7 +14,7 @@ import tensorflow as tf
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe_files import as_merges, as_vocabulary, check_model, save_model
 from kbert.tokenizers.bpe_kernel import BytePairKernel
-from kbert.tokenizers.bpe_words import WHITE_SPACE
+from kbert.tokenizers.bpe_words import WHITE_SPACE, prefix_space
 from kbert.tokenizers.byte_alphabet import CHARACTERS, piece_bytes
 from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.offsets import bytes_to_characters, given_ranges, word_numbers
@@ -194,9 +194,7 @@ class BytePairTokenizer(Tokenizer):
         """Pieces of valid texts in which special tokens are text."""
         added = tf.zeros_like(texts, tf.int32)
         if self.add_prefix_space:
-            needs = ~tf.strings.regex_full_match(texts, r"(?s)( .*)?")
-            texts = tf.where(needs, " " + texts, texts)
-            added = tf.cast(needs, tf.int32)
+            texts, added = prefix_space(texts)
         ids, is_first = self._kernel(texts)
         # The words together are the text, so ranges are running sums: over the whole batch, less
         # what lies before the text.

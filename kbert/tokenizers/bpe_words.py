@@ -31,6 +31,24 @@ _BEFORE_WORD = rf"([{WHITE_SPACE}])([{WHITE_SPACE}][^{WHITE_SPACE}])"
 _CUT = b"\xff"
 
 
+def prefix_space(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Puts a space before texts that are not empty and do not begin with one.
+
+    Args:
+        texts: (B,) valid UTF-8.
+
+    Returns:
+        The texts (B,), and how many bytes were put before each (B,) int32.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> prefix_space(tf.constant(["so", " so", ""]))[0].numpy().tolist()
+        [b' so', b' so', b'']
+    """
+    needed = ~tf.strings.regex_full_match(texts, r"(?s)( .*)?")
+    return tf.where(needed, " " + texts, texts), tf.cast(needed, tf.int32)
+
+
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
     """(B,) valid UTF-8 -> (B, None) words; put together again they are the text.
 

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -12,12 +12,7 @@ from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.pieces import MAX_WORD_CHARACTERS, space_words
 from kbert.tokenizers.vocabulary import MAX_PIECE_BYTES, SPECIAL_TOKENS, check_vocabulary
-
-# Different words held at a time (about 1 GB); past it the words seen once are forgotten.
-_MAX_WORDS = 8_000_000
-# The trainer takes text, not counts: a word goes to it as often as it was seen, in strings of
-# about this many characters.
-_FEED_CHARACTERS = 50_000
+from kbert.tokenizers.word_counts import limited, repeated
 
 
 def train_wordpiece(
@@ -119,8 +114,7 @@ def count_words(
     counts: Counter[str] = Counter()
     for batch in batches(with_progress(texts, "counting words") if progress else texts):
         counts.update(spaced(tf.constant(batch)).numpy().decode().split())
-        if len(counts) > _MAX_WORDS:
-            counts = Counter({word: count for word, count in counts.items() if count > 1})
+        counts = limited(counts)
     return counts
 
 
@@ -187,24 +181,10 @@ def _merge(
     )
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
-    tokenizer.train_from_iterator(_repeated(counts), trainer)
+    tokenizer.train_from_iterator(repeated(counts), trainer)
     vocabulary = tokenizer.get_vocab()
     for piece in itertools.chain(fixed, initial):
         del vocabulary[piece]
     merges = sorted(vocabulary, key=vocabulary.get)
     # Ruled lines of hundreds of box-drawing characters merge without end.
     return [p for p in merges if len(p.removeprefix("##").encode()) <= MAX_PIECE_BYTES]
-
-
-def _repeated(counts: dict[str, int]) -> Iterator[str]:
-    """Every word as often as it was counted, in strings of words between spaces."""
-    parts, size = [], 0
-    for word, count in counts.items():
-        per_string = _FEED_CHARACTERS // (len(word) + 1)
-        for start in range(0, count, per_string):
-            parts.append((word + " ") * min(per_string, count - start))
-            size += len(parts[-1])
-            if size >= _FEED_CHARACTERS:
-                yield "".join(parts)
-                parts, size = [], 0
-    yield "".join(parts)
