@@ -18,10 +18,10 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
 
     Its files tell the kind: vocab.txt a WordPiece, vocab.json and merges.txt a byte-level BPE, one
     *.model a SentencePiece unigram tokenizer, and where there is none of these Hugging Face's
-    tokenizer.json or KerasHub's assets/tokenizer any of the three. Settings come from tokenizer_config.json and tokenizer.json,
-    special tokens also from special_tokens_map.json and added_tokens.json. A WordPiece folder
-    without settings (Google's TensorFlow 1 releases) is taken for uncased where no piece holds an
-    upper-case letter.
+    tokenizer.json or KerasHub's assets/tokenizer any of the three. Settings come from
+    tokenizer_config.json and tokenizer.json, special tokens also from special_tokens_map.json and
+    added_tokens.json. A WordPiece folder without settings (Google's TensorFlow 1 releases) is taken
+    for uncased where no piece holds an upper-case letter.
 
     Args:
         folder: the folder, or a model's name: "bert-base-uncased", "hf:owner/name@revision" (see
