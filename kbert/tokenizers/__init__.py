@@ -6,8 +6,8 @@ from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.training import train_wordpiece
 from kbert.tokenizers.training_bpe import train_byte_pair
+from kbert.tokenizers.training_unigram import train_unigram
 from kbert.tokenizers.unigram import UnigramTokenizer
-from kbert.tokenizers.unigram_training import train_unigram
 from kbert.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary, save_vocabulary
 from kbert.tokenizers.wordpiece import WordPieceTokenizer
 
