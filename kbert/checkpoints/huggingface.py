@@ -153,8 +153,7 @@ def export_model(
     there = table.unfold(write_arrays(table.rules(config, head), arrays), content)
     content["architectures"] = [table.class_prefix + _class_ending(table, arrays, head)]
     if head in ("classifier", "tokens"):
-        count = len(arrays[f"{head}/dense/bias"])
-        content |= write_labels(labels or [f"LABEL_{i}" for i in range(count)])
+        content |= write_labels(labels, len(arrays[f"{head}/dense/bias"]))
     return content, there
 
 

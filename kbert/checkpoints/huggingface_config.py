@@ -108,9 +108,22 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
     return tuple(str(by_id[str(i)]) for i in range(count))
 
 
-def write_labels(labels: Sequence[str]) -> dict[str, Any]:
-    """The reverse of `read_labels`."""
+def write_labels(labels: Sequence[str] | None, count: int) -> dict[str, Any]:
+    """The reverse of `read_labels`.
+
+    Args:
+        labels: the names; None = transformers' own, "LABEL_0" and so on.
+        count: how many classes the head has.
+
+    Raises:
+        ValueError: there are more or fewer names.
+    """
+    names = [f"LABEL_{i}" for i in range(count)] if labels is None else list(labels)
+    if len(names) != count:
+        raise ValueError(
+            f"A head of {count} classes must have as many labels. Received: {len(names)} labels"
+        )
     return {
-        "id2label": {str(i): name for i, name in enumerate(labels)},
-        "label2id": {name: i for i, name in enumerate(labels)},
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
     }

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_checkpoint, write_preset, write_safetensors
+from kbert.checkpoints import read_checkpoint, read_safetensors, write_preset, write_safetensors
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from tests.harness import assert_close, tiny_config, to_numpy
@@ -111,8 +111,6 @@ def test_nan_weights_are_refused(preset):
 
 
 def test_a_hub_folder_without_a_pooler(hub):
-    from kbert.checkpoints import read_safetensors
-
     arrays = read_safetensors(hub / "model.safetensors")
     assert "bert.pooler.dense.weight" in arrays
     kept = {name: array for name, array in arrays.items() if "pooler" not in name}
@@ -137,6 +135,9 @@ def test_no_such_folder(tmp_path):
     ("file", "message"),
     [
         ("pytorch_model.bin", "is a pickle.*safe_serialization=True.*Received: "),
+        ("pytorch_model.bin.index.json", "index.json is a pickle or leads to some.*never opened"),
+        ("tf_model.h5", r"tf_model.h5 is of .*from_tf=True\).*save it with save_pretrained"),
+        ("flax_model.msgpack", r"is of .*Flax classes.*from_flax=True\)"),
         ("vocab.txt", "holds no model that kbert knows.*kbert reads a kbert folder"),
     ],
 )
@@ -145,6 +146,59 @@ def test_other_folders_say_what_they_are_and_the_way_out(tmp_path, file, message
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=message):
         read_checkpoint(tmp_path)
+
+
+def test_weights_without_a_config(hub):
+    (hub / "config.json").unlink()
+    with pytest.raises(ValueError, match="config.json is missing. kbert reads .*Received: .*hub"):
+        read_checkpoint(hub)
+
+
+def test_a_hub_config_that_is_no_json(hub):
+    (hub / "config.json").write_text('{"model_type": "bert"')
+    with pytest.raises(ValueError, match="not JSON .*Received: .*config.json"):
+        read_checkpoint(hub)
+
+
+def test_a_hub_folder_whose_vocabulary_is_of_another_size(hub):
+    change_json(hub / "config.json", vocab_size=41)
+    with pytest.raises(ValueError, match=r"shape of .*token: expected \(41, 16\), is \(40, 16\)"):
+        Encoder.from_preset(hub)
+
+
+def test_a_hub_folder_without_a_weight_or_with_another(hub, caplog):
+    arrays = read_safetensors(hub / "model.safetensors")
+    arrays["bert.encoder.extra"] = arrays.pop("bert.encoder.layer.1.output.dense.bias")
+    write_safetensors(hub / "model.safetensors", arrays)
+    missing, unexpected = "encoder/layers/1/feed_forward/output/bias", "encoder/bert.encoder.extra"
+    with pytest.raises(ValueError) as error:
+        Encoder.from_preset(hub)
+    assert f"- missing {missing} (16,)" in str(error.value)
+    assert f"+ unexpected {unexpected} (16,)" in str(error.value)
+    encoder = Encoder.from_preset(hub, strict=False)
+    assert f"left as they were: {missing}; not used: {unexpected}" in caplog.text
+    assert not get_arrays(encoder, "encoder")[missing].any()  # as it began
+
+
+def test_another_model_altogether_is_refused_even_if_not_strict(hub):
+    write_safetensors(hub / "model.safetensors", {"lm.weight": np.ones(3, "float32")})
+    with pytest.raises(ValueError, match="- missing encoder/embeddings/token"):
+        Encoder.from_preset(hub, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "onnx"}, "one of kbert, huggingface, keras_hub. Received: 'onnx'"),
+        ({"architecture": "bert"}, "another library's .* architecture='bert' with format='kbert'"),
+        ({"max_shard_size": 9}, "alone. Received: max_shard_size=9 with format='kbert'"),
+        ({"format": "huggingface", "max_shard_size": 0}, "1 or more, or None. Received: 0"),
+    ],
+)
+def test_options_that_a_format_has_not(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        Encoder(tiny_config()).save_to_preset(tmp_path / "x", **options)
+    assert not (tmp_path / "x").exists()
 
 
 def test_transformers_loads_what_we_write(hub):

@@ -104,3 +104,38 @@ def test_the_one_file_counts_where_there_are_both(tmp_path):
     (tmp_path / INDEX_FILE).write_text("{}")
     assert read_checkpoint(tmp_path).arrays
     assert read_safetensors(tmp_path / "model.safetensors")
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_shards_are_written_and_those_before_go(tmp_path):
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    encoder = Encoder(tiny_config(activation="gelu"))
+    randomise(encoder)
+    size = 6000
+    encoder.save_to_preset(tmp_path, format="huggingface", max_shard_size=size)
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 2
+    assert files(tmp_path) == ["config.json", *(path.name for path in shards), INDEX_FILE]
+    for path in shards:
+        assert sum(array.nbytes for array in read_safetensors(path).values()) <= size
+    model = transformers.AutoModel.from_pretrained(tmp_path)
+    table = model.embeddings.word_embeddings.weight.detach().numpy()
+    np.testing.assert_array_equal(table, encoder.token_embedding.numpy())
+
+    encoder.save_to_preset(tmp_path, format="huggingface")
+    assert files(tmp_path) == ["config.json", "model.safetensors"]
+    encoder.save_to_preset(tmp_path, format="huggingface", max_shard_size=2 * size)
+    assert "model.safetensors" not in files(tmp_path)
+    assert 1 < len(list(tmp_path.glob("model-*.safetensors"))) < len(shards)
+    again = Encoder.from_preset(tmp_path)
+    np.testing.assert_array_equal(again.token_embedding, encoder.token_embedding)
+
+
+def test_an_array_larger_than_a_shard_has_one_of_its_own(tmp_path):
+    Encoder(tiny_config()).save_to_preset(tmp_path, format="huggingface", max_shard_size=1)
+    assert all(len(read_safetensors(p)) == 1 for p in tmp_path.glob("model-*.safetensors"))
+    assert Encoder.from_preset(tmp_path).config == tiny_config()

@@ -62,6 +62,22 @@ ARCHITECTURES = {
         {**_BERT, "max_position_embeddings": POSITIONS, "embedding_size": 24},
     ),
 }
+_FINE_TUNED = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
+# model_type -> ends of the names of its classes.
+CLASSES = {
+    name: ("Model", "ForMaskedLM", *_FINE_TUNED, *others)
+    for name, others in {
+        **dict.fromkeys(ARCHITECTURES, ()),
+        "bert": ("ForPreTraining", "ForNextSentencePrediction"),
+        "albert": ("ForPreTraining",),
+        "electra": ("ForPreTraining",),
+    }.items()
+}
 
 
 def make_reference(model_type: str, ending: str, **values):

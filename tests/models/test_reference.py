@@ -10,19 +10,19 @@ from kbert.heads import MaskedLMHead, SentenceHead
 from kbert.models import Encoder
 from kbert.models.weights import named_weights, set_arrays
 from tests.harness import (
-    SIGMA,
     assert_close,
     assert_gradients_close,
     tiny_config,
     tiny_inputs,
     to_numpy,
 )
+from tests.models.references import randomised
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 
-def reference(hidden_act, dtype=None, **sizes):
+def reference(hidden_act, **sizes):
     """Hugging Face's model with both pretraining heads, every weight random."""
     config = transformers.BertConfig(
         hidden_act=hidden_act,
@@ -31,13 +31,7 @@ def reference(hidden_act, dtype=None, **sizes):
         attn_implementation="eager",
         **sizes,
     )
-    torch.manual_seed(0)
-    model = transformers.BertForPreTraining(config).eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            centre = 1.0 if name.endswith("LayerNorm.weight") else 0.0
-            weight.normal_(centre, SIGMA)
-    return model.to(dtype or torch.float32)
+    return randomised(transformers.BertForPreTraining(config).eval())
 
 
 class Pretrained(keras.Model):

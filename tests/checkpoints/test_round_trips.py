@@ -1,0 +1,83 @@
+"""Folders that transformers wrote, read and written again: transformers loads them, bit by bit.
+
+`tests/models/test_reference_family.py` shows that what is read computes the same.
+"""
+
+import numpy as np
+import pytest
+
+from kbert.checkpoints import read_checkpoint, write_huggingface
+from kbert.models import Encoder
+from kbert.models.weights import get_arrays
+from tests.harness import randomise, tiny_config
+from tests.models.references import CLASSES, make_reference
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "ending"),
+    [(name, ending) for name, endings in CLASSES.items() for ending in endings],
+)
+def test_there_and_back_is_bit_equal(model_type, ending, tmp_path):
+    model = make_reference(model_type, ending)
+    if "roberta" in model_type:
+        clear_unused_rows(model)
+    model.save_pretrained(tmp_path / "theirs")
+    first = read_checkpoint(tmp_path / "theirs")
+    write_huggingface(
+        tmp_path / "ours", first.config, first.arrays, architecture=model_type, labels=first.labels
+    )
+    second = read_checkpoint(tmp_path / "ours")
+    assert (second.config, second.labels) == (first.config, first.labels)
+    assert second.arrays.keys() == first.arrays.keys()
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(second.arrays[name], array, err_msg=name)
+    again, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    assert not report["unexpected_keys"]
+    theirs = again.state_dict()
+    for name, weight in model.state_dict().items():
+        if model_type == "xlm-roberta" and "position_embeddings" in name:
+            weight = weight[4:]  # written for RoBERTa's padding id 1, here it was 5
+        np.testing.assert_array_equal(theirs[name].numpy(), weight.numpy(), err_msg=name)
+    assert type(transformers.AutoModel.from_pretrained(tmp_path / "ours").config) is type(
+        model.config
+    )
+
+
+def clear_unused_rows(model):
+    """Zeros, as in RoBERTa's released weights: what kbert does not keep."""
+    import torch
+
+    with torch.no_grad():
+        embeddings = model.base_model.embeddings
+        embeddings.token_type_embeddings.weight.zero_()
+        embeddings.position_embeddings.weight[: model.config.pad_token_id + 1] = 0
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("bert", {"activation": "gelu"}),
+        ("bert", {"pooler_activation": None, "num_segments": 3}),
+        ("roberta", {"num_segments": 0, "layer_norm_epsilon": 1e-5}),
+        ("xlm-roberta", {"num_segments": 0, "pooler_activation": None}),
+        ("albert", {"num_layer_groups": 1, "embedding_size": 8}),
+        ("albert", {"num_layer_groups": 2, "embedding_size": 16, "pooler_activation": None}),
+        ("distilbert", {"num_segments": 0, "pooler_activation": "relu"}),
+        ("electra", {"embedding_size": 8, "pooler_activation": "gelu"}),
+    ],
+)
+def test_an_encoder_of_kbert_s_comes_back_as_it_was(model_type, changes, tmp_path):
+    encoder = Encoder(tiny_config(**changes))
+    randomise(encoder)
+    encoder.save_to_preset(tmp_path, format="huggingface", architecture=model_type)
+    again = Encoder.from_preset(tmp_path)
+    assert again.config == encoder.config
+    arrays = get_arrays(again, "encoder")
+    for name, array in get_arrays(encoder, "encoder").items():
+        np.testing.assert_array_equal(arrays[name], array)
+    model = transformers.AutoModel.from_pretrained(tmp_path)
+    assert model.config.model_type == model_type
