@@ -9,19 +9,21 @@ What it reads, told apart by the files:
 
   a name of the hub        "bert-base-uncased", or hf:owner/name with @revision behind it
   a Hugging Face folder    config.json and model.safetensors
+  a KerasHub folder        config.json and model.weights.h5
   a Google folder or zip   *_config.json and *.ckpt.*, TensorFlow 1
   a kbert folder           kbert.json and model.safetensors
 
-The report lists every weight with its shape, and what of the source no weight was made from. With
---check both models, read anew from their folders, run on the same random inputs, by the library
-transformers where it is installed and knows the format; a difference above the tolerance that is
-printed ends the program with exit code 1. Nothing is written over: --to is a new or empty folder.
+The report lists every weight with its shape, and what the target does not hold. With --check both
+models, read anew from their folders, run on the same random inputs, by the library whose format it
+is where that is installed; a difference above the tolerance that is printed ends the program with
+exit code 1. Nothing is written over: --to is a new or empty folder.
 """
 
 import sys
 
 from absl import flags, logging
 
+import kbert
 from kbert import conversion
 from pipelines import command
 
@@ -29,12 +31,12 @@ from pipelines import command
 def define_flags() -> None:
     flags.DEFINE_string("from", None, "Folder, zip file or name of the model to read, see above.")
     flags.DEFINE_string("to", None, "Folder to write, empty or not there yet.")
-    flags.DEFINE_enum("format", "kbert", list(conversion.FORMATS), "What to write.")
+    flags.DEFINE_enum("format", "kbert", kbert.checkpoints.FORMATS, "What to write.")
     flags.DEFINE_string(
         "architecture",
         None,
-        "For --format=huggingface: the model_type to write, such as bert or roberta. Default: as "
-        "the model's values say.",
+        "Which of the other library's models to write, such as bert or roberta. Default: as the "
+        "model's values say.",
     )
     flags.DEFINE_string("revision", None, "Branch, tag or commit of a repository of the hub.")
     flags.DEFINE_boolean(
@@ -49,7 +51,7 @@ def main(argv: list[str]) -> None:
         sys.exit(f"kbert-convert takes flags only, --from and --to. Received: {argv[1:]}")
     try:
         equal = _convert(flags.FLAGS)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
         sys.exit(f"kbert-convert: {error}")
     if not equal:

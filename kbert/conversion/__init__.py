@@ -1,6 +1,6 @@
 """Models from any format that kbert reads to any that it writes, with a report and a proof."""
 
 from kbert.conversion.check import TOLERANCE, Check, check
-from kbert.conversion.convert import FORMATS, Conversion, convert
+from kbert.conversion.convert import Conversion, convert
 
-__all__ = ["FORMATS", "TOLERANCE", "Check", "Conversion", "check", "convert"]
+__all__ = ["TOLERANCE", "Check", "Conversion", "check", "convert"]

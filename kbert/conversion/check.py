@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
-from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints import keras_hub, read_checkpoint
 from kbert.config import EncoderConfig
 from kbert.heads import MaskedLMHead
 from kbert.models import Encoder
@@ -61,9 +61,9 @@ def check(source: str | os.PathLike, target: str | os.PathLike) -> list[Check]:
     """Runs a source and what was converted from it on the same random inputs.
 
     Both are read anew from their folders. A Hugging Face folder is run by `transformers` where
-    that and PyTorch are installed; otherwise, and for other formats, the source is what kbert reads
-    from it, which then proves that nothing was lost in writing, not that it was read well. A
-    target in Hugging Face's format is run by both.
+    that and PyTorch are installed, a KerasHub preset by KerasHub; otherwise, and for other
+    formats, the source is what kbert reads from it, which then proves that nothing was lost in
+    writing, not that it was read well. A target in another library's format is run by both.
 
     Args:
         source: a folder that kbert reads.
@@ -74,9 +74,9 @@ def check(source: str | os.PathLike, target: str | os.PathLike) -> list[Check]:
         (logits of every position) where both have that head. Padding is left out.
     """
     source, target = Path(source), Path(target)
-    checkpoint = read_checkpoint(source)
-    inputs = _random_inputs(checkpoint.config)
-    masked_lm = "masked_lm/bias" in checkpoint.arrays
+    here, there = read_checkpoint(source), read_checkpoint(target)
+    inputs = _random_inputs(here.config)
+    masked_lm = "masked_lm/bias" in here.arrays and "masked_lm/bias" in there.arrays
     reference_name, reference = _runners(source)[-1]
     expected = reference(source, inputs, masked_lm)
     checks = []
@@ -116,6 +116,8 @@ def _difference(expected, found):
 def _runners(folder: Path) -> list[tuple[str, Callable[[Path, dict, bool], Outputs]]]:
     """Who can run the model of a folder, the most independent last."""
     runners = [("kbert", _run_kbert)]
+    if keras_hub.is_folder(folder):
+        runners.append(("KerasHub", _run_keras_hub))
     installed = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
     if installed and _names_its_architecture(folder / "config.json"):
         import transformers
@@ -140,6 +142,19 @@ def _run_kbert(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
         positions = np.broadcast_to(np.arange(length, dtype="int32"), (batch, length))
         outputs["masked_lm"] = head(outputs["sequence"], positions)  # (B, T, V)
     outputs = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
+    return _without_padding(outputs, inputs)
+
+
+def _run_keras_hub(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
+    from keras_hub import models
+
+    backbone = models.Backbone.from_preset(str(folder))
+    wanted = {name: inputs[name] for name in backbone.input}
+    found = backbone(wanted)
+    if not isinstance(found, dict):
+        found = {"sequence_output": found}
+    outputs = {name: f"{name}_output" for name in ("sequence", "pooled")}
+    outputs = {n: ops.convert_to_numpy(found[k]) for n, k in outputs.items() if k in found}
     return _without_padding(outputs, inputs)
 
 

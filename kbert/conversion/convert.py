@@ -3,12 +3,12 @@
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from kbert.checkpoints import Checkpoint, read_checkpoint, write_huggingface, write_preset
+from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.hub import locate
 from kbert.models import Encoder
 from kbert.models.weights import named_weights, set_arrays
@@ -29,7 +29,8 @@ class Conversion:
         format: it was written in.
         shapes: weight name -> shape.
         dtypes: of the weights, each once.
-        left: names in the source of what no weight was made from.
+        left: names of what is not in the target: in the source, of what no weight was made from;
+            here, of heads that the format has no place for.
         tokenizer: its kind and size, or None where the source has none.
     """
 
@@ -81,8 +82,9 @@ def convert(
     Args:
         source: a folder of any format that kbert reads, or a name (see `kbert.hub.locate`).
         target: a folder that is empty or not there yet.
-        format: one of `FORMATS`.
-        architecture: for "huggingface", the `model_type` to write; None = as the config says.
+        format: one of `kbert.checkpoints.FORMATS`.
+        architecture: the model's kind in the other library ("bert", "roberta", …); None = as the
+            config says.
         revision: of a repository of the hub.
         strict: False = leave out, and list, tensors that kbert has no place for.
 
@@ -104,13 +106,6 @@ def convert(
         >>> convert(f"{folder}/here", f"{folder}/there", format="huggingface").parameters
         4880
     """
-    if format not in FORMATS:
-        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
-    if architecture is not None and format != "huggingface":
-        raise ValueError(
-            "`architecture` chooses among Hugging Face's, for format='huggingface'. "
-            f"Received: architecture={architecture!r} with format={format!r}"
-        )
     target = Path(target)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(
@@ -120,11 +115,23 @@ def convert(
     checkpoint = read_checkpoint(folder)
     encoder = Encoder(checkpoint.config)
     arrays, unknown = _split(checkpoint, encoder, strict)
+    if format == "keras_hub":  # its backbones are encoders alone
+        unknown += [name for name in arrays if not name.startswith("encoder/")]
+        arrays = {name: array for name, array in arrays.items() if name.startswith("encoder/")}
     checkpoint = dataclasses.replace(checkpoint, arrays=arrays)
     # Refuses what does not fit, as for everyone who loads an encoder.
     set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
     tokenizer = _tokenizer(folder)
-    FORMATS[format](target, checkpoint, tokenizer, architecture)
+    write_checkpoint(
+        target,
+        checkpoint.config,
+        arrays,
+        format,
+        task=checkpoint.task,
+        tokenizer=tokenizer,
+        labels=checkpoint.labels,
+        architecture=architecture,
+    )
     if tokenizer is not None:
         tokenizer.save(target)
     return Conversion(
@@ -136,25 +143,6 @@ def convert(
         left=(*checkpoint.left, *unknown),
         tokenizer=tokenizer and f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} entries",
     )
-
-
-def _write_kbert(target, checkpoint, tokenizer, architecture):
-    write_preset(target, checkpoint.config, checkpoint.arrays, task=checkpoint.task)
-
-
-def _write_huggingface(target, checkpoint, tokenizer, architecture):
-    write_huggingface(
-        target,
-        checkpoint.config,
-        checkpoint.arrays,
-        architecture=architecture,
-        task=checkpoint.task,
-        tokenizer=tokenizer,
-        labels=checkpoint.labels,
-    )
-
-
-FORMATS: dict[str, Callable] = {"kbert": _write_kbert, "huggingface": _write_huggingface}
 
 
 def _split(checkpoint: Checkpoint, encoder: Encoder, strict: bool):
@@ -202,5 +190,5 @@ def _listed(left):
         for (name, _), count in _grouped(((name, None) for name in left), _without_layer).items()
     ]
     more = [f"  … and {len(groups) - _SHOWN} more"] if len(groups) > _SHOWN else []
-    head = f"left out, {len(left)} of the source that no weight was made from:"
+    head = f"left out, {len(left)} that the target does not hold:"
     return [head, *(f"  {group}" for group in groups[:_SHOWN]), *more]
