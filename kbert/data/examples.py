@@ -10,6 +10,11 @@ import tensorflow as tf
 _COLOURS = {"masked": "\033[31m", "random": "\033[33m", "kept": "\033[32m"}
 _RESET = "\033[0m"
 _WIDTH = 100
+# What a pair's label says, by the feature that holds it.
+_LABELS = {
+    "next_sentence_labels": ("next: actual", "next: random"),
+    "sentence_order_labels": ("order: kept", "order: swapped"),
+}
 
 
 def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO | None = None):
@@ -17,7 +22,8 @@ def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO 
 
     Each predicted token is marked with what the model sees in its place: `{fox -> [MASK]}` where
     it is masked, `{fox -> ##ly}` where a random token stands in, `{fox}` where it is kept; in
-    colours too on a terminal.
+    colours too on a terminal. A position that was drawn twice says so: `{fox -> [MASK]}x2`. Spans
+    stand between `<` and `>`.
 
     Args:
         dataset: batches of `pretraining_dataset`.
@@ -38,34 +44,44 @@ def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO 
     file = file or sys.stdout
     colours = _COLOURS if file.isatty() else {}
     for row in dataset.unbatch().take(n).as_numpy_iterator():
-        words = _marked(row, tokenizer)
-        kinds = [kind for _, kind in words]
+        words, kinds = _marked(row, tokenizer)
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in _COLOURS)
         title = f"{len(words)} tokens, {np.sum(row['mask_weights']):.0f} predicted: {counts}"
-        if "next_sentence_labels" in row:
-            title += "; next: " + ("random" if row["next_sentence_labels"] else "actual")
-        print(title, *_lines(words, colours), sep="\n", file=file)
+        for feature, meanings in _LABELS.items():
+            if feature in row:
+                title += f"; {meanings[row[feature]]}"
+        print(title, *_lines(words, kinds, colours), sep="\n", file=file)
 
 
-def _marked(row: dict[str, np.ndarray], tokenizer) -> list[tuple[str, str]]:
-    """The row's tokens, predicted ones with their marks, each with its kind ("" for the others)."""
+def _marked(row: dict[str, np.ndarray], tokenizer) -> tuple[list[str], list[str]]:
+    """The row's tokens, predicted ones with their marks, and the kind of each ("" for others)."""
     ids = row["token_ids"][: np.sum(row["padding_mask"])]
-    words = [(tokenizer.id_to_token(token), "") for token in ids]
+    words, kinds = [tokenizer.id_to_token(token) for token in ids], [""] * len(ids)
     used = row["mask_weights"] > 0
-    for position, target in zip(row["mask_positions"][used], row["mask_ids"][used], strict=True):
-        seen, wanted = words[position][0], tokenizer.id_to_token(target)
+    positions, first, times = np.unique(
+        row["mask_positions"][used], return_index=True, return_counts=True
+    )
+    targets = row["mask_ids"][used][first]
+    for position, target, drawn in zip(positions, targets, times, strict=True):
+        seen, wanted = words[position], tokenizer.id_to_token(target)
         if ids[position] == target:
-            words[position] = f"{{{wanted}}}", "kept"
+            words[position], kinds[position] = f"{{{wanted}}}", "kept"
         else:
-            kind = "masked" if ids[position] == tokenizer.mask_id else "random"
-            words[position] = f"{{{wanted} -> {seen}}}", kind
-    return words
+            words[position] = f"{{{wanted} -> {seen}}}"
+            kinds[position] = "masked" if ids[position] == tokenizer.mask_id else "random"
+        if drawn > 1:
+            words[position] += f"x{drawn}"
+    if "span_starts" in row:
+        for first, last in {*zip(row["span_starts"][used], row["span_ends"][used], strict=True)}:
+            words[first] = "<" + words[first]
+            words[last] += ">"
+    return words, kinds
 
 
-def _lines(words: list[tuple[str, str]], colours: dict[str, str]) -> Iterator[str]:
+def _lines(words: list[str], kinds: list[str], colours: dict[str, str]) -> Iterator[str]:
     """Wraps by what is seen: a colour takes no room."""
     line, width = "", 0
-    for word, kind in words:
+    for word, kind in zip(words, kinds, strict=True):
         if width + 1 + len(word) > _WIDTH:
             yield line
             line, width = "", 0

@@ -2,21 +2,27 @@
 
 BERT's rule: 15 % of a row's tokens, [CLS] and [SEP] counted but never chosen; of the chosen 80 %
 become [MASK], 10 % any token of the vocabulary, 10 % stay. Source: `create_masked_lm_predictions`
-of google-research/bert's create_pretraining_data.py. Every draw is a hash of the row's own key and
-the column, so a row is masked alike in any batch.
+of google-research/bert's create_pretraining_data.py. Other schemes choose or count otherwise: see
+`MASKING_SCHEMES`. Every draw is a hash of the row's own key and a number, so a row is masked alike
+in any batch.
 
 Shapes: N rows, T sequence length, P predictions a row at most.
 """
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from kbert.data.hashing import below, chance, fold
+from kbert.data.ngrams import choose_ngrams, choose_spans, runs
+from kbert.data.phrases import Phrases
+from kbert.data.tokens import choose_independent, choose_tokens
+from kbert.data.units import choose_words, find_units, first_pieces
 
-_CHOICE, _ACTION, _TOKEN = 0, 1, 2  # streams of draws under a row's key
+_ACTION, _TOKEN = 1, 2  # streams of draws under a row's key
 
 
 def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
@@ -33,8 +39,8 @@ def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
 def prediction_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
     """(T + 1,) int32: how many tokens a row of each length predicts, specials counted in length.
 
-    Worked out in Python, where `round` is the one that Google's script used. A row without text
-    predicts nothing, and none more than its text has: that is for the caller to see to.
+    Worked out in Python, where `round` is the one that Google's script used. A row never predicts
+    more than its text has: that is for the caller to see to.
 
     >>> prediction_counts(128)[[0, 5, 50, 128]].tolist()
     [1, 1, 8, 19]
@@ -44,118 +50,33 @@ def prediction_counts(sequence_length: int, masked_share: float = 0.15) -> np.nd
     return np.array(counts, np.int32)
 
 
-def choose_tokens(keys: tf.Tensor, in_text: tf.Tensor, count: tf.Tensor, columns: int) -> tf.Tensor:
-    """A fair choice of `count` of the text's positions for each row, ascending.
+def span_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
+    """SpanBERT's: the share of the text, specials not counted, rounded up.
 
-    Floyd's sampling (Bentley & Floyd, "A sample of brilliance", CACM 30(9), 1987), all rows in
-    step: no draws for tokens that are not chosen, no sorting of whole rows.
-
-    Args:
-        keys: (N,) uint64.
-        in_text: (N, T) bool, tokens that may be chosen.
-        count: (N,) int32, tokens to choose, at most as many as there are.
-        columns: P.
-
-    Returns:
-        (N, P) int32 positions; behind the first `count`, 0.
+    >>> span_counts(128)[[0, 5, 50, 126]].tolist()
+    [0, 1, 8, 19]
     """
-    rows, width = tf.shape(in_text)[0], in_text.shape[1]
-    text = tf.cast(tf.where(tf.reshape(in_text, [-1]))[:, 0], tf.int32)
-    eligible = tf.math.count_nonzero(in_text, 1, dtype=tf.int32)
-    numbers = tf.range(columns)[:, None]  # (P, 1)
-    limit = eligible - count + numbers  # (P, N): the newest candidate of each step
-    lots = below(fold(fold(keys, _CHOICE)[None], numbers), tf.maximum(limit + 1, 0))  # (P, N)
-    unused = tf.fill(tf.shape(lots), -1)
-
-    def step(number, chosen):
-        lot = lots[number][None]
-        taken = tf.reduce_any(chosen == lot, 0)
-        pick = tf.where(taken, limit[number], lot[0])
-        return number + 1, tf.where(numbers == number, pick[None], chosen)
-
-    _, chosen = tf.while_loop(
-        lambda number, chosen: number < columns, step, [0, unused], parallel_iterations=1
-    )
-    used = numbers < count[None]
-    slots = tf.sort(tf.transpose(tf.where(used, chosen, tf.int32.max)))  # (N, P)
-    used = tf.transpose(used)
-    # The slots count text alone; an unused one reads the spare value behind the text.
-    index = tf.where(used, slots + tf.cumsum(eligible, exclusive=True)[:, None], tf.size(text))
-    positions = tf.gather(tf.pad(text, [[0, 1]]), index) - width * tf.range(rows)[:, None]
-    return tf.where(used, positions, 0)
+    return np.array([math.ceil(n * masked_share) for n in range(sequence_length + 1)], np.int32)
 
 
-def first_pieces(token_ids: tf.Tensor, in_text: tf.Tensor, continuation: np.ndarray) -> tf.Tensor:
-    """(N, T) bool: where a word begins.
+def independent_columns(sequence_length: int, masked_share: float = 0.15) -> int:
+    """ELECTRA's `max_predictions_per_seq`.
 
-    That is at every piece but those with `##`, and at the first piece of a segment, even where
-    truncation left the tail of a word there.
-
-    Args:
-        token_ids: (N, T) int32.
-        in_text: (N, T) bool, tokens of the segments, not specials and padding.
-        continuation: (vocabulary,) bool, which pieces begin with `##`.
+    >>> independent_columns(128), independent_columns(512), independent_columns(512, 0.25)
+    (19, 79, 130)
     """
-    after_text = tf.pad(in_text[:, :-1], [[0, 0], [1, 0]])
-    return in_text & ~(tf.gather(continuation, token_ids) & after_text)
+    return max(1, int((masked_share + 0.005) * sequence_length))
 
 
-def choose_words(
-    keys: tf.Tensor, starts_word: tf.Tensor, eligible: tf.Tensor, count: tf.Tensor, columns: int
-) -> tf.Tensor:
-    """A choice of whole words, `count` tokens for each row or as near below as words allow.
+def independent_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
+    """ELECTRA's: rounded in float32, specials counted in length, as many as there are columns.
 
-    Google's rule: words in random order, one that would exceed the count is passed over.
-
-    Args:
-        keys: (N,) uint64.
-        starts_word: (N, T) bool, see `first_pieces`.
-        eligible: (N, T) bool, tokens that may be chosen.
-        count: (N,) int32.
-        columns: P.
-
-    Returns:
-        (N, P) int32 positions, ascending; behind the chosen ones, 0.
+    >>> independent_counts(128)[[0, 5, 50, 128]].tolist()
+    [1, 1, 8, 19]
     """
-    width = starts_word.shape[1]
-    rows = tf.shape(starts_word)[0]
-    word = tf.maximum(tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1, 0)  # (N, T)
-    flat = tf.reshape(word + width * tf.range(rows)[:, None], [-1])
-    size = tf.math.unsorted_segment_sum(
-        tf.reshape(tf.cast(eligible, tf.int32), [-1]), flat, rows * width
-    )  # (N * T,): pieces of each word; 0 behind the last
-
-    # The draw and the word's number share an integer: sorting it sorts the words by lot.
-    lots = fold(fold(keys, _CHOICE)[:, None], tf.range(width))
-    lots = tf.bitwise.left_shift(tf.bitwise.right_shift(lots, tf.constant(32, tf.uint64)), 16)
-    lots = tf.cast(lots, tf.int64) + tf.range(width, dtype=tf.int64)
-    lots = tf.where(tf.reshape(size, [-1, width]) > 0, lots, tf.int64.max)
-    order = tf.cast(tf.bitwise.bitwise_and(tf.sort(lots), 0xFFFF), tf.int32)  # (N, T)
-    order = tf.transpose(tf.minimum(order, width - 1) + width * tf.range(rows)[:, None])  # (T, N)
-    words = tf.reduce_max(word) + 1
-    sizes = tf.gather(size, order[:words])
-
-    def step(number, room, taken):
-        need = sizes[number]
-        fits = (need > 0) & (need <= room)
-        return number + 1, room - tf.where(fits, need, 0), taken.write(number, fits)
-
-    taken = tf.TensorArray(tf.bool, words, element_shape=[None], clear_after_read=True)
-    number, _, taken = tf.while_loop(
-        lambda number, room, taken: (number < words) & tf.reduce_any(room > 0),
-        step,
-        [0, count, taken],
-        parallel_iterations=1,
-    )
-    taken = tf.reshape(taken.gather(tf.range(number)), [-1])
-    chosen_words = tf.boolean_mask(tf.reshape(order[:number], [-1]), taken)
-    is_chosen = tf.scatter_nd(chosen_words[:, None], tf.ones_like(chosen_words), [rows * width])
-    is_chosen = tf.reshape(tf.gather(is_chosen, flat), [rows, width]) * tf.cast(eligible, tf.int32)
-    where = tf.cast(tf.where(is_chosen > 0), tf.int32)  # (chosen, 2): row, position, row by row
-    first = tf.cumsum(tf.reduce_sum(is_chosen, 1), exclusive=True)
-    slot = tf.range(tf.shape(where)[0]) - tf.gather(first, where[:, 0])
-    target = tf.stack([where[:, 0], slot], 1)
-    return tf.scatter_nd(target, where[:, 1], [rows, columns])
+    share = np.arange(sequence_length + 1, dtype=np.float32) * np.float32(masked_share)
+    limit = independent_columns(sequence_length, masked_share)
+    return np.maximum(1, np.minimum(limit, np.round(share))).astype(np.int32)
 
 
 def apply_masks(
@@ -166,16 +87,20 @@ def apply_masks(
     vocabulary_size: int,
     mask_id: int,
     replacement: tuple[float, float] = (0.8, 0.1),
+    groups: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Hides the chosen tokens from the model and keeps them as targets.
 
     Args:
         keys: (N,) uint64.
         token_ids: (N, T) int32.
-        positions: (N, P) int32; 0, the place of [CLS], where nothing is predicted.
+        positions: (N, P) int32; 0, the place of [CLS], where nothing is predicted. One position
+            may come twice.
         vocabulary_size: a random token is drawn from the whole vocabulary.
         mask_id: id of [MASK].
         replacement: shares of the chosen tokens that become [MASK] and a random token.
+        groups: (N, P) int32, positions of one group get the same kind of replacement; None decides
+            for each position.
 
     Returns:
         `token_ids` (N, T) int32 with the replacements; `mask_positions`, `mask_ids` (N, P) int32
@@ -190,19 +115,20 @@ def apply_masks(
     rows, columns = tf.unstack(tf.shape(positions))
     width = token_ids.shape[1]
     numbers = tf.range(columns)[None]
-    action = fold(fold(keys, _ACTION)[:, None], numbers)  # (N, P)
+    action = fold(fold(keys, _ACTION)[:, None], numbers if groups is None else groups)  # (N, P)
     random_ids = below(fold(fold(keys, _TOKEN)[:, None], numbers), vocabulary_size)
 
-    flat = tf.reshape(token_ids, [-1])
-    index = tf.reshape(positions + width * tf.range(rows)[:, None], [-1])
-    mask_ids = tf.reshape(tf.gather(flat, index), [rows, columns])
-    used = positions > 0
     masked, random = replacement
-    seen = tf.where(chance(action, masked + random), random_ids, mask_ids)
-    seen = tf.where(chance(action, masked), mask_id, seen)
-    # Unused slots write [CLS] over itself.
-    seen = tf.where(used, seen, mask_ids)
-    flat = tf.tensor_scatter_nd_update(flat, index[:, None], tf.reshape(seen, [-1]))
+    changed = (positions > 0) & chance(action, masked + random)
+    flat = tf.reshape(token_ids, [-1])
+    begin = width * tf.range(rows)[:, None]
+    mask_ids = tf.gather(flat, begin + positions)
+    seen = tf.where(chance(action, masked), mask_id, random_ids)
+    # What stays writes [CLS] over itself, not its own id over a [MASK] of the same position.
+    seen = tf.where(changed, seen, token_ids[:, :1])
+    index = tf.reshape(begin + tf.where(changed, positions, 0), [-1, 1])
+    flat = tf.tensor_scatter_nd_update(flat, index, tf.reshape(seen, [-1]))
+    used = positions > 0
     return {
         "token_ids": tf.reshape(flat, [rows, width]),
         "mask_positions": positions,
@@ -216,13 +142,95 @@ class MaskingScheme:
     """A way to choose the tokens that are predicted.
 
     Attributes:
+        choose: chooses positions among units, see `choose_words`.
+        units: what is chosen: "tokens", "words", or "phrases" (and words outside of them).
+        columns: P, by sequence length and share.
+        counts: predictions of a row by its length, see `prediction_counts`.
+        counts_text: whether the length is that of the text, without special tokens.
         replacement: shares of [MASK] and of random tokens, as published.
+        by_span: whether neighbours share their kind of replacement, and spans are features.
+        repeats: whether a position may be drawn twice.
     """
 
+    choose: Callable[..., tf.Tensor]
+    units: str = "words"
+    columns: Callable[[int, float], int] = max_predictions
+    counts: Callable[[int, float], np.ndarray] = prediction_counts
+    counts_text: bool = False
     replacement: tuple[float, float] = (0.8, 0.1)
+    by_span: bool = False
+    repeats: bool = False
 
 
 MASKING_SCHEMES = {
-    "token": MaskingScheme(),
-    "whole_word": MaskingScheme(),
+    "token": MaskingScheme(choose=choose_tokens, units="tokens"),
+    "whole_word": MaskingScheme(choose=choose_words),
+    "ngram": MaskingScheme(choose=choose_ngrams),
+    "span": MaskingScheme(choose=choose_spans, counts=span_counts, counts_text=True, by_span=True),
+    "phrase": MaskingScheme(choose=choose_words, units="phrases"),
+    "independent": MaskingScheme(
+        choose=choose_independent,
+        units="tokens",
+        columns=independent_columns,
+        counts=independent_counts,
+        replacement=(0.85, 0.0),
+        repeats=True,
+    ),
 }
+
+
+def mask_rows(
+    scheme: MaskingScheme,
+    keys: tf.Tensor,
+    token_ids: tf.Tensor,
+    in_text: tf.Tensor,
+    lengths: tf.Tensor,
+    *,
+    tokenizer,
+    masked_share: float,
+    replacement: tuple[float, float],
+    phrases: Phrases | None = None,
+) -> dict[str, tf.Tensor]:
+    """Chooses tokens by a scheme and hides them.
+
+    Args:
+        scheme: of `MASKING_SCHEMES`.
+        keys: (N,) uint64.
+        token_ids: (N, T) int32.
+        in_text: (N, T) bool, tokens that may be chosen.
+        lengths: (N,) int32, tokens of each row, specials included.
+        tokenizer: gives `vocabulary_size`, `mask_id` and `continuation`.
+        masked_share: share of the tokens that is predicted.
+        replacement: shares of the chosen tokens that become [MASK] and a random token.
+        phrases: for units of phrases.
+
+    Returns:
+        What `apply_masks` returns; where the scheme goes by spans also `span_starts` and
+        `span_ends` (N, P) int32, the first and last position of the run of chosen tokens that each
+        chosen one lies in, 0 where nothing is predicted.
+    """
+    width = token_ids.shape[1]
+    begins = None
+    if scheme.units != "tokens":
+        begins = first_pieces(token_ids, in_text, tokenizer.continuation)
+    if scheme.units == "phrases":
+        begins = phrases.join(token_ids, in_text, begins)
+    text_lengths = tf.math.count_nonzero(in_text, 1, dtype=tf.int32)
+    counts = scheme.counts(width, masked_share)
+    count = tf.gather(counts, text_lengths if scheme.counts_text else lengths)
+    columns = scheme.columns(width, masked_share)
+    limit = tf.where(text_lengths > 0, columns, 0) if scheme.repeats else text_lengths
+    count = tf.minimum(count, limit)
+    positions = scheme.choose(keys, find_units(in_text, begins), count, columns)
+    spans = {}
+    if scheme.by_span:
+        spans["span_starts"], spans["span_ends"] = runs(positions)
+    return spans | apply_masks(
+        keys,
+        token_ids,
+        positions,
+        vocabulary_size=tokenizer.vocabulary_size,
+        mask_id=tokenizer.mask_id,
+        replacement=replacement,
+        groups=spans.get("span_starts"),
+    )

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from kbert.data import stream
 from kbert.data.blocks import WINDOW_BLOCKS, BlockReader
 from kbert.data.manifest import Manifest, read_manifest
+from kbert.data.phrases import read_phrases
 from kbert.data.prepared import prepared_folder
 from kbert.data.settings import Settings
 
@@ -23,6 +24,7 @@ def pretraining_dataset(
     seed: int = 0,
     masking: str = "token",
     masked_share: float = 0.15,
+    phrases: str | os.PathLike | Sequence[str] | None = None,
     replacement: tuple[float, float] | None = None,
     segments: str | None = None,
     next_sentence: bool | None = None,
@@ -45,7 +47,19 @@ def pretraining_dataset(
     - "pairs": BERT's two segments, where half of the time B is from another document;
     - "halves": ALBERT's two consecutive segments, swapped half of the time;
     - "consecutive": ELECTRA's one or two segments in their order, without a label;
-    - "single": one run of text of one document, of full length where the document goes on.
+    - "single": one run of text of one document, of full length where the document goes on;
+    - "doc_sentences": RoBERTa's whole sentences of one document, as many as fit;
+    - "full_sentences": RoBERTa's whole sentences of one or more documents, with a separator
+      between documents.
+
+    Which tokens are predicted is said by `masking`:
+
+    - "token": any tokens; "whole_word": words with all their pieces (BERT);
+    - "ngram": one to three neighbouring words, n with a probability of c / n (ALBERT);
+    - "span": one to ten neighbouring words, of geometric length with p = 0.2, replaced alike
+      (SpanBERT);
+    - "phrase": the phrases of a lexicon, and words outside of them (ERNIE, BERT-wwm);
+    - "independent": tokens drawn one by one, some twice (ELECTRA).
 
     Args:
         data: folder written by `prepare_corpus`; or text as `prepare_corpus` takes it (a path, a
@@ -55,14 +69,17 @@ def pretraining_dataset(
         sequence_length: T, specials included; at least 8.
         batch_size: B, rows of a batch of all hosts together.
         seed: seed of the order of blocks, pairs and masks.
-        masking: "token", or "whole_word" to mask words with all their `##` pieces.
+        masking: which tokens are predicted, see above.
         masked_share: share of the tokens that is predicted.
+        phrases: the lexicon of masking="phrase": strings, or the path of a UTF-8 file of one phrase
+            a line.
         replacement: shares of the chosen tokens that the model sees as [MASK] and as a random
-            token of the vocabulary; the others stay. None is the scheme's own, (0.8, 0.1).
+            token of the vocabulary; the others stay. None is the scheme's own: (0.8, 0.1), and
+            (0.85, 0.0) for "independent".
         segments: how rows are laid out, see above; None is "pairs".
         next_sentence: True asks for "pairs"; False, with `segments` left out, for "single".
         short_sequence_share: share of rows that is cut shorter, to a random length; None is the
-            scheme's own: 0.1, and 0.05 for "consecutive".
+            scheme's own: 0.1; 0.05 for "consecutive" and 0 for whole sentences.
         static_masks: this many versions of an epoch, with fixed order, rows and masks, come in
             turn; None makes every epoch new.
         split: "train" or "held_out".
@@ -82,8 +99,9 @@ def pretraining_dataset(
         `padding_mask` (B / H, T) int32; `mask_positions`, `mask_ids` (B / H, P) int32 and
         `mask_weights` (B / H, P) float32, where P is 20 at T = 128 and 80 at 512;
         with "pairs" `next_sentence_labels` (B / H,) int32, 1 = random; with "halves"
-        `sentence_order_labels` (B / H,) int32, 1 = swapped; and `position` (B / H, 3) int32: the
-        `start` that goes on after this batch, on every row.
+        `sentence_order_labels` (B / H,) int32, 1 = swapped; with masking="span" `span_starts` and
+        `span_ends` (B / H, P) int32, the first and last position of each prediction's span; and
+        `position` (B / H, 3) int32: the `start` that goes on after this batch, on every row.
         An empty row is 0 in `padding_mask` and `mask_weights`.
 
     Raises:
@@ -122,6 +140,12 @@ def pretraining_dataset(
         threads=threads,
         window_blocks=window_blocks,
     )
+    if (masking == "phrase") != (phrases is not None):
+        raise ValueError(
+            'masking="phrase" needs `phrases`, and no other masking reads them. '
+            f"Received: masking={masking!r}, phrases={phrases!r:.100}"
+        )
+    lexicon = None if phrases is None else read_phrases(phrases, tokenizer)
     manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
     manifest.check_tokenizer(tokenizer)
     _check_enough_text(manifest, split, settings)
@@ -135,7 +159,7 @@ def pretraining_dataset(
     options.threading.max_intra_op_parallelism = 1
     if threads is not None:
         options.threading.private_threadpool_size = threads
-    return stream.batches(settings, reader, tokenizer, start).with_options(options)
+    return stream.batches(settings, reader, tokenizer, start, lexicon).with_options(options)
 
 
 def _check_enough_text(manifest: Manifest, split: str, settings: Settings) -> None:

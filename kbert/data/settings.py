@@ -55,6 +55,9 @@ class Settings:
              and sum(self.replacement) <= 1,
              "`replacement` must be two shares, of [MASK] and of random tokens, with a sum of at "
              "most 1", "replacement")  # fmt: skip
+        rule(not self.masking_scheme.repeats or self.replacement[1] == 0,
+             'masking="independent" may draw a position twice, so its `replacement` has no random '
+             "tokens: pass (share, 0.0)", "masking", "replacement")  # fmt: skip
         if self.short_sequence_share is None:
             self._set("short_sequence_share", self.segment_scheme.short_share)
         rule(0 <= self.short_sequence_share <= 1,

@@ -16,14 +16,9 @@ import tensorflow as tf
 from kbert.data import assembly, records
 from kbert.data.blocks import BlockReader
 from kbert.data.hashing import fold
-from kbert.data.masking import (
-    apply_masks,
-    choose_tokens,
-    choose_words,
-    first_pieces,
-    max_predictions,
-    prediction_counts,
-)
+from kbert.data.masking import mask_rows
+from kbert.data.phrases import Phrases
+from kbert.data.segments import join_documents
 from kbert.data.settings import Settings
 
 _CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
@@ -32,7 +27,11 @@ _PLAN, _MASK = 0, 1  # streams of draws under the seed
 
 
 def batches(
-    settings: Settings, reader: BlockReader, tokenizer, start: Sequence[int | tf.Tensor]
+    settings: Settings,
+    reader: BlockReader,
+    tokenizer,
+    start: Sequence[int | tf.Tensor],
+    phrases: Phrases | None = None,
 ) -> tf.data.Dataset:
     """The batches that `pretraining_dataset` describes, from `start` = (epoch, window, row) on."""
     epoch, window, row = start
@@ -54,7 +53,7 @@ def batches(
     # The next window is read and planned while this one is made into batches.
     chunks = windows.prefetch(1).flat_map(_stage(_chunks, settings))
     rows = chunks.map(
-        _stage(_finish, settings, tokenizer),
+        _stage(_finish, settings, tokenizer, phrases),
         num_parallel_calls=settings.threads or tf.data.AUTOTUNE,
     )
     rows = rows.rebatch(settings.batch_size // settings.num_hosts, drop_remainder=True)
@@ -84,7 +83,10 @@ def _plan(settings: Settings, tokenizer, token_dtype: str, epoch, window, serial
         max_tokens=settings.sequence_length - scheme.num_specials(tokenizer.pair_separators),
         short_share=settings.short_sequence_share,
     )
-    return blocks["tokens"], assembly.place_rows(plan, epoch, window), False
+    tokens = blocks["tokens"]
+    if scheme.joins_documents:
+        tokens = join_documents(tokens, blocks["sentences"], blocks["documents"], tokenizer.sep_id)
+    return tokens, assembly.place_rows(plan, epoch, window), False
 
 
 def _end_of_data(token_dtype: str) -> tf.data.Dataset:
@@ -106,7 +108,9 @@ def _chunks(settings: Settings, tokens: tf.Tensor, rows: tf.Tensor, positions: t
     return begins.map(lambda n: (tokens, rows[n : n + size], positions[n : n + size]))
 
 
-def _finish(settings: Settings, tokenizer, tokens, rows, positions) -> dict[str, tf.Tensor]:
+def _finish(
+    settings: Settings, tokenizer, phrases: Phrases | None, tokens, rows, positions
+) -> dict[str, tf.Tensor]:
     """Assembles and masks some rows."""
     length = settings.sequence_length
     features = assembly.assemble(
@@ -118,25 +122,21 @@ def _finish(settings: Settings, tokenizer, tokens, rows, positions) -> dict[str,
         pad_id=tokenizer.pad_id,
         separators=tokenizer.pair_separators,
     )
-    row_length, in_text = features.pop("length"), features.pop("in_text")
+    lengths, in_text = features.pop("length"), features.pop("in_text")
+    if settings.segment_scheme.joins_documents:
+        in_text &= features["token_ids"] != tokenizer.sep_id
     epoch, window, row = (rows[:, n] for n in (-3, -2, -1))
     keys = fold(fold(fold(fold(settings.seed, _MASK), settings.version(epoch)), window), row)
-    counts = prediction_counts(length, settings.masked_share)
-    eligible = tf.math.count_nonzero(in_text, 1, dtype=tf.int32)
-    count = tf.minimum(tf.gather(counts, row_length), eligible)
-    columns = max_predictions(length, settings.masked_share)
-    if settings.masking == "token":
-        chosen = choose_tokens(keys, in_text, count, columns)
-    else:
-        starts = first_pieces(features["token_ids"], in_text, tokenizer.continuation)
-        chosen = choose_words(keys, starts, in_text, count, columns)
-    features |= apply_masks(
+    features |= mask_rows(
+        settings.masking_scheme,
         keys,
         features["token_ids"],
-        chosen,
-        vocabulary_size=tokenizer.vocabulary_size,
-        mask_id=tokenizer.mask_id,
+        in_text,
+        lengths,
+        tokenizer=tokenizer,
+        masked_share=settings.masked_share,
         replacement=settings.replacement,
+        phrases=phrases,
     )
     if settings.segment_scheme.label:
         features[settings.segment_scheme.label] = rows[:, 4]
