@@ -59,6 +59,7 @@ setup(
     },
     entry_points={
         "console_scripts": [
+            "kbert-convert=pipelines.convert:run",
             "kbert-prepare-corpus=pipelines.prepare_corpus:run",
             "kbert-pretrain=pipelines.pretrain:run",
             "kbert-quickstart=pipelines.quickstart:run",
