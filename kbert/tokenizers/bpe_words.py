@@ -58,11 +58,28 @@ def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
         [[b'it', b"'s", b' ', b' so', b'  ']]
     """
     cut = tf.strings.regex_replace(texts, _BEFORE_WORD, rb"\1" + _CUT + rb"\2")
-    cut = tf.strings.regex_replace(cut, _WORD, rb"\0" + _CUT)
-    words = tf.strings.split(cut, _CUT)  # with an empty string behind each text
-    flat = words.flat_values
+    return _split(tf.strings.regex_replace(cut, _WORD, rb"\0" + _CUT))
+
+
+def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
+    """(B,) valid UTF-8 -> (B, None) what matches a pattern and what stands between; all the text.
+
+    tensorflow-text's `regex_split` loses texts with U+0000.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> split_at(tf.constant(["a <s> b<s>"]), "<s>").to_list()
+        [[b'a ', b'<s>', b' b', b'<s>']]
+    """
+    return _split(tf.strings.regex_replace(texts, pattern, _CUT + rb"\0" + _CUT))
+
+
+def _split(cut: tf.Tensor) -> tf.RaggedTensor:
+    """What stands between cuts, without empty strings."""
+    parts = tf.strings.split(cut, _CUT)
+    flat = parts.flat_values
     keep = tf.not_equal(flat, "")
     kept = tf.concat([[0], tf.cumsum(tf.cast(keep, tf.int64))], 0)
     return tf.RaggedTensor.from_row_splits(
-        tf.boolean_mask(flat, keep), tf.gather(kept, words.row_splits), validate=False
+        tf.boolean_mask(flat, keep), tf.gather(kept, parts.row_splits), validate=False
     )

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 
-from kbert.tokenizers.bpe_words import WHITE_SPACE
+from kbert.tokenizers.bpe_words import WHITE_SPACE, split_at
 
 
 class SpecialSegments:
@@ -44,10 +43,11 @@ class SpecialSegments:
             Segments (B, None), together the text; the first byte of each (S,) int32; their special
             tokens' ids (S, 0 or 1) int32.
         """
-        segments, starts, _ = tf_text.regex_split_with_offsets(
-            texts, self._pattern, keep_delim_regex_pattern=self._pattern
-        )
+        segments = split_at(texts, self._pattern)
         flat = segments.flat_values
+        before = tf.cumsum(tf.strings.length(flat), exclusive=True)
+        text_starts = tf.cumsum(tf.strings.length(texts), exclusive=True)
+        starts = before - tf.gather(text_starts, segments.value_rowids())
         is_special = tf.strings.regex_full_match(flat, self._pattern)
         bare = tf.strings.regex_replace(
             tf.boolean_mask(flat, is_special), f"^[{WHITE_SPACE}]+", "", replace_global=False
@@ -56,4 +56,4 @@ class SpecialSegments:
         ids = tf.RaggedTensor.from_row_lengths(
             tf.gather(self._ids, index), tf.cast(is_special, tf.int64), validate=False
         )
-        return segments, tf.cast(starts.flat_values, tf.int32), ids
+        return segments, starts, ids
