@@ -59,7 +59,7 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
         folder = Path(snapshot_download(local_files_only=unreachable is not None, **options))
     except _failures() as error:
         _refuse(error, unreachable or error, place, asked)
-    if weights and not any(folder.glob("*.safetensors")):
+    if unreachable and weights and not any(folder.glob("*.safetensors")):
         # The cache has a snapshot that someone made without the weights.
         _refuse(FileNotFoundError(), unreachable, place, asked)
     _verify(folder, asked)
@@ -131,15 +131,16 @@ def _refuse(error, reason, place, asked) -> NoReturn:
 
 def _brief(error):
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
 
 def _failures():
     """What `huggingface_hub` raises when a request or a file fails."""
     from huggingface_hub import errors
 
-    # errors.HTTPError is the base of its HTTP client's errors; hf_xet's are RuntimeErrors.
-    return errors.HTTPError, OSError, RuntimeError
+    # errors.HTTPError is the base of its HTTP client's errors, hf_xet's are RuntimeErrors, and an
+    # answer that is not the hub's (the page of a proxy) ends in a ValueError or a KeyError.
+    return errors.HTTPError, OSError, RuntimeError, ValueError, KeyError
 
 
 def _place(repository, revision):

@@ -88,6 +88,8 @@ class _HubHandler(_Handler):
     def answer(self, hub):
         match = re.fullmatch(r"/api/models/(?P<name>[^/]+/[^/]+)(?P<rest>/.*)?", self.path)
         match = match or re.fullmatch(r"/(?P<name>[^/]+/[^/]+)(?P<rest>/resolve/.*)", self.path)
+        if match is None:  # not about a model
+            return self.send(404)
         name, rest = match["name"], match["rest"] or "/revision/main"
         if name in hub.refused:
             return self.refuse(hub.refused[name])
@@ -124,8 +126,10 @@ class _HubHandler(_Handler):
         self.send(200, json.dumps(content).encode(), Content_Type="application/json")
 
     def refuse(self, code):
+        if code == "Portal":
+            return self.send(200, b"<html>Please log in to this network</html>")
         status = {"RepoNotFound": 401, "GatedRepo": 403, "ServerError": 500}.get(code, 404)
-        self.send(status, X_Error_Code=code)
+        return self.send(status, X_Error_Code=code)
 
 
 class _StorageHandler(_Handler):

@@ -129,6 +129,7 @@ def test_a_hub_that_dies_and_comes_back(model, no_waiting):
     [
         ("RepoNotFound", FileNotFoundError, "hub has no repository http.*/someone/model/tree/main"),
         ("GatedRepo", PermissionError, "accept the terms there.*hf auth login.*HF_TOKEN"),
+        ("Portal", ConnectionError, "cannot be downloaded: JSONDecodeError: Expecting value"),
         ("ServerError", ConnectionError, "cannot be downloaded: HfHubHTTPError: Server error '500"),
     ],
 )
