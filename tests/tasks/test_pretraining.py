@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kbert
 from kbert.tasks import inference
@@ -253,3 +254,108 @@ def test_two_replicas_predict_and_export(config, tokenizer, mirrored, tmp_path):
     again = kbert.tasks.Pretraining.from_preset(tmp_path / "preset").predict(question)[0]
     assert again["tokens"] == answer["tokens"]
     np.testing.assert_allclose(again["probabilities"], answer["probabilities"], rtol=1e-4)
+
+
+def pairs_in_order(tokenizer, **settings):
+    """Batches whose labels say that the sentences are swapped: "a …" before "the …"."""
+
+    def swap(batch):
+        batch = dict(batch)
+        labels = batch.pop("next_sentence_labels")
+        row = tf.cast(labels[:, None] == 1, tf.int32)
+        the, a = tokenizer.token_to_id("the"), tokenizer.token_to_id("a")
+        ids = batch["token_ids"]
+        swapped = tf.where(ids == the, a, tf.where(ids == a, the, ids))
+        batch["token_ids"] = row * swapped + (1 - row) * ids
+        return batch | {"sentence_order_labels": labels}
+
+    return toy.batches(tokenizer, **settings).map(swap)
+
+
+def test_sentence_order_learns_and_answers(config, tokenizer, tmp_path):
+    keras.utils.set_random_seed(1)
+    small = config.replace(hidden_size=32, num_layers=1, dropout=0.0, attention_dropout=0.0)
+    task = kbert.tasks.Pretraining(kbert.Encoder(small), tokenizer, sentence_order=True)
+    assert not task.next_sentence
+    task.compile(AdamW(WarmupDecay(3e-3, 300, 20)))
+    task.fit(pairs_in_order(tokenizer), steps_per_epoch=100, verbose=0)
+    values = task.evaluate(pairs_in_order(tokenizer, seed=9), steps=5, verbose=0, return_dict=True)
+    assert values["sop_accuracy"] > 0.95 and values["sop_loss"] < 0.3
+    assert not any(name.startswith("nsp") for name in values)
+    pairs = [("the red pen", "a red pen"), ("a red pen", "the red pen")]
+    found = task.predict_sentence_order(pairs)
+    assert found[0] > 0.5 > found[1]
+    with pytest.raises(ValueError, match="no next-sentence head"):
+        task.predict_next_sentence(pairs)
+    task.save_to_preset(tmp_path)
+    again = kbert.tasks.Pretraining.from_preset(tmp_path)
+    np.testing.assert_allclose(again.predict_sentence_order(pairs), found, rtol=1e-5)
+    entries = task.signatures()
+    assert list(entries) == ["fill_mask", "sentence_order", "encode"]
+    texts = [tf.constant(list(side)) for side in zip(*pairs, strict=True)]
+    served = entries["sentence_order"].function(*texts)["probability"]
+    np.testing.assert_allclose(served, found, rtol=1e-4)
+
+
+def with_spans(batch):
+    """The masked word of the toy sentence is a span of one token."""
+    positions = batch["mask_positions"]
+    return batch | {"span_starts": positions, "span_ends": positions}
+
+
+def test_span_boundary_terms_by_hand(config, tokenizer):
+    keras.utils.set_random_seed(1)
+    task = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer, span_boundary=True)
+    batch = with_spans(first(toy.batches(tokenizer, batch_size=4)))
+    batch["mask_weights"][3, 1] = 1  # a token far behind the start of its span
+    batch["mask_positions"][3, 1] = 15
+    batch["span_starts"] = batch["span_starts"].copy()
+    batch["span_starts"][3, 1] = 0
+    losses, metrics = task.loss_terms(batch, training=False)
+    assert set(losses) == {"mlm_loss", "nsp_loss", "sbo_loss"}
+    logits = task(batch)["span_boundary"]
+    each = -np.take_along_axis(log_softmax(logits), batch["mask_ids"][..., None], -1)[..., 0]
+    assert float(losses["sbo_loss"][0]) == pytest.approx(each[:, 0].sum(), rel=1e-5)
+    assert float(losses["sbo_loss"][1]) == 4  # the fifth lies behind the places that SpanBERT has
+    assert float(losses["mlm_loss"][1]) == 5
+    hits = np.argmax(logits, -1)[:, 0] == batch["mask_ids"][:, 0]
+    assert float(metrics["sbo_accuracy"][0]) == hits.sum()
+
+
+def test_span_boundary_learns(config, tokenizer, tmp_path):
+    """The token before the masked one decides it: it is the boundary's left end."""
+    keras.utils.set_random_seed(1)
+    small = config.replace(hidden_size=32, initializer_range=0.05, dropout=0.0, num_layers=1)
+    settings = {"next_sentence": False, "span_boundary": True}
+    task = kbert.tasks.Pretraining(kbert.Encoder(small), tokenizer, **settings)
+    task.compile(AdamW(WarmupDecay(5e-3, 300, 20)))
+    data = toy.batches(tokenizer, next_sentence=False).map(with_spans)
+    task.fit(data, steps_per_epoch=150, verbose=0)
+    held_out = toy.batches(tokenizer, next_sentence=False, seed=9).map(with_spans)
+    values = task.evaluate(held_out, steps=5, verbose=0, return_dict=True)
+    assert values["sbo_accuracy"] > 0.95 and values["sbo_loss"] < 0.5
+    task.save_to_preset(tmp_path)
+    again = kbert.tasks.Pretraining.from_preset(tmp_path)
+    assert again.settings == task.settings
+    batch = with_spans(first(toy.batches(tokenizer, next_sentence=False)))
+    np.testing.assert_allclose(
+        again(batch)["span_boundary"], task(batch)["span_boundary"], atol=1e-5
+    )
+
+
+def test_objectives_that_do_not_go_together(config, tokenizer):
+    encoder = kbert.Encoder(config)
+    with pytest.raises(ValueError, match="next_sentence=True, sentence_order=True"):
+        kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=True, sentence_order=True)
+    bare = kbert.Encoder(config.replace(pooler_activation=None))
+    with pytest.raises(ValueError, match="must have a pooler.*sentence_order=True and a config"):
+        kbert.tasks.Pretraining(bare, tokenizer, sentence_order=True)
+    batch = first(toy.batches(tokenizer, batch_size=2))
+    task = kbert.tasks.Pretraining(encoder, tokenizer, sentence_order=True)
+    with pytest.raises(ValueError, match='must hold sentence_order_labels.*segments="halves"'):
+        task.loss_terms(batch, training=False)
+    task = kbert.tasks.Pretraining(encoder, tokenizer, span_boundary=True)
+    with pytest.raises(ValueError, match='must hold span_starts, span_ends.*masking="span"'):
+        task.loss_terms(batch, training=False)
+    with pytest.raises(ValueError, match="no sentence-order head.*Received: a task with"):
+        task.predict_sentence_order([("a", "b")])

@@ -196,21 +196,21 @@ def test_one_update_is_the_same_on_two_replicas_and_in_micro_batches(small, toke
 def test_a_run_goes_on_exactly(small, tokenizer, tmp_path):
     """Weights, moments, dropout: the generator's draws need nothing saved."""
     found = batches(tokenizer, 4)
+
+    def losses(task, some):
+        return [task.fit(dataset([b]), verbose=0).history["loss"][0] for b in some]
+
     whole = make(small, tokenizer, dropout=0.2)
     whole.compile(AdamW(1e-2))
-    losses = [whole.fit(dataset([b]), verbose=0).history["loss"][0] for b in found]
-    first = make(small, tokenizer, dropout=0.2)
-    first.compile(AdamW(1e-2))
-    first.fit(dataset(found[:2]), verbose=0)
-    first.evaluate(dataset(found), verbose=0)  # leaves no trace
-    Checkpoints(tmp_path).save(first, 2)
-    second = make(small, tokenizer, dropout=0.2)
-    second.compile(AdamW(1e-2))
-    second.prepare(dataset(found).element_spec)
-    Checkpoints(tmp_path).restore(second, 2)
-    again = [second.fit(dataset([b]), verbose=0).history["loss"][0] for b in found[2:]]
-    assert again == pytest.approx(losses[2:], rel=1e-6)
-    assert len(set(losses)) == 4
+    before = losses(whole, found[:2])
+    Checkpoints(tmp_path).save(whole, 2)
+    after = losses(whole, found[2:])
+    again = make(small, tokenizer, dropout=0.2)
+    again.compile(AdamW(1e-2))
+    again.prepare(dataset(found).element_spec)
+    Checkpoints(tmp_path).restore(again, 2)
+    assert losses(again, found[2:]) == after
+    assert len({*before, *after}) == 4
 
 
 def test_evaluation_says_the_same_twice(task, tokenizer):
@@ -233,14 +233,19 @@ def test_it_learns_to_tell_what_does_not_fit(config, tokenizer):
         pooler_activation=None,
     )
     task = make(wide, tokenizer, share=0.25)
-    steps = 300
-    task.compile(AdamW(WarmupDecay(4e-3, 2 * steps, 60)))
-    task.fit(dataset(batches(tokenizer, steps, batch_size=16)), verbose=0)
-    held_out = dataset(batches(tokenizer, 10, batch_size=16, seed=9))
+    # A generator that stays as bad as it is, for a good one leaves nothing to tell.
+    for part in (task.generator, task.masked_lm):
+        part.trainable = False
+    steps = 120
+    task.compile(AdamW(WarmupDecay(2e-3, 2 * steps, 20)))
+    task.fit(dataset(batches(tokenizer, steps, batch_size=32)), verbose=0)
+    held_out = dataset(batches(tokenizer, 5, batch_size=32, seed=9))
     values = task.evaluate(held_out, verbose=0, return_dict=True)
-    never = 1 - values["replaced_share"]
-    assert values["rtd_accuracy"] > never + 0.5 * values["replaced_share"]
-    assert values["rtd_precision"] > 0.7 and values["rtd_recall"] > 0.7
+    assert 0.05 < values["replaced_share"] < 1 / 9  # one of nine tokens, but for lucky draws
+    assert values["rtd_accuracy"] > 0.98
+    assert values["rtd_precision"] > 0.9 and values["rtd_recall"] > 0.9
+    right, wrong = task.predict(["the red pen", "the red it"])
+    assert right["probabilities"][2] < 0.5 < wrong["probabilities"][2]
 
 
 def test_predict_equals_the_model_on_one_text(task, tokenizer):
