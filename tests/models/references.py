@@ -94,7 +94,8 @@ def make_reference(model_type: str, ending: str, **values):
     config_class = getattr(transformers, f"{first}Config")
     if ending in ("ForSequenceClassification", "ForTokenClassification"):
         values = {**values, "id2label": dict(enumerate(LABELS))}
-    config = config_class(vocab_size=VOCABULARY, attn_implementation="eager", **{**own, **values})
+    values = {"vocab_size": VOCABULARY, **own, **values}
+    config = config_class(attn_implementation="eager", **values)
     return randomised(getattr(transformers, first + ending)(config).eval())
 
 
