@@ -67,7 +67,8 @@ class TextPreparation:
         self._lowercase = lowercase
         self._keep_accents = keep_accents
         self._neutral = neutral
-        self._stand_in = f"[{''.join(stand_ins.values())}]" if stand_ins else None
+        self._stand_ins = list(stand_ins.values())
+        self._stand_in = f"[{''.join(self._stand_ins)}]" if stand_ins else None
         self._rewrites = {self._stand_in: neutral} if stand_ins else {}
         for token, stand_in in stand_ins.items():
             fillers = (len(token.encode()) - len(stand_in.encode())) * _FILLER
@@ -131,12 +132,30 @@ class TextPreparation:
         It holds, since all that is done goes by single characters: the order of combining
         characters, which NFKD may change, does not matter where they are dropped.
         """
+        if self._albert:
+            table = _albert_table(self._lowercase, self._keep_accents).copy()
+        else:
+            codes = np.arange(TABLE_SIZE + 1)
+            table = (1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)).astype(np.uint8)
+        if self._rewrites:
+            table[ord(_FILLER)] = IS_MARK
+        for stand_in in self._stand_ins:
+            table[ord(stand_in)] = len(f" {stand_in} ".encode())
+        table[INVALID] = 0
         with tf.init_scope(), tf.device("CPU"):
-            codes = np.arange(TABLE_SIZE + 1, dtype=np.int32)
-            codes[0xD800:0xE000] = ord("a")  # surrogates are no characters
-            characters = tf.strings.unicode_encode(codes[:, None], "UTF-8")
-            lengths = tf.strings.length(self(characters)).numpy()
-            dropped = lengths == 0
-            lengths[TABLE_SIZE] = 4
-            lengths[INVALID] = 0
-            return tf.constant((lengths + IS_MARK * dropped).astype(np.uint8))
+            return tf.constant(table)
+
+
+@functools.cache
+def _albert_table(lowercase: bool, keep_accents: bool) -> np.ndarray:
+    """The entries of `byte_table` that go by the settings alone."""
+    prepare = TextPreparation(
+        albert=True, lowercase=lowercase, keep_accents=keep_accents, stand_ins={}, neutral="\ue000"
+    )
+    with tf.init_scope(), tf.device("CPU"):
+        codes = np.arange(TABLE_SIZE + 1, dtype=np.int32)
+        codes[0xD800:0xE000] = ord("a")  # surrogates are no characters
+        characters = tf.strings.unicode_encode(codes[:, None], "UTF-8")
+        lengths = tf.strings.length(prepare(characters)).numpy()
+    lengths[TABLE_SIZE] = 4
+    return (lengths + IS_MARK * (lengths == 0)).astype(np.uint8)
