@@ -16,6 +16,7 @@ from kbert.tokenizers import load_tokenizer
 
 # First parts of the names of the heads' weights.
 _HEADS = "masked_lm sentence span_boundary discriminator classifier tokens span choice".split()
+_SLOT = re.compile(r"/((?:adam|lamb)_[mv]|Adam(?:_1)?)$")
 _SHOWN = 12
 
 
@@ -173,6 +174,12 @@ def _without_layer(name):
     return re.sub(r"\d+", "*", name)
 
 
+def _kind(name):
+    """An optimizer's slots by their last part alone: there are two for each weight."""
+    slot = _SLOT.search(name)
+    return f"*/{slot[1]}" if slot else _without_layer(name)
+
+
 def _grouped(items, rename):
     """(renamed, value) -> how many, in the order of the first."""
     groups: dict[tuple, int] = {}
@@ -187,7 +194,7 @@ def _listed(left):
         return ["left out: nothing"]
     groups = [
         name if count == 1 else f"{name} (× {count})"
-        for (name, _), count in _grouped(((name, None) for name in left), _without_layer).items()
+        for (name, _), count in _grouped(((name, None) for name in left), _kind).items()
     ]
     more = [f"  … and {len(groups) - _SHOWN} more"] if len(groups) > _SHOWN else []
     head = f"left out, {len(left)} that the target does not hold:"

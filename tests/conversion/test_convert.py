@@ -77,10 +77,11 @@ def test_long_lists_are_grouped_and_cut():
     from kbert.conversion.convert import _listed
 
     names = [f"layer_{i}/adam_{slot}" for i in range(12) for slot in "mv"]
-    names += [f"thing_{letter}" for letter in "abcdefghijklmn"]
+    names += [f"layer_{i}/ids" for i in range(3)] + [f"thing_{letter}" for letter in "abcdefghijk"]
     lines = _listed(names)
-    assert lines[0].startswith("left out, 38 that") and "  layer_*/adam_m (× 12)" in lines
-    assert lines[-1] == "  … and 4 more" and len(lines) == 14
+    assert lines[0].startswith("left out, 38 that")
+    assert lines[1:4] == ["  */adam_m (× 12)", "  */adam_v (× 12)", "  layer_*/ids (× 3)"]
+    assert lines[-1] == "  … and 2 more" and len(lines) == 14
 
 
 def test_tensors_without_a_place_are_refused_or_left_out_on_purpose(tmp_path):

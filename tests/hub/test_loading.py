@@ -1,15 +1,22 @@
 """Encoders, tasks and tokenizers by a model's name, and processes that fetch the same at once."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kbert
+from kbert.checkpoints.google_names import bert_rules
+from kbert.checkpoints.renames import write_arrays
+from kbert.conversion import check, convert
 from kbert.models import Encoder
+from kbert.models.weights import get_arrays
 from kbert.tasks import Pretraining
 from kbert.tokenizers import WordPieceTokenizer
 from tests.harness import randomise, tiny_config, tiny_inputs, to_numpy
@@ -20,7 +27,8 @@ ROOT = Path(kbert.__path__[0]).parent
 @pytest.fixture
 def task(tiny_vocabulary):
     tokenizer = WordPieceTokenizer(tiny_vocabulary)
-    task = Pretraining(Encoder(tiny_config(vocabulary_size=len(tiny_vocabulary))), tokenizer)
+    config = tiny_config(vocabulary_size=len(tiny_vocabulary), activation="gelu_tanh")
+    task = Pretraining(Encoder(config), tokenizer)
     randomise(task)
     return task
 
@@ -49,14 +57,46 @@ def test_a_tokenizer_by_name_fetches_no_weights(hub, published):
     assert "model.safetensors" not in hub.files_requested()
 
 
-def test_a_google_zip_s_tokenizer(tmp_path, task):
-    import zipfile
+@pytest.fixture
+def release(tmp_path, task):
+    """The task's model in a zip file, as Google released BERT, optimizer slots included."""
+    config = task.encoder.config
+    arrays = get_arrays(task.encoder, "encoder") | get_arrays(task.masked_lm, "masked_lm")
+    tensors = write_arrays(bert_rules(config), arrays)
+    slots = {f"{name}/adam_{slot}": array for slot in "mv" for name, array in tensors.items()}
+    folder = tmp_path / "uncased_L-2_H-16_A-4"
+    folder.mkdir()
+    tensors = {**tensors, **slots, "global_step": np.array(9)}
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / "bert_model.ckpt"),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(array) for array in tensors.values()],
+    )
+    sizes = {
+        "vocab_size": config.vocabulary_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.intermediate_size,
+        "max_position_embeddings": config.max_positions,
+        "type_vocab_size": config.num_segments,
+    }
+    (folder / "bert_config.json").write_text(json.dumps(sizes))
+    (folder / "vocab.txt").write_text("\n".join(task.tokenizer.vocabulary) + "\n")
+    return shutil.make_archive(str(folder), "zip", tmp_path, folder.name)
 
-    task.tokenizer.save(tmp_path)
-    with zipfile.ZipFile(tmp_path / "release.zip", "w") as file:
-        file.write(tmp_path / "vocab.txt", "release/vocab.txt")
-    found = kbert.load_tokenizer(str(tmp_path / "release.zip"))
-    assert found.vocabulary == task.tokenizer.vocabulary
+
+def test_a_google_zip_is_a_model(release, task, tmp_path):
+    inputs = tiny_inputs(task.encoder.config)
+    encoder = Encoder.from_preset(release)
+    expected = to_numpy(task.encoder(inputs))["sequence"]
+    np.testing.assert_array_equal(to_numpy(encoder(inputs))["sequence"], expected)
+    assert kbert.load_tokenizer(release).vocabulary == task.tokenizer.vocabulary
+    done = convert(release, tmp_path / "there", format="huggingface")
+    assert "global_step" in done.left and "cls/predictions/output_bias/adam_m" in done.left
+    assert f"  */adam_m (× {len(done.left) // 2})\n" in str(done)
+    assert all(result.passed for result in check(done.source, done.target))
 
 
 @pytest.mark.slow
