@@ -96,6 +96,9 @@ def define_objective_flags() -> None:
         "short_sequence_share", None, "Share of rows cut shorter. Default: the segments'.", 0.0, 1.0
     )
     flags.DEFINE_enum("masking", "token", list(MASKING_SCHEMES), "What is masked together.")
+    flags.DEFINE_string(
+        "phrases", None, "File of a phrase a line, each masked as a whole with --masking=phrase."
+    )
     flags.DEFINE_float("masked_share", 0.15, "Share of the tokens that is predicted.", 0.0, 1.0)
     flags.DEFINE_string(
         "replacement",

@@ -118,6 +118,7 @@ def _pretrain(options: flags.FlagValues) -> None:
             segments=options.segments,
             short_sequence_share=options.short_sequence_share,
             masking=options.masking,
+            phrases=options.phrases,
             masked_share=options.masked_share,
             replacement=replacement,
             static_masks=options.static_masks,
