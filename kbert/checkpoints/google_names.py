@@ -17,6 +17,12 @@ def bert_rules(config: EncoderConfig) -> list[Rule]:
 
     Args:
         config: the encoder's; says how many layers there are.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> bert_rules(config)[5].sources[0]
+        'bert/encoder/layer_0/attention/self/query/kernel'
     """
     return [
         *_embeddings("bert/embeddings"),
@@ -31,6 +37,12 @@ def albert_rules(config: EncoderConfig) -> list[Rule]:
 
     Args:
         config: the encoder's; says how many groups there are.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=4, num_heads=2,
+        ...                        intermediate_size=16, num_layer_groups=1)
+        >>> albert_rules(config)[7].sources[0]
+        'bert/encoder/transformer/group_0/inner_group_0/attention_1/self/query/kernel'
     """
     table = [
         *_embeddings("bert/embeddings"),
@@ -58,6 +70,12 @@ def electra_rules(
         scope: "electra", the discriminator, or "generator".
         embeddings: whose embeddings it uses: the generator shares the discriminator's, unless it
             was trained with `untied_generator_embeddings`.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> electra_rules(config, "generator")[0].sources
+        ('electra/embeddings/word_embeddings',)
     """
     return [
         *_embeddings(f"{embeddings}/embeddings"),

@@ -28,6 +28,13 @@ def find_checkpoint(folder: Path) -> Path:
 
     Raises:
         ValueError: no index, or several checkpoints and none of them named.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> folder.joinpath("model.ckpt-best.index").touch()
+        >>> find_checkpoint(folder).name
+        'model.ckpt-best'
     """
     prefixes = sorted(p.name.removesuffix(".index") for p in _files(folder) if p.suffix == ".index")
     if not prefixes:
