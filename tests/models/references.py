@@ -1,5 +1,6 @@
 """Models of Hugging Face's library with random weights of sigma 0.15, and kbert's beside them."""
 
+import keras
 import numpy as np
 
 from kbert.checkpoints import Checkpoint
@@ -124,22 +125,24 @@ def make_inputs(pad_id: int, segments: bool, padded: bool, batch=3, length=16):
     return {name: np.ascontiguousarray(x, "int32") for name, x in features.items()}
 
 
+def as_tensors(features: dict[str, np.ndarray]) -> dict:
+    """Features under transformers' names."""
+    import torch
+
+    names = {
+        "token_ids": "input_ids",
+        "padding_mask": "attention_mask",
+        "segment_ids": "token_type_ids",
+    }
+    return {names[name]: torch.tensor(array).long() for name, array in features.items()}
+
+
 def run_reference(model, features: dict[str, np.ndarray]) -> dict:
     """Everything the model gives, as arrays by transformers' names."""
     import torch
 
-    names = {
-        "input_ids": "token_ids",
-        "attention_mask": "padding_mask",
-        "token_type_ids": "segment_ids",
-    }
-    tensors = {
-        there: torch.tensor(features[here]).long()
-        for there, here in names.items()
-        if here in features
-    }
     with torch.no_grad():
-        out = model(**tensors, output_hidden_states=True, output_attentions=True)
+        out = model(**as_tensors(features), output_hidden_states=True, output_attentions=True)
     return {
         name: [part.numpy() for part in value] if isinstance(value, tuple) else value.numpy()
         for name, value in out.items()
@@ -172,3 +175,28 @@ def run_kbert(checkpoint: Checkpoint, features: dict[str, np.ndarray]) -> dict:
             set_arrays(head, name, arrays, checkpoint.source)
             out[name] = head(*inputs)
     return to_numpy(out)
+
+
+def gradients(loss, weights):
+    """name -> d loss / d weight, dense, on whichever backend Keras runs."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = loss()
+        gradients = tape.gradient(value, [w.value for w in weights.values()])
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    elif backend == "jax":
+        import jax
+
+        def stateless(values):
+            pairs = list(zip(weights.values(), values, strict=True))
+            with keras.StatelessScope(state_mapping=pairs):
+                return loss()
+
+        gradients = jax.grad(stateless)([w.value for w in weights.values()])
+    else:
+        loss().backward()
+        gradients = [w.value.grad for w in weights.values()]
+    return {name: to_numpy(g) for name, g in zip(weights, gradients, strict=True)}

@@ -16,7 +16,7 @@ from tests.harness import (
     tiny_inputs,
     to_numpy,
 )
-from tests.models.references import randomised
+from tests.models.references import gradients, randomised
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -136,36 +136,11 @@ def test_gradients_equal_hugging_face(hidden_act):
         return sum(ops.mean(_cross_entropy(logits, y)) for logits, y in terms)
 
     assert_close(to_numpy(our_loss()), loss.item(), 1e-4, "loss")
-    assert_gradients_close(_gradients(our_loss, weights), expected)
+    assert_gradients_close(gradients(our_loss, weights), expected)
 
 
 def _cross_entropy(logits, labels):
     return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-
-
-def _gradients(loss, weights):
-    """name -> d loss / d weight, dense, on whichever backend Keras runs."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        with tf.GradientTape() as tape:
-            value = loss()
-        gradients = tape.gradient(value, [w.value for w in weights.values()])
-        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-    elif backend == "jax":
-        import jax
-
-        def stateless(values):
-            pairs = list(zip(weights.values(), values, strict=True))
-            with keras.StatelessScope(state_mapping=pairs):
-                return loss()
-
-        gradients = jax.grad(stateless)([w.value for w in weights.values()])
-    else:
-        loss().backward()
-        gradients = [w.value.grad for w in weights.values()]
-    return {name: to_numpy(g) for name, g in zip(weights, gradients, strict=True)}
 
 
 @pytest.mark.slow

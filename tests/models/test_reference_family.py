@@ -5,19 +5,25 @@
 
 import numpy as np
 import pytest
+from keras import ops
 
 from kbert.checkpoints import read_checkpoint
-from tests.harness import assert_close
+from kbert.checkpoints.huggingface import import_model
+from kbert.models import Encoder
+from kbert.models.weights import named_weights, set_arrays
+from tests.harness import assert_close, assert_gradients_close
 from tests.models.references import (
     CLASSES,
     LABELS,
+    as_tensors,
+    gradients,
     make_inputs,
     make_reference,
     run_kbert,
     run_reference,
 )
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 # Which logits there are those of which head here.
@@ -86,21 +92,80 @@ def compare(ours, theirs, real, logits):
 @FINE_TUNED
 @pytest.mark.parametrize("model_type", CLASSES)
 def test_choices_equal_hugging_face(model_type, tmp_path):
-    import torch
-
     model = make_reference(model_type, "ForMultipleChoice")
     model.save_pretrained(tmp_path)
     checkpoint = read_checkpoint(tmp_path)
     segments = bool(checkpoint.config.num_segments)
     features = make_inputs(model.config.pad_token_id, segments, padded=True, batch=4)
     ours = run_kbert(checkpoint, features)["choice"].reshape(2, 2)
-    names = {"token_ids": "input_ids", "padding_mask": "attention_mask"}
-    if segments:
-        names["segment_ids"] = "token_type_ids"
-    tensors = {
-        there: torch.tensor(features[here]).long().reshape(2, 2, -1)
-        for here, there in names.items()
-    }
+    tensors = {name: x.reshape(2, 2, -1) for name, x in as_tensors(features).items()}
     with torch.no_grad():
         theirs = model(**tensors).logits.numpy()
     assert_close(ours, theirs, 1e-4, "choices")
+
+
+@pytest.mark.parametrize("model_type", ["albert", "distilbert", "electra"])
+def test_gradients_equal_hugging_face(model_type):
+    model = make_reference(model_type, "Model")
+    values = {name: array.numpy() for name, array in model.state_dict().items()}
+    checkpoint = import_model(model.config.to_dict(), values, "the reference")
+    encoder = Encoder(checkpoint.config)
+    set_arrays(encoder, "encoder", checkpoint.arrays, checkpoint.source)
+    features = make_inputs(0, segments=model_type != "distilbert", padded=True)
+    rng = np.random.default_rng(1)
+    weight = rng.normal(size=(*features["token_ids"].shape, 64)).astype("float32")
+    weight *= features["padding_mask"][..., None]  # padding has no say
+
+    out = model(**as_tensors(features))
+    loss = (out.last_hidden_state * torch.tensor(weight)).sum()
+    if "pooler_output" in out:
+        loss = loss + out.pooler_output.sum()
+    loss.backward()
+    theirs = {name: p.grad.numpy() for name, p in model.named_parameters()}
+
+    def our_loss():
+        out = encoder(features)
+        return ops.sum(out["sequence"] * weight) + ops.sum(out.get("pooled", 0.0))
+
+    ours = gradients(our_loss, named_weights(encoder, "encoder"))
+    expected = import_model(model.config.to_dict(), theirs, "the reference").arrays
+    assert_gradients_close(ours, expected)
+
+
+BASE = {
+    "roberta": {
+        "vocab_size": 50265,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 514,
+    },
+    "albert": {
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_hidden_groups": 1,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 512,
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", BASE)
+def test_full_size_is_as_close_to_float64_as_the_reference_is(model_type):
+    """RoBERTa-base and ALBERT-base at sigma 0.15, where float32 itself is off by 1e-3."""
+    model = make_reference(model_type, "ForMaskedLM", **BASE[model_type])
+    values = {name: array.numpy() for name, array in model.state_dict().items()}
+    checkpoint = import_model(model.config.to_dict(), values, "the reference")
+    pad_id = model.config.pad_token_id
+    features = make_inputs(pad_id, model_type == "albert", padded=True, batch=2, length=48)
+    real = features["padding_mask"] == 1
+    ours = run_kbert(checkpoint, features)["masked_lm"][real]
+    single = run_reference(model, features)["logits"][real]
+    exact = run_reference(model.double(), features)["logits"][real]
+    theirs = np.abs(single - exact).max()
+    assert_close(ours, exact, 3 * theirs, f"masked-LM logits (theirs {theirs:.3g})")
