@@ -2,10 +2,16 @@ r"""Text of any size to shards of tokens, once, for any number of pretrainings.
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=vocab.txt --output_dir=shards
   kbert-prepare-corpus --input=docs: --vocabulary_size=8000 --output_dir=shards --num_workers=4
+  kbert-prepare-corpus --input=docs: --tokenizer=unigram --vocabulary_size=8000 --output_dir=shards
 
-First look, then work: --dry_run shows the first documents as sentences and word pieces, and what
-time, disk and memory the whole will take. Interrupted or killed, the same command goes on where it
-was. What it reads:
+The tokenizer is one that is there, of any kind (--vocabulary: a vocab.txt, a SentencePiece .model,
+a folder of kbert's or Hugging Face's), or is learned from the input (--vocabulary_size, and
+--tokenizer for its kind: wordpiece as BERT's, bpe as RoBERTa's, unigram as ALBERT's). Its files lie
+with the shards, and training takes it from there.
+
+First look, then work: --dry_run shows the first documents as sentences and pieces, and what time,
+disk and memory the whole will take. Interrupted or killed, the same command goes on where it was.
+What it reads:
 
   corpus/*.txt, *.txt.gz      a blank line between documents; one sentence a line or running text
   corpus/*.jsonl, *.jsonl.gz  one JSON object a line, the text under --field
@@ -36,15 +42,17 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("output_dir", None, "Folder for the shards and manifest.json.")
     flags.DEFINE_string(
-        "vocabulary", None, "A BERT vocab.txt, or a folder with one and its tokenizer_config.json."
+        "vocabulary", None, "A vocab.txt, a SentencePiece .model, or the folder of a tokenizer."
     )
     flags.DEFINE_integer(
         "vocabulary_size", None, "Learn a vocabulary of this size from the input instead."
     )
+    flags.DEFINE_enum("tokenizer", None, tokenizers.KINDS, "The kind to learn. Default: wordpiece.")
     flags.DEFINE_boolean(
         "lowercase",
         None,
-        "Lower case and no accents. Default: as the folder of --vocabulary says, else true.",
+        "Lower case and no accents; not for bpe. Default: as the folder of --vocabulary says, else "
+        "true.",
     )
     flags.DEFINE_float(
         "held_out_share", 0.01, "Share of the documents kept for evaluation.", 0.0, 0.999
@@ -97,30 +105,39 @@ def _split(values: list[str]) -> list[str]:
     return [source.strip() for part in parts for source in part if source.strip()]
 
 
-def _tokenizer(options: flags.FlagValues, sources: list[str], reading: dict):
+def _tokenizer(
+    options: flags.FlagValues, sources: list[str], reading: dict
+) -> tokenizers.Tokenizer:
     if options.vocabulary_size is None:
-        if os.path.isdir(options.vocabulary):
-            chosen = {} if options.lowercase is None else {"lowercase": options.lowercase}
-            return kbert.load_tokenizer(options.vocabulary, **chosen)
-        return kbert.WordPieceTokenizer(
-            options.vocabulary, lowercase=options.lowercase is not False
-        )
-    lowercase = options.lowercase is not False
+        return _given_tokenizer(options)
+    learning = {"kind": options.tokenizer or "wordpiece", "lowercase": options.lowercase}
     if options.dry_run:
         print(f"(The vocabulary below is learned from {_DRY_RUN_DOCUMENTS} documents alone.)\n")
         texts = (text for source in open_sources(sources, **reading) for text in source.documents())
         first = (text for text, _ in zip(texts, range(_DRY_RUN_DOCUMENTS), strict=False))
-        vocabulary = tokenizers.train_wordpiece(first, options.vocabulary_size, lowercase=lowercase)
-    else:
-        vocabulary = kbert.data.train_or_reuse_vocabulary(
-            os.path.join(options.output_dir, "vocab.txt"),
-            sources,
-            options.vocabulary_size,
-            lowercase=lowercase,
-            progress=True,
-            **reading,
+        return tokenizers.train_tokenizer(first, options.vocabulary_size, **learning)
+    return kbert.data.train_or_reuse_tokenizer(
+        options.output_dir, sources, options.vocabulary_size, progress=True, **learning, **reading
+    )
+
+
+def _given_tokenizer(options: flags.FlagValues) -> tokenizers.Tokenizer:
+    """The tokenizer of --vocabulary, with the case of --lowercase."""
+    path = options.vocabulary
+    if os.path.isfile(path) and not path.endswith(".model"):
+        return kbert.WordPieceTokenizer(path, lowercase=options.lowercase is not False)
+    tokenizer = kbert.load_tokenizer(path)
+    if options.tokenizer not in (None, tokenizer.kind):
+        raise ValueError(
+            f"--tokenizer is the kind to learn; {path} holds one of kind {tokenizer.kind}. "
+            f"Received: --tokenizer={options.tokenizer}"
         )
-    return kbert.WordPieceTokenizer(vocabulary, lowercase=lowercase)
+    config = tokenizer.get_config()
+    if options.lowercase is None or options.lowercase == config.get("lowercase", False):
+        return tokenizer
+    if "lowercase" not in config:
+        raise ValueError(f"A tokenizer of kind {tokenizer.kind} has no case. Received: --lowercase")
+    return type(tokenizer).from_config({**config, "lowercase": options.lowercase})
 
 
 def run() -> None:

@@ -197,12 +197,12 @@ def quickstart(options: flags.FlagValues) -> None:
     with stages("vocabulary"):
         print(f"learning at most {options.vocabulary_size:,} pieces from {options.sources}")
         if finished:
-            pieces = kbert.tokenizers.read_vocabulary(folder / "vocab.txt")
+            tokenizer = kbert.load_tokenizer(folder)
         else:
-            pieces = kbert.data.train_or_reuse_vocabulary(
-                folder / "vocab.txt", options.sources, options.vocabulary_size, progress=True
+            tokenizer = kbert.data.train_or_reuse_tokenizer(
+                folder, options.sources, options.vocabulary_size, progress=True
             )
-        tokenizer = kbert.WordPieceTokenizer(pieces, lowercase=True)
+        pieces = tokenizer.vocabulary
         print(f"{len(pieces):,} pieces, for example {', '.join(pieces[-6:])}")
 
     with stages("shards"):

@@ -5,7 +5,7 @@ from kbert.data.manifest import Manifest, read_manifest, verify_corpus
 from kbert.data.prepare import prepare_corpus
 from kbert.data.pretraining import pretraining_dataset
 from kbert.data.preview import preview_corpus
-from kbert.data.vocabulary import train_or_reuse_vocabulary
+from kbert.data.vocabulary import train_or_reuse_tokenizer
 
 __all__ = [
     "Manifest",
@@ -14,6 +14,6 @@ __all__ = [
     "preview_corpus",
     "read_manifest",
     "show_examples",
-    "train_or_reuse_vocabulary",
+    "train_or_reuse_tokenizer",
     "verify_corpus",
 ]

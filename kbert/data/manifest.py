@@ -13,8 +13,16 @@ from kbert.data import records
 
 FORMAT_VERSION = 1
 FILE_NAME = "manifest.json"
-# What decides, besides the vocabulary, about the ids of a text.
-_TOKENIZER_OPTIONS = ("lowercase", "strip_accents", "split_chinese")
+# What decides, besides the vocabulary, about the ids of a text, whatever the tokenizer's kind.
+_TOKENIZER_OPTIONS = (
+    "lowercase",
+    "strip_accents",
+    "split_chinese",
+    "add_prefix_space",
+    "preparation",
+    "keep_accents",
+    "layout",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,16 +102,14 @@ class Manifest:
 
     def check_tokenizer(self, tokenizer) -> None:
         """Raises unless `tokenizer` makes the very ids that are in the shards."""
-        if tokenizer.checksum != self.vocabulary_sha256:
-            raise ValueError(
-                f"The shards in {self.folder} were written with another vocabulary "
-                f"({self.vocabulary_size} entries, sha256 {self.vocabulary_sha256[:12]}…); use "
-                "kbert.load_tokenizer on that folder, or prepare the text again. Received: a "
-                f"tokenizer of {tokenizer.vocabulary_size} entries, sha256 "
-                f"{tokenizer.checksum[:12]}…"
-            )
         written = self.settings.get("tokenizer", {})
-        now = tokenizer.settings if written else {}
+        now = {"type": type(tokenizer).__name__, **tokenizer.settings} if written else {}
+        if written.get("type") != now.get("type"):
+            raise ValueError(
+                f"The shards in {self.folder} were written by a {written.get('type')}; use "
+                "kbert.load_tokenizer on that folder, or prepare the text again. Received: a "
+                f"{now.get('type')}"
+            )
         differing = {
             name: _option(now, name)
             for name in _TOKENIZER_OPTIONS
@@ -111,10 +117,18 @@ class Manifest:
         }
         if differing:
             raise ValueError(
-                f"The shards in {self.folder} were written by a tokenizer with the same vocabulary "
-                f"and other options, {_shown({n: _option(written, n) for n in differing})}; use "
+                f"The shards in {self.folder} were written by a tokenizer with other options, "
+                f"{_shown({n: _option(written, n) for n in differing})}; use "
                 "kbert.load_tokenizer on that folder, or prepare the text again. Received: "
                 f"{_shown(differing)}"
+            )
+        if tokenizer.checksum != self.vocabulary_sha256:
+            raise ValueError(
+                f"The shards in {self.folder} were written with another vocabulary "
+                f"({self.vocabulary_size} entries, sha256 {self.vocabulary_sha256[:12]}…); use "
+                "kbert.load_tokenizer on that folder, or prepare the text again. Received: a "
+                f"tokenizer of {tokenizer.vocabulary_size} entries, sha256 "
+                f"{tokenizer.checksum[:12]}…"
             )
 
     def summary(self) -> str:

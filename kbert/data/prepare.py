@@ -30,6 +30,7 @@ from kbert import atomic
 from kbert.data import manifest, prepare_chunks, prepare_shards, records, spill
 from kbert.data.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.prepare_workers import Workers
+from kbert.data.vocabulary import check_kind
 from kbert.text import open_sources
 from kbert.text import source as text_source
 from kbert.text.progress import Progress
@@ -201,6 +202,7 @@ class _Preparation:
         self.settings_text = json.dumps(settings, sort_keys=True)
         self.dtype = records.token_dtype(tokenizer.vocabulary_size)
         self.work = os.path.join(output_dir, _WORK_FOLDER)
+        check_kind(output_dir, tokenizer.kind)
         old = _read_plan(output_dir)
         if old is not None and old["settings"] != settings:
             logging.info("Unfinished work with other settings is dropped: %s", old["settings"])

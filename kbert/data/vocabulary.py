@@ -1,8 +1,9 @@
-"""A vocabulary trained once: kept with what it was trained on, taken again for that alone."""
+"""A tokenizer trained once: kept with what it was trained on, taken again for that alone."""
 
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,98 +14,152 @@ from kbert.data import manifest
 from kbert.text.sources import open_sources
 from kbert.version import __version__
 
+RECORD = "tokenizer.origin.json"
+_STAGING = "tokenizer.partial"
+# The files that tell a folder's kind of tokenizer. No other kind's may lie beside them.
+_MODEL_FILES = {
+    "wordpiece": ("vocab.txt",),
+    "bpe": ("vocab.json", "merges.txt"),
+    "unigram": ("*.model",),
+    "any": ("tokenizer.json",),
+}
 
-def train_or_reuse_vocabulary(
-    path: str | os.PathLike,
+
+def train_or_reuse_tokenizer(
+    folder: str | os.PathLike,
     sources: str | os.PathLike | Iterable[str | os.PathLike],
     vocabulary_size: int,
     *,
-    lowercase: bool = True,
+    kind: str = "wordpiece",
+    lowercase: bool | None = None,
     field: str = "text",
     on_bad_utf8: str = "fail",
     progress: bool = False,
-) -> list[str]:
-    """Trains a vocabulary on the sources, or takes the one that an equal call has trained.
+) -> tokenizers.Tokenizer:
+    """Trains a tokenizer on the sources, or takes the one that an equal call has trained.
 
-    Beside `vocab.txt` lies `vocab.origin.json`: the sources (name, size and time of a file), the
-    settings and the vocabulary's checksum. Where any of them differs the vocabulary is trained
-    anew, unless finished shards in the same folder depend on the one that is there.
+    Beside its files lies `tokenizer.origin.json`: the sources (name, size and time of a file), the
+    settings and a checksum of every file. Where any of them differs the tokenizer is trained anew,
+    unless finished shards in the same folder depend on the one that is there.
 
     Args:
-        path: the vocab.txt to read or write; its folder is made where it does not exist.
+        folder: where the tokenizer is kept; made where it does not exist.
         sources: text, as `kbert.text.open_sources` takes it.
         vocabulary_size: how many pieces at most.
-        lowercase: as the tokenizer will be made.
+        kind: "wordpiece", "bpe" or "unigram".
+        lowercase: as in `kbert.tokenizers.train_tokenizer`.
         field: where JSON lines and TensorFlow data sets keep the text.
         on_bad_utf8: "fail" or "replace".
         progress: show a progress bar.
 
     Returns:
-        The pieces in the order of their ids.
+        The tokenizer.
 
     Raises:
         FileNotFoundError: a source that is not there.
-        ValueError: bad input, or shards in the folder that were made with another vocabulary.
+        ValueError: bad input, shards in the folder that were made with another vocabulary, or a
+            tokenizer of another kind that this function has not put there.
 
     Example:
         >>> import tempfile
         >>> folder = tempfile.mkdtemp()
         >>> with open(f"{folder}/text.txt", "w") as file:
         ...     _ = file.write("low lower lowest " * 9)
-        >>> train_or_reuse_vocabulary(f"{folder}/vocab.txt", f"{folder}/text.txt", 20)[5:9]
+        >>> tokenizer = train_or_reuse_tokenizer(f"{folder}/out", f"{folder}/text.txt", 20)
+        >>> tokenizer.vocabulary[5:9]
         ['e', 'l', 'o', 'r']
-        >>> sorted(os.listdir(folder))
-        ['text.txt', 'vocab.origin.json', 'vocab.txt']
+        >>> sorted(os.listdir(f"{folder}/out"))
+        ['tokenizer.origin.json', 'tokenizer_config.json', 'vocab.txt']
     """
-    path = Path(path)
-    record = path.with_suffix(".origin.json")
+    folder = Path(folder)
     opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
     origin = {
         "kbert_version": __version__,
+        "kind": kind,
         "vocabulary_size": vocabulary_size,
         "lowercase": lowercase,
         "on_bad_utf8": on_bad_utf8,
         "sources": [source.identity() for source in opened],
     }
-    if path.exists():
-        differing = _differences(record, origin, path)
-        if not differing:
-            logging.info("Using the vocabulary that is in %s", path)
-            return tokenizers.read_vocabulary(path)
-        if (path.parent / manifest.FILE_NAME).exists():
-            raise ValueError(
-                f"{path.parent} holds shards that were made with another vocabulary; choose "
-                f"another folder or remove that one. Differing: {differing}"
-            )
-        logging.info("Training the vocabulary in %s anew. Differing: %s", path, differing)
+    record = _read_record(folder / RECORD)
+    differing = _differences(record, origin, folder)
+    if not differing:
+        logging.info("Using the tokenizer that is in %s", folder)
+        return tokenizers.load_tokenizer(folder)
+    if (folder / manifest.FILE_NAME).exists():
+        raise ValueError(
+            f"{folder} holds shards that were made with another vocabulary; choose another "
+            f"folder or remove that one. Differing: {differing}"
+        )
+    if record:
+        logging.info("Training the tokenizer in %s anew. Differing: %s", folder, differing)
+    for name in record.get("files", ()):
+        atomic.remove(folder / name)
+    check_kind(folder, kind)
     texts = (text for source in opened for text in source.documents())
-    trained = tokenizers.train_wordpiece(
-        texts, vocabulary_size, lowercase=lowercase, progress=progress
+    trained = tokenizers.train_tokenizer(
+        texts, vocabulary_size, kind=kind, lowercase=lowercase, progress=progress
     )
-    # In this order: a record that tells of another vocabulary is no record.
-    tokenizers.save_vocabulary(trained, path)
-    content = {**origin, "vocab_txt_sha256": _sha256(path)}
-    atomic.write(record, (json.dumps(content, indent=2) + "\n").encode())
+    _publish(trained, folder, origin)
     return trained
 
 
-def _differences(record: Path, origin: dict, path: Path) -> list[str]:
-    """What keeps the vocabulary in `path` from being the one of `origin`."""
-    if not record.exists():
-        return [f"no {record.name}"]
+def check_kind(folder: str | os.PathLike, kind: str) -> None:
+    """Raises where files of another kind of tokenizer would be taken for that of the folder.
+
+    Args:
+        folder: where a tokenizer will be saved; need not exist.
+        kind: of that tokenizer.
+    """
+    others = [pattern for name, files in _MODEL_FILES.items() if name != kind for pattern in files]
+    found = sorted(path.name for pattern in others for path in Path(folder).glob(pattern))
+    if found:
+        raise ValueError(
+            f"A folder holds one tokenizer. Received: {folder} for one of kind {kind}, with "
+            f"{', '.join(found)} in it; choose another folder or remove them"
+        )
+
+
+def _publish(tokenizer: tokenizers.Tokenizer, folder: Path, origin: dict) -> None:
+    """Saves the tokenizer, and then the record: one that tells of other files is no record."""
+    staging = folder / _STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    with atomic.naming(os.fspath(folder)):
+        tokenizer.save(staging)
+    names = sorted(os.listdir(staging))
+    for name in names:
+        atomic.publish(os.fspath(staging / name), os.fspath(folder / name))
+    staging.rmdir()
+    content = {**origin, "files": {name: _sha256(folder / name) for name in names}}
+    atomic.write(folder / RECORD, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _read_record(path: Path) -> dict:
+    """What the record tells; nothing where there is none or a damaged one."""
+    if not path.exists():
+        return {}
     try:
-        before = json.loads(record.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError:
-        return [f"{record.name} is damaged"]
+        logging.warning("%s is damaged; the tokenizer is trained anew", path)
+        return {}
+
+
+def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
+    """What keeps the tokenizer in the folder from being the one of `origin`."""
+    if not record:
+        return [f"no {RECORD}"]
     found = [
-        f"{name}: {before.get(name)!r}, now {value!r}"
+        f"{name}: {record.get(name)!r}, now {value!r}"
         for name, value in origin.items()
-        if name != "sources" and before.get(name) != value
+        if name != "sources" and record.get(name) != value
     ]
-    if before.get("sources") != origin["sources"]:
+    if record.get("sources") != origin["sources"]:
         found.append("sources, or files among them that have changed since")
-    if before.get("vocab_txt_sha256") != _sha256(path):
-        found.append(f"{path.name} has changed since it was trained")
+    for name, checksum in record["files"].items():
+        path = folder / name
+        if not path.is_file() or _sha256(path) != checksum:
+            found.append(f"{name} has changed since it was written")
     return found
 
 

@@ -6,12 +6,14 @@ from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.training import train_wordpiece
 from kbert.tokenizers.training_bpe import train_byte_pair
+from kbert.tokenizers.training_kinds import KINDS, train_tokenizer
 from kbert.tokenizers.training_unigram import train_unigram
 from kbert.tokenizers.unigram import UnigramTokenizer
 from kbert.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary, save_vocabulary
 from kbert.tokenizers.wordpiece import WordPieceTokenizer
 
 __all__ = [
+    "KINDS",
     "SPECIAL_TOKENS",
     "BytePairTokenizer",
     "Tokenizer",
@@ -22,6 +24,7 @@ __all__ = [
     "read_vocabulary",
     "save_vocabulary",
     "train_byte_pair",
+    "train_tokenizer",
     "train_unigram",
     "train_wordpiece",
 ]

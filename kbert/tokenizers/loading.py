@@ -1,6 +1,7 @@
 """Reading a tokenizer from a folder: kbert's own, Hugging Face's, KerasHub's or Google's."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 from kbert.hub import locate
@@ -24,8 +25,9 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
     for uncased where no piece holds an upper-case letter.
 
     Args:
-        folder: the folder, or a model's name: "bert-base-uncased", "hf:owner/name@revision" (see
-            `kbert.hub.locate`), of which the weights are not fetched.
+        folder: the folder, a SentencePiece `.model` in one, or a model's name:
+            "bert-base-uncased", "hf:owner/name@revision" (see `kbert.hub.locate`), of which the
+            weights are not fetched.
         options: arguments of the tokenizer that go before what the folder says.
 
     Returns:
@@ -44,6 +46,8 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
         >>> load_tokenizer(folder).lowercase
         False
     """
+    if Path(folder).suffix == ".model" and Path(folder).is_file():
+        return load_unigram(TokenizerFolder.read(Path(folder).parent), Path(folder), **options)
     files = TokenizerFolder.read(locate(folder, weights=False))
     kind = (files.full.get("model") or {}).get("type")
     if files.has("vocab.txt"):

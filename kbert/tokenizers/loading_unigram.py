@@ -41,17 +41,20 @@ def model_file(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def load_unigram(folder: TokenizerFolder, **options: Any) -> UnigramTokenizer:
+def load_unigram(
+    folder: TokenizerFolder, path: Path | None = None, **options: Any
+) -> UnigramTokenizer:
     """The tokenizer of a folder with a SentencePiece model, or with a tokenizer.json of one.
 
     Args:
         folder: it.
+        path: the model. None: the folder's only one.
         options: arguments of `UnigramTokenizer` that go before what the files say.
 
     Raises:
         ValueError: a damaged model, or nothing tells what was done to texts before it.
     """
-    path = model_file(folder.path)
+    path = path or model_file(folder.path)
     if path is not None:
         model = path.read_bytes()
         pieces = [piece.piece for piece in read_model(path).pieces]

@@ -46,6 +46,47 @@ def test_from_text_to_shards_with_a_vocabulary_learned_on_the_way(corpus, capsys
     assert "out: train: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 300), ("unigram", 80)])
+def test_every_kind_of_tokenizer(corpus, capsys, kind, size):
+    source = f"--input={corpus}/a.txt"
+    program(
+        source, f"--tokenizer={kind}", f"--vocabulary_size={size}", f"--output_dir={corpus}/out"
+    )
+    learned = kbert.load_tokenizer(corpus / "out")
+    assert learned.kind == kind
+    assert kbert.data.verify_corpus(corpus / "out").vocabulary_size == learned.vocabulary_size
+    rows = kbert.data.pretraining_dataset(
+        corpus / "out", learned, sequence_length=32, batch_size=4, epochs=1
+    )
+    ids = next(iter(rows))["token_ids"].numpy()
+    assert (ids[:, 0] == learned.cls_id).all() and ids.max() < learned.vocabulary_size
+    # The folder of shards is a folder of its tokenizer: other text, the same pieces.
+    program(source, f"--vocabulary={corpus}/out", f"--output_dir={corpus}/again")
+    assert kbert.load_tokenizer(corpus / "again").checksum == learned.checksum
+    program(source, f"--vocabulary={corpus}/out", f"--output_dir={corpus}/none", "--dry_run")
+    assert learned.id_to_token(learned.encode("It runs.")[0].numpy()) in capsys.readouterr().out
+
+
+def test_a_sentencepiece_file(corpus):
+    text = f"--input={corpus}/a.txt"
+    program(text, "--tokenizer=unigram", "--vocabulary_size=80", f"--output_dir={corpus}/out")
+    model = corpus / "out" / "spiece.model"
+    program(text, f"--vocabulary={model}", f"--output_dir={corpus}/cased", "--nolowercase")
+    cased = kbert.load_tokenizer(corpus / "cased")
+    assert cased.kind == "unigram" and not cased.lowercase
+    with pytest.raises(SystemExit, match="was prepared otherwise"):
+        program(text, f"--vocabulary={model}", f"--output_dir={corpus}/cased")
+
+
+def test_kinds_that_do_not_fit(corpus, tiny_vocabulary):
+    kbert.WordPieceTokenizer(tiny_vocabulary).save(corpus / "model")
+    arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out")
+    with pytest.raises(SystemExit, match="holds one of kind wordpiece. .*--tokenizer=bpe"):
+        program(*arguments, f"--vocabulary={corpus}/model", "--tokenizer=bpe")
+    with pytest.raises(SystemExit, match="keeps a text byte for byte"):
+        program(*arguments, "--tokenizer=bpe", "--vocabulary_size=300", "--lowercase")
+
+
 def test_a_start_with_other_input_learns_another_vocabulary(corpus, monkeypatch):
     def interrupted(*args, **options):
         raise OSError("interrupted")
