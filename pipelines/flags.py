@@ -69,6 +69,8 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
 def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
     """Where the flags differ from the recipe, each as `flag=value (the recipe's)`."""
     wanted = {**chosen.settings(), "replacement": ",".join(map(str, chosen.replacement))}
+    if options.phases is None:
+        wanted["sequence_length"] = wanted.pop("phases")
     pairs = [(name, options[name].value, value) for name, value in wanted.items()]
     return [f"{name}={now} ({value})" for name, now, value in pairs if now != value]
 

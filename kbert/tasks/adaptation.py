@@ -8,6 +8,7 @@ from absl import logging
 
 from kbert.checkpoints import extend_vocabulary, read_checkpoint
 from kbert.config import EncoderConfig
+from kbert.hub import locate
 from kbert.models.encoder import Encoder
 from kbert.models.weights import set_arrays
 from kbert.tasks.pretraining import Pretraining
@@ -32,7 +33,8 @@ def adapt(
     where an entry takes them. A head that the folder does not have begins anew, and is logged.
 
     Args:
-        folder: a kbert or Hugging Face folder, with its tokenizer's files.
+        folder: a kbert or Hugging Face folder with its tokenizer's files, or whatever else
+            `kbert.hub.locate` knows.
         tokenizer: the one the new corpus was prepared with.
         make_task: (encoder, tokenizer) -> the task, such as
             `functools.partial(Pretraining, next_sentence=False)`.
@@ -59,6 +61,7 @@ def adapt(
         >>> adapt(folder, longer).encoder.config.vocabulary_size
         8
     """
+    folder = locate(folder)
     checkpoint = read_checkpoint(folder)
     before = load_tokenizer(folder)
     known = before.vocabulary_size

@@ -68,6 +68,7 @@ class Pretraining(Task):
     """
 
     derived_metrics = {"perplexity": ("mlm_loss", ops.exp)}
+    unknown_elsewhere = ("span_boundary",)
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from keras import ops
 from kbert.checkpoints import read_checkpoint
 from kbert.config import EncoderConfig
 from kbert.heads import DiscriminatorHead, MaskedLMHead
+from kbert.hub import locate
 from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
@@ -317,7 +318,8 @@ class ReplacedTokenDetection(Task):
             dtype: a Keras dtype policy or its name.
             generator: a folder that `save_generator` wrote, or Hugging Face's of the generator;
                 None for a task that answers and is not trained.
-            **settings: constructor arguments to use instead of the folder's.
+            **settings: `strict`, see `Task.from_preset`, and constructor arguments to use instead
+                of the folder's.
 
         Raises:
             FileNotFoundError: there is no such folder.
@@ -326,7 +328,7 @@ class ReplacedTokenDetection(Task):
         """
         if generator is None:
             return super().from_preset(path, dtype, **settings)
-        checkpoint = read_checkpoint(generator)
+        checkpoint = read_checkpoint(locate(generator))
         task = super().from_preset(path, dtype, generator=checkpoint.config, **settings)
         arrays = checkpoint.part("encoder/")
         for name, array in task._shared_arrays().items():

@@ -37,6 +37,9 @@ class Task(TrainStep, keras.Model):
         name: of the model.
     """
 
+    # Parts that no other library has a place for.
+    unknown_elsewhere: tuple[str, ...] = ()
+
     def __init__(self, encoder: keras.Model, tokenizer: Any, *, name: str):
         super().__init__(name=name, dtype=encoder.dtype_policy)
         if tokenizer.vocabulary_size > encoder.config.vocabulary_size:
@@ -185,6 +188,9 @@ class Task(TrainStep, keras.Model):
         """
         arrays = {}
         for prefix, part in self.parts.items():
+            if format != "kbert" and prefix in self.unknown_elsewhere:
+                logging.warning("%s has no %s head: it is left out", format, prefix)
+                continue
             arrays |= get_arrays(part, prefix)
         write_checkpoint(
             path,

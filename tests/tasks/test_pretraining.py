@@ -343,6 +343,17 @@ def test_span_boundary_learns(config, tokenizer, tmp_path):
     )
 
 
+def test_another_library_gets_the_model_without_the_boundary_head(
+    config, tokenizer, tmp_path, caplog
+):
+    encoder = kbert.Encoder(config)
+    task = kbert.tasks.Pretraining(encoder, tokenizer, span_boundary=True)
+    task.save_to_preset(tmp_path, format="huggingface")
+    assert "huggingface has no span_boundary head: it is left out" in caplog.text
+    again = kbert.tasks.Pretraining.from_preset(tmp_path)
+    assert again.predict("the [MASK]")[0]["tokens"] == task.predict("the [MASK]")[0]["tokens"]
+
+
 def test_objectives_that_do_not_go_together(config, tokenizer):
     encoder = kbert.Encoder(config)
     with pytest.raises(ValueError, match="next_sentence=True, sentence_order=True"):

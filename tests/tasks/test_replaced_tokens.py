@@ -342,3 +342,57 @@ def test_sizes_of_generators():
     for size, share in (("base", 1 / 3), ("large", 0.25)):
         config = kbert.family(f"google/electra-{size}-discriminator")
         assert generator_config(config, share) == kbert.family(f"google/electra-{size}-generator")
+
+
+@pytest.mark.slow
+def test_the_losses_are_those_of_transformers(small, tokenizer, tmp_path):
+    """Both halves of a checkpoint of theirs, with the tables they share, on one batch."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    values = {
+        "vocab_size": tokenizer.vocabulary_size,
+        "embedding_size": 8,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 40,
+        "initializer_range": 0.15,
+    }
+    wide = transformers.ElectraConfig(
+        **values, hidden_size=16, num_attention_heads=2, intermediate_size=32
+    )
+    narrow = transformers.ElectraConfig(
+        **values, hidden_size=8, num_attention_heads=1, intermediate_size=32
+    )
+    discriminator = transformers.ElectraForPreTraining(wide).eval()
+    generator = transformers.ElectraForMaskedLM(narrow).eval()
+    generator.electra.embeddings.load_state_dict(discriminator.electra.embeddings.state_dict())
+    for name, model in (("discriminator", discriminator), ("generator", generator)):
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save(tmp_path / name)
+    task = ReplacedTokenDetection.from_preset(
+        tmp_path / "discriminator", generator=tmp_path / "generator"
+    )
+    (batch,) = batches(tokenizer, 1)
+    losses, metrics = task.loss_terms(batch, training=False)
+    out = task(batch)
+
+    def tensors(ids):
+        names = {"attention_mask": "padding_mask", "token_type_ids": "segment_ids"}
+        inputs = {there: torch.tensor(batch[here]).long() for there, here in names.items()}
+        return inputs | {"input_ids": torch.tensor(np.asarray(ids)).long()}
+
+    rows, slots = np.nonzero(batch["mask_weights"])
+    labels = np.full(batch["token_ids"].shape, -100)
+    labels[rows, batch["mask_positions"][rows, slots]] = batch["mask_ids"][rows, slots]
+    with torch.no_grad():
+        filled = generator(**tensors(batch["token_ids"]), labels=torch.tensor(labels))
+        told = discriminator(
+            **tensors(out["token_ids"]), labels=torch.tensor(np.asarray(out["replaced"])).long()
+        )
+    ours = losses["mlm_loss"][0] / losses["mlm_loss"][1]
+    assert float(ours) == pytest.approx(filled.loss.item(), rel=1e-4)
+    ours = metrics["rtd_loss"][0] / metrics["rtd_loss"][1]
+    assert float(ours) == pytest.approx(told.loss.item(), rel=1e-4)
+    real = batch["padding_mask"] == 1
+    np.testing.assert_allclose(
+        to_numpy(out["replaced_logits"])[real], told.logits.numpy()[real], atol=1e-4
+    )
