@@ -68,6 +68,7 @@ def write_huggingface(
         ValueError: the architecture cannot be this model, or the folder holds a preset.
     """
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
+    preset.refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
     content, renamed = export_model(config, arrays, **options)
     text = json.dumps(content, indent=2) + "\n"
     write_shards(Path(folder), renamed, CONFIG_FILE, text.encode(), max_shard_size)

@@ -217,6 +217,7 @@ def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
     for backbone in asked:
         if not backbone.problems(config):
             return backbone
+    asked.sort(key=lambda backbone: len(backbone.problems(config)))  # the nearest first
     reasons = "".join(f"\n  {b.class_name}: {'; '.join(b.problems(config))}" for b in asked)
     raise ValueError(f"KerasHub cannot be this model. Received: {config}{reasons}")
 

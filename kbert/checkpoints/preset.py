@@ -37,6 +37,7 @@ def write_preset(
     Raises:
         ValueError: the folder holds a model in another format.
     """
+    refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
     refuse_other(Path(folder), "config.json", "a Hugging Face model")
     content: dict[str, Any] = {"format_version": FORMAT_VERSION, "encoder": config.to_dict()}
     if task is not None:

@@ -149,7 +149,7 @@ def test_a_pooler_where_one_side_has_none(caplog):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"activation": "gelu"}, "BertBackbone: activation is 'gelu_tanh' in it\n"),
+        ({"activation": "gelu"}, r"\)\n  BertBackbone: activation is 'gelu_tanh' in it\n"),
         ({"layer_norm_epsilon": 1e-5}, "BertBackbone: layer_norm_epsilon is 1e-12 in it\n"),
         ({"attention_dropout": 0.5}, "BertBackbone: it has one rate of dropout\n"),
         ({"pooler_activation": "gelu"}, "BertBackbone: its pooler has tanh\n"),
@@ -257,6 +257,8 @@ def test_models_of_other_formats_are_not_overwritten(saved, tmp_path):
         encoder.save_to_preset(folder, format=format_)
         with pytest.raises(ValueError, match=f"holds {kind}.*choose another"):
             encoder.save_to_preset(folder, format="keras_hub")
+        with pytest.raises(ValueError, match="holds a KerasHub preset.*choose another"):
+            encoder.save_to_preset(saved, format=format_)
 
 
 TEXTS = ["Red foxes jumped, jumping!", "a Café the quick [MASK] fox"]
