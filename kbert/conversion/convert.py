@@ -16,6 +16,8 @@ from kbert.tokenizers import load_tokenizer
 
 # First parts of the names of the heads' weights.
 _HEADS = "masked_lm sentence span_boundary discriminator classifier tokens span choice".split()
+# Heads that a format has no place for; KerasHub's backbones are encoders alone.
+_HOMELESS = {"huggingface": ("span_boundary",), "keras_hub": tuple(_HEADS)}
 _SLOT = re.compile(r"/((?:adam|lamb)_[mv]|Adam(?:_1)?)$")
 _SHOWN = 12
 
@@ -31,7 +33,7 @@ class Conversion:
         shapes: weight name -> shape.
         dtypes: of the weights, each once.
         left: names of what is not in the target: in the source, of what no weight was made from;
-            here, of heads that the format has no place for.
+            here, of heads and labels that the format has no place for.
         tokenizer: its kind and size, or None where the source has none.
     """
 
@@ -116,9 +118,10 @@ def convert(
     checkpoint = read_checkpoint(folder)
     encoder = Encoder(checkpoint.config)
     arrays, unknown = _split(checkpoint, encoder, strict)
-    if format == "keras_hub":  # its backbones are encoders alone
-        unknown += [name for name in arrays if not name.startswith("encoder/")]
-        arrays = {name: array for name, array in arrays.items() if name.startswith("encoder/")}
+    homeless = [name for name in arrays if name.split("/")[0] in _HOMELESS.get(format, ())]
+    arrays = {name: array for name, array in arrays.items() if name not in homeless}
+    if format == "keras_hub" and checkpoint.labels:
+        homeless.append(f"labels: {', '.join(checkpoint.labels)}")
     checkpoint = dataclasses.replace(checkpoint, arrays=arrays)
     # Refuses what does not fit, as for everyone who loads an encoder.
     set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
@@ -141,7 +144,7 @@ def convert(
         format=format,
         shapes={name: array.shape for name, array in arrays.items()},
         dtypes=tuple(sorted({str(array.dtype) for array in arrays.values()})),
-        left=(*checkpoint.left, *unknown),
+        left=(*checkpoint.left, *unknown, *homeless),
         tokenizer=tokenizer and f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} entries",
     )
 

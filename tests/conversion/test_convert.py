@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from kbert import conversion
-from kbert.checkpoints import read_checkpoint, write_preset, write_safetensors
+from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset, write_safetensors
 from kbert.conversion import check, convert
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from kbert.tasks import Pretraining
 from kbert.tokenizers import WordPieceTokenizer, load_tokenizer
 from tests.harness import randomise, tiny_config
+
+ZEROS = np.zeros(2, "float32")
 
 
 @pytest.fixture
@@ -216,6 +218,28 @@ def test_transformers_agrees_for_every_architecture_in_both_directions(tmp_path,
         assert done.reference.startswith("transformers")
         has_head = "MaskedLM" in class_name or model_type == "bert"
         assert ("masked_lm" in done.differences) == has_head
+
+
+def test_labels_of_a_fine_tuned_model_are_kept_or_listed(tmp_path):
+    pytest.importorskip("keras_hub")
+    checkpoint = read_checkpoint(save_encoder(tmp_path / "preset", activation="gelu_tanh"))
+    head = {"classifier/dense/kernel": np.ones((16, 2), "float32"), "classifier/dense/bias": ZEROS}
+    arrays, options = {**checkpoint.arrays, **head}, {"labels": ["bad", "good"]}
+    write_checkpoint(tmp_path / "hub", checkpoint.config, arrays, "huggingface", **options)
+    convert(tmp_path / "hub", tmp_path / "here")
+    assert convert(tmp_path / "here", tmp_path / "again", format="huggingface").left == ()
+    assert read_checkpoint(tmp_path / "again").labels == ("bad", "good")
+    done = convert(tmp_path / "hub", tmp_path / "there", format="keras_hub")
+    assert done.left == (*head, "labels: bad, good")
+
+
+def test_a_head_that_no_other_library_has(preset, tmp_path):
+    checkpoint = read_checkpoint(preset)
+    arrays = {**checkpoint.arrays, "span_boundary/bias": ZEROS}
+    write_preset(preset, checkpoint.config, arrays, task=checkpoint.task)
+    assert convert(preset, tmp_path / "here").left == ()
+    done = convert(preset, tmp_path / "there", format="huggingface")
+    assert done.left == ("span_boundary/bias",) and "span_boundary/bias" not in done.shapes
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "gelu"])
