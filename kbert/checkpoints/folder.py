@@ -73,7 +73,7 @@ def write_checkpoint(
         format: "kbert", "huggingface" or "keras_hub".
         task: settings of the task around the encoder.
         tokenizer: of the model, where the format repeats what it says.
-        labels: names of the classes of a fine-tuned head, for "huggingface".
+        labels: names of the classes of a fine-tuned head; not for "keras_hub".
         architecture: the model's kind in the other library; None = as the config says.
         max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
 
@@ -94,7 +94,7 @@ def write_checkpoint(
             f"Received: max_shard_size={max_shard_size!r} with format={format!r}"
         )
     if format == "kbert":
-        preset.write_preset(folder, config, arrays, task=task)
+        preset.write_preset(folder, config, arrays, task=task, labels=labels)
     elif format == "keras_hub":
         keras_hub.write_keras_hub(
             folder, config, arrays, architecture=architecture, tokenizer=tokenizer

@@ -25,6 +25,7 @@ from kbert.checkpoints.shards import INDEX_FILE, read_shards, write_shards
 from kbert.config import EncoderConfig
 
 CONFIG_FILE = "config.json"
+_MOST_LAYERS = 1000  # the table of names grows with them, so that a wrong number could fill memory
 # Buffers that hold no knowledge.
 _BUFFERS = re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$")
 
@@ -96,6 +97,11 @@ def import_model(
     """
     architecture = find(content.get("model_type", "bert"), source)
     config = read_config(architecture, content, source)
+    if config.num_blocks > _MOST_LAYERS:
+        raise ValueError(
+            f"A config of more than {_MOST_LAYERS} layers is taken to be damaged. "
+            f"Received: {config.num_blocks} in {source}"
+        )
     there = _with_prefix(architecture, {modern_name(k): array for k, array in arrays.items()})
     head = _classifier(content, there)
     here, rest = read_arrays(architecture.rules(config, head), architecture.fold(there, content))
@@ -106,7 +112,8 @@ def import_model(
     labels = None
     if head in ("classifier", "tokens") and f"{head}/dense/bias" in here:
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
-    left = tuple(name for name in rest if _BUFFERS.search(name))
+    unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
+    left = tuple(name for name in rest if name in unread or _BUFFERS.search(name))
     for name, array in rest.items():
         if name not in left:
             here[name if name.startswith(architecture.heads) else f"encoder/{name}"] = array
@@ -172,7 +179,8 @@ def _classifier(content, arrays):
     """Which head goes by the name of `classifier` there: the class that was saved says it."""
     if not any(name.startswith("classifier.") for name in arrays):
         return None
-    classes = content.get("architectures") or []
+    classes = content.get("architectures")
+    classes = [str(name) for name in classes] if isinstance(classes, list) else []
     for head, ending in CLASSIFIERS.items():
         if any(name.endswith(ending) for name in classes):
             return head

@@ -44,7 +44,7 @@ def read_config(
         source=source,
     )
     fields = architecture.read_fields(content, source)
-    if fields["activation"] not in ACTIVATIONS:
+    if not isinstance(fields["activation"], str) or fields["activation"] not in ACTIVATIONS:
         raise ValueError(
             f"The activation must be one of {', '.join(ACTIVATIONS)}. "
             f"Received: {fields['activation']!r} in {source}"
@@ -97,15 +97,20 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
         ('bad', 'good')
     """
     names = content.get("id2label")
-    if names is None:
-        names = {str(i): f"LABEL_{i}" for i in range(content.get("num_labels", count))}
-    by_id = {str(key): name for key, name in names.items()}
+    if names is None and content.get("num_labels", count) == count:
+        return default_labels(count)
+    by_id = {str(key): name for key, name in names.items()} if isinstance(names, dict) else {}
     if set(by_id) != {str(i) for i in range(count)}:
         raise ValueError(
             f"`id2label` must name the classes 0 to {count - 1} of the head in the weights. "
             f"Received: {names!r} in {source}"
         )
     return tuple(str(by_id[str(i)]) for i in range(count))
+
+
+def default_labels(count: int) -> tuple[str, ...]:
+    """What transformers calls classes that have no names."""
+    return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def write_labels(labels: Sequence[str] | None, count: int) -> dict[str, Any]:
@@ -118,7 +123,7 @@ def write_labels(labels: Sequence[str] | None, count: int) -> dict[str, Any]:
     Raises:
         ValueError: there are more or fewer names.
     """
-    names = [f"LABEL_{i}" for i in range(count)] if labels is None else list(labels)
+    names = default_labels(count) if labels is None else labels
     if len(names) != count:
         raise ValueError(
             f"A head of {count} classes must have as many labels. Received: {len(names)} labels"

@@ -6,7 +6,7 @@ A task puts its tokenizer's files beside them. Weight names are listed in
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def write_preset(
     config: EncoderConfig,
     arrays: Mapping[str, np.ndarray],
     task: Mapping[str, Any] | None = None,
+    labels: Sequence[str] | None = None,
 ) -> None:
     """Writes a preset folder, whole or not at all.
 
@@ -33,6 +34,7 @@ def write_preset(
         config: the encoder's.
         arrays: weight name -> array.
         task: settings of a task around the encoder, as JSON can hold them.
+        labels: names of the classes of a fine-tuned head.
 
     Raises:
         ValueError: the folder holds a model in another format.
@@ -42,6 +44,8 @@ def write_preset(
     content: dict[str, Any] = {"format_version": FORMAT_VERSION, "encoder": config.to_dict()}
     if task is not None:
         content["task"] = dict(task)
+    if labels is not None:
+        content["labels"] = list(labels)
     write_model(folder, arrays, CONFIG_FILE, (json.dumps(content, indent=2) + "\n").encode())
 
 
@@ -70,10 +74,11 @@ def read_folder(folder: Path) -> Checkpoint:
             f"This version of kbert reads presets of format {FORMAT_VERSION}. "
             f"Received: format_version={version!r} in {path}"
         )
-    unknown = sorted(set(content) - {"format_version", "encoder", "task"})
+    unknown = sorted(set(content) - {"format_version", "encoder", "task", "labels"})
     if unknown or "encoder" not in content:
         raise ValueError(
-            "A preset's kbert.json has the keys format_version, encoder and, for a task, task. "
+            "A preset's kbert.json has the keys format_version and encoder and may have task and "
+            "labels. "
             f"Received: {', '.join(content)} in {path}"
         )
     return Checkpoint(
@@ -81,6 +86,7 @@ def read_folder(folder: Path) -> Checkpoint:
         arrays=read_safetensors(folder / WEIGHTS_FILE),
         task=content.get("task"),
         source=str(folder),
+        labels=tuple(content["labels"]) if "labels" in content else None,
     )
 
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kbert import family
 from kbert.checkpoints import huggingface_config
@@ -169,6 +171,34 @@ def test_a_missing_size_is_named(name):
         huggingface_config.read_config(find(content["model_type"], name), content, "")
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    name=st.sampled_from(sorted(PUBLISHED)),
+    values=st.lists(
+        st.sampled_from(
+            [None, "x", -1, 0, 1, 1.5, True, [], {}, [1], {"a": 1}, 10**30, float("nan")]
+        ),
+        min_size=1,
+        max_size=2,
+    ),
+    data=st.data(),
+)
+def test_values_of_any_kind_are_read_or_refused(name, values, data):
+    keys = sorted({*PUBLISHED[name], "model_type", "id2label", "num_labels"})
+    changes = {data.draw(st.sampled_from(keys)): value for value in values}
+    arrays = {"classifier.weight": np.ones((3, 4)), "classifier.bias": np.ones(3)}
+    try:
+        import_model({**PUBLISHED[name], **changes}, arrays, "there")
+    except ValueError:
+        return
+
+
+def test_a_number_of_layers_that_would_fill_memory():
+    content = {**PUBLISHED["distilbert-base-uncased"], "n_layers": 10**12}
+    with pytest.raises(ValueError, match="taken to be damaged. Received: 1000000000000 in there"):
+        import_model(content, {}, "there")
+
+
 def test_rows_of_roberta_s_positions_follow_its_padding():
     assert read("roberta-base", pad_token_id=0).max_positions == 513
     assert read("roberta-base", max_position_embeddings=130).max_positions == 128
@@ -295,7 +325,9 @@ def test_an_old_file_of_a_roberta_classifier_also_has_a_pooler_that_nothing_read
     assert content["architectures"] == ["RobertaForSequenceClassification"]
     there["roberta.pooler.dense.weight"] = np.zeros((16, 16))
     there["roberta.pooler.dense.bias"] = np.zeros(16)
-    again = import_model(content, there, "").arrays
+    checkpoint = import_model(content, there, "")
+    assert checkpoint.left == ("roberta.pooler.dense.weight", "roberta.pooler.dense.bias")
+    again = checkpoint.arrays
     assert again.keys() == {**arrays, **head}.keys()
     np.testing.assert_array_equal(again["encoder/pooler/kernel"], arrays["encoder/pooler/kernel"])
 

@@ -6,7 +6,13 @@ import pathlib
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_checkpoint, read_safetensors, write_preset, write_safetensors
+from kbert.checkpoints import (
+    read_checkpoint,
+    read_safetensors,
+    write_checkpoint,
+    write_preset,
+    write_safetensors,
+)
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from tests.harness import assert_close, tiny_config, to_numpy
@@ -40,6 +46,13 @@ def test_a_preset_gives_back_what_was_written(preset):
     }
     assert checkpoint.part("masked_lm/") == {}
     assert sorted(path.name for path in preset.iterdir()) == ["kbert.json", "model.safetensors"]
+
+
+def test_labels_stay_through_both_formats(tmp_path):
+    arrays = {"tokens/dense/kernel": np.ones((16, 2)), "tokens/dense/bias": np.ones(2)}
+    for format_ in ("kbert", "huggingface"):
+        write_checkpoint(tmp_path / format_, tiny_config(), arrays, format_, labels=["O", "B"])
+        assert read_checkpoint(tmp_path / format_).labels == ("O", "B")
 
 
 def test_other_files_of_the_folder_stay(preset):
@@ -77,7 +90,7 @@ def test_a_save_that_fails_leaves_the_old_model(preset, monkeypatch, fails_at):
     ("changes", "message"),
     [
         ({"format_version": 2}, "reads presets of format 1. Received: format_version=2"),
-        ({"surprise": 1}, "has the keys format_version.*Received: .*surprise"),
+        ({"surprise": 1}, "has the keys format_version.*labels. Received: .*surprise"),
         ({"encoder": {"hiden_size": 1}}, "no such field. Did you mean: hidden_size"),
     ],
 )

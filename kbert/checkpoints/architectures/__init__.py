@@ -32,7 +32,7 @@ def find(model_type: str, source: str) -> Architecture:
         >>> find("bert", "memory").prefix
         'bert'
     """
-    if model_type not in ARCHITECTURES:
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ValueError(
             f"kbert reads and writes the Hugging Face architectures {', '.join(ARCHITECTURES)}. "
             f"Received: {model_type!r} in {source}"

@@ -77,7 +77,9 @@ class Albert(Architecture):
 
     def read_fields(self, content, source):
         fields = super().read_fields(content, source)
-        _check_groups(fields["num_layers"], fields["num_layer_groups"])
+        layers, groups = fields["num_layers"], fields["num_layer_groups"]
+        if isinstance(layers, int) and isinstance(groups, int):  # else the config refuses them
+            _check_groups(layers, groups)
         return fields
 
     def write_fields(self, config, tokenizer):
@@ -123,7 +125,8 @@ def _check_groups(layers, groups):
 
     (`AlbertTransformer.forward` in modeling_albert.py.)
     """
-    if any(int(i / (layers / groups)) != i * groups // layers for i in range(layers)):
+    several = range(layers) if 1 < groups <= layers else ()
+    if any(int(i / (layers / groups)) != i * groups // layers for i in several):
         raise ValueError(
             "Hugging Face's ALBERT rounds so that a layer of this model is of another group. "
             f"Received: {groups} groups of {layers} layers"

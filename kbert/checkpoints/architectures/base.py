@@ -67,6 +67,8 @@ class Architecture:
         ignored: keys that say nothing about the encoder's function.
         fixed: fields of EncoderConfig that have one value in all models.
         pooler_activations: what the pooler may have.
+        replaced_pooler: names there of a pooler that nothing reads where the classifier has a
+            dense layer of its own.
         min_segments: how many rows the segment table has at least.
         factorised: whether the embeddings may be of another width.
         shared_layers: whether layers may share their weights.
@@ -88,6 +90,7 @@ class Architecture:
     ignored: ClassVar[frozenset[str]] = IGNORED
     fixed: ClassVar[Mapping[str, Any]] = {}
     pooler_activations: ClassVar[tuple[str, ...]] = ("tanh",)
+    replaced_pooler: ClassVar[tuple[str, ...]] = ()
     min_segments: ClassVar[int] = 1
     factorised: ClassVar[bool] = False
     shared_layers: ClassVar[bool] = False

@@ -65,7 +65,7 @@ class Electra(Architecture):
                 f"Received: {content['summary_type']!r}"
             )
         name = content.get("summary_activation", "gelu")
-        if name not in ACTIVATIONS:
+        if not isinstance(name, str) or name not in ACTIVATIONS:
             raise ValueError(
                 f"`summary_activation` must be one of {', '.join(ACTIVATIONS)}. Received: {name!r}"
             )

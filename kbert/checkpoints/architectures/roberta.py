@@ -7,13 +7,7 @@ is added to every token, so that kbert keeps it in the positions.
 
 import numpy as np
 
-from kbert.checkpoints.architectures.base import (
-    Architecture,
-    dense,
-    fine_tuned_rules,
-    has_inner_classifier,
-    norm,
-)
+from kbert.checkpoints.architectures.base import Architecture, dense, fine_tuned_rules, norm
 from kbert.checkpoints.architectures.bert import Bert, encoder_rules
 from kbert.checkpoints.renames import Rule
 
@@ -33,6 +27,8 @@ class Roberta(Architecture):
     fields = Bert.fields
     defaults = Bert.defaults
     min_segments = 0
+    # Files of transformers before version 3 have both.
+    replaced_pooler = ("roberta.pooler.dense.weight", "roberta.pooler.dense.bias")
     masked_lm_activation = "gelu"
 
     def rules(self, config, head):
@@ -51,7 +47,9 @@ class Roberta(Architecture):
         unused = _unused_rows(content, source)
         if fields["num_segments"] == 1:
             fields["num_segments"] = 0
-        return {**fields, "max_positions": fields["max_positions"] - unused}
+        if isinstance(fields["max_positions"], int):  # else the config refuses it
+            fields["max_positions"] -= unused
+        return fields
 
     def write_fields(self, config, tokenizer):
         pad_id = _PAD_ID if tokenizer is None else tokenizer.pad_id
@@ -66,13 +64,9 @@ class Roberta(Architecture):
         return fields
 
     def fold(self, arrays, content):
-        folded = dict(arrays)
-        if has_inner_classifier(arrays):
-            # Files of transformers before version 3 also hold the pooler, which nothing reads.
-            folded.pop("roberta.pooler.dense.weight", None)
-            folded.pop("roberta.pooler.dense.bias", None)
         if _POSITIONS not in arrays:
-            return folded
+            return arrays
+        folded = dict(arrays)
         folded[_POSITIONS] = arrays[_POSITIONS][_unused_rows(content, "the config") :]
         if content.get("type_vocab_size", self.defaults["type_vocab_size"]) == 1:
             if _SEGMENTS not in arrays:
