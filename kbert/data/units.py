@@ -15,7 +15,8 @@ import tensorflow as tf
 from kbert.data.hashing import below, fold
 
 CHOICE = 0  # the stream of draws under a row's key
-# Rows in which no unit fits any more are given up after this many offers above P.
+# Above P. A row that is not full after so many offers is left as it is: its words are too long for
+# the room, or more than two thirds of its text was asked for.
 _SPARE_OFFERS = 32
 
 
@@ -130,7 +131,9 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
         [0, count, taken],
         parallel_iterations=1,
     )
-    chosen = tf.boolean_mask(unit[:made], taken.gather(tf.range(made)))
+    # Reshaped, as an array to which nothing was written has no shape.
+    taken = tf.reshape(taken.gather(tf.range(made)), [-1])
+    chosen = tf.boolean_mask(tf.reshape(unit[:made], [-1]), taken)
     tokens = tf.scatter_nd(chosen[:, None], tf.gather(size, chosen), [tf.size(size)])
     return positions_of(units, tokens[:-1], count - room, columns)
 

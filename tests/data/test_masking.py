@@ -1,23 +1,19 @@
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from kbert.data.hashing import fold
 from kbert.data.masking import (
+    MASKING_SCHEMES,
     apply_masks,
-    choose_tokens,
-    choose_words,
-    first_pieces,
+    independent_columns,
+    independent_counts,
     max_predictions,
     prediction_counts,
+    span_counts,
 )
-
-
-def choose(length, length_a, count, columns=20, rows=20_000, seed=0):
-    """Positions chosen in `rows` rows of one shape: [CLS] A [SEP] B [SEP]."""
-    in_text = tf.constant([n not in (0, length_a + 1, length - 1) for n in range(length)])
-    in_text, count = tf.tile(in_text[None], [rows, 1]), tf.fill([rows], count)
-    return choose_tokens(fold(seed, tf.range(rows)), in_text, count, columns).numpy()
 
 
 @pytest.mark.parametrize(
@@ -36,100 +32,25 @@ def test_prediction_counts_round_as_python_does():
     assert counts[30] == 4
 
 
-@pytest.mark.parametrize(
-    ("length", "length_a", "count"), [(5, 1, 1), (5, 1, 2), (23, 10, 20), (23, 1, 3), (128, 70, 19)]
-)
-def test_tokens_are_distinct_ascending_and_never_special(length, length_a, count):
-    chosen = choose(length, length_a, count, rows=3000)
-    used, unused = chosen[:, :count], chosen[:, count:]
-    assert np.all(unused == 0)
-    assert np.all(np.diff(used, axis=1) > 0)
-    assert used.min() >= 1 and used.max() <= length - 2
-    assert not np.any(used == length_a + 1)
+@pytest.mark.parametrize("length", [8, 64, 128, 256, 512, 1000])
+@pytest.mark.parametrize("share", [0.01, 0.15, 0.25, 1.0])
+def test_no_scheme_counts_more_than_it_has_columns(length, share):
+    for scheme in MASKING_SCHEMES.values():
+        counts = scheme.counts(length, share)
+        longest = length - 2 if scheme.counts_text else length
+        assert len(counts) == length + 1 and counts[longest] <= scheme.columns(length, share)
 
 
-def test_every_set_of_tokens_is_equally_likely():
-    chosen = choose(length=9, length_a=2, count=3, rows=100_000)[:, :3]
-    sets, counts = np.unique(chosen, axis=0, return_counts=True)
-    assert len(sets) == 20  # 3 of 6
-    assert np.all(np.abs(counts - 5000) < 5 * np.sqrt(5000))
+def test_counts_of_spans_are_rounded_up():
+    assert span_counts(512)[[0, 1, 6, 7, 510]].tolist() == [0, 1, 1, 2, 77]
 
 
-def test_neighbours_are_chosen_independently():
-    chosen = choose(length=63, length_a=30, count=9, rows=60_000)[:, :9]
-    slots = chosen - 1 - (chosen > 31)
-    is_chosen = np.zeros((60_000, 60), bool)
-    np.put_along_axis(is_chosen, slots, True, axis=1)
-    both = np.mean(is_chosen[:, 1:] & is_chosen[:, :-1])
-    assert both == pytest.approx(9 * 8 / (60 * 59), rel=0.02)
-
-
-def test_a_row_is_drawn_by_its_key_alone():
-    keys, column = fold(0, tf.range(50)), tf.range(64)[None]
-    in_text = (column > 0) & (column < tf.constant([10, 60] * 25)[:, None]) & (column != 4)
-    count = tf.constant([2, 9] * 25)
-    together = choose_tokens(keys, in_text, count, 20).numpy()
-    alone = [
-        choose_tokens(keys[n : n + 1], in_text[n : n + 1], count[n : n + 1], 20) for n in range(50)
-    ]
-    assert np.array_equal(together, np.concatenate(alone))
-
-
-def test_rows_without_text_choose_nothing():
-    nothing = tf.zeros([3, 16], tf.bool)
-    chosen = choose_tokens(fold(0, tf.range(3)), nothing, tf.zeros([3], tf.int32), 4)
-    assert np.array_equal(chosen, np.zeros((3, 4)))
-
-
-def google_words(words, lots, count):
-    """`create_masked_lm_predictions` with do_whole_word_mask, words in the order of their lots."""
-    chosen = []
-    for _, word in sorted(zip(lots, words, strict=True)):
-        if len(chosen) >= count:
-            break
-        if len(chosen) + len(word) > count:
-            continue
-        chosen += word
-    return sorted(chosen)
-
-
-@pytest.mark.parametrize("continuation_share", [0.0, 0.3, 0.9])
-def test_words_are_those_of_googles_loop(continuation_share):
-    rng = np.random.default_rng(1)
-    rows, width, columns = 200, 40, 7
-    lengths = rng.integers(3, width + 1, rows)
-    in_text = np.arange(width)[None] < lengths[:, None] - 1
-    in_text[:, 0] = False
-    in_text[np.arange(rows), rng.integers(1, lengths - 1)] = False  # the [SEP] behind A
-    continuation = np.array([False] * 50 + [True] * 50)
-    ids = np.where(rng.random((rows, width)) < continuation_share, 60, 10)
-    starts = first_pieces(tf.constant(ids), tf.constant(in_text), continuation)
-    counts = np.minimum(rng.integers(0, columns + 1, rows), in_text.sum(axis=1)).astype(np.int32)
-    keys = fold(7, tf.range(rows))
-    chosen = choose_words(keys, starts, tf.constant(in_text), tf.constant(counts), columns).numpy()
-
-    lots = fold(fold(keys, 0)[:, None], tf.range(width)).numpy() >> 32
-    for row in range(rows):
-        words = []
-        for position in np.flatnonzero(in_text[row]):
-            goes_on = continuation[ids[row, position]] and in_text[row, position - 1]
-            words[-1].append(position) if goes_on else words.append([position])
-        expected = google_words(words, lots[row, : len(words)].tolist(), counts[row])
-        assert chosen[row].tolist() == expected + [0] * (columns - len(expected))
-
-
-def test_words_in_empty_rows():
-    nothing = tf.zeros([3, 16], tf.bool)
-    chosen = choose_words(fold(0, tf.range(3)), nothing, nothing, tf.zeros([3], tf.int32), 4)
-    assert np.array_equal(chosen, np.zeros((3, 4)))
-
-
-def test_first_pieces():
-    continuation = np.array([False, False, True])
-    ids = tf.constant([[0, 2, 2, 1, 2, 0, 2, 1, 0]])
-    in_text = tf.constant([[False, True, True, True, True, False, True, True, False]])
-    expected = [False, True, False, True, False, False, True, True, False]
-    assert first_pieces(ids, in_text, continuation).numpy().tolist() == [expected]
+def test_counts_of_independent_draws_are_electras():
+    assert [independent_columns(length, 0.15) for length in (128, 512)] == [19, 79]
+    counts = independent_counts(512)
+    for length in range(513):
+        rounded = tf.round(tf.constant(float(length)) * 0.15)
+        assert counts[length] == max(1, min(79, int(rounded)))
 
 
 def test_masks_are_applied_at_the_positions_only():
@@ -156,3 +77,51 @@ def test_masks_are_applied_at_the_positions_only():
         restored[row, positions[row, :4]] = targets[row, :4]
     assert np.array_equal(restored, ids)
     assert np.mean(out["token_ids"] == 4) == pytest.approx(0.8 * 4 / 32, rel=0.1)
+
+
+def masked(groups=None, replacement=(0.8, 0.1), rows=4000):
+    ids = np.random.default_rng(0).integers(5, 1_000_000, (rows, 32)).astype(np.int32)
+    positions = np.tile(np.array([3, 4, 5, 9, 10, 0], np.int32), (rows, 1))
+    out = apply_masks(
+        fold(0, tf.range(rows)),
+        tf.constant(ids),
+        tf.constant(positions),
+        vocabulary_size=1_000_000,
+        mask_id=4,
+        replacement=replacement,
+        groups=None if groups is None else tf.constant(groups * rows, tf.int32),
+    )
+    seen = np.take_along_axis(out["token_ids"].numpy(), positions, 1)[:, :5]
+    kept = seen == ids[:, positions[0, :5]]
+    return np.where(seen == 4, 0, np.where(kept, 2, 1)), seen  # masked, random, kept
+
+
+@pytest.mark.parametrize("replacement", [(0.8, 0.1), (0.5, 0.3), (1.0, 0.0), (0.0, 0.0)])
+def test_shares_of_replacements(replacement):
+    kinds, _ = masked(replacement=replacement)
+    for kind, share in enumerate([*replacement, 1 - sum(replacement)]):
+        bound = 4.5 * math.sqrt(share * (1 - share) / kinds.size) + 1e-9
+        assert abs(np.mean(kinds == kind) - share) <= bound
+
+
+def test_a_group_is_replaced_alike_and_another_one_on_its_own():
+    kinds, seen = masked(groups=[[3, 3, 3, 9, 9, 0]])
+    assert np.all(kinds[:, :3] == kinds[:, :1]) and np.all(kinds[:, 3] == kinds[:, 4])
+    assert np.mean(kinds[:, 0] == kinds[:, 3]) == pytest.approx(0.66, abs=0.05)
+    random = seen[kinds[:, 0] == 1]
+    assert np.mean(random[:, 0] == random[:, 1]) < 0.01  # other tokens, though
+
+
+def test_a_position_drawn_twice_is_masked_if_either_draw_says_so():
+    ids = tf.fill([20_000, 4], 7)
+    out = apply_masks(
+        fold(0, tf.range(20_000)),
+        ids,
+        tf.tile([[2, 2, 1]], [20_000, 1]),
+        vocabulary_size=10,
+        mask_id=4,
+        replacement=(0.85, 0.0),
+    )
+    share = np.mean(out["token_ids"].numpy() == 4, axis=0)
+    assert share == pytest.approx([0, 0.85, 1 - 0.15**2, 0], abs=0.01)
+    assert np.all(out["mask_weights"] == 1) and np.all(out["mask_ids"] == 7)

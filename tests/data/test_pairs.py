@@ -1,7 +1,5 @@
 """The lock-step plans against the plain loop of create_pretraining_data.py, draw for draw."""
 
-import bisect
-
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -9,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.data.hashing import fold
-from kbert.data.pairs import plan_pairs
-from kbert.data.segments import plan_segments
+from kbert.data.pairs import plan_consecutive, plan_pairs
 
 WORD = 2**64
 
@@ -32,8 +29,11 @@ def chance(bits: int, share: float) -> bool:
     return bits >> 32 < round(share * 2**32)
 
 
-def google_pairs(documents, key, max_tokens, short_share):
-    """`create_instances_from_document` for each document, tokens being their own positions."""
+def google_pairs(documents, key, max_tokens, short_share, swap=False):
+    """`create_instances_from_document` of BERT, or (`swap`) ALBERT, for each document.
+
+    Tokens are their own positions.
+    """
     walk, text = draw(key, 0), draw(key, 1)
     tokens = iter(range(sum(map(sum, documents))))
     documents = [[[next(tokens) for _ in range(n)] for n in document] for document in documents]
@@ -53,15 +53,17 @@ def google_pairs(documents, key, max_tokens, short_share):
                 if sum(map(len, chunk)) >= target:
                     break
             a_end = 1 + below(bits[2], len(chunk) - 1) if len(chunk) >= 2 else 1
-            is_random = len(chunk) == 1 or chance(bits[3], 0.5)
+            coin = chance(bits[3], 0.5)
+            is_random = len(chunk) == 1 or (coin and not swap)
+            is_swapped = swap and coin and not is_random
             if is_random:
                 i -= len(chunk) - a_end
-            found.append((round_, home, start, chunk, a_end, is_random, target))
+            found.append((round_, home, start, chunk, a_end, is_random, is_swapped, target))
             round_ += 1
     rows = []
     # Rows are numbered round by round: that number is the key of their random text.
     for number, row in enumerate(sorted(found, key=lambda row: row[:2])):
-        _, home, _, chunk, a_end, is_random, target = row
+        _, home, _, chunk, a_end, is_random, is_swapped, target = row
         a = [token for sentence in chunk[:a_end] for token in sentence]
         b = [token for sentence in chunk[a_end:] for token in sentence]
         if is_random:
@@ -72,6 +74,8 @@ def google_pairs(documents, key, max_tokens, short_share):
                 b.extend(sentence)
                 if len(b) >= target - len(a):
                     break
+        if is_swapped:
+            a, b = b, a
         coins = [
             [draw(text, number, stream, w) >> bit & 1 for w in range(4) for bit in range(64)]
             for stream in (2, 3)
@@ -82,7 +86,7 @@ def google_pairs(documents, key, max_tokens, short_share):
                 del longer[0]
             else:
                 longer.pop()
-        rows.append((a, b, int(is_random)))
+        rows.append((a, b, int(is_random or is_swapped)))
     return rows
 
 
@@ -92,9 +96,10 @@ def spans(plan):
     ]
 
 
+@pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("max_tokens", [5, 13, 61])
-@pytest.mark.parametrize("seed", range(4))
-def test_pairs_are_those_of_googles_loop(max_tokens, seed):
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_are_those_of_googles_loop(max_tokens, seed, swap):
     rng = np.random.default_rng(seed)
     documents = [rng.integers(1, 25, size=rng.integers(1, 30)).tolist() for _ in range(40)]
     plan = plan_pairs(
@@ -103,8 +108,9 @@ def test_pairs_are_those_of_googles_loop(max_tokens, seed):
         fold(seed, 0),
         max_tokens=max_tokens,
         short_share=0.3,
+        swap=swap,
     )
-    expected = google_pairs(documents, draw(seed, 0), max_tokens, 0.3)
+    expected = google_pairs(documents, draw(seed, 0), max_tokens, 0.3, swap)
     assert sorted(spans(plan.numpy().tolist())) == sorted(expected)
 
 
@@ -198,31 +204,77 @@ def test_share_of_short_rows(short_share):
         assert counts.min() > 0.85 * counts.mean() and lengths.min() == 2
 
 
-def test_segments_are_the_whole_text_once():
-    rng = np.random.default_rng(3)
-    sentences = rng.integers(1, 60, 3000)
-    documents = [700, 1, 1299, 1000]
-    plan = plan_segments(
-        tf.constant(sentences, tf.int32), tf.constant(documents), fold(2, 0), max_tokens=62
+def test_half_of_the_halves_are_swapped_and_lone_sentences_get_a_random_next():
+    documents = tf.fill([20], 2000)
+    sentences = tf.ones([40_000], tf.int32)
+    plan = plan_pairs(sentences, documents, fold(0, 0), max_tokens=21, short_share=0.0, swap=True)
+    start_a, length_a, start_b, length_b, label = plan.numpy().T
+    assert abs(label.mean() - 0.5) < 4.5 * 0.5 / len(plan) ** 0.5
+    # Sentences of one token leave nothing to cut off: the halves meet, in the text's order or not.
+    in_order, swapped = start_a + length_a == start_b, start_b + length_b == start_a
+    assert np.all(in_order[label == 0]) and np.mean(swapped[label == 1]) > 0.98
+    lone = plan_pairs(
+        tf.fill([2000], 30), tf.fill([20], 100), fold(0, 0), max_tokens=21, swap=True
     ).numpy()
-    assert np.all(plan[:, 2:] == 0)
-    starts, lengths = plan[np.argsort(plan[:, 0]), :2].T
-    assert starts[0] == 0 and starts[-1] + lengths[-1] == sentences.sum()
-    assert np.array_equal(starts[1:], starts[:-1] + lengths[:-1])
-    bounds = np.cumsum([0, *sentences])
-    ends = {int(bounds[n]) for n in np.cumsum(documents)}
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        assert not any(start < end < start + length for end in ends)
-    full = np.mean(lengths == 62)
-    assert 0.75 < full < 0.95
+    assert np.all(lone[:, 4] == 1)
+    assert np.all(lone[:, 0] // 3000 != lone[:, 2] // 3000)  # a document has 3000 tokens
 
 
-def test_segments_end_at_sentences_of_stretches_only_by_chance():
-    bounds = list(range(0, 100_001, 10))
-    plan = plan_segments(
-        tf.fill([10_000], 10), tf.constant([10_000]), fold(2, 0), max_tokens=7, short_share=0.0
-    ).numpy()
-    starts = sorted(plan[:, 0].tolist())
-    at_sentence = [start for start in starts if start == bounds[bisect.bisect_left(bounds, start)]]
-    assert len(starts) == pytest.approx(100_000 / 7, rel=0.01)
-    assert len(at_sentence) == pytest.approx(len(starts) / 10, rel=0.1)
+def electra_rows(documents, key, max_tokens, short_share, lone_share):
+    """`ExampleBuilder` for each document, with targets and order as `plan_consecutive` says."""
+    walk, tokens = draw(key, 0), iter(range(sum(map(sum, documents))))
+    rows = []
+    for home, document in enumerate(documents):
+        sentences = [[next(tokens) for _ in range(n)] for n in document]
+        round_ = 0
+        while sentences:
+            bits = [draw(walk, home, round_, n) for n in range(4)]
+            target = max_tokens
+            if chance(bits[0], short_share):
+                target = 2 + below(bits[1], max_tokens - 1)
+            chunk = []
+            while sentences and sum(map(len, chunk)) < target:
+                chunk.append(sentences.pop(0))
+            aim = 100_000 if chance(bits[3], lone_share) else target // 2
+            a, b = [], []
+            for sentence in chunk:
+                coin = not b and len(a) < aim and chance(bits[2], 0.5)
+                if not b and (not a or len(a) + len(sentence) < aim or coin):
+                    a = a + sentence
+                else:
+                    b = b + sentence
+            a = a[:max_tokens]
+            rows.append((a, b[: max_tokens - len(a)], 0))
+            round_ += 1
+    return rows
+
+
+@pytest.mark.parametrize("max_tokens", [5, 13, 61])
+@pytest.mark.parametrize("seed", range(3))
+def test_consecutive_segments_are_those_of_electras_builder(max_tokens, seed):
+    rng = np.random.default_rng(seed)
+    documents = [rng.integers(1, 25, size=rng.integers(1, 30)).tolist() for _ in range(40)]
+    plan = plan_consecutive(
+        tf.constant(np.concatenate(documents), tf.int32),
+        tf.constant([len(document) for document in documents]),
+        fold(seed, 0),
+        max_tokens=max_tokens,
+        short_share=0.3,
+        lone_share=0.2,
+    )
+    expected = electra_rows(documents, draw(seed, 0), max_tokens, 0.3, 0.2)
+    assert sorted(spans(plan.numpy().tolist())) == sorted(expected)
+
+
+def test_shares_of_consecutive_rows():
+    sentences, documents = tf.ones([200_000], tf.int32), tf.fill([40], 5000)
+    plan = plan_consecutive(sentences, documents, fold(0, 0), max_tokens=100).numpy()
+    lone, length = plan[:, 3] == 0, plan[:, 1] + plan[:, 3]
+    assert np.mean(lone) == pytest.approx(0.1, abs=0.02)
+    # Of 40 documents' last rows some are short, too.
+    assert np.mean(length < 100) == pytest.approx(0.05, abs=0.02)
+    full = plan[~lone & (length == 100)]
+    assert np.all(np.isin(full[:, 1], [49, 50])) and full[:, 1].mean() == pytest.approx(
+        49.5, abs=0.1
+    )
+    assert np.array_equal(full[:, 0] + full[:, 1], full[:, 2])

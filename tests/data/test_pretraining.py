@@ -97,20 +97,6 @@ def test_without_next_sentence(corpus, tokenizer):
     assert np.mean(lengths == 32) > 0.7
 
 
-@pytest.mark.parametrize(("masking", "next_sentence"), [("token", True), ("whole_word", False)])
-def test_rows_do_not_depend_on_batches_or_threads(corpus, tokenizer, masking, next_sentence):
-    settings = {"epochs": 2, "drop_remainder": True, "masking": masking}
-    settings["next_sentence"] = next_sentence
-    expected, _ = rows(small(corpus, tokenizer, batch_size=1, threads=1, **settings))
-    for batch_size, threads in [(7, 3), (100, None)]:
-        found, _ = rows(
-            small(corpus, tokenizer, batch_size=batch_size, threads=threads, **settings)
-        )
-        count = len(found["token_ids"])
-        assert count == len(expected["token_ids"]) // batch_size * batch_size
-        assert_equal(found, {name: value[:count] for name, value in expected.items()})
-
-
 @pytest.mark.parametrize(("num_hosts", "drop_remainder"), [(2, False), (4, True)])
 def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts, drop_remainder):
     settings = {"epochs": 2, "drop_remainder": drop_remainder}
@@ -248,7 +234,16 @@ def test_one_document_is_refused_unless_nothing_comes_next(tmp_path, write_corpu
 def test_settings_out_of_range_are_refused(corpus, tokenizer):
     for changes, message in [
         ({"sequence_length": 7}, "`sequence_length` must lie in 8.*Received: sequence_length=7"),
-        ({"masking": "words"}, "`masking` must be .*Received: masking='words'"),
+        ({"masking": "words"}, '`masking` must be "token", .* or "independent". Received: mask'),
+        ({"segments": "triples"}, '`segments` must be "pairs", .*Received: segments=.triples'),
+        ({"segments": "halves", "next_sentence": True}, "Next sentences are predicted with segm"),
+        ({"segments": "pairs", "next_sentence": False}, "Received: next_sentence=False, segm"),
+        ({"replacement": (0.8, 0.3)}, "`replacement` must be two shares.*Received: replacement"),
+        ({"replacement": (0.8,)}, "`replacement` must be two shares"),
+        ({"masking": "independent", "replacement": (0.8, 0.1)}, "has no random tokens"),
+        ({"masking": "phrase"}, 'masking="phrase" needs `phrases`.*phrases=None'),
+        ({"phrases": ["a b"]}, "no other masking reads them. Received: masking='token'"),
+        ({"static_masks": 0}, "`static_masks` must be above 0"),
         ({"masked_share": 0.0}, "`masked_share` must lie in"),
         ({"short_sequence_share": 1.5}, "`short_sequence_share` must lie in"),
         ({"seed": -1}, "`seed` must lie in"),
