@@ -100,6 +100,7 @@ class Task(TrainStep, keras.Model):
             sep_id=self.tokenizer.sep_id,
             pad_id=self.tokenizer.pad_id,
             max_length=self.encoder.config.max_positions,
+            separators=self.tokenizer.pair_separators,
         )
 
     def fit(

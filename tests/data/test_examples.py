@@ -71,3 +71,39 @@ def test_long_rows_are_wrapped(tokenizer):
     assert lines[0] == "60 tokens, 0 predicted: 0 masked, 0 random, 0 kept"
     assert all(len(line) <= 102 for line in lines) and len(lines) == 5
     assert " ".join(lines[1:]).split() == ["jumps"] * 60
+
+
+def shown(tokenizer, ids, positions, targets, **features):
+    """The lines of one row without padding."""
+    batch = {
+        "token_ids": [[tokenizer.token_to_id(token) for token in ids]],
+        "padding_mask": [[1] * len(ids)],
+        "mask_positions": [positions],
+        "mask_ids": [[tokenizer.token_to_id(token) for token in targets]],
+        "mask_weights": [[1.0] * len(positions)],
+        **features,
+    }
+    out = io.StringIO()
+    show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, n=1, file=out)
+    return out.getvalue().splitlines()
+
+
+def test_spans_and_swapped_halves(tokenizer):
+    title, line = shown(
+        tokenizer,
+        "[CLS] the [MASK] [MASK] the dog [SEP]".split(),
+        [2, 3, 5],
+        ["red", "fox", "dog"],
+        span_starts=[[2, 2, 5]],
+        span_ends=[[3, 3, 5]],
+        sentence_order_labels=[1],
+    )
+    assert title == "7 tokens, 3 predicted: 2 masked, 0 random, 1 kept; order: swapped"
+    assert line == "  [CLS] the <{red -> [MASK]} {fox -> [MASK]}> the <{dog}> [SEP]"
+
+
+def test_a_position_drawn_twice_is_counted(tokenizer):
+    ids = "[CLS] the [MASK] [SEP]".split()
+    title, line = shown(tokenizer, ids, [2, 1, 2], ["fox", "the", "fox"])
+    assert title == "4 tokens, 3 predicted: 1 masked, 0 random, 1 kept"
+    assert line == "  [CLS] {the} {fox -> [MASK]}x2 [SEP]"

@@ -98,3 +98,18 @@ def test_only_core_operations():
 def test_no_room_for_the_special_tokens():
     with pytest.raises(ValueError, match=r"at least 3 .*Received: max_length=2"):
         pack(ragged([[1]]), ragged([[1]]), **SPECIALS, max_length=2)
+
+
+def test_two_separators_stand_between_segments_alone():
+    first, second = ragged([[7, 8], [5] * 9]), ragged([[9], [6] * 9])
+    batch = pack(first, second, **SPECIALS, max_length=12, multiple=1, separators=2)
+    assert batch["token_ids"].numpy().tolist() == [
+        [2, 7, 8, 3, 3, 9, 3, 0, 0, 0, 0, 0],
+        [2, 5, 5, 5, 5, 3, 3, 6, 6, 6, 6, 3],
+    ]
+    assert batch["segment_ids"][0].numpy().tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
+    assert batch["padding_mask"][0].numpy().sum() == 7
+    single = pack(first, **SPECIALS, max_length=12, multiple=1, separators=2)
+    assert single["token_ids"][0, :4].numpy().tolist() == [2, 7, 8, 3]
+    with pytest.raises(ValueError, match="max_length must be at least 4.*Received: max_length=3"):
+        pack(first, second, **SPECIALS, max_length=3, separators=2)
