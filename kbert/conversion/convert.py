@@ -1,13 +1,16 @@
 """Reading a model in one format and writing it in another."""
 
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from kbert import atomic
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.hub import locate
 from kbert.models import Encoder
@@ -126,18 +129,19 @@ def convert(
     # Refuses what does not fit, as for everyone who loads an encoder.
     set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
     tokenizer = _tokenizer(folder)
-    write_checkpoint(
-        target,
-        checkpoint.config,
-        arrays,
-        format,
-        task=checkpoint.task,
-        tokenizer=tokenizer,
-        labels=checkpoint.labels,
-        architecture=architecture,
-    )
-    if tokenizer is not None:
-        tokenizer.save(target)
+    with _appearing(target) as temporary:
+        write_checkpoint(
+            temporary,
+            checkpoint.config,
+            arrays,
+            format,
+            task=checkpoint.task,
+            tokenizer=tokenizer,
+            labels=checkpoint.labels,
+            architecture=architecture,
+        )
+        if tokenizer is not None:
+            tokenizer.save(temporary)
     return Conversion(
         source=folder,
         target=target,
@@ -147,6 +151,20 @@ def convert(
         left=(*checkpoint.left, *unknown, *homeless),
         tokenizer=tokenizer and f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} entries",
     )
+
+
+@contextlib.contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A folder to write to, which gets its name when all is written: never half a model."""
+    temporary = Path(atomic.temporary_name(str(target)))
+    try:
+        with atomic.naming(str(target)):
+            temporary.mkdir(parents=True)
+        yield temporary
+        with atomic.naming(str(target)):
+            temporary.replace(target)  # an empty folder gives way
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _split(checkpoint: Checkpoint, encoder: Encoder, strict: bool):

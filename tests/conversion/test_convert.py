@@ -126,6 +126,27 @@ def test_a_target_that_is_taken(preset, tmp_path):
         convert(preset, tmp_path / "file")
 
 
+def test_a_failure_in_the_middle_leaves_nothing(preset, tmp_path, monkeypatch):
+    def full(self, folder):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "empty").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(WordPieceTokenizer, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            convert(preset, tmp_path / "empty")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "preset"]
+    assert not any((tmp_path / "empty").iterdir())
+    convert(preset, tmp_path / "empty")
+    assert check(preset, tmp_path / "empty")[0].passed
+
+
+def test_a_target_that_cannot_be_written(preset, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Cannot write .*/file/there"):
+        convert(preset, tmp_path / "file/there")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
