@@ -7,7 +7,9 @@ They do not do the same work. kbert reads shards that were tokenized once (`prep
 time is printed first), fills rows with sentences and draws pairs and masks anew in every epoch,
 reproducibly. KerasHub's pipeline has no such stage: each epoch it reads lines, tokenizes and masks
 them, one line a row and no pairs, so most of a row is padding. Hence the figures in brackets: the
-same without the padding. `python -m benchmarks.dataset [--text FILE] [--vocabulary vocab.txt]`.
+same without the padding. Then every masking scheme (on BERT's pairs) and every segment scheme (with
+token masks) of kbert alone. `python -m benchmarks.dataset [--text FILE] [--vocabulary vocab.txt]
+[--only-schemes]`.
 """
 
 import argparse
@@ -23,7 +25,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from kbert.data import prepare_corpus, pretraining_dataset
-from kbert.data.masking import max_predictions
+from kbert.data.masking import MASKING_SCHEMES, max_predictions
+from kbert.data.segments import SEGMENT_SCHEMES
 from kbert.text import documents, open_sources
 from kbert.tokenizers import WordPieceTokenizer, load_tokenizer, read_vocabulary, train_wordpiece
 
@@ -79,6 +82,43 @@ def race(folder: str, text: str, tokenizer: WordPieceTokenizer, rounds: int) -> 
         print(f"{f'length {length} batch {batch}':20} {cells}  {ratios}", flush=True)
 
 
+# A lexicon for masking="phrase".
+PHRASES = [
+    "of the",
+    "in the",
+    "at the same time",
+    "new york",
+    "old man",
+    "do not know",
+    "one of the",
+]
+
+
+def schemes(folder: str, tokenizer: WordPieceTokenizer, rounds: int) -> None:
+    """The speed of every scheme, at 128 and at 512 tokens a row."""
+    print(f"{'M tokens/s per core':44} {'128':>14} {'512':>14}")
+    names = [(masking, "pairs") for masking in MASKING_SCHEMES]
+    names += [("token", segments) for segments in SEGMENT_SCHEMES if segments != "pairs"]
+    for masking, segments in names:
+        cells = []
+        for length, batch in ((128, 256), (512, 64)):
+            batches = iter(
+                pretraining_dataset(
+                    folder,
+                    tokenizer,
+                    sequence_length=length,
+                    batch_size=batch,
+                    threads=1,
+                    masking=masking,
+                    segments=segments,
+                    phrases=PHRASES if masking == "phrase" else None,
+                )
+            )
+            cells.append(max(speed(batches) for _ in range(rounds)))
+        row = " ".join(f"{padded:6.1f} ({real:5.1f})" for padded, real in cells)
+        print(f"{f'masking {masking}, segments {segments}':44} {row}", flush=True)
+
+
 def restart(folder: str, tokenizer: WordPieceTokenizer) -> str:
     """Time from nothing to the first batch, begun anew and gone on after a thousand batches."""
     settings = {"batch_size": 256, "threads": 1}
@@ -114,6 +154,7 @@ def main() -> None:
     parser.add_argument("--text", default="docs:", help="a .txt or .txt.gz file")
     parser.add_argument("--vocabulary", help="vocab.txt (default: trained on the text)")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only-schemes", action="store_true", help="leave out the rest")
     options = parser.parse_args()
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -130,6 +171,9 @@ def main() -> None:
         corpus = prepare_corpus(source.path, folder, WordPieceTokenizer(vocabulary)).splits["train"]
         seconds = time.process_time() - start
         print(f"prepared once: {corpus.tokens / 1e6:.1f} M tokens in {seconds:.1f} s")
+        schemes(folder, load_tokenizer(folder), options.rounds)
+        if options.only_schemes:
+            return
         race(folder, source.path, load_tokenizer(folder), options.rounds)
         print(restart(folder, load_tokenizer(folder)))
         print(peak_memory(folder))

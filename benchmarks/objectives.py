@@ -1,0 +1,375 @@
+"""What the papers of the family compared, at a scale of minutes: small models, equal steps.
+
+- `masks`: masks drawn anew in every epoch, against fixed ones (RoBERTa, section 4.1)
+- `sentence`: next sentence, sentence order, neither (ALBERT, section 4.6)
+- `sharing`: one group of weights for all layers, against one each (ALBERT, section 4.5)
+- `detection`: replaced tokens against masked tokens at equal compute (ELECTRA, section 3.4)
+- `spans`: what is masked together (SpanBERT, section 5.1)
+- `direction`: masked tokens against left to right (BERT, section C.2)
+- `step_time`: ALBERT-base's step beside BERT-base's (ALBERT, section 4.3)
+
+Models have two layers of 128, rows 64 tokens, batches 32 rows. A value with ± is the mean of the
+seeds, and half of what lies between them.
+
+`python -m benchmarks.objectives [masks …] [--text FILE] [--sst2 FOLDER] [--steps 1200]`
+"""
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+import kbert
+from benchmarks import _experiments as experiments
+from benchmarks import _measures as measures
+from benchmarks._experiments import mean, print_table
+from kbert.data.masking import max_predictions
+from kbert.layers.attention import PENALTY
+from kbert.models.encoder import post_norm_block
+from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.training import AdamW
+
+FULL_SIZE_BATCH, FULL_SIZE_LENGTH, FULL_SIZE_STEPS = 2, 128, 7
+SENTENCE_LABELS = {"pairs": "next_sentence_labels", "halves": "sentence_order_labels"}
+
+
+class Laboratory:
+    """The corpus and the flags; makes and keeps results."""
+
+    def __init__(self, flags: argparse.Namespace):
+        self.flags = flags
+        self.folder = Path(flags.output_dir)
+
+    @functools.cached_property
+    def corpus(self) -> experiments.Corpus:
+        """All of the text."""
+        return experiments.prepare(self.flags.text, self.folder / "wordpiece")
+
+    @functools.cached_property
+    def small_corpus(self) -> experiments.Corpus:
+        """A part that a run passes over many times, with the whole corpus' vocabulary."""
+        tokenizer = self.corpus.tokenizer  # first: it makes the folder
+        path, shards = self.folder / "small.txt", self.folder / "small"
+        if not (shards / "manifest.json").exists():
+            size = 0
+            with open(path, "w", encoding="utf-8") as file:
+                for document in kbert.text.documents(self.flags.text):
+                    size += file.write("\n".join(document) + "\n\n")
+                    if size > 1_000_000:
+                        break
+            # The same share as of the whole: by their hashes the same documents are held out.
+            kbert.data.prepare_corpus(path, shards, tokenizer, held_out_share=0.03)
+        return experiments.Corpus(shards, tokenizer)
+
+    def config(self, **changes: Any) -> kbert.EncoderConfig:
+        """The size of all runs; without a pooler where nothing reads it."""
+        return experiments.config(self.corpus.tokenizer, **{"pooler_activation": None, **changes})
+
+    def over_seeds(self, key: dict[str, Any], run: Callable[[int], dict]) -> list[dict]:
+        """The results of all seeds, computed where they are missing."""
+        return [
+            experiments.once(
+                self.folder / "results",
+                {"steps": self.flags.steps, **key, "seed": seed},
+                functools.partial(run, seed),
+            )
+            for seed in self.flags.seeds
+        ]
+
+    def masked_lm(
+        self,
+        name: str,
+        *,
+        corpus: experiments.Corpus | None = None,
+        changes: dict[str, Any] | None = None,
+        span_boundary: bool = False,
+        reviews: bool = True,
+        **data: Any,
+    ) -> list[dict]:
+        """Pretraining with masks and, by its segments, a sentence objective; common measures."""
+        data = {"segments": "single", "masking": "token", **data}
+        sentence = data["segments"] in SENTENCE_LABELS
+        changes = {**({"pooler_activation": "tanh"} if sentence else {}), **(changes or {})}
+
+        def run(seed):
+            encoder = kbert.Encoder(self.config(**changes))
+            task = kbert.tasks.Pretraining(
+                encoder,
+                self.corpus.tokenizer,
+                next_sentence=data["segments"] == "pairs",
+                sentence_order=data["segments"] == "halves",
+                span_boundary=span_boundary,
+            )
+            train = (corpus or self.corpus).batches(seed=seed, **data)
+            settings = {k: v for k, v in data.items() if k != "static_masks"}
+            held_out = self.corpus.batches("held_out", **settings)
+            result = experiments.learn(task, train, held_out, self.flags.steps)
+            common = measures.masked_lm_score(task, self.corpus)
+            result |= {f"common_{name}": value for name, value in common.items()}
+            result["span_loss"] = measures.masked_lm_score(task, self.corpus, "span")["mlm_loss"]
+            if reviews:
+                result["reviews"] = self.fine_tune(encoder, seed)
+            if data["segments"] in ("pairs", "halves") or name == "token":
+                for segments, label in SENTENCE_LABELS.items():
+                    result[f"probe_{segments}"] = measures.probe(
+                        encoder, self.corpus, segments, label
+                    )
+            return result
+
+        key = {"name": name, "data": data, "changes": changes, "span_boundary": span_boundary}
+        return self.over_seeds(key, run)
+
+    def fine_tune(self, encoder: kbert.Encoder, seed: int) -> float:
+        """Accuracy on SST-2 after fine-tuning, NaN where there is no SST-2."""
+        if not self.flags.sst2:
+            return float("nan")
+        return measures.fine_tune(encoder, self.corpus, self.flags.sst2, seed)
+
+    def token(self) -> list[dict]:
+        """Tokens masked one by one, one segment a row: what the others are compared with."""
+        return self.masked_lm("token")
+
+    def untrained(self) -> list[dict]:
+        """Fine-tuning from random weights."""
+
+        def run(seed):
+            return {"reviews": self.fine_tune(kbert.Encoder(self.config()), seed)}
+
+        return self.over_seeds({"name": "untrained", "steps": 0}, run)
+
+
+def masks(lab: Laboratory) -> None:
+    """Fixed masks are learned by heart."""
+    variants = {"one, fixed": 1, "three, in turn": 3, "new in every epoch": None}
+    rows = []
+    for title, versions in variants.items():
+        name = f"masks-{versions or 'dynamic'}"
+        found = lab.masked_lm(name, corpus=lab.small_corpus, static_masks=versions, reviews=False)
+        columns = ("train_loss", "common_mlm_loss", "common_mlm_accuracy")
+        rows.append((title, *(mean(found, column) for column in columns)))
+    tokens = kbert.data.read_manifest(lab.small_corpus.folder).split("train").tokens
+    epochs = lab.flags.steps * experiments.BATCH * experiments.LENGTH / tokens
+    print_table(
+        (f"masks over {epochs:.0f} epochs", "loss in training", "held-out loss", "accuracy"), rows
+    )
+
+
+def sentence(lab: Laboratory) -> None:
+    """What a sentence objective adds, and whether it teaches the other one."""
+    found = {
+        "none": lab.token(),
+        "next sentence": lab.masked_lm("nsp", segments="pairs"),
+        "sentence order": lab.masked_lm("sop", segments="halves"),
+    }
+    own = {"next sentence": "nsp_accuracy", "sentence order": "sop_accuracy"}
+    columns = ("common_mlm_loss", "common_mlm_accuracy", "probe_pairs", "probe_halves", "reviews")
+    rows = [
+        (
+            title,
+            mean(results, own[title]) if title in own else "",
+            *(mean(results, column) for column in columns),
+        )
+        for title, results in found.items()
+    ]
+    header = ("objective", "its own accuracy", "held-out masked-LM loss", "accuracy")
+    print_table((*header, "probe: next sentence", "probe: order", "SST-2"), rows)
+
+
+def sharing(lab: Laboratory) -> None:
+    """Four layers with their own weights, with two groups, and with one."""
+    rows = []
+    for groups in (4, 2, 1):
+        changes = {"num_layers": 4, "num_layer_groups": groups}
+        found = lab.masked_lm(f"groups-{groups}", changes=changes)
+        columns = ("common_mlm_loss", "common_mlm_accuracy", "reviews")
+        values = (mean(found, column) for column in columns)
+        rows.append((groups, f"{found[0]['parameters']:,}", *values))
+    print_table(("groups of weights", "parameters", "held-out loss", "accuracy", "SST-2"), rows)
+
+
+def detection(lab: Laboratory) -> None:
+    """Every token teaches the discriminator; its generator costs steps."""
+    config = lab.config()
+    generator = kbert.tasks.generator_config(config)
+    masked = max_predictions(experiments.LENGTH)
+    alone = measures.multiplications(config, masked)
+    both = measures.multiplications(generator, masked) + measures.multiplications(config)
+    steps = round(lab.flags.steps * alone / both / experiments.EVALUATIONS)
+    steps *= experiments.EVALUATIONS
+
+    def run(seed):
+        task = kbert.tasks.ReplacedTokenDetection(
+            kbert.Encoder(config), lab.corpus.tokenizer, generator=generator, seed=seed
+        )
+        data = {"segments": "single", "masking": "independent"}
+        held_out = lab.corpus.batches("held_out", **data)
+        result = experiments.learn(task, lab.corpus.batches(seed=seed, **data), held_out, steps)
+        return {**result, "reviews": lab.fine_tune(task.encoder, seed)}
+
+    found = lab.over_seeds({"name": "detection", "steps": steps}, run)
+    rows = [
+        ("no pretraining", 0, mean(lab.untrained(), "reviews")),
+        ("masked tokens", lab.flags.steps, mean(lab.token(), "reviews")),
+        ("replaced tokens", steps, mean(found, "reviews")),
+    ]
+    print_table(("objective", "steps of equal compute in all", "SST-2"), rows)
+    shown = ("mlm_accuracy", "rtd_recall", "rtd_precision", "replaced_share")
+    print(", ".join(f"{name} {mean(found, name)}" for name in shown))
+
+
+def spans(lab: Laboratory) -> None:
+    """Schemes of masking, each with 15 % of the tokens."""
+    found = {
+        "token": lab.token(),
+        "whole word": lab.masked_lm("whole_word", masking="whole_word"),
+        "n-gram": lab.masked_lm("ngram", masking="ngram"),
+        "span": lab.masked_lm("span", masking="span"),
+        "span, boundary objective": lab.masked_lm(
+            "span-boundary", masking="span", span_boundary=True
+        ),
+    }
+    columns = ("mlm_loss", "common_mlm_loss", "span_loss", "reviews")
+    rows = [(title, *(mean(r, column) for column in columns)) for title, r in found.items()]
+    print_table(("masked", "loss on its own masks", "on tokens'", "on spans'", "SST-2"), rows)
+
+
+class LeftToRight(keras.layers.Layer):
+    """BERT's block, in which a token sees itself and those before it."""
+
+    def __init__(self, config: kbert.EncoderConfig, **kwargs):
+        super().__init__(**kwargs)
+        self.block = post_norm_block(config, dtype=self.dtype_policy, name="block")
+
+    def build(self, input_shape):
+        self.block.build(input_shape)
+
+    def call(self, x, bias=None, training=False):
+        length = ops.shape(x)[1]
+        later = 1.0 - ops.tril(ops.ones((length, length)))
+        bias = (0.0 if bias is None else bias) - PENALTY * later  # (B, 1, T, T)
+        return self.block(x, bias, training=training)
+
+
+class NextToken(kbert.tasks.Pretraining):
+    """Predicts each token of a text from those before it; reads what the masks hide."""
+
+    def loss_terms(self, batch, training):
+        ids = unmasked(batch)
+        sequence = self.encode({**batch, "token_ids": ids}, training)["sequence"]
+        rows, length = ops.shape(ids)
+        places = ops.broadcast_to(ops.arange(length - 1), (rows, length - 1))
+        logits = self.masked_lm(sequence, places)
+        answer = (logits, ids[:, 1:], batch["padding_mask"][:, 1:])
+        return {"mlm_loss": cross_entropy(*answer)}, {"mlm_accuracy": accuracy(*answer)}
+
+
+def unmasked(batch: dict[str, Any]) -> Any:
+    """The text's own ids (B, T)."""
+    places = batch["mask_positions"]
+    present = ops.take_along_axis(batch["token_ids"], places, axis=1)
+    ids = ops.where(batch["mask_weights"] > 0, batch["mask_ids"], present)
+    rows = ops.broadcast_to(ops.arange(ops.shape(places)[0])[:, None], ops.shape(places))
+    where = ops.reshape(ops.stack([rows, places], axis=-1), (-1, 2))
+    return ops.scatter_update(batch["token_ids"], where, ops.reshape(ids, (-1,)))
+
+
+def direction(lab: Laboratory) -> None:
+    """What is learned by when, told by fine-tuning at an eighth, half and all of the steps."""
+    every = lab.flags.steps // experiments.EVALUATIONS
+    points = tuple(every * n for n in (1, experiments.EVALUATIONS // 2, experiments.EVALUATIONS))
+
+    def run(kind, block, seed):
+        encoder = kbert.Encoder(lab.config(), make_block=block)
+        task = kind(encoder, lab.corpus.tokenizer, next_sentence=False)
+        data = {"segments": "single"}
+        return experiments.learn(
+            task,
+            lab.corpus.batches(seed=seed, **data),
+            lab.corpus.batches("held_out", **data),
+            lab.flags.steps,
+            at_evaluation=measures.measured_by(lab.fine_tune, encoder, seed, points=points),
+        )
+
+    rows = []
+    for title, kind, block in (
+        ("masked tokens, both directions", kbert.tasks.Pretraining, post_norm_block),
+        ("every next token, left to right", NextToken, LeftToRight),
+    ):
+        name = f"direction-{kind.__name__}"
+        found = lab.over_seeds({"name": name}, functools.partial(run, kind, block))
+        curves = [{p["step"]: p for p in result["curve"]} for result in found]
+        reviews = (mean([curve[p] for curve in curves], "probe") for p in points)
+        rows.append((title, *reviews, mean(found, "mlm_loss"), mean(found, "mlm_accuracy")))
+    header = ("objective", *(f"SST-2 after {point:,} steps" for point in points))
+    print_table((*header, "own held-out loss", "own accuracy"), rows)
+
+
+def step_time(lab: Laboratory) -> None:
+    """A training step at full size; both as deep and as wide, in turn."""
+    batch_size, length = FULL_SIZE_BATCH, FULL_SIZE_LENGTH
+    rng, masked = np.random.default_rng(0), max_predictions(length)
+    batch = {
+        "token_ids": rng.integers(5, 20000, (batch_size, length)).astype("int32"),
+        "padding_mask": np.ones((batch_size, length), "int32"),
+        "mask_positions": rng.integers(1, length, (batch_size, masked)).astype("int32"),
+        "mask_ids": rng.integers(5, 20000, (batch_size, masked)).astype("int32"),
+        "mask_weights": np.ones((batch_size, masked), "float32"),
+    }
+    tasks, seconds = {}, {}
+    for name in ("bert-base-uncased", "albert-base-v2"):
+        rates = {"dropout": 0.0, "attention_dropout": 0.0}  # ALBERT has none; so has neither here
+        config = kbert.family(name).replace(pooler_activation=None, **rates)
+        encoder = kbert.Encoder(config)
+        tasks[name] = kbert.tasks.Pretraining(encoder, lab.corpus.tokenizer, next_sentence=False)
+        tasks[name].compile(AdamW(1e-4), jit_compile=False)
+        tasks[name].prepare(tf.nest.map_structure(tf.TensorSpec.from_tensor, batch))
+    for turn in range(FULL_SIZE_STEPS + 1):
+        for name, task in tasks.items():
+            began = time.perf_counter()
+            task.train_on_batch(batch)
+            if turn:  # the first one traces
+                seconds.setdefault(name, []).append(time.perf_counter() - began)
+    times = {name: statistics.median(values) for name, values in seconds.items()}
+    first = next(iter(times.values()))
+    print_table(
+        (f"{batch_size} x {length} tokens", "parameters", "ms a step", "ratio"),
+        [
+            (name, f"{tasks[name].count_params():,}", f"{t * 1000:.0f}", f"{t / first:.2f}")
+            for name, t in times.items()
+        ],
+    )
+
+
+COMPARISONS = {
+    function.__name__: function
+    for function in (masks, sentence, sharing, detection, spans, direction, step_time)
+}
+
+
+def main() -> None:
+    parser = experiments.parser("objectives", __doc__, steps=1200)
+    parser.add_argument("--sst2", help="folder with SST-2's train.tsv.gz and dev.tsv")
+    flags = parser.parse_args()
+    unknown = set(flags.names) - set(COMPARISONS)
+    if unknown or flags.steps % experiments.EVALUATIONS:
+        parser.error(
+            f"names are {', '.join(COMPARISONS)}, and --steps is a multiple of "
+            f"{experiments.EVALUATIONS}. Received: {flags.names}, {flags.steps}"
+        )
+    experiments.set_threads(flags.threads)
+    lab = Laboratory(flags)
+    for name in flags.names or COMPARISONS:
+        print(f"\n{name}: {COMPARISONS[name].__doc__}", flush=True)
+        COMPARISONS[name](lab)
+
+
+if __name__ == "__main__":
+    main()
