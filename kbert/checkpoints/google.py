@@ -170,6 +170,11 @@ def read_folder(folder: Path) -> Checkpoint:
     architecture = _architecture(tensors, prefix)
     content, source = _read_config_file(folder, architecture, tensors)
     config = _read_config(architecture, content, source)
+    if config.num_blocks > len(tensors):  # or the table of names could fill the memory
+        raise ValueError(
+            "A config cannot have more layers than the checkpoint has variables. "
+            f"Received: {config.num_blocks} in {source}, {len(tensors)} in {prefix}"
+        )
     table, other = architecture.rules(config, tensors)
     own = {name: array for name, array in tensors.items() if not name.startswith(other)}
     arrays, rest = read_arrays(table, own)
@@ -228,7 +233,7 @@ def _read_config(architecture, content, source):
     fields = architecture.fields
     values = {field: content.get(k, architecture.defaults.get(k)) for k, field in fields.items()}
     activations = {"gelu": architecture.gelu, "relu": "relu", "tanh": "tanh"}
-    if values["activation"] not in activations:
+    if not isinstance(values["activation"], str) or values["activation"] not in activations:
         raise ValueError(
             f"`hidden_act` must be one of {', '.join(activations)}. "
             f"Received: {values['activation']!r} in {source}"

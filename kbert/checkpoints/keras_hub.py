@@ -38,6 +38,7 @@ from kbert.config import EncoderConfig
 CONFIG_FILE = "config.json"
 # Weights in one file, or the index of several.
 _WEIGHTS = ("model.weights.h5", "model.weights.json")
+_MISFIT = "The weights of the KerasHub preset are damaged or do not fit its config"
 
 
 def read_backbone(backbone: Any) -> Checkpoint:
@@ -94,8 +95,14 @@ def read_folder(folder: Path) -> Checkpoint:
         raise ValueError(_unknown(class_name, str(path)))
     config = _read_config(spec, content["config"], str(path))
     weights = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
+    stored = _stored_numbers(weights)
+    width = config.hidden_size
+    block = 4 * width * width + 2 * width * config.intermediate_size
+    least = config.vocabulary_size * config.embedding_width + config.num_blocks * block
+    if stored < least:  # before a model is made whose size a damaged config says
+        raise ValueError(f"{_MISFIT}. Received: {weights} with {stored:,} numbers for {least:,}")
     backbone = _build(spec, config)
-    _load(backbone, weights)
+    _load(backbone, weights, stored)
     return _read(spec, config, backbone, str(folder))
 
 
@@ -198,23 +205,22 @@ def _read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> Enc
     )
 
 
-def _load(backbone, path):
-    """Keras leaves out what one side has and the other has not, mostly in silence: so count."""
-    what = "The weights of the KerasHub preset are damaged or do not fit its config"
-    for weight in backbone.weights:
-        weight.assign(keras.ops.full(weight.shape, float("nan")))
-    try:
-        backbone.load_weights(str(path))
-        stored = sum(map(_count_numbers, _shards(path)))
-    except (KeyError, OSError, ValueError) as error:
-        raise ValueError(f"{what} ({error}). Received: {path}") from error
-    unset = [w.path for w in backbone.weights if not keras.ops.all(keras.ops.isfinite(w.value))]
-    if unset or stored != backbone.count_params():
-        listed = f"; missing, NaN or infinite: {', '.join(unset)}" if unset else ""
-        raise ValueError(
-            f"{what}. Received: {path} with {stored:,} numbers for "
-            f"{backbone.count_params():,}{listed}"
-        )
+def _stored_numbers(path):
+    import h5py
+
+    sizes = []
+
+    def note(_, item):
+        if isinstance(item, h5py.Dataset):
+            sizes.append(item.size)
+
+    for shard in _shards(path):
+        try:
+            with h5py.File(shard) as file:
+                file.visititems(note)
+        except OSError as error:
+            raise ValueError(f"{_MISFIT} ({error}). Received: {shard}") from error
+    return sum(sizes)
 
 
 def _shards(path):
@@ -223,13 +229,21 @@ def _shards(path):
     return sorted(path.parent.glob(f"{path.name.removesuffix('.weights.json')}_*.weights.h5"))
 
 
-def _count_numbers(path):
-    import h5py
-
-    sizes = []
-    with h5py.File(path) as file:
-        file.visititems(lambda _, x: sizes.append(x.size) if isinstance(x, h5py.Dataset) else None)
-    return sum(sizes)
+def _load(backbone, path, stored):
+    """Keras leaves out what one side has and the other has not, mostly in silence: so count."""
+    for weight in backbone.weights:
+        weight.assign(keras.ops.full(weight.shape, float("nan")))
+    try:
+        backbone.load_weights(str(path))
+    except (KeyError, OSError, ValueError) as error:
+        raise ValueError(f"{_MISFIT} ({error}). Received: {path}") from error
+    unset = [w.path for w in backbone.weights if not keras.ops.all(keras.ops.isfinite(w.value))]
+    if unset or stored != backbone.count_params():
+        listed = f"; missing, NaN or infinite: {', '.join(unset)}" if unset else ""
+        raise ValueError(
+            f"{_MISFIT}. Received: {path} with {stored:,} numbers for "
+            f"{backbone.count_params():,}{listed}"
+        )
 
 
 def _read(spec, config, backbone, source):

@@ -311,6 +311,9 @@ def test_values_of_the_config(file, content, changes, fields, bert, electra, tmp
     ("changes", "message"),
     [
         ({"hidden_act": "mish"}, "`hidden_act` must be one of gelu, relu, tanh. Received: 'mish'"),
+        ({"hidden_act": ["gelu"]}, r"`hidden_act` must be one of gelu.*Received: \['gelu'\] in"),
+        ({"num_hidden_layers": 10**12}, "more layers than .* variables.*Received: 1000000000000"),
+        ({"vocab_size": "50"}, "`vocabulary_size` must be an integer.*Received: '50'"),
         ({"directionality": "unidi"}, "`directionality` must be 'bidi'.*'unidi' in .*bert_config"),
         ({"rotary": 1}, "Every key .* understood.*unknown rotary in .*bert_config.json"),
         ({"hidden_size": 30}, "multiple of `num_heads`"),

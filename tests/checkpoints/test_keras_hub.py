@@ -216,6 +216,7 @@ def change_config(folder, **changes):
     [
         ({"rotary": True}, "Every key .* understood.*unknown rotary in .*config.json"),
         ({"num_layers": 1}, "do not fit its config.*with [0-9,]+ numbers for [0-9,]+$"),
+        ({"num_layers": 10**9}, "do not fit its config.*with [0-9,]+ numbers for [0-9,]+$"),
         ({"num_layers": 3}, "damaged or do not fit its config.*Received: .*model.weights.h5"),
         ({"hidden_dim": 16}, "damaged or do not fit its config.*Received: .*model.weights.h5"),
     ],
