@@ -1,0 +1,166 @@
+"""`kbert-pretrain --recipe`: defaults that flags override, and a whole run of ELECTRA's."""
+
+import functools
+import json
+import signal
+import time
+
+import numpy as np
+import pytest
+from absl import flags
+
+import kbert
+from kbert.training.checkpoints import Checkpoints
+from pipelines.flags import apply_recipe, departures, parse_shares
+from pipelines.pretrain import define_flags, task_builder
+from tests.pipelines.test_pretrain import failed, finished, pretrain, write_corpus
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory, tiny_vocabulary):
+    return write_corpus(tmp_path_factory.mktemp("corpus"), tiny_vocabulary)
+
+
+@pytest.fixture
+def parse(monkeypatch):
+    """Arguments -> the flags of kbert-pretrain, apart from the process' own."""
+
+    def parsed(*arguments):
+        own = flags.FlagValues()
+        for kind in ("string", "integer", "float", "boolean", "enum", "multi_string"):
+            define = getattr(flags, f"DEFINE_{kind}")
+            monkeypatch.setattr(flags, f"DEFINE_{kind}", functools.partial(define, flag_values=own))
+        monkeypatch.setattr(flags, "mark_flag_as_required", lambda name: None)
+        define_flags()
+        monkeypatch.undo()
+        own(["kbert-pretrain", *arguments])
+        return own
+
+    return parsed
+
+
+def test_a_recipe_sets_what_is_not_given(parse):
+    options = parse("--recipe=roberta", "--batch_size=32", "--learning_rate=1e-4")
+    chosen = apply_recipe(options)
+    assert options.model == "roberta-base" and options.segments == "full_sentences"
+    assert (options.beta_2, options.bias_correction, options.decay_join) == (0.98, True, "after")
+    assert (options.train_steps, options.warmup_steps) == (125_000, 10_000)
+    assert (options.phases, options.clip_norm) == ("512:1", 0.0)
+    assert (options.batch_size, options.learning_rate) == (32, 1e-4)  # as given
+    assert departures(options, chosen) == ["learning_rate=0.0001 (0.0005)", "batch_size=32 (2048)"]
+
+
+def test_a_shorter_run_warms_up_for_a_tenth(parse):
+    options = parse("--recipe=albert", "--train_steps=1000")
+    apply_recipe(options)
+    assert options.warmup_steps == 100
+    options = parse("--train_steps=1000000")
+    assert apply_recipe(options) is None
+    assert options.warmup_steps == 10_000
+    options = parse("--train_steps=100", "--warmup_steps=7")
+    apply_recipe(options)
+    assert options.warmup_steps == 7
+
+
+def test_a_length_takes_the_place_of_phases(parse):
+    options = parse("--recipe=bert", "--sequence_length=64")
+    chosen = apply_recipe(options)
+    assert options.phases is None
+    assert departures(options, chosen) == ["sequence_length=64 (128:0.9,512:0.1)"]
+
+
+def test_steps_come_from_somewhere(parse):
+    with pytest.raises(ValueError, match="--train_steps must be given, or --recipe"):
+        apply_recipe(parse())
+
+
+def test_every_recipe_names_a_task(parse, tiny_vocabulary):
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    kinds = {}
+    for name in ("bert", "roberta", "albert", "spanbert", "electra"):
+        options = parse(f"--recipe={name}")
+        apply_recipe(options)
+        small = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32}
+        config = kbert.family(options.model).replace(
+            vocabulary_size=tokenizer.vocabulary_size, embedding_size=None, **small
+        )
+        task = task_builder(options)(kbert.Encoder(config), tokenizer)
+        kinds[name] = type(task).__name__, task.settings
+    assert kinds["electra"] == ("ReplacedTokenDetection", {"discriminator_weight": 50.0})
+    assert {name: settings for name, (kind, settings) in kinds.items() if name != "electra"} == {
+        "bert": {"next_sentence": True, "sentence_order": False, "span_boundary": False},
+        "roberta": {"next_sentence": False, "sentence_order": False, "span_boundary": False},
+        "albert": {"next_sentence": False, "sentence_order": True, "span_boundary": False},
+        "spanbert": {"next_sentence": False, "sentence_order": False, "span_boundary": True},
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--objective=replaced_tokens",), "no sentence objective.*--segments=pairs"),
+        (("--objective=span_boundary",), "needs --masking=span.*--masking=token"),
+    ],
+)
+def test_objectives_that_need_other_data(parse, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        task_builder(parse(*arguments))
+
+
+def test_shares_are_numbers():
+    assert parse_shares(None) is None
+    with pytest.raises(ValueError, match="two shares, as 0.8,0.1. Received: --replacement=a"):
+        parse_shares("a")
+
+
+def test_an_unknown_recipe_is_told_in_one_line(data_dir, tmp_path):
+    process = pretrain(data_dir, tmp_path, "--recipe=elektra")
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "value should be one of <bert|bert-wwm|roberta|" in errors
+
+
+@pytest.mark.slow
+def test_electra_is_killed_goes_on_and_is_written(data_dir, tmp_path):
+    flags = ("--recipe=electra", "--set=embedding_size=8", "--generator_share=0.5")
+    flags += ("--checkpoint_every=2", "--evaluate_every=6", "--evaluation_steps=2")
+    out = finished(pretrain(data_dir, tmp_path / "whole", *flags))
+    assert "recipe electra: " in out and "batch_size=8 (128)" in out and "rtd_loss" in out
+
+    broken = pretrain(data_dir, tmp_path / "broken", *flags)
+    checkpoints = Checkpoints(tmp_path / "broken" / "checkpoints")
+    while not checkpoints.steps() and broken.poll() is None:
+        time.sleep(0.01)
+    broken.send_signal(signal.SIGKILL)
+    broken.communicate()
+    assert checkpoints.steps()[-1] < 12, "it was too fast to be killed"
+    preset, exported = tmp_path / "preset", tmp_path / "export"
+    finals = (f"--preset_dir={preset}", f"--export_dir={exported}")
+    finished(pretrain(data_dir, tmp_path / "broken", *flags, *finals))
+    for name in ("steps.jsonl", "evaluations.jsonl"):
+        whole, again = (tmp_path / run / name for run in ("whole", "broken"))
+        assert whole.read_text() == again.read_text()
+    resolved = json.loads((tmp_path / "whole" / "run.json").read_text())["flags"]
+    assert (resolved["objective"], resolved["masking"]) == ("replaced_tokens", "independent")
+    assert (resolved["decay_join"], resolved["batch_size"]) == ("product", 8)
+
+    task = kbert.tasks.ReplacedTokenDetection.from_preset(preset)
+    (answer,) = task.predict(["the quick fox"])
+    assert answer["tokens"] == ["the", "quick", "fox"]
+    assert np.isfinite(answer["probabilities"]).all()
+    assert (exported / "1" / "saved_model.pb").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["roberta", "albert", "spanbert"])
+def test_every_recipe_trains(data_dir, tmp_path, name):
+    out = finished(pretrain(data_dir, tmp_path / "run", f"--recipe={name}"))
+    assert "step 12/12 · loss" in out and f"recipe {name}: " in out
+    log = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()
+    terms = {"roberta": "mlm_loss", "albert": "sop_loss", "spanbert": "sbo_loss"}
+    assert len(log) == 12 and terms[name] in json.loads(log[-1])
+
+
+def test_a_head_without_its_data_is_told_in_one_line(data_dir, tmp_path):
+    message = failed(pretrain(data_dir, tmp_path, "--objective=span_boundary"))
+    assert message.startswith("kbert-pretrain: The boundary objective fills spans")
