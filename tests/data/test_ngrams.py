@@ -63,7 +63,7 @@ def test_spans_are_those_of_spanberts_loop(share):
     in_text, begins, count = random_rows(4, 200, 40, share, columns)
     units, keys = find_units(tf.constant(in_text), begins), fold(6, tf.range(200))
     chosen = choose_spans(keys, units, tf.constant(count), columns).numpy()
-    numbers = tf.range(columns // 2 + 16)[:, None]
+    numbers = tf.range(ngrams.span_offers(columns))[:, None]
     first, end = (part.numpy().T for part in ngrams._offered_spans(keys, units, numbers))
     for row in range(200):
         words = words_of(in_text[row], begins[row].numpy())
