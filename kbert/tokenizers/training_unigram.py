@@ -1,7 +1,7 @@
 """Training a unigram vocabulary with `sentencepiece`, on text prepared as the tokenizer does it."""
 
 import io
-import itertools
+import random
 from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
@@ -36,9 +36,8 @@ def train_unigram(
     """A model for `UnigramTokenizer`, learned from texts.
 
     The texts are read once. Lines are what is learned from; of more than `max_sentences` a uniform
-    sample is kept (reservoir sampling), so memory has a limit: about 1 GB for 500,000 lines of 100
-    bytes. Equal texts in the same order give the equal model on any machine with the same
-    `sentencepiece`.
+    sample is kept, so memory has a limit. Equal texts in the same order give the equal model on any
+    machine with the same `sentencepiece`.
 
     Args:
         texts: lines or documents, UTF-8.
@@ -53,7 +52,7 @@ def train_unigram(
             and for the layout "fairseq" none.
         character_coverage: the share of the characters of the texts that are pieces.
         max_sentences: how many lines to learn from.
-        seed: of the sample.
+        seed: of the sample of lines.
         progress: show a progress bar.
 
     Returns:
@@ -80,21 +79,18 @@ def train_unigram(
         neutral=chr(0xE000),
     )
     lines = _lines(with_progress(texts, "reading text") if progress else texts, text)
-    first = next(lines, None)
-    if first is None:
+    sample = _sample(lines, max_sentences, seed)
+    if not sample:
         raise ValueError("A vocabulary needs texts with words in them. Received: none.")
     model = io.BytesIO()
-    sentencepiece.set_random_generator_seed(seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=itertools.chain([first], lines),
+            sentence_iterator=iter(sample),
             model_writer=model,
             model_type="unigram",
             vocab_size=vocabulary_size,
             hard_vocab_limit=False,
             character_coverage=character_coverage,
-            input_sentence_size=max_sentences,
-            shuffle_input_sentence=True,
             max_sentence_length=2 * _LINE_BYTES,
             normalization_rule_name="nmt_nfkc",
             num_threads=_NUM_THREADS,
@@ -119,6 +115,21 @@ def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, object
         usual = _ALBERT_USER_DEFINED
     chosen = usual if user_defined is None else user_defined
     return pieces | {"user_defined_symbols": list(chosen)}
+
+
+def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
+    """At most `size` lines, each as likely as any other (reservoir sampling, Algorithm R).
+
+    The trainer's own sample is another one in every process.
+    """
+    generator = random.Random(seed)
+    kept: list[bytes] = []
+    for number, line in enumerate(lines):
+        if number < size:
+            kept.append(line)
+        elif (place := generator.randrange(number + 1)) < size:
+            kept[place] = line
+    return kept
 
 
 def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:
