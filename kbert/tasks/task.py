@@ -48,6 +48,13 @@ class Task(TrainStep, keras.Model):
                 f"vocabulary_size={encoder.config.vocabulary_size} in the encoder's config, "
                 f"{tokenizer.vocabulary_size} entries in the tokenizer"
             )
+        missing = [x for x in ("pad", "cls", "sep") if getattr(tokenizer, f"{x}_id") is None]
+        if missing:
+            raise ValueError(
+                "An encoder's input has a padding, a first and a separating token, named in the "
+                f"tokenizer's special_tokens. Received: a {type(tokenizer).__name__} without "
+                f"{', '.join(missing)}"
+            )
         self.encoder = encoder
         self.tokenizer = tokenizer
 

@@ -18,9 +18,10 @@ from kbert.tokenizers.byte_alphabet import CHARACTERS, piece_bytes
 
 Pair = tuple[str, str]
 
-# SentencePiece's map of normalisations: a trie of 256 units that leads nowhere, and no texts. Quite
-# without a map it would do the same and say so in the log.
-_NO_CHANGES = (1024).to_bytes(4, "little") + bytes(1024) + b"\0"
+# SentencePiece's map of normalisations: a double-array trie of 256 units that leads nowhere (the
+# first unit's label is 1, so that U+0000 does not lead back to it), and no texts. Quite without a
+# map it would do the same and say so in the log.
+_NO_CHANGES = (1024).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes(1020) + b"\0"
 _UNKNOWN = "<unk>"  # which bytes never are
 
 

@@ -1,5 +1,6 @@
 """What all tasks share; shown on `Pretraining`."""
 
+import dataclasses
 import json
 
 import keras
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.tokenizers import BytePairTokenizer, train_byte_pair
+from kbert.tokenizers.byte_alphabet import CHARACTERS
 from kbert.training.optimizers import AdamW
 from tests.tasks import toy
 
@@ -78,6 +81,30 @@ def test_a_folder_of_another_task(task, tmp_path):
 def test_vocabulary_must_fit_the_table(config, tokenizer):
     with pytest.raises(ValueError, match="a row for each vocabulary entry.*config, 1.. entries"):
         kbert.tasks.Pretraining(kbert.Encoder(config.replace(vocabulary_size=20)), tokenizer)
+
+
+def test_a_tokenizer_without_separators_is_refused(config):
+    gpt2 = BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
+    encoder = kbert.Encoder(dataclasses.replace(config, vocabulary_size=257))
+    with pytest.raises(ValueError, match="special_tokens. Received: .* without pad, cls, sep"):
+        kbert.tasks.Pretraining(encoder, gpt2)
+
+
+def test_fill_mask_with_byte_pairs(config, tmp_path):
+    vocabulary, merges = train_byte_pair(["the quick fox jumps over the lazy dog"] * 9, 300)
+    tokenizer = BytePairTokenizer(vocabulary, merges)
+    encoder = kbert.Encoder(dataclasses.replace(config, vocabulary_size=len(vocabulary)))
+    task = kbert.tasks.Pretraining(encoder, tokenizer)
+    task.save_to_preset(tmp_path)
+    again = kbert.tasks.Pretraining.from_preset(tmp_path)
+    text = "the <mask> fox"
+    answer = again.predict(text, candidates=[" quick", "Ġlazy"])
+    assert answer == task.predict(text, candidates=[" quick", "Ġlazy"])
+    assert answer[0]["tokens"] == [["Ġquick", "Ġlazy"]]
+    np.testing.assert_allclose(
+        again.predict_next_sentence([("the fox", "a dog")]),
+        task.predict_next_sentence([("the fox", "a dog")]),
+    )
 
 
 def test_rows_beyond_the_vocabulary_are_no_answers(config, tokenizer):
