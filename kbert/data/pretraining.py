@@ -145,6 +145,7 @@ def pretraining_dataset(
             'masking="phrase" needs `phrases`, and no other masking reads them. '
             f"Received: masking={masking!r}, phrases={phrases!r:.100}"
         )
+    _check_special_tokens(tokenizer)
     lexicon = None if phrases is None else read_phrases(phrases, tokenizer)
     manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
     manifest.check_tokenizer(tokenizer)
@@ -160,6 +161,16 @@ def pretraining_dataset(
     if threads is not None:
         options.threading.private_threadpool_size = threads
     return stream.batches(settings, reader, tokenizer, start, lexicon).with_options(options)
+
+
+def _check_special_tokens(tokenizer) -> None:
+    missing = [r for r in ("pad", "cls", "sep", "mask") if getattr(tokenizer, f"{r}_id") is None]
+    if missing:
+        raise ValueError(
+            "Pretraining with masked tokens needs a tokenizer with tokens for padding, for the "
+            "beginning of a row, between segments and for what is masked. Received: one without "
+            f"{', '.join(missing)}"
+        )
 
 
 def _check_enough_text(manifest: Manifest, split: str, settings: Settings) -> None:

@@ -265,6 +265,13 @@ def test_another_vocabulary_is_refused(corpus, tokenizer_of):
         small(corpus, tokenizer_of(8000, checksum="1" * 64))
 
 
+def test_a_tokenizer_without_mask_is_refused(corpus, tokenizer_of):
+    tokenizer = tokenizer_of(8000)
+    tokenizer.mask_id = tokenizer.sep_id = None
+    with pytest.raises(ValueError, match="Received: one without sep, mask"):
+        small(corpus, tokenizer)
+
+
 def test_missing_and_truncated_shards_are_refused(tmp_path, write_corpus, tokenizer):
     write_corpus(tmp_path, [[3], [4, 2]] * 50, tokenizer, shards=2)
     path = os.path.join(tmp_path, "train-00001-of-00002.tfrecord")
