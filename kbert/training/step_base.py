@@ -40,7 +40,7 @@ class StepBase:
             training: Whether dropout is on.
 
         Returns:
-            Two dicts, name → (numerator, denominator), scalars summed over `batch`. A
+            Two dicts, name → (numerator, denominator), scalars summed over `batch`. A loss's
             denominator depends on the batch alone, never on the weights. The loss of a step is
             the sum over the losses of numerator / denominator of the whole global batch.
         """
