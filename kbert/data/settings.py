@@ -52,7 +52,7 @@ class Settings:
         if self.replacement is None:
             self._set("replacement", self.masking_scheme.replacement)
         rule(len(self.replacement) == 2 and min(self.replacement) >= 0
-             and sum(self.replacement) <= 1,
+             and sum(self.replacement) <= 1 + 1e-9,
              "`replacement` must be two shares, of [MASK] and of random tokens, with a sum of at "
              "most 1", "replacement")  # fmt: skip
         rule(not self.masking_scheme.repeats or self.replacement[1] == 0,
