@@ -79,6 +79,13 @@ class UnigramTokenizer(Tokenizer):
     sign in it than a Latin letter begins a word. Characters that the model drops belong to the
     piece before them.
 
+    Where Hugging Face's `tokenizers` differs from the original code, and so from this class: it
+    always reads special tokens in text; it leaves "2,012," whole where a piece is so; it strips all
+    marks, not those that combine alone (U+034F, U+FE0F, U+20E3); U+000B and U+001C to U+001F are no
+    spaces to it; it normalises by grapheme clusters; where two splits have one score ("!!!!!") it
+    may take the other; and transformers 5, reading a `.model`, makes added tokens of user-defined
+    pieces, which changes the spaces around them. Letters of Unicode 15 are not lower-cased here.
+
     Example:
         >>> from kbert.tokenizers import train_unigram
         >>> tokenizer = UnigramTokenizer(train_unigram(["the light of the night"] * 9, 50))
