@@ -9,7 +9,12 @@ import pytest
 from kbert.data import manifest, records
 from kbert.data.manifest import read_manifest, verify_corpus
 from kbert.data.prepare import prepare_corpus
-from kbert.tokenizers import WordPieceTokenizer
+from kbert.tokenizers import (
+    UnigramTokenizer,
+    WordPieceTokenizer,
+    train_unigram,
+    train_wordpiece,
+)
 
 
 @pytest.fixture
@@ -161,3 +166,16 @@ def test_an_index_that_is_cut_off_empty_or_missing(folder):
     os.remove(path)
     with pytest.raises(FileNotFoundError, match=rf"{path} is named in the manifest"):
         read_manifest(folder).index()
+
+
+def test_another_kind_or_preparation_of_text(tmp_path):
+    (tmp_path / "text.txt").write_text("the red fox.\n\nit was big.\n")
+    lines = ["the red fox was big, it was."] * 9
+    model = train_unigram(lines, 40)
+    tokenizer = UnigramTokenizer(model)
+    corpus = prepare_corpus(tmp_path / "text.txt", tmp_path / "shards", tokenizer)
+    corpus.check_tokenizer(UnigramTokenizer(model, special_tokens_in_text=True))
+    with pytest.raises(ValueError, match="options, lowercase=True; .*Received: lowercase=False"):
+        corpus.check_tokenizer(UnigramTokenizer(model, lowercase=False))
+    with pytest.raises(ValueError, match="by a UnigramTokenizer; .*Received: a WordPieceTokenizer"):
+        corpus.check_tokenizer(WordPieceTokenizer(train_wordpiece(lines, 60)))

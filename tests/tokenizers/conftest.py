@@ -12,7 +12,7 @@ def cased_model() -> bytes:
     """As XLNet's: cased, with pieces of a number and a comma; ALBERT's special tokens."""
     model = ModelProto.FromString(train_unigram(corpus(), 300, lowercase=False))
     for piece in ("▁the", "▁2012,", "12,", "▁7,"):
-        model.pieces.add(piece=piece, score=-3.0)
+        model.pieces.add(piece=piece, score=-1.0)
     return model.SerializeToString()
 
 
