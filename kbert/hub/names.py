@@ -54,7 +54,7 @@ _PREFIXED = (
     "sentence-transformers/all-MiniLM-L6-v2",
     "sentence-transformers/all-MiniLM-L12-v2",
 )
-_SIZES = {
+SIZES = {
     "bert-tiny": "google/bert_uncased_L-2_H-128_A-2",
     "bert-mini": "google/bert_uncased_L-4_H-256_A-4",
     "bert-small": "google/bert_uncased_L-4_H-512_A-8",
@@ -64,7 +64,7 @@ _SIZES = {
 }
 
 REPOSITORIES: dict[str, str] = {
-    **_SIZES,
+    **SIZES,
     **{name: f"{owner}/{name}" for owner, names in _UNPREFIXED.items() for name in names},
     **{
         f"{owner}/{name}": f"{owner}/{name}"

@@ -12,6 +12,7 @@ import difflib
 import itertools
 
 from kbert.config import EncoderConfig
+from kbert.hub.names import REPOSITORIES, SIZES
 
 _UNCASED = 30522
 _CASED = 28996
@@ -150,24 +151,14 @@ FAMILY: dict[str, Row] = {
 }
 
 ALIASES: dict[str, str] = {
-    "bert-tiny":   "google/bert_uncased_L-2_H-128_A-2",
-    "bert-mini":   "google/bert_uncased_L-4_H-256_A-4",
-    "bert-small":  "google/bert_uncased_L-4_H-512_A-8",
-    "bert-medium": "google/bert_uncased_L-8_H-512_A-8",
-    "bert-base":   "bert-base-uncased",
-    "bert-large":  "bert-large-uncased",
+    **SIZES,
     "sentence-transformers/all-MiniLM-L6-v2":  "nreimers/MiniLM-L6-H384-uncased",
     "sentence-transformers/all-MiniLM-L12-v2": "microsoft/MiniLM-L12-H384-uncased",
 }
 # fmt: on
 
-# The hub moved models that had no owner's name to one; both names stay good.
-_OWNERS = {
-    "google-bert": "bert-",
-    "albert": "albert-",
-    "FacebookAI": ("roberta-", "xlm-roberta-"),
-    "distilbert": ("distilbert-", "distilroberta-"),
-}
+# A model is known by its name of old and by that with an owner.
+_BY_REPOSITORY = {REPOSITORIES.get(name, name): row for name, row in FAMILY.items()}
 
 
 def family_row(name: str) -> Row:
@@ -177,15 +168,14 @@ def family_row(name: str) -> Row:
         >>> family_row("roberta-base").tokenizer
         'bpe'
     """
-    owner, _, rest = name.partition("/")
-    key = rest if rest.startswith(_OWNERS.get(owner, ())) else name
-    key = ALIASES.get(key, key)
-    if key not in FAMILY:
+    key = ALIASES.get(name, name)
+    repository = REPOSITORIES.get(key, key)
+    if repository not in _BY_REPOSITORY:
         names = [*ALIASES, *FAMILY]
-        close = difflib.get_close_matches(key, names, n=5, cutoff=0.5)
+        close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
         hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(names)}."
         raise ValueError(f"No model of the family has this name. {hint} Received: {name!r}")
-    return FAMILY[key]
+    return _BY_REPOSITORY[repository]
 
 
 def family(name: str) -> EncoderConfig:

@@ -5,9 +5,7 @@ import re
 import pytest
 
 from kbert.models import describe, family
-from kbert.models.family import ALIASES, FAMILY, family_row
-
-NAMES = (*FAMILY, *ALIASES)
+from kbert.models.family import FAMILY, family_row
 
 
 @pytest.mark.parametrize(
