@@ -52,6 +52,21 @@ def parser(name: str, documentation: str, steps: int) -> argparse.ArgumentParser
     return flags
 
 
+def results_folder(directory: str, **settings: Any) -> Path:
+    """The folder for results, refused where it holds those of another text."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "settings.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else settings
+    if before != settings:
+        raise ValueError(
+            f"{folder} holds results of other settings; give another --output_dir. "
+            f"Received: {settings}, before {before}"
+        )
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
 def set_threads(threads: int | None) -> None:
     """Lets two processes run beside each other, each on its own core."""
     if threads:

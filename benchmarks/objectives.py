@@ -19,7 +19,6 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -46,7 +45,7 @@ class Laboratory:
 
     def __init__(self, flags: argparse.Namespace):
         self.flags = flags
-        self.folder = Path(flags.output_dir)
+        self.folder = experiments.results_folder(flags.output_dir, text=flags.text, sst2=flags.sst2)
 
     @functools.cached_property
     def corpus(self) -> experiments.Corpus:
@@ -56,7 +55,7 @@ class Laboratory:
     @functools.cached_property
     def small_corpus(self) -> experiments.Corpus:
         """A part that a run passes over many times, with the whole corpus' vocabulary."""
-        tokenizer = self.corpus.tokenizer  # first: it makes the folder
+        tokenizer = self.corpus.tokenizer
         path, shards = self.folder / "small.txt", self.folder / "small"
         if not (shards / "manifest.json").exists():
             size = 0

@@ -10,7 +10,6 @@ rate and a warm-up of a tenth of the run.
 
 import csv
 import functools
-from pathlib import Path
 from typing import Any
 
 import kbert
@@ -110,7 +109,7 @@ def second_objective(result: dict) -> tuple[str, str]:
 def main() -> None:
     flags = experiments.parser("recipes", __doc__, steps=2000).parse_args()
     experiments.set_threads(flags.threads)
-    folder, rows = Path(flags.output_dir), []
+    folder, rows = experiments.results_folder(flags.output_dir, text=flags.text), []
     for name in flags.names or NAMES:
         chosen = kbert.recipe(name)
         corpus = experiments.prepare(flags.text, folder / chosen.tokenizer, chosen.tokenizer)
