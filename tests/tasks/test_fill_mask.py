@@ -4,7 +4,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kbert
 from kbert.tasks import fill_mask
+from kbert.tokenizers.byte_alphabet import CHARACTERS
 
 
 def test_masks_stand_where_the_text_has_them(tokenizer):
@@ -23,6 +25,14 @@ def test_masks_stand_where_the_text_has_them(tokenizer):
 def test_other_special_tokens_in_a_text_stay_text(tokenizer):
     ids = fill_mask.encode_with_masks(tokenizer, ["fox [SEP] [CLS] [PAD]"])
     assert not set(ids.flat_values.numpy()) & {tokenizer.sep_id, tokenizer.cls_id, tokenizer.pad_id}
+
+
+def test_a_mask_takes_the_space_before_it():
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *CHARACTERS, "Ġa", "<mask>"]
+    tokenizer = kbert.BytePairTokenizer(vocabulary, ["Ġ a"])
+    ids = fill_mask.encode_with_masks(tokenizer, ["x <mask> a<mask> ", "<mask>"]).to_list()
+    pieces = [[vocabulary[i] for i in row] for row in ids]
+    assert pieces == [["x", "<mask>", "Ġa", "<mask>", "Ġ"], ["<mask>"]]
 
 
 def test_no_texts(tokenizer):
