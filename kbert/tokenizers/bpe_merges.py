@@ -67,17 +67,14 @@ def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
     return live
 
 
-def sentencepiece_model(
-    id_of: Mapping[str, int], merges: Iterable[Pair]
-) -> tuple[bytes, list[int]]:
+def sentencepiece_model(merges: Iterable[Pair]) -> tuple[bytes, list[str]]:
     """A SentencePiece BPE model over bytes that are written as the characters of ISO-8859-1.
 
     Args:
-        id_of: piece -> id, all 256 bytes among them.
         merges: pairs, the first to be merged first.
 
     Returns:
-        The serialised model, and the id of each of its pieces.
+        The serialised model; its pieces, but for the first, which is for what is unknown to it.
     """
     from sentencepiece import sentencepiece_model_pb2 as proto
 
@@ -89,9 +86,7 @@ def sentencepiece_model(
     rules.add_dummy_prefix = rules.remove_extra_whitespaces = rules.escape_whitespaces = False
 
     model.pieces.add(piece=_UNKNOWN, score=0.0, type=proto.ModelProto.SentencePiece.UNKNOWN)
-    ids = [0]  # never asked for
     scores = dict.fromkeys(CHARACTERS, 0) | {p: -rank for p, rank in live_pieces(merges).items()}
     for piece, score in scores.items():
         model.pieces.add(piece=piece_bytes(piece).decode("latin-1"), score=score)
-        ids.append(id_of[piece])
-    return model.SerializeToString(), ids
+    return model.SerializeToString(), list(scores)
