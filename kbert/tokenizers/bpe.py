@@ -53,7 +53,8 @@ class BytePairTokenizer(Tokenizer):
             "mask", "bos", "eos". None: RoBERTa's (<s> and </s> for "cls" and "sep", <pad>, <unk>,
             <mask>) or else GPT-2's (<|endoftext|>), as the vocabulary holds them.
         additional_special_tokens: special tokens without a role.
-        add_prefix_space: a text begins with a space even where it does not.
+        add_prefix_space: a text begins with a space even where it does not. For a corpus that is
+            encoded sentence by sentence, whose words would run together at the joints.
         special_tokens_in_text: "<mask>" in a text becomes the mask id (and so do the others).
             Hugging Face always does so; leave it off where texts come from strangers.
         mask_takes_space: white space before the mask token belongs to it, as in RoBERTa.
@@ -125,6 +126,7 @@ class BytePairTokenizer(Tokenizer):
         }
 
     def cut_at_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """As the base class; white space before a mask goes where the mask takes it."""
         pieces = super().cut_at_masks(texts)
         if not self.mask_takes_space:
             return pieces

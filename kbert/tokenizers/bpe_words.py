@@ -9,7 +9,7 @@ import tensorflow as tf
 
 # White space as Unicode has it (and so Python and Hugging Face); RE2's \s is ASCII's.
 WHITE_SPACE = r"\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
-# RE2's tables, and what Unicode 15 and 16 (Hugging Face `tokenizers` 0.22) know beyond them.
+# RE2's tables, and what Unicode 15 and 16 (Hugging Face `tokenizers` 0.23) know beyond them.
 _LETTERS = (
     r"\p{L}\x{1C89}\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}"
     r"\x{10D4A}-\x{10D65}\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{11380}-\x{11389}\x{1138B}"
