@@ -11,9 +11,7 @@ _NAMED = re.compile(r'^model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
 
 def holds_checkpoint(folder: Path) -> bool:
     """Whether a file of a TF1 checkpoint lies in `folder`, complete or not."""
-    return any(
-        re.search(r"\.ckpt.*\.(index|data-\d+-of-\d+)$", path.name) for path in _files(folder)
-    )
+    return any(re.search(r"\.(index|data-\d+-of-\d+)$", path.name) for path in _files(folder))
 
 
 def find_checkpoint(folder: Path) -> Path:
