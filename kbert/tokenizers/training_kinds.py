@@ -52,4 +52,7 @@ def train_tokenizer(
         raise ValueError(
             "Byte-level BPE keeps a text byte for byte. Received: lowercase=True, kind='bpe'"
         )
-    return BytePairTokenizer(*train_byte_pair(texts, vocabulary_size, progress=progress))
+    # A corpus is encoded sentence by sentence: without a space before each, the last word of one
+    # and the first of the next would run together.
+    model = train_byte_pair(texts, vocabulary_size, add_prefix_space=True, progress=progress)
+    return BytePairTokenizer(*model, add_prefix_space=True)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from tokenizers import ByteLevelBPETokenizer
 
-from kbert.tokenizers import BytePairTokenizer, train_byte_pair
+from kbert.tokenizers import BytePairTokenizer, train_byte_pair, train_tokenizer
 from kbert.tokenizers.training_bpe import count_byte_words
 
 WORDS = "low lower lowest new newer newest wide wider widest isn't café 東京 ½ \t".split(" ")
@@ -61,6 +61,12 @@ def test_special_tokens_and_long_words():
     vocabulary, merges = train_byte_pair(["ab" * 26_000] * 2, 260, special_tokens=["<|endoftext|>"])
     assert vocabulary[0] == "<|endoftext|>" and merges[0] == "a b" and len(vocabulary) == 260
     assert BytePairTokenizer(vocabulary, merges).unk_id == 0
+
+
+def test_a_tokenizer_for_corpora_keeps_sentences_apart():
+    tokenizer = train_tokenizer(corpus(50), 300, kind="bpe")
+    sentences = tokenizer.encode(["Low.", "New."])
+    assert tokenizer.decode(sentences.flat_values).numpy() == b" Low. New."
 
 
 def test_errors():
