@@ -72,6 +72,8 @@ REPOSITORIES: dict[str, str] = {
         for name in names
     },
     **{name: name for name in _PREFIXED},
+    # What everybody calls them: no two of these differ in the owner alone.
+    **{name.partition("/")[2]: name for name in _PREFIXED},
 }
 
 _PREFIX = "hf:"

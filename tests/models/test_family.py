@@ -19,6 +19,8 @@ from kbert.models.family import FAMILY, family_row
         ("distilbert/distilbert-base-cased", "distilbert-base-cased"),
         ("distilbert/distilroberta-base", "distilroberta-base"),
         ("sentence-transformers/all-MiniLM-L6-v2", "nreimers/MiniLM-L6-H384-uncased"),
+        ("electra-small-discriminator", "google/electra-small-discriminator"),
+        ("TinyBERT_General_4L_312D", "huawei-noah/TinyBERT_General_4L_312D"),
     ],
 )
 def test_names_with_and_without_an_owner(name, same):
