@@ -26,8 +26,9 @@ from kbert.config import EncoderConfig
 
 CONFIG_FILE = "config.json"
 _MOST_LAYERS = 1000  # the table of names grows with them, so that a wrong number could fill memory
-# Buffers that hold no knowledge.
-_BUFFERS = re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$")
+# Buffers, which hold no knowledge, and TinyBERT's projections to the width of its teacher, which
+# nothing reads after the distillation.
+_UNREAD = re.compile(r"(^|\.)(embeddings\.(position_ids|token_type_ids)$|fit_denses?\.)")
 
 
 def is_folder(folder: Path) -> bool:
@@ -113,7 +114,7 @@ def import_model(
     if head in ("classifier", "tokens") and f"{head}/dense/bias" in here:
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
     unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
-    left = tuple(name for name in rest if name in unread or _BUFFERS.search(name))
+    left = tuple(name for name in rest if name in unread or _UNREAD.search(name))
     for name, array in rest.items():
         if name not in left:
             here[name if name.startswith(architecture.heads) else f"encoder/{name}"] = array

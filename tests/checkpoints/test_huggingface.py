@@ -7,6 +7,7 @@ from kbert.checkpoints.huggingface import export_model, import_model
 from kbert.models import describe
 from tests.harness import tiny_config
 
+ONES = np.ones(3)
 BERT_BASE = {
     "architectures": ["BertForMaskedLM"],
     "attention_probs_dropout_prob": 0.1,
@@ -43,6 +44,43 @@ def test_the_published_config_of_bert_base():
     config = read_config(BERT_BASE, "").replace(pooler_activation="tanh")
     assert config.activation == "gelu"  # the erf form, not what Google's own code trained with
     assert describe(config).parameters == 109_482_240
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        # What transformers 2 wrote into every config.
+        {
+            "bos_token_id": 0,
+            "do_sample": False,
+            "eos_token_ids": 0,
+            "length_penalty": 1.0,
+            "max_length": 20,
+            "num_beams": 1,
+            "num_return_sequences": 1,
+            "output_past": True,
+            "pruned_heads": {},
+            "repetition_penalty": 1.0,
+            "temperature": 1.0,
+            "top_k": 50,
+            "top_p": 1.0,
+            "torchscript": False,
+        },
+        # Cross-encoders of Sentence Transformers, before version 4 and since.
+        {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
+        {"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid", "version": "4.0.1"}},
+    ],
+)
+def test_keys_of_other_programs_say_nothing_about_the_encoder(keys):
+    assert read_config({**BERT_BASE, **keys}, "") == read_config(BERT_BASE, "")
+
+
+def test_what_tinybert_was_distilled_with_is_left():
+    content, there = export_model(tiny_config(pooler_activation=None), {"masked_lm/bias": ONES})
+    there |= {"fit_dense.weight": ONES, "fit_denses.4.bias": ONES, "bert.fit": ONES}
+    checkpoint = import_model(content, there, "")
+    assert checkpoint.left == ("fit_dense.weight", "fit_denses.4.bias")
+    assert checkpoint.arrays.keys() == {"masked_lm/bias", "encoder/bert.fit"}
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,14 @@ IGNORED = frozenset(
     "chunk_size_feed_forward classifier_dropout cross_attention_hidden_size dtype eos_token_id "
     "finetuning_task gradient_checkpointing id2label label2id language model_type name num_labels "
     "output_attentions output_hidden_states output_past pad_token_id prefix problem_type "
-    "return_dict sep_token_id task_specific_params tokenizer_class torch_dtype torchscript "
-    "transformers_version use_bfloat16 use_cache".split()
+    "return_dict sbert_ce_default_activation_function sentence_transformers sep_token_id "
+    "task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript "
+    "transformers_version use_bfloat16 use_cache xla_device".split()
+) | frozenset(
+    # Of the generation of text: transformers 2 wrote them into every config.
+    "bad_words_ids decoder_start_token_id do_sample early_stopping eos_token_ids length_penalty "
+    "max_length min_length no_repeat_ngram_size num_beams num_return_sequences repetition_penalty "
+    "temperature top_k top_p".split()
 )
 
 
