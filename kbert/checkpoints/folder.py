@@ -12,6 +12,7 @@ from kbert.checkpoints import google, huggingface, keras_hub, preset
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.shards import INDEX_FILE
+from kbert.checkpoints.sizes import check_size
 from kbert.config import EncoderConfig
 
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
@@ -45,7 +46,10 @@ def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
         raise FileNotFoundError(f"There is no such folder; kbert reads {_READ}. Received: {folder}")
     for format_ in _FORMATS:
         if format_.is_folder(folder):
-            return format_.read_folder(folder)
+            checkpoint = format_.read_folder(folder)
+            stored = sum(array.size for array in checkpoint.arrays.values())
+            check_size(checkpoint.config, stored, checkpoint.source)
+            return checkpoint
     raise ValueError(f"{_why_not(folder)} kbert reads {_READ}. Received: {folder}")
 
 

@@ -14,6 +14,7 @@ What differs from kbert, and what becomes of it:
 The library is imported when it is first needed.
 """
 
+import dataclasses
 import os
 import tempfile
 from collections.abc import Mapping
@@ -33,11 +34,13 @@ from kbert.checkpoints.keys import check_keys
 from kbert.checkpoints.matching import check_arrays
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
+from kbert.checkpoints.sizes import fewest_numbers
 from kbert.config import EncoderConfig
 
 CONFIG_FILE = "config.json"
 # Weights in one file, or the index of several.
 _WEIGHTS = ("model.weights.h5", "model.weights.json")
+_HEADS = "task.weights.h5"
 _MISFIT = "The weights of the KerasHub preset are damaged or do not fit its config"
 
 
@@ -72,7 +75,7 @@ def is_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a preset for which `is_folder` holds; heads in it (`task.json`) are left alone.
+    """Reads a preset for which `is_folder` holds; heads (`task.weights.h5`) are left, by name.
 
     No class that the folder names is imported: the backbone is made from the values in its
     config, and Keras reads the weights into it.
@@ -95,15 +98,14 @@ def read_folder(folder: Path) -> Checkpoint:
         raise ValueError(_unknown(class_name, str(path)))
     config = _read_config(spec, content["config"], str(path))
     weights = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
-    stored = _stored_numbers(weights)
-    width = config.hidden_size
-    block = 4 * width * width + 2 * width * config.intermediate_size
-    least = config.vocabulary_size * config.embedding_width + config.num_blocks * block
-    if stored < least:  # before a model is made whose size a damaged config says
-        raise ValueError(f"{_MISFIT}. Received: {weights} with {stored:,} numbers for {least:,}")
+    stored, fewest = _stored_numbers(weights), fewest_numbers(config)
+    if stored < fewest:  # before a model is made whose size a damaged config says
+        raise ValueError(f"{_MISFIT}. Received: {weights} with {stored:,} numbers for {fewest:,}")
     backbone = _build(spec, config)
     _load(backbone, weights, stored)
-    return _read(spec, config, backbone, str(folder))
+    checkpoint = _read(spec, config, backbone, str(folder))
+    heads = (_HEADS,) if (folder / _HEADS).is_file() else ()
+    return dataclasses.replace(checkpoint, left=(*checkpoint.left, *heads))
 
 
 def to_keras_hub(

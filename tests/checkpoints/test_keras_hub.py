@@ -227,6 +227,12 @@ def test_a_config_that_does_not_fit(saved, changes, message):
         Encoder.from_preset(saved)
 
 
+def test_heads_of_a_preset_are_named_as_left(saved):
+    assert read_checkpoint(saved).left == ()
+    (saved / "task.weights.h5").touch()
+    assert read_checkpoint(saved).left == ("task.weights.h5",)
+
+
 def test_a_preset_in_several_files(saved):
     model = keras_hub.models.Backbone.from_preset(str(saved))
     (saved / "model.weights.h5").unlink()

@@ -1,0 +1,44 @@
+"""Whether a config and the weights beside it can be of one model, before one is made.
+
+A damaged config could otherwise fill the memory with a model that nothing fits.
+"""
+
+from kbert.config import EncoderConfig
+
+# Not less, for what is loaded in part (strict=False).
+_LARGEST_RATIO = 20
+_ALWAYS_ALLOWED = 1 << 26  # numbers: 256 MiB
+
+
+def fewest_numbers(config: EncoderConfig) -> int:
+    """Numbers that any encoder of the config holds: its tables and matrices.
+
+    Example:
+        >>> fewest_numbers(EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16, max_positions=4))
+        616
+    """
+    width = config.hidden_size
+    block = 4 * width * width + 2 * width * config.intermediate_size
+    rows = config.vocabulary_size + config.max_positions
+    return rows * config.embedding_width + config.num_blocks * block
+
+
+def check_size(config: EncoderConfig, stored: int, source: str) -> None:
+    """Refuses a config of a model that is far larger than its weights.
+
+    Args:
+        config: the encoder's.
+        stored: how many numbers the weights are.
+        source: where both are from, for the message.
+
+    Raises:
+        ValueError: the model would be more than 20 times as large.
+    """
+    fewest = fewest_numbers(config)
+    if fewest > max(_LARGEST_RATIO * stored, _ALWAYS_ALLOWED):
+        raise ValueError(
+            f"A config of a model more than {_LARGEST_RATIO} times as large as its weights is "
+            f"taken to be damaged. Received: {fewest:,} numbers by the config, {stored:,} in the "
+            f"weights of {source}"
+        )
