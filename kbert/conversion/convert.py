@@ -12,15 +12,14 @@ import numpy as np
 
 from kbert import atomic
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from kbert.conversion.heads import HEADS, check_heads
 from kbert.hub import locate
 from kbert.models import Encoder
 from kbert.models.weights import named_weights, set_arrays
 from kbert.tokenizers import load_tokenizer
 
-# First parts of the names of the heads' weights.
-_HEADS = "masked_lm sentence span_boundary discriminator classifier tokens span choice".split()
 # Heads that a format has no place for; KerasHub's backbones are encoders alone.
-_HOMELESS = {"huggingface": ("span_boundary",), "keras_hub": tuple(_HEADS)}
+_HOMELESS = {"huggingface": ("span_boundary",), "keras_hub": tuple(HEADS)}
 _SLOT = re.compile(r"/((?:adam|lamb)_[mv]|Adam(?:_1)?)$")
 _SHOWN = 12
 
@@ -99,8 +98,9 @@ def convert(
 
     Raises:
         FileNotFoundError: nothing has the name of the source.
-        ValueError: weights are missing, left over, of another shape or not finite, the target is
-            not empty, or its format cannot hold the model.
+        ValueError: weights are missing, left over, of another shape or not finite, the tokenizer
+            has more entries than the token table, the target is not empty, or its format cannot
+            hold the model.
 
     Example:
         >>> import tempfile
@@ -128,7 +128,8 @@ def convert(
     checkpoint = dataclasses.replace(checkpoint, arrays=arrays)
     # Refuses what does not fit, as for everyone who loads an encoder.
     set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
-    tokenizer = _tokenizer(folder)
+    check_heads(encoder, arrays, checkpoint.source)
+    tokenizer = _tokenizer(folder, checkpoint.config.vocabulary_size)
     with _appearing(target) as temporary:
         write_checkpoint(
             temporary,
@@ -172,7 +173,7 @@ def _split(checkpoint: Checkpoint, encoder: Encoder, strict: bool):
     places = named_weights(encoder, "encoder")
     known, unknown = {}, []
     for name, array in checkpoint.arrays.items():
-        if name in places or name.split("/")[0] in _HEADS:
+        if name in places or name.split("/")[0] in HEADS:
             known[name] = array
         else:
             unknown.append(name.removeprefix("encoder/"))
@@ -184,11 +185,17 @@ def _split(checkpoint: Checkpoint, encoder: Encoder, strict: bool):
     return known, unknown
 
 
-def _tokenizer(folder):
+def _tokenizer(folder, rows):
     try:
-        return load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder)
     except FileNotFoundError:
         return None
+    if tokenizer.vocabulary_size > rows:
+        raise ValueError(
+            f"The token table must have a row for each vocabulary entry; it has {rows}. "
+            f"Received: {tokenizer.vocabulary_size} entries in the tokenizer of {folder}"
+        )
+    return tokenizer
 
 
 def _without_layer(name):

@@ -8,6 +8,7 @@ import pytest
 from kbert import conversion
 from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset, write_safetensors
 from kbert.conversion import check, convert
+from kbert.heads import SpanBoundaryHead
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from kbert.tasks import Pretraining
@@ -114,6 +115,14 @@ def test_an_incomplete_or_broken_source_writes_nothing(tmp_path):
         with pytest.raises(ValueError, match=message):
             convert(folder, tmp_path / "there", format="huggingface")
         assert not (tmp_path / "there").exists()
+
+
+def test_a_vocabulary_that_is_larger_than_the_table(preset, tmp_path, tiny_vocabulary):
+    size = len(tiny_vocabulary)
+    WordPieceTokenizer([*tiny_vocabulary, "surplus"]).save(preset)
+    with pytest.raises(ValueError, match=f"it has {size}. Received: {size + 1} entries in .*pres"):
+        convert(preset, tmp_path / "there")
+    assert not (tmp_path / "there").exists()
 
 
 def test_a_target_that_is_taken(preset, tmp_path):
@@ -256,11 +265,12 @@ def test_labels_of_a_fine_tuned_model_are_kept_or_listed(tmp_path):
 
 def test_a_head_that_no_other_library_has(preset, tmp_path):
     checkpoint = read_checkpoint(preset)
-    arrays = {**checkpoint.arrays, "span_boundary/bias": ZEROS}
-    write_preset(preset, checkpoint.config, arrays, task=checkpoint.task)
+    encoder = Encoder(checkpoint.config)
+    head = get_arrays(SpanBoundaryHead(encoder.config, encoder.token_embedding), "span_boundary")
+    write_preset(preset, encoder.config, {**checkpoint.arrays, **head}, task=checkpoint.task)
     assert convert(preset, tmp_path / "here").left == ()
     done = convert(preset, tmp_path / "there", format="huggingface")
-    assert done.left == ("span_boundary/bias",) and "span_boundary/bias" not in done.shapes
+    assert set(done.left) == head.keys() and not head.keys() & done.shapes.keys()
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "gelu"])

@@ -1,0 +1,55 @@
+"""The heads of a model that is converted: each whole, of its shapes, and finite."""
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from kbert.heads import DiscriminatorHead, MaskedLMHead, SpanBoundaryHead
+from kbert.heads.linear import LinearHead
+from kbert.models import Encoder
+from kbert.models.weights import set_arrays
+
+# First parts of the names of the heads' weights.
+HEADS = "masked_lm sentence span_boundary discriminator classifier tokens span choice".split()
+# Of the heads that are one dense layer; those that are not here have as many as there are classes.
+_UNITS = {"sentence": 2, "span": 2, "choice": 1}
+
+
+def check_heads(encoder: Encoder, arrays: Mapping[str, np.ndarray], source: str) -> None:
+    """Refuses a head that a task could not load.
+
+    Args:
+        encoder: whose heads they are.
+        arrays: weight name -> array; what is of no head is left alone.
+        source: where they are from, for the message.
+
+    Raises:
+        ValueError: a weight of a head is missing, unexpected, of another shape or not finite.
+
+    Example:
+        >>> from kbert import EncoderConfig
+        >>> encoder = Encoder(EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1,
+        ...                                 num_heads=2, intermediate_size=16))
+        >>> check_heads(encoder, {"span/dense/bias": np.zeros(2, "float32")}, "memory")
+        Traceback (most recent call last):
+        ...
+        ValueError: The weights do not fit the model. Received: memory
+          - missing span/dense/kernel (8, 2)
+    """
+    for head in HEADS:
+        own = {name: array for name, array in arrays.items() if name.split("/")[0] == head}
+        if own:
+            set_arrays(_make(head, encoder, own), head, own, source)
+
+
+def _make(head: str, encoder: Encoder, arrays: Mapping[str, np.ndarray]) -> keras.layers.Layer:
+    config = encoder.config
+    if head == "masked_lm":
+        return MaskedLMHead(config, encoder.token_embedding)
+    if head == "span_boundary":
+        return SpanBoundaryHead(config, encoder.token_embedding)
+    if head == "discriminator":
+        return DiscriminatorHead(config)
+    classes = np.size(arrays.get(f"{head}/dense/bias", 1))
+    return LinearHead(config, _UNITS.get(head, classes), name=head)
