@@ -3,6 +3,7 @@
 import difflib
 import itertools
 import re
+from collections.abc import Iterable
 
 # The models that `kbert.family` knows, by owner. The hub gave owners to names that had none; both
 # stay good.
@@ -123,6 +124,14 @@ def check_revision(revision: str, name: str) -> None:
         )
 
 
-def close_names(name: str) -> list[str]:
-    """The well-known names that look like `name`."""
-    return difflib.get_close_matches(name, REPOSITORIES, n=5, cutoff=0.6)
+def close_names(name: str, among: Iterable[str] = REPOSITORIES) -> list[str]:
+    """At most five names that `name` is a part of, whatever its case, or that look like it.
+
+    Example:
+        >>> close_names("minilm-l12")[0]
+        'all-MiniLM-L12-v2'
+    """
+    asked, among = name.lower(), list(among)
+    parts = sorted((known for known in among if asked and asked in known.lower()), key=len)
+    like = difflib.get_close_matches(name, among, n=5, cutoff=0.5)
+    return list(dict.fromkeys([*parts, *like]))[:5]

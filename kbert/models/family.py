@@ -8,11 +8,10 @@ PyTorch. A checkpoint loaded from files brings the values that its own config na
 """
 
 import dataclasses
-import difflib
 import itertools
 
 from kbert.config import EncoderConfig
-from kbert.hub.names import REPOSITORIES, SIZES
+from kbert.hub.names import REPOSITORIES, SIZES, close_names
 
 _UNCASED = 30522
 _CASED = 28996
@@ -168,11 +167,13 @@ def family_row(name: str) -> Row:
         >>> family_row("roberta-base").tokenizer
         'bpe'
     """
+    if not isinstance(name, str):
+        raise TypeError(f"A model of the family goes by a name. Received: {name!r}")
     key = ALIASES.get(name, name)
     repository = REPOSITORIES.get(key, key)
     if repository not in _BY_REPOSITORY:
         names = [*ALIASES, *FAMILY]
-        close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+        close = close_names(name, names)
         hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(names)}."
         raise ValueError(f"No model of the family has this name. {hint} Received: {name!r}")
     return _BY_REPOSITORY[repository]
@@ -190,6 +191,7 @@ def family(name: str) -> EncoderConfig:
         The config.
 
     Raises:
+        TypeError: the name is no string.
         ValueError: no model has that name; the message lists the close ones.
 
     Example:

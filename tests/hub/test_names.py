@@ -76,6 +76,7 @@ def test_two_revisions():
             "bert-base-uncasd",
             "Close: bert-base-uncased.*hf:owner/name. Received: 'bert-base-uncasd'",
         ),
+        ("electra-base", "Close: electra-base-generator, electra-base-discriminator, google/"),
         (
             "someone/model",
             "no such folder or zip file, nor a well-known model of this name. A repos",

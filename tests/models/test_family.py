@@ -35,6 +35,10 @@ def test_an_owner_has_only_its_own_models():
 def test_an_unknown_name_lists_the_close_ones():
     with pytest.raises(ValueError, match="Close: .*bert-base-uncased.*'bert-base-uncase'"):
         family("bert-base-uncase")
+    with pytest.raises(ValueError, match="Close: huawei-noah/TinyBERT_General_4L_312D, "):
+        family("tinybert")
+    with pytest.raises(TypeError, match="goes by a name. Received: None"):
+        family(None)
     with pytest.raises(ValueError, match="Known: bert-tiny, .*Received: 'xyzzy'"):
         family("xyzzy")
 
