@@ -11,6 +11,7 @@ Shapes: N rows, T sequence length, V phrases of one length L, M matches.
 """
 
 import dataclasses
+import itertools
 import os
 import warnings
 from collections.abc import Sequence
@@ -20,9 +21,8 @@ import tensorflow as tf
 
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 _WORD = 2**64
-_FILTER_BITS = (
-    4  # of a bitmap above those that count its phrases: one window in 16 passes by chance
-)
+# Of a bitmap, above those that count its phrases: one window in 16 passes by chance.
+_FILTER_BITS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,18 +201,20 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer) -> Phras
         raise ValueError("`phrases` must hold at least one phrase. Received: none")
     # Where blanks belong to tokens (byte-level BPE), a phrase looks different at a text's start.
     spellings = tokenizer.encode([*phrases, *(f" {phrase}" for phrase in phrases)]).to_list()
-    spelt = [ids for ids in spellings if tokenizer.unk_id not in ids]
-    unspelt = sorted({p for p, ids in zip(phrases, spellings, strict=False) if ids not in spelt})
+    is_spelt = [tokenizer.unk_id not in ids for ids in spellings]
+    unspelt = sorted({p for p, spelt in zip(phrases, is_spelt, strict=False) if not spelt})
     if unspelt:
         warnings.warn(
             f"{len(unspelt)} of {len(phrases)} phrases have characters that the vocabulary lacks "
             f"and are left out, such as {unspelt[0]!r}",
             stacklevel=3,
         )
-    return Phrases(spelt)
+    return Phrases(list(itertools.compress(spellings, is_spelt)))
 
 
 def _lines(path: str | os.PathLike) -> list[str]:
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"No lexicon (a phrase a line). Received: {os.fspath(path)}")
     lines = []
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):

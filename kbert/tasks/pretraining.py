@@ -305,6 +305,6 @@ def _check_sentence_objective(config, next_sentence, sentence_order):
         name = "next_sentence" if next_sentence else "sentence_order"
         raise ValueError(
             "A sentence objective reads the pooled vector, so the encoder must have a pooler; for "
-            "one without, pass next_sentence=False. Received: "
+            'one without, pass next_sentence=False and batches of segments="single". Received: '
             f"{name}=True and a config with pooler_activation=None"
         )

@@ -37,13 +37,13 @@ def generator_config(config: EncoderConfig, share: float = 0.25) -> EncoderConfi
 
     Args:
         config: the discriminator's.
-        share: of the hidden width. Published: 1/4 for small and large, 1/3 for base.
+        share: of the hidden width, at most 1. Published: 1/4 for small and large, 1/3 for base.
 
     Returns:
         The config, without a pooler.
 
     Raises:
-        ValueError: the width would not divide by the number of heads.
+        ValueError: no such share, or the width would not divide by the number of heads.
 
     Example:
         >>> base = EncoderConfig(vocabulary_size=30522, hidden_size=768, num_layers=12,
@@ -53,6 +53,11 @@ def generator_config(config: EncoderConfig, share: float = 0.25) -> EncoderConfi
         (256, 4, 1024, 768)
     """
     hidden_size = round(share * config.hidden_size)
+    if hidden_size < 1 or share > 1:
+        raise ValueError(
+            "A generator is at most as wide as its discriminator, and its width is a share of that "
+            f"one's. Received: {share} of hidden_size={config.hidden_size}"
+        )
     return config.replace(
         hidden_size=hidden_size,
         num_heads=max(1, hidden_size // 64),

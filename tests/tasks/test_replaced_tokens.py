@@ -342,6 +342,9 @@ def test_sizes_of_generators():
     for size, share in (("base", 1 / 3), ("large", 0.25)):
         config = kbert.family(f"google/electra-{size}-discriminator")
         assert generator_config(config, share) == kbert.family(f"google/electra-{size}-generator")
+    for share in (0.0, 1.01):
+        with pytest.raises(ValueError, match=f"at most as wide.*Received: {share} of .*=1024"):
+            generator_config(config, share)
 
 
 @pytest.mark.slow
@@ -349,13 +352,8 @@ def test_the_losses_are_those_of_transformers(small, tokenizer, tmp_path):
     """Both halves of a checkpoint of theirs, with the tables they share, on one batch."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
-    values = {
-        "vocab_size": tokenizer.vocabulary_size,
-        "embedding_size": 8,
-        "num_hidden_layers": 2,
-        "max_position_embeddings": 40,
-        "initializer_range": 0.15,
-    }
+    values = {"vocab_size": tokenizer.vocabulary_size, "embedding_size": 8, "num_hidden_layers": 2}
+    values |= {"max_position_embeddings": 40, "initializer_range": 0.15}
     wide = transformers.ElectraConfig(
         **values, hidden_size=16, num_attention_heads=2, intermediate_size=32
     )
