@@ -16,8 +16,9 @@ The library is imported when it is first needed.
 
 import dataclasses
 import os
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +129,12 @@ def to_keras_hub(
         ValueError: KerasHub cannot be this model; the message says why.
     """
     spec = choose(config, architecture)
-    written = {name: array for name, array in arrays.items() if name.startswith("encoder/")}
-    if not spec.pooler:
-        written = {n: array for n, array in written.items() if "/pooler/" not in n}
-    elif config.pooler_activation is None:
+    left = without_place(config, arrays, architecture)
+    written = {name: array for name, array in arrays.items() if name not in left}
+    if spec.pooler and config.pooler_activation is None:
         width = config.hidden_size
         written["encoder/pooler/kernel"] = np.zeros((width, width), "float32")
         written["encoder/pooler/bias"] = np.zeros(width, "float32")
-    left = [name for name in arrays if name not in written]
     if left:
         logging.warning("KerasHub's %s has no place for %s", spec.class_name, ", ".join(left))
     there = write_arrays(spec.rules(config), written)
@@ -145,6 +144,23 @@ def to_keras_hub(
     for path, weight in weights.items():
         weight.assign(there[path])
     return backbone
+
+
+def without_place(
+    config: EncoderConfig, names: Iterable[str], architecture: str | None = None
+) -> list[str]:
+    """The weights that `to_keras_hub` leaves out: heads, and a pooler where there is none.
+
+    Args:
+        config: the encoder's.
+        names: of its weights and heads.
+        architecture: as `to_keras_hub` takes it.
+
+    Raises:
+        ValueError: KerasHub cannot be this model.
+    """
+    held = "encoder/" if choose(config, architecture).pooler else "encoder/(?!pooler/)"
+    return [name for name in names if not re.match(held, name)]
 
 
 def write_keras_hub(

@@ -78,7 +78,7 @@ class Backbone:
             found.append("its layers share no weights")
         if config.num_layers % config.num_blocks:
             found.append("its groups of layers are of one size")
-        if config.pooler_activation not in ("tanh", None):
+        if self.pooler and config.pooler_activation not in ("tanh", None):
             found.append("its pooler has tanh")
         return found
 

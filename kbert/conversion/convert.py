@@ -12,14 +12,13 @@ import numpy as np
 
 from kbert import atomic
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from kbert.checkpoints.keras_hub import without_place
 from kbert.conversion.heads import HEADS, check_heads
 from kbert.hub import locate
 from kbert.models import Encoder
 from kbert.models.weights import named_weights, set_arrays
 from kbert.tokenizers import load_tokenizer
 
-# Heads that a format has no place for; KerasHub's backbones are encoders alone.
-_HOMELESS = {"huggingface": ("span_boundary",), "keras_hub": tuple(HEADS)}
 _SLOT = re.compile(r"/((?:adam|lamb)_[mv]|Adam(?:_1)?)$")
 _SHOWN = 12
 
@@ -121,14 +120,14 @@ def convert(
     checkpoint = read_checkpoint(folder)
     encoder = Encoder(checkpoint.config)
     arrays, unknown = _split(checkpoint, encoder, strict)
-    homeless = [name for name in arrays if name.split("/")[0] in _HOMELESS.get(format, ())]
+    # Refuses what does not fit, as for everyone who loads an encoder.
+    part = {name: array for name, array in arrays.items() if name.startswith("encoder/")}
+    set_arrays(encoder, "encoder", part, checkpoint.source)
+    check_heads(encoder, arrays, checkpoint.source)
+    homeless = _homeless(checkpoint, arrays, format, architecture)
     arrays = {name: array for name, array in arrays.items() if name not in homeless}
     if format == "keras_hub" and checkpoint.labels:
         homeless.append(f"labels: {', '.join(checkpoint.labels)}")
-    checkpoint = dataclasses.replace(checkpoint, arrays=arrays)
-    # Refuses what does not fit, as for everyone who loads an encoder.
-    set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
-    check_heads(encoder, arrays, checkpoint.source)
     tokenizer = _tokenizer(folder, checkpoint.config.vocabulary_size)
     with _appearing(target) as temporary:
         write_checkpoint(
@@ -183,6 +182,15 @@ def _split(checkpoint: Checkpoint, encoder: Encoder, strict: bool):
             f"Received: {', '.join(unknown)} in {checkpoint.source}"
         )
     return known, unknown
+
+
+def _homeless(checkpoint, names, format, architecture):
+    """The names of what the format has no place for."""
+    if format == "huggingface":
+        return [name for name in names if name.startswith("span_boundary/")]
+    if format == "keras_hub":
+        return without_place(checkpoint.config, names, architecture)
+    return []
 
 
 def _tokenizer(folder, rows):

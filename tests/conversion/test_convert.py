@@ -273,6 +273,19 @@ def test_a_head_that_no_other_library_has(preset, tmp_path):
     assert set(done.left) == head.keys() and not head.keys() & done.shapes.keys()
 
 
+@pytest.mark.parametrize(("pooler", "epsilon"), [("tanh", 1e-5), ("relu", 1e-12)])
+def test_a_pooler_that_keras_hub_has_not_is_left(tmp_path, pooler, epsilon):
+    """RoBERTa's, and DistilBERT's under a classifier."""
+    pytest.importorskip("keras_hub")
+    values = {"num_segments": 0, "activation": "gelu", "layer_norm_epsilon": epsilon}
+    folder = save_encoder(tmp_path / "preset", pooler_activation=pooler, **values)
+    done = convert(folder, tmp_path / "there", format="keras_hub")
+    assert sorted(done.left) == ["encoder/pooler/bias", "encoder/pooler/kernel"]
+    assert not any("pooler" in name for name in done.shapes)
+    first, second = check(folder, tmp_path / "there")
+    assert first.passed and second.passed and second.differences.keys() == {"sequence"}
+
+
 @pytest.mark.parametrize("activation", ["gelu_tanh", "gelu"])
 def test_keras_hub_runs_what_it_can_be(tmp_path, preset, activation):
     pytest.importorskip("keras_hub")
