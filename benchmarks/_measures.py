@@ -80,8 +80,9 @@ def fine_tune(encoder: kbert.Encoder, corpus: experiments.Corpus, folder: str, s
     copy = kbert.Encoder(encoder.config, make_block=encoder.make_block)
     copy.set_weights(encoder.get_weights())
     task = Sentiment(copy, corpus.tokenizer)
-    rate = WarmupDecay(1e-3, REVIEW_STEPS, REVIEW_STEPS // 10)
-    task.compile(AdamW(rate), jit_compile=True)
+    rate = WarmupDecay(5e-4, REVIEW_STEPS, REVIEW_STEPS // 10)
+    # Without the correction the first steps are too long for so short a run, and some never learn.
+    task.compile(AdamW(rate, bias_correction=True), jit_compile=True)
     limit = REVIEW_STEPS * experiments.BATCH
     train = read_reviews(Path(folder) / "train.tsv.gz", corpus.tokenizer, limit)
     dev = read_reviews(Path(folder) / "dev.tsv", corpus.tokenizer, limit)

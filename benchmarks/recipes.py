@@ -10,6 +10,7 @@ rate and a warm-up of a tenth of the run.
 
 import csv
 import functools
+import math
 from typing import Any
 
 import kbert
@@ -19,7 +20,8 @@ from kbert.training.optimizers import OPTIMIZERS
 
 NAMES = ("bert", "bert-wwm", "roberta", "albert", "spanbert", "electra")
 # The published rates are those of batches up to a hundred times as large and runs as long.
-LEARNING_RATE = {"adamw": 2e-3, "lamb": 1e-2}
+LEARNING_RATE = {"masked_lm": 2e-3, "span_boundary": 2e-3, "replaced_tokens": 1e-3}
+LAMB_RATE = 1e-2
 
 
 def make_config(chosen, tokenizer) -> kbert.EncoderConfig:
@@ -46,10 +48,15 @@ def make_task(chosen, tokenizer, seed: int) -> kbert.tasks.Task:
     )
 
 
+def learning_rate(chosen) -> float:
+    """Its peak at this size."""
+    return LAMB_RATE if chosen.optimizer == "lamb" else LEARNING_RATE[chosen.objective]
+
+
 def make_optimizer(chosen, steps: int):
     """The recipe's, for a run of this length."""
     rate = WarmupDecay(
-        LEARNING_RATE[chosen.optimizer], steps, steps // 10, chosen.decay, join=chosen.decay_join
+        learning_rate(chosen), steps, steps // 10, chosen.decay, join=chosen.decay_join
     )
     return OPTIMIZERS[chosen.optimizer](
         rate,
@@ -97,12 +104,14 @@ def second_objective(result: dict) -> tuple[str, str]:
             return measured, f"{result['frequent_label']:.3f}"
     if "sbo_accuracy" in result:
         return f"SBO accuracy {result['sbo_accuracy']:.3f}", f"{result['frequent_token']:.3f}"
-    if "rtd_recall" in result:
+    if "rtd_loss" in result:
+        share = result["replaced_share"]
+        guessing = -share * math.log(share) - (1 - share) * math.log(1 - share)
         measured = (
-            f"replaced tokens: recall {result['rtd_recall']:.3f} at precision "
-            f"{result['rtd_precision']:.3f}"
+            f"replaced tokens: loss {result['rtd_loss']:.3f}, precision "
+            f"{result['rtd_precision']:.2f} at recall {result['rtd_recall']:.3f}"
         )
-        return measured, f"precision {result['replaced_share']:.3f}"
+        return measured, f"loss {guessing:.3f}, precision {share:.2f}"
     return "", ""
 
 
@@ -115,7 +124,7 @@ def main() -> None:
         corpus = experiments.prepare(flags.text, folder / chosen.tokenizer, chosen.tokenizer)
         for seed in flags.seeds:
             key = {"name": name, "seed": seed, "steps": flags.steps, "recipe": chosen.settings()}
-            key["rate"] = LEARNING_RATE[chosen.optimizer]
+            key["rate"] = learning_rate(chosen)
             compute = functools.partial(run, chosen, corpus, flags.steps, seed)
             result = experiments.once(folder / "results", key, compute)
             with open(folder / f"{name}-{seed}.csv", "w", newline="") as file:
@@ -127,6 +136,7 @@ def main() -> None:
                 (
                     f"`{name}`",
                     f"{result['parameters'] / 1e6:.2f} M",
+                    f"{result['step']:,}",
                     f"{result['curve'][0]['mlm_accuracy']:.3f}, {half['mlm_accuracy']:.3f}, "
                     f"**{result['mlm_accuracy']:.3f}**",
                     f"{result['frequent_token']:.3f}",
@@ -135,7 +145,15 @@ def main() -> None:
             )
     accuracy = "masked tokens found after an eighth, half and all of the steps"
     experiments.print_table(
-        ("recipe", "parameters", accuracy, "always the most frequent", "beside it", "no model"),
+        (
+            "recipe",
+            "parameters",
+            "steps",
+            accuracy,
+            "always the most frequent",
+            "beside it",
+            "no model",
+        ),
         rows,
     )
 
