@@ -84,7 +84,7 @@ def write_spill(tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
     for number, length in enumerate(chunk.lengths.tolist()):
         document = split_sentences(chunk.text[start : start + length].decode())
         start += length
-        sentences += document
+        sentences += as_in_text(document, tokenizer)
         counts[number] = len(document)
         # Of the sentences, not of the text: white space between them makes no other document.
         content = "\n".join(document).encode()
@@ -98,6 +98,22 @@ def write_spill(tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
     }
     spill.write(path, segment, counted)
     return done
+
+
+def as_in_text(document: list[str], tokenizer) -> list[str]:
+    """A document's sentences as they are to be encoded one by one.
+
+    In byte-level BPE a word has the space before it, so all but the first sentence get theirs
+    back: else the last word of one and the first of the next would run together.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> as_in_text(["Low.", "New."], SimpleNamespace(kind="bpe"))
+        ['Low.', ' New.']
+    """
+    if tokenizer.kind != "bpe":
+        return document
+    return [*document[:1], *(f" {sentence}" for sentence in document[1:])]
 
 
 def _encode(tokenizer, sentences: list[str], dtype: str) -> tuple[np.ndarray, np.ndarray]:

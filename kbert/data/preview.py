@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.data import records
+from kbert.data.prepare_chunks import as_in_text
 from kbert.text import open_sources, split_sentences
 from kbert.text.source import Source
 
@@ -104,7 +105,7 @@ def _beginning(source: Source, size: int) -> list[bytes]:
 
 def _show(number: int, text: bytes, tokenizer) -> str:
     sentences = split_sentences(text.decode())
-    ids = tokenizer.encode(sentences)
+    ids = tokenizer.encode(as_in_text(sentences, tokenizer))
     tokens = int(tf.size(ids.flat_values))
     lines = [f"document {number}: {len(sentences):,} sentences, {tokens:,} tokens"]
     for sentence, row in zip(sentences[:_SHOWN_SENTENCES], ids.to_list(), strict=False):
@@ -120,7 +121,8 @@ def _estimate(sources: list[Source], sample: list[bytes], tokenizer, num_workers
     start = time.perf_counter()
     tokens = 0
     for text in sample:
-        tokens += int(tf.size(tokenizer.encode(split_sentences(text.decode())).flat_values))
+        sentences = as_in_text(split_sentences(text.decode()), tokenizer)
+        tokens += int(tf.size(tokenizer.encode(sentences).flat_values))
     seconds = time.perf_counter() - start
     text_bytes = sum(int(source.size * source.expansion()) for source in sources)
     scale = text_bytes / max(sum(map(len, sample)), 1)

@@ -104,6 +104,17 @@ def test_every_document_is_stored_once_with_its_sentences(corpus, tmp_path, toke
     ]
 
 
+def test_byte_level_bpe_reads_sentences_as_the_text_has_them(tmp_path):
+    """Of a published vocabulary too, which puts no space before a text of its own accord."""
+    vocabulary, merges = kbert.tokenizers.train_byte_pair(make_texts(50), 300)
+    tokenizer = kbert.BytePairTokenizer(vocabulary, merges)
+    texts = ["He ran. She ran.", "Low. New. Old."]
+    (tmp_path / "text.txt").write_text("\n\n".join(text.replace(". ", ".  ") for text in texts))
+    prepare_corpus(str(tmp_path / "text.txt"), tmp_path / "out", tokenizer, held_out_share=0.0)
+    found = [sum(document, ()) for document in stored(tmp_path / "out", "train")]
+    assert sorted(tokenizer.decode(found)) == texts
+
+
 def test_order_of_sources_files_and_chunks_changes_no_byte(
     corpus, tmp_path, tokenizer, monkeypatch, small_pieces
 ):
