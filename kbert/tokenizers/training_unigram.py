@@ -98,8 +98,11 @@ def train_unigram(
             **_pieces(layout, user_defined),
         )
     except RuntimeError as error:
+        reason = str(error).rpartition("] ")[2]  # without the place in its source
         raise ValueError(
-            f"sentencepiece could not learn {vocabulary_size} pieces from these texts: {error}"
+            "A unigram vocabulary holds the special tokens, every character that "
+            "`character_coverage` keeps, and room for pieces. Received: "
+            f"vocabulary_size={vocabulary_size}, of which sentencepiece says: {reason}"
         ) from error
     return model.getvalue()
 

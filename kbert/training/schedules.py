@@ -66,6 +66,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: float = 1.0,
         join: str = "switch",
     ):
+        for name, value in (("learning_rate", learning_rate), ("power", power)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"`{name}` must be above 0 and finite. Received: {value}")
         if decay not in DECAYS:
             raise ValueError(f"`decay` must be one of {DECAYS}. Received: {decay!r}")
         if join not in JOINS:

@@ -81,6 +81,8 @@ def test_config_round_trip():
     "arguments, message",
     [
         ((0.1, 10, 2, "stairs"), "`decay` must be one of .*Received: 'stairs'"),
+        ((-0.1, 10), "`learning_rate` must be above 0 and finite. Received: -0.1"),
+        ((0.1, 10, 0, "polynomial", 0.0), "`power` must be above 0 and finite. Received: 0.0"),
         ((0.1, 10, 11), "0 <= warmup_steps <= total_steps.*warmup_steps=11"),
         ((0.1, 0), "total_steps >= 1.*total_steps=0"),
         ((0.1, 10, 0, "linear", 2.0), "`power` belongs to decay='polynomial'"),
