@@ -107,7 +107,8 @@ class Description:
         narrow = config.embedding_width != config.hidden_size
         unheld = self.parameters - self.held_parameters
         pooler = f", {self.pooler_parameters:,} of them the pooler's"
-        memory = self.training_memory(32, 128).total
+        length = min(128, config.max_positions)
+        memory = self.training_memory(32, length).total
         lines = {
             "model": self.name or "a config of one's own",
             "layers": f"{config.num_layers}{blocks}",
@@ -121,7 +122,7 @@ class Description:
             "parameters": f"{self.parameters:,}"
             + (pooler if self.pooler_parameters else ", no pooler"),
             **({"held by kbert": f"{self.held_parameters:,}"} if unheld else {}),
-            "memory to train": f"about {memory / 2**30:.1f} GiB at 32 x 128 tokens in float32",
+            "memory to train": f"about {memory / 2**30:.1f} GiB at 32 x {length} tokens in float32",
         }
         return "\n".join(f"{name:20}{value}" for name, value in lines.items())
 
@@ -138,6 +139,7 @@ def describe(name_or_config: str | EncoderConfig) -> Description:
         The description.
 
     Raises:
+        TypeError: it is neither a name nor a config.
         ValueError: no model has that name.
 
     Example:

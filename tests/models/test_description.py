@@ -132,6 +132,7 @@ def test_a_config_of_one_s_own():
     assert str(found).startswith(
         "model               a config of one's own\nlayers              2\n"
     )
+    assert str(found).endswith("GiB at 32 x 24 tokens in float32")  # its positions are no more
 
 
 def test_print_shows_a_table():
