@@ -19,9 +19,9 @@ from kbert.training import WarmupDecay
 from kbert.training.optimizers import OPTIMIZERS
 
 NAMES = ("bert", "bert-wwm", "roberta", "albert", "spanbert", "electra")
-# The published rates are those of batches up to a hundred times as large and runs as long.
-LEARNING_RATE = {"masked_lm": 2e-3, "span_boundary": 2e-3, "replaced_tokens": 1e-3}
-LAMB_RATE = 1e-2
+# The published rates are those of batches up to a hundred times as large and runs as long. Without
+# bias correction the first steps of so short a run are up to three times as long as the rate says.
+LAMB_RATE, CORRECTED_RATE, UNCORRECTED_RATE = 1e-2, 2e-3, 1e-3
 
 
 def make_config(chosen, tokenizer) -> kbert.EncoderConfig:
@@ -50,7 +50,9 @@ def make_task(chosen, tokenizer, seed: int) -> kbert.tasks.Task:
 
 def learning_rate(chosen) -> float:
     """Its peak at this size."""
-    return LAMB_RATE if chosen.optimizer == "lamb" else LEARNING_RATE[chosen.objective]
+    if chosen.optimizer == "lamb":
+        return LAMB_RATE
+    return CORRECTED_RATE if chosen.bias_correction else UNCORRECTED_RATE
 
 
 def make_optimizer(chosen, steps: int):
