@@ -70,8 +70,5 @@ def check_arrays(
             lines.append(f"! {name} holds NaN or infinity")
     if lines:
         listing = "".join(f"\n  {line}" for line in lines)
-        # Only where it would help: a name in common, and nothing that no setting lets pass.
-        lenient = len(missing) < len(expected) and not any(line[0] == "!" for line in lines)
-        hint = " (strict=False takes those that fit)" if lenient else ""
-        raise ValueError(f"The weights do not fit the model{hint}. Received: {source}{listing}")
+        raise ValueError(f"The weights do not fit the model. Received: {source}{listing}")
     return Differences(missing, unexpected)
