@@ -36,7 +36,7 @@ from kbert.models.encoder import post_norm_block
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.training import AdamW
 
-FULL_SIZE_BATCH, FULL_SIZE_LENGTH, FULL_SIZE_STEPS = 2, 128, 7
+FULL_SIZE_BATCHES, FULL_SIZE_LENGTH, FULL_SIZE_STEPS = (2, 8), 128, 5
 SENTENCE_LABELS = {"pairs": "next_sentence_labels", "halves": "sentence_order_labels"}
 
 
@@ -312,39 +312,47 @@ def direction(lab: Laboratory) -> None:
 
 
 def step_time(lab: Laboratory) -> None:
-    """A training step at full size; both as deep and as wide, in turn."""
-    batch_size, length = FULL_SIZE_BATCH, FULL_SIZE_LENGTH
-    rng, masked = np.random.default_rng(0), max_predictions(length)
-    batch = {
-        "token_ids": rng.integers(5, 20000, (batch_size, length)).astype("int32"),
-        "padding_mask": np.ones((batch_size, length), "int32"),
-        "mask_positions": rng.integers(1, length, (batch_size, masked)).astype("int32"),
-        "mask_ids": rng.integers(5, 20000, (batch_size, masked)).astype("int32"),
-        "mask_weights": np.ones((batch_size, masked), "float32"),
-    }
-    tasks, seconds = {}, {}
+    """A training step at full size, in turn; the smaller the batch, the more its update counts."""
+    tasks = {}
     for name in ("bert-base-uncased", "albert-base-v2"):
         rates = {"dropout": 0.0, "attention_dropout": 0.0}  # ALBERT has none; so has neither here
         config = kbert.family(name).replace(pooler_activation=None, **rates)
-        encoder = kbert.Encoder(config)
-        tasks[name] = kbert.tasks.Pretraining(encoder, lab.corpus.tokenizer, next_sentence=False)
+        tasks[name] = kbert.tasks.Pretraining(
+            kbert.Encoder(config), lab.corpus.tokenizer, next_sentence=False
+        )
         tasks[name].compile(AdamW(1e-4), jit_compile=False)
-        tasks[name].prepare(tf.nest.map_structure(tf.TensorSpec.from_tensor, batch))
-    for turn in range(FULL_SIZE_STEPS + 1):
-        for name, task in tasks.items():
-            began = time.perf_counter()
-            task.train_on_batch(batch)
-            if turn:  # the first one traces
-                seconds.setdefault(name, []).append(time.perf_counter() - began)
-    times = {name: statistics.median(values) for name, values in seconds.items()}
-    first = next(iter(times.values()))
-    print_table(
-        (f"{batch_size} x {length} tokens", "parameters", "ms a step", "ratio"),
-        [
-            (name, f"{tasks[name].count_params():,}", f"{t * 1000:.0f}", f"{t / first:.2f}")
-            for name, t in times.items()
-        ],
-    )
+    rows = []
+    for rows_in_batch in FULL_SIZE_BATCHES:
+        batch, seconds = full_size_batch(rows_in_batch), {name: [] for name in tasks}
+        for _ in range(FULL_SIZE_STEPS + 1):
+            for name, task in tasks.items():
+                task.prepare(tf.nest.map_structure(tf.TensorSpec.from_tensor, batch))
+                began = time.perf_counter()
+                task.train_on_batch(batch)
+                seconds[name].append(time.perf_counter() - began)
+        times = {name: statistics.median(s[1:]) for name, s in seconds.items()}  # the first traces
+        bert, albert = times.values()
+        shape = f"{rows_in_batch} x {FULL_SIZE_LENGTH}"
+        rows.append((shape, f"{bert * 1e3:.0f}", f"{albert * 1e3:.0f}", f"{albert / bert:.2f}"))
+    counts = (f"{name}, {task.count_params():,}: ms" for name, task in tasks.items())
+    print_table(("tokens", *counts, "ratio"), rows)
+
+
+def full_size_batch(rows: int) -> dict[str, tf.Tensor]:
+    """Random tokens."""
+    rng, length = np.random.default_rng(0), FULL_SIZE_LENGTH
+    masked = max_predictions(length)
+
+    def whole(low, high, columns):
+        return tf.constant(rng.integers(low, high, (rows, columns)), tf.int32)
+
+    return {
+        "token_ids": whole(5, 20000, length),
+        "padding_mask": tf.ones((rows, length), tf.int32),
+        "mask_positions": whole(1, length, masked),
+        "mask_ids": whole(5, 20000, masked),
+        "mask_weights": tf.ones((rows, masked)),
+    }
 
 
 COMPARISONS = {

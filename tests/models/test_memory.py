@@ -95,7 +95,7 @@ ALBERT = {"num_layer_groups": 1, "embedding_size": 64, "dropout": 0.0, "attentio
         ({}, 8, 512, "float32"),
         (ALBERT, 32, 128, "float32"),
         ({"activation": "gelu", "vocabulary_size": 30000}, 32, 128, "float32"),
-        ({}, 32, 128, "mixed_bfloat16"),
+        ({}, 64, 128, "mixed_bfloat16"),
     ],
 )
 def test_the_estimate_is_within_a_fifth_of_the_measured_peak(
