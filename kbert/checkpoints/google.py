@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from kbert.checkpoints.architectures.bert import Bert
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task
 from kbert.checkpoints.google_names import albert_rules, bert_rules, electra_model
 from kbert.checkpoints.keys import check_keys
@@ -43,20 +44,8 @@ from kbert.checkpoints.tensorflow1 import (
 )
 from kbert.config import EncoderConfig
 
-# Key there -> field here.
-_FIELDS = {
-    "vocab_size": "vocabulary_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "intermediate_size",
-    "max_position_embeddings": "max_positions",
-    "type_vocab_size": "num_segments",
-    "hidden_act": "activation",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "initializer_range": "initializer_range",
-}
+# Hugging Face kept Google's keys; only the epsilon is fixed in Google's code.
+_FIELDS = {key: field for key, field in Bert.fields.items() if key != "layer_norm_eps"}
 # What the original code takes for a key that is absent.
 _DEFAULTS = {
     "max_position_embeddings": 512,

@@ -31,6 +31,7 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
         ValueError: not a SentencePiece model, or one of another kind than unigram. The message
             names the file.
     """
+    from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
     if isinstance(model, bytes):
@@ -42,7 +43,7 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
         raw, source = path.read_bytes(), str(path)
     try:
         proto = sentencepiece_model_pb2.ModelProto.FromString(raw)
-    except Exception as error:  # google.protobuf's DecodeError, whichever protobuf runs
+    except DecodeError as error:
         raise ValueError(
             "A SentencePiece model is the file that its trainer wrote, whole. "
             f"Received: {source}: {error}"
