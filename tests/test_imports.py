@@ -16,11 +16,13 @@ RANKS = {
     **dict.fromkeys(("models", "heads", "training", "serving"), 2),
     "tasks": 3,
     **dict.fromkeys(("conversion", "distillation", "visualization", "recipes", "__init__"), 4),
+    **dict.fromkeys(("extraction", "finetuning"), 4),
 }
 # `import kbert` and its rooms must not pull these in: they load inside functions.
 HEAVY = {
     "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "sentencepiece", "safetensors",
     "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
+    "sklearn", "seqeval",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "heads", "models")
