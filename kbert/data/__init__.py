@@ -5,10 +5,13 @@ from kbert.data.manifest import Manifest, read_manifest, verify_corpus
 from kbert.data.prepare import prepare_corpus
 from kbert.data.pretraining import pretraining_dataset
 from kbert.data.preview import preview_corpus
+from kbert.data.table import Table, as_table
 from kbert.data.vocabulary import train_or_reuse_tokenizer
 
 __all__ = [
     "Manifest",
+    "Table",
+    "as_table",
     "prepare_corpus",
     "pretraining_dataset",
     "preview_corpus",
