@@ -1,0 +1,21 @@
+"""Scores of predictions against labels: pure functions on arrays and strings."""
+
+from kbert.metrics.classification import accuracy, f1, macro_f1, matthews
+from kbert.metrics.correlation import pearson, spearman
+from kbert.metrics.multi_label import best_threshold, multi_label
+from kbert.metrics.report import Report, classification_report
+from kbert.metrics.text_table import text_table
+
+__all__ = [
+    "Report",
+    "accuracy",
+    "best_threshold",
+    "classification_report",
+    "f1",
+    "macro_f1",
+    "matthews",
+    "multi_label",
+    "pearson",
+    "spearman",
+    "text_table",
+]

@@ -1,0 +1,53 @@
+"""What every metric asks of its input."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+_KINDS = {"b": "integers", "i": "integers", "u": "integers", "f": "numbers", "U": "names"}
+
+
+def paired(labels: Sequence, predictions: Sequence) -> tuple[np.ndarray, np.ndarray]:
+    """Both as arrays of one shape and one kind (names, integers, finite numbers), not empty."""
+    labels, predictions = array("labels", labels), array("predictions", predictions)
+    if labels.shape != predictions.shape or not labels.size:
+        raise ValueError(
+            "Labels and predictions must have one shape with at least one entry. "
+            f"Received: {labels.shape} and {predictions.shape}"
+        )
+    kinds = _KINDS[labels.dtype.kind], _KINDS[predictions.dtype.kind]
+    if "names" in kinds and len(set(kinds)) > 1:
+        raise ValueError(
+            "Labels and predictions must be of one kind: both names or both numbers. "
+            f"Received: {kinds[0]} and {kinds[1]}"
+        )
+    return labels, predictions
+
+
+def array(what: str, values: Sequence) -> np.ndarray:
+    """Names, integers or finite numbers as an array, with nothing turned into text unasked."""
+    converted = np.asarray(values)
+    if converted.dtype.kind == "V":  # bfloat16 and its kin
+        converted = converted.astype(np.float32)
+    mixed = converted.dtype.kind == "U" and not all(isinstance(value, str) for value in values)
+    if converted.dtype.kind == "O" and all(isinstance(value, str) for value in values):
+        converted = converted.astype(str)
+    if mixed or converted.dtype.kind not in _KINDS:
+        types = sorted({type(value).__name__ for value in values})
+        raise ValueError(f"The {what} must be all names or all numbers. Received: {types}")
+    if converted.dtype.kind == "f" and not np.isfinite(converted).all():
+        bad = np.argwhere(~np.isfinite(converted))[0]
+        raise ValueError(
+            f"The {what} must be finite. Received: {converted[tuple(bad)]} at row {bad[0]}"
+        )
+    return converted
+
+
+def indicators(what: str, values: Sequence) -> np.ndarray:
+    """An integer array of 0 and 1."""
+    converted = array(what, values)
+    if not np.isin(converted, (0, 1)).all():
+        raise ValueError(
+            f"The {what} must be 0 or 1 for each class. Received: {np.unique(converted)[:5]}"
+        )
+    return converted.astype(np.int64)

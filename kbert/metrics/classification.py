@@ -1,0 +1,94 @@
+"""Metrics of single-label classification, as GLUE's scorers give them (by scikit-learn)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kbert.metrics.checks import paired
+
+
+def accuracy(labels: Sequence, predictions: Sequence) -> float:
+    """The share of predictions that equal their label.
+
+    Args:
+        labels: (N,) names or integers.
+        predictions: (N,) of the same kind.
+
+    Example:
+        >>> accuracy(["ham", "spam", "ham", "ham"], ["ham", "spam", "spam", "ham"])
+        0.75
+    """
+    labels, predictions = _classes(labels, predictions)
+    return float(np.mean(labels == predictions))
+
+
+def matthews(labels: Sequence, predictions: Sequence) -> float:
+    """Matthews' correlation coefficient, for two classes or more: CoLA's metric.
+
+    Where all labels or all predictions are one class the coefficient is 0/0; it counts as 0, as in
+    scikit-learn.
+
+    Args:
+        labels: (N,) names or integers.
+        predictions: (N,) of the same kind.
+
+    Example:
+        >>> round(matthews([0, 0, 1, 1], [0, 1, 1, 1]), 4)
+        0.5774
+        >>> matthews([0, 0, 1, 1], [1, 1, 1, 1])
+        0.0
+    """
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(*_classes(labels, predictions)))
+
+
+def f1(labels: Sequence, predictions: Sequence, *, positive: str | int = 1) -> float:
+    """The F1 of one class: MRPC's and QQP's metric beside accuracy.
+
+    0 where the positive class is neither among the labels nor among the predictions.
+
+    Args:
+        labels: (N,) names or integers.
+        predictions: (N,) of the same kind.
+        positive: the class that counts; a name where labels are names.
+
+    Example:
+        >>> f1([1, 0, 1, 1], [1, 1, 1, 0])
+        0.6666666666666666
+    """
+    labels, predictions = _classes(labels, predictions)
+    if isinstance(positive, str) != (labels.dtype.kind == "U"):
+        raise ValueError(
+            "The positive class is a name where labels are names, else an integer. "
+            f"Received: positive={positive!r} for the classes {np.unique(labels)[:5].tolist()}"
+        )
+    hits = np.sum((labels == positive) & (predictions == positive))
+    total = np.sum(labels == positive) + np.sum(predictions == positive)
+    return float(2 * hits / total) if total else 0.0
+
+
+def macro_f1(labels: Sequence, predictions: Sequence) -> float:
+    """The mean F1 of all classes that occur among the labels or the predictions.
+
+    Args:
+        labels: (N,) names or integers.
+        predictions: (N,) of the same kind.
+
+    Example:
+        >>> macro_f1(["a", "b", "c", "c"], ["a", "b", "b", "c"])
+        0.7777777777777777
+    """
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(*_classes(labels, predictions), average="macro", zero_division=0.0))
+
+
+def _classes(labels: Sequence, predictions: Sequence) -> tuple[np.ndarray, np.ndarray]:
+    labels, predictions = paired(labels, predictions)
+    if labels.ndim != 1 or "f" in (labels.dtype.kind, predictions.dtype.kind):
+        raise ValueError(
+            "Classes are one name or integer a row. Received: "
+            f"{labels.dtype} {labels.shape} and {predictions.dtype} {predictions.shape}"
+        )
+    return labels, predictions

@@ -1,0 +1,110 @@
+"""The report of a classification, class by class.
+
+Shapes: K classes.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from kbert.metrics.checks import paired
+from kbert.metrics.text_table import text_table
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a classifier gets right, by class; `str()` of it is a table.
+
+    Attributes:
+        names: the classes, K.
+        precision, recall, f1: (K,) float64; 0 where the denominator is 0.
+        support: (K,) rows that have the label.
+        confusion: (K, K) counts, a row for each label, a column for each prediction.
+    """
+
+    names: tuple[str, ...]
+    precision: np.ndarray
+    recall: np.ndarray
+    f1: np.ndarray
+    support: np.ndarray
+    confusion: np.ndarray
+
+    @property
+    def accuracy(self) -> float:
+        return float(np.trace(self.confusion) / self.confusion.sum())
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 of all K classes, of those that never occur too."""
+        return float(self.f1.mean())
+
+    def __str__(self) -> str:
+        columns = self.precision, self.recall, self.f1, self.support
+        rows = [
+            [name, *map(float, scores), int(support)]
+            for name, *scores, support in zip(self.names, *columns, strict=True)
+        ]
+        total = int(self.support.sum())
+        rows.append(["mean of classes", *(float(c.mean()) for c in columns[:3]), total])
+        rows.append(["accuracy", None, None, self.accuracy, total])
+        return text_table(["class", "precision", "recall", "f1", "rows"], rows)
+
+
+def classification_report(labels: Sequence, predictions: Sequence, names: Sequence[str]) -> Report:
+    """Precision, recall and F1 of each class, and what is taken for what.
+
+    Args:
+        labels: (N,) names, or indices into `names`.
+        predictions: (N,) likewise.
+        names: the classes in order.
+
+    Raises:
+        ValueError: a label or prediction is none of the classes, or they differ in shape or kind.
+
+    Example:
+        >>> print(classification_report([0, 0, 1, 1], [0, 1, 1, 1], ["ham", "spam"]))
+        class            precision  recall      f1  rows
+        ham                 1.0000  0.5000  0.6667     2
+        spam                0.6667  1.0000  0.8000     2
+        mean of classes     0.8333  0.7500  0.7333     4
+        accuracy                 -       -  0.7500     4
+    """
+    names = tuple(names)
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"Classes have different names. Received: {list(names)}")
+    labels, predictions = paired(labels, predictions)
+    if labels.ndim != 1:
+        raise ValueError(f"A report is of one label a row. Received the shape: {labels.shape}")
+    size = len(names)
+    confusion = np.zeros((size, size), np.int64)
+    np.add.at(
+        confusion,
+        (_indices("labels", labels, names), _indices("predictions", predictions, names)),
+        1,
+    )
+    hits, support = np.diagonal(confusion), confusion.sum(axis=1)
+    predicted = confusion.sum(axis=0)
+    return Report(
+        names=names,
+        precision=hits / np.maximum(predicted, 1),
+        recall=hits / np.maximum(support, 1),
+        f1=2 * hits / np.maximum(support + predicted, 1),
+        support=support,
+        confusion=confusion,
+    )
+
+
+def _indices(what: str, values: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    if values.dtype.kind == "U":
+        index = {name: number for number, name in enumerate(names)}
+        unknown = sorted(set(values.tolist()) - set(names))
+        if unknown:
+            raise ValueError(f"The {what} must be among {list(names)}. Received: {unknown[:5]}")
+        return np.array([index[value] for value in values.tolist()])
+    if values.dtype.kind == "f" or values.min() < 0 or values.max() >= len(names):
+        raise ValueError(
+            f"The {what} must be names or indices from 0 to {len(names) - 1}. "
+            f"Received: {values.dtype}, {values.min()} to {values.max()}"
+        )
+    return values.astype(np.int64)
