@@ -1,0 +1,59 @@
+"""A table as a model reads it: every example tokenised once, in memory.
+
+Shapes: N rows, B rows of a batch.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Columns of one row for each input of the encoder.
+
+    An example of a table is one row, or several where it is cut into windows that are trained on
+    by themselves.
+
+    Args:
+        ragged: name -> (N, ragged), such as token ids.
+        dense: name -> (N, …), such as labels.
+        lengths: (N,), tokens that a row has in a batch: rows of like length meet there.
+        examples: (N,), which row of the table each row was made from.
+        cut: how many examples lost tokens because they were too long.
+        aside: what predictions are made with and no batch reads, such as the pieces' offsets.
+
+    Raises:
+        ValueError: if columns differ in length.
+
+    Example:
+        >>> ids = tf.ragged.constant([[5], [6, 7]], dtype=tf.int32)
+        >>> rows = Rows(ragged={"first": ids}, dense={"labels": np.array([1, 0])},
+        ...             lengths=np.array([3, 4]), examples=np.arange(2))
+        >>> len(rows), rows.gather([1])["first"].to_list()
+        (2, [[6, 7]])
+    """
+
+    ragged: dict[str, tf.RaggedTensor]
+    dense: dict[str, Any]
+    lengths: np.ndarray
+    examples: np.ndarray
+    cut: int = 0
+    aside: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        sizes = {name: int(x.nrows()) for name, x in self.ragged.items()}
+        sizes |= {name: len(x) for name, x in self.dense.items()}
+        sizes |= {"lengths": len(self.lengths), "examples": len(self.examples)}
+        if len(set(sizes.values())) > 1:
+            shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise ValueError(f"All columns must have one entry a row. Received: {shown}")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def gather(self, index: Any) -> dict[str, Any]:
+        """The columns of some rows, (B,) integers, in a graph or eagerly."""
+        return {name: tf.gather(x, index) for name, x in {**self.ragged, **self.dense}.items()}
