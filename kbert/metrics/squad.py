@@ -1,0 +1,182 @@
+"""Exact match and F1 of answers, as the official scorers of SQuAD 1.1 and 2.0 compute them.
+
+Scores are percentages, as these scorers give them (evaluate-v1.1.py and evaluate-v2.0.py of
+https://rajpurkar.github.io/SQuAD-explorer).
+
+Shapes: N questions.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII's alone, as in the scorers
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation and English articles, single spaces between words.
+
+    Example:
+        >>> normalize_answer("The  U.S. Open,")
+        'us open'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, golds: Sequence[str]) -> float:
+    """1 if the normalised answer is one of the normalised gold answers, else 0.
+
+    Args:
+        answer: "" for "the context does not say".
+        golds: empty for a question that the context does not answer.
+
+    Example:
+        >>> exact_match("the Normans", ["Normans", "Norman people"]), exact_match("", [])
+        (1.0, 1.0)
+    """
+    found = normalize_answer(answer)
+    return float(any(found == normalize_answer(gold) for gold in golds or [""]))
+
+
+def token_f1(answer: str, golds: Sequence[str], *, can_be_empty: bool = False) -> float:
+    """The best F1 of the answer's words against those of a gold answer.
+
+    Args:
+        answer: "" for "the context does not say".
+        golds: empty for a question that the context does not answer.
+        can_be_empty: two texts without a word agree (2.0); else they have nothing in common (1.1).
+
+    Example:
+        >>> round(token_f1("the old Normans", ["Normans", "Norman people"]), 3)
+        0.667
+    """
+    found = normalize_answer(answer).split()
+    return max(_f1(found, normalize_answer(gold).split(), can_be_empty) for gold in golds or [""])
+
+
+def _f1(found, gold, can_be_empty):
+    if can_be_empty and not (found and gold):
+        return float(found == gold)
+    same = (Counter(found) & Counter(gold)).total()
+    if not same:
+        return 0.0
+    precision, recall = same / len(found), same / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def squad_scores(
+    answers: Sequence[str],
+    golds: Sequence[Sequence[str]],
+    *,
+    no_answer_scores: Sequence[float] | None = None,
+    threshold: float | None = None,
+) -> dict[str, float]:
+    """The scores of a whole set of questions.
+
+    Where every question has an answer these are SQuAD 1.1's (Rajpurkar et al. 2016,
+    https://arxiv.org/abs/1606.05250), else 2.0's (Rajpurkar et al. 2018,
+    https://arxiv.org/abs/1806.03822).
+
+    Args:
+        answers: (N,), "" for "the context does not say".
+        golds: (N,) lists of right answers; an empty list where the context has none.
+        no_answer_scores: (N,), how much the model believes that there is no answer: in BERT the
+            score of [CLS] less that of the best span. Pass the best spans as `answers` with them.
+        threshold: a question with a higher no-answer score counts as answered with ""; None
+            leaves the answers as they are.
+
+    Returns:
+        `exact` and `f1`, 0 to 100. Where a question has no answer also `HasAns_exact`,
+        `HasAns_f1`, `NoAns_exact` and `NoAns_f1` of the two kinds of questions, those that occur;
+        and with `no_answer_scores` `best_exact`, `best_exact_thresh`, `best_f1` and
+        `best_f1_thresh`, see `best_no_answer_threshold`.
+
+    Raises:
+        ValueError: if there are no questions, numbers of entries differ, or a threshold comes
+            without scores.
+
+    Example:
+        >>> squad_scores(["in 1066", "Rollo"], [["1066", "in the year 1066"], ["Hastings"]])
+        {'exact': 0.0, 'f1': 40.0}
+        >>> squad_scores(["Rollo", ""], [["Rollo"], []])["NoAns_exact"]
+        100.0
+    """
+    sizes = [len(x) for x in (answers, golds, no_answer_scores) if x is not None]
+    if not sizes[0] or len(set(sizes)) > 1:
+        raise ValueError(
+            "Every question has an answer and gold answers, and there is one at least. "
+            f"Received: {' and '.join(map(str, sizes))} entries"
+        )
+    if threshold is not None and no_answer_scores is None:
+        raise ValueError(
+            "A threshold is compared with no_answer_scores. Received: "
+            f"threshold={threshold} without them"
+        )
+    answerable = np.array([bool(gold) for gold in golds])
+    is_first_version = bool(answerable.all())
+    if not is_first_version:  # golds that normalise to nothing say that there is no answer
+        golds = [[gold for gold in each if normalize_answer(gold)] for each in golds]
+    pairs = list(zip(answers, golds, strict=True))
+    raw = {
+        "exact": np.array([exact_match(*pair) for pair in pairs]),
+        "f1": np.array([token_f1(*pair, can_be_empty=not is_first_version) for pair in pairs]),
+    }
+    given = raw
+    if threshold is not None:
+        abstains = np.asarray(no_answer_scores) > threshold
+        given = {name: np.where(abstains, ~answerable, x) for name, x in raw.items()}
+    scores = {name: _percent(x) for name, x in given.items()}
+    if is_first_version:
+        return scores
+    for kind, rows in (("HasAns", answerable), ("NoAns", ~answerable)):
+        if rows.any():
+            scores |= {f"{kind}_{name}": _percent(x[rows]) for name, x in given.items()}
+    if no_answer_scores is not None:
+        empty = np.array([not answer for answer in answers])
+        for name, x in raw.items():
+            best = best_no_answer_threshold(x, no_answer_scores, answerable, empty)
+            scores[f"best_{name}"], scores[f"best_{name}_thresh"] = best
+    return scores
+
+
+def _percent(scores):
+    return float(100.0 * np.mean(scores))
+
+
+def best_no_answer_threshold(
+    scores: Sequence[float],
+    no_answer_scores: Sequence[float],
+    answerable: Sequence[bool],
+    empty: Sequence[bool],
+) -> tuple[float, float]:
+    """The threshold on no-answer scores that gives the highest mean score.
+
+    Questions are answered one more at a time, from the lowest no-answer score on, beginning with
+    none (`find_best_thresh` of evaluate-v2.0.py).
+
+    Args:
+        scores: (N,), what each answer scores where it is given.
+        no_answer_scores: (N,).
+        answerable: (N,), the context has an answer.
+        empty: (N,), the answer given is "".
+
+    Returns:
+        The mean score in percent; the threshold: answers stay where the score is not above it. It
+        is 0, as in the official scorer, where no answer at all is best.
+
+    Example:
+        >>> best_no_answer_threshold([1, 0, 1], [-5.0, 2.0, 3.0], [True, False, True], [False] * 3)
+        (66.66666666666667, -5.0)
+    """
+    answerable, empty = np.asarray(answerable, bool), np.asarray(empty, bool)
+    gains = np.where(answerable, np.asarray(scores, np.float64), np.where(empty, 0.0, -1.0))
+    no_answer_scores = np.asarray(no_answer_scores, np.float64)
+    order = np.argsort(no_answer_scores, kind="stable")
+    sums = np.cumsum(np.concatenate([[float((~answerable).sum())], gains[order]]))
+    best = int(np.argmax(sums))  # the first of equally good ones
+    threshold = float(no_answer_scores[order[best - 1]]) if best else 0.0
+    return float(100.0 * sums[best] / len(gains)), threshold
