@@ -1,0 +1,131 @@
+"""Pictures of a model's answers: bars of probabilities, and words with their labels."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kbert.visualization.canvas import (
+    COLOURS,
+    GREY,
+    bare,
+    label_axis,
+    new_figure,
+    set_title,
+    shown,
+    style,
+)
+from kbert.visualization.flow import Box, flow
+
+_WIDTH = 9.0  # inches of a picture of words
+
+
+def probability_bars(
+    probabilities: Mapping[str, float], *, title: str | None = None, most: int = 12
+) -> Any:
+    """A bar for each label, the most probable first: "spam 75 %".
+
+    Args:
+        probabilities: label -> probability, as the tasks' `predict` gives them.
+        title: above the picture, e.g. the text; None for none.
+        most: bars at most; how many labels are left out is said below.
+
+    Returns:
+        A matplotlib Figure.
+
+    Raises:
+        ValueError: no label, or a value outside 0..1.
+
+    Example:
+        >>> figure = probability_bars({"not spam": 0.25, "spam": 0.75}, title="WIN a phone!")
+        >>> [text.get_text() for text in figure.axes[0].texts]
+        ['75 %', '25 %']
+    """
+    wrong = {name: value for name, value in probabilities.items() if not 0 <= value <= 1 + 1e-6}
+    if not probabilities or wrong:
+        raise ValueError(
+            "Each label has a probability from 0 to 1, and there is a label. Received: "
+            f"{wrong or dict(probabilities)!r}"
+        )
+    ranked = sorted(probabilities.items(), key=lambda item: -item[1])[:most]
+    figure = new_figure(6.5, 0.5 + 0.42 * len(ranked) + 0.4 * (title is not None))
+    axes = figure.add_subplot()
+    colours = [COLOURS[0]] + ["#9ecae1"] * (len(ranked) - 1)
+    bars = axes.barh(range(len(ranked)), [value for _, value in ranked], 0.62, color=colours)
+    for bar, (_, value) in zip(bars, ranked, strict=True):
+        place = (value + 0.01, bar.get_y() + bar.get_height() / 2)
+        axes.text(*place, _percent(value), va="center", **style(fontsize=11))
+    axes.set_xlim(0, 1.12)
+    axes.set_ylim(len(ranked) - 0.45, -0.55)
+    label_axis(axes.yaxis, [name for name, _ in ranked], fontsize=11)
+    axes.set_xticks([])
+    bare(axes, "left")
+    if len(ranked) < len(probabilities):
+        left = f"and {len(probabilities) - len(ranked):,} less probable"
+        axes.set_xlabel(left, loc="left", **style(color=GREY, fontsize=9))
+    set_title(axes, title)
+    return figure
+
+
+def tagged_words(
+    words: Sequence[str],
+    labels: Sequence[str],
+    *,
+    outside: Sequence[str] = ("O",),
+    title: str | None = None,
+) -> Any:
+    """Words in reading order, those with a label on its colour and with its name below.
+
+    Words of one entity (labels "B-…", "I-…" and so on) share a box. The name stands below each
+    box, so that nothing hangs on telling the colours apart.
+
+    Args:
+        words: of a text.
+        labels: one a word.
+        outside: labels that say "nothing here" and are not drawn.
+        title: above the picture; None for none.
+
+    Returns:
+        A matplotlib Figure.
+
+    Raises:
+        ValueError: no word, or more or fewer labels than words.
+
+    Example:
+        >>> figure = tagged_words(["I", "love", "New", "York"], ["O", "O", "B-place", "I-place"])
+        >>> [text.get_text() for text in figure.axes[0].texts]
+        ['I', 'love', 'New York', 'place']
+    """
+    words, labels = list(words), list(labels)
+    if len(words) != len(labels) or not words:
+        raise ValueError(
+            "Each word has one label, and there is a word. Received: "
+            f"{len(words)} words and {len(labels)} labels"
+        )
+    groups = _groups(words, labels, set(outside))
+    names = sorted({name for _, name in groups if name})
+    colour_of = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+    boxes = [Box(text, shown(name), colour_of.get(name)) for text, name in groups]
+    return flow(boxes, _WIDTH, title)
+
+
+def _percent(value: float) -> str:
+    """Whole percents, but no 0 % or 100 % that is not."""
+    if 0 < value < 0.005:
+        return "< 1 %"
+    return "> 99 %" if 0.995 <= value < 1 else f"{value:.0%}".replace("%", " %")
+
+
+def _groups(words, labels, outside):
+    """[(text, label or "")], the words of one entity joined."""
+    groups: list[tuple[str, str]] = []
+    for word, label in zip(words, labels, strict=True):
+        if label in outside:
+            groups.append((shown(word), ""))
+            continue
+        prefix, dash, name = label.partition("-")
+        scheme = bool(dash) and prefix in "BIESLU"
+        name = name if scheme else label
+        if scheme and prefix in "IEL" and groups and groups[-1][1] == name:
+            groups[-1] = (f"{groups[-1][0]} {shown(word)}", name)
+        else:
+            groups.append((shown(word), name))
+    return groups

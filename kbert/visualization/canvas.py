@@ -1,0 +1,98 @@
+"""Figures made as objects, without pyplot: nothing is kept open, and no window is needed.
+
+Text is drawn as it is (a "$" begins no formula), in a font that has its script where one is
+installed; a character that no font has is drawn as a box.
+"""
+
+import functools
+import io
+from typing import Any
+
+# Okabe & Ito, "Color universal design" (2008): told apart by every kind of colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+GREY = "#595959"
+# Scripts that matplotlib's own font lacks; the first that is installed of each kind is used.
+_OTHER_FONTS = (
+    ("Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "Microsoft YaHei", "PingFang SC")
+    + ("Hiragino Sans", "Yu Gothic", "Malgun Gothic", "WenQuanYi Micro Hei"),
+    ("Noto Sans Devanagari", "Nirmala UI", "Kohinoor Devanagari", "Lohit Devanagari"),
+    ("Noto Sans Thai", "Leelawadee UI", "Thonburi", "Loma"),
+)
+
+
+@functools.cache
+def fonts() -> tuple[str, ...]:
+    """Font families to look a character up in, one after the other."""
+    from matplotlib.font_manager import get_font_names
+
+    installed = set(get_font_names())
+    found = (next((name for name in kind if name in installed), None) for kind in _OTHER_FONTS)
+    return ("DejaVu Sans", *filter(None, found))
+
+
+def new_figure(width: float, height: float, *, layout: str | None = "constrained") -> Any:
+    """A matplotlib Figure of so many inches, which a notebook shows as a picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=100, layout=layout)
+    FigureCanvasAgg(figure)
+    if layout == "constrained":
+        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+    # Notebooks know figures of pyplot alone; to others they show what this name gives.
+    figure._repr_png_ = functools.partial(_png, figure)
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=100)
+    return file.getvalue()
+
+
+def shown(text: Any, longest: int = 40) -> str:
+    """The text on one line, cut at `longest` characters.
+
+    >>> shown("two\\nlines, rather long", 12)
+    'two lines, …'
+    """
+    line = " ".join(str(text).encode("utf-8", "replace").decode("utf-8").split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def style(**changes: Any) -> dict[str, Any]:
+    """Arguments of a matplotlib Text: kbert's fonts, no formulas."""
+    return {"family": fonts(), "parse_math": False, **changes}
+
+
+def label_axis(axis: Any, names: list[str], **changes: Any) -> None:
+    """One tick a name, at 0, 1, 2, …
+
+    Args:
+        axis: `axes.xaxis` or `axes.yaxis`.
+        names: in the order of the ticks.
+        **changes: arguments of a matplotlib Text.
+    """
+    axis.set_ticks(range(len(names)), [shown(name) for name in names])
+    for label in axis.get_ticklabels():
+        label.set(**style(**changes))
+
+
+def bare(axes: Any, *sides: str) -> None:
+    """Takes away the ticks' marks and all lines around the axes but those named."""
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in sides)
+    axes.tick_params(length=0)
+
+
+def add_legend(figure: Any) -> None:
+    """The legend of all that has a label, below the axes."""
+    legend = figure.legend(loc="outside lower center", ncols=6, frameon=False)
+    for text in legend.get_texts():
+        text.set(**style())
+
+
+def set_title(axes: Any, title: str | None) -> None:
+    """The title above the axes, at the left."""
+    if title is not None:
+        axes.set_title(shown(title, 90), loc="left", fontsize=12, pad=12, **style())

@@ -1,0 +1,82 @@
+"""Boxes of text set one after the other in lines, as a paragraph is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kbert.visualization.canvas import GREY, fonts, new_figure, set_title, style
+
+_FONT, _SMALL = 13, 9  # points
+_LINE, _GAP, _PAD = 0.58, 0.09, 0.05  # inches
+
+
+@dataclass(frozen=True)
+class Box:
+    """A piece of text in a paragraph.
+
+    Args:
+        text: what is read.
+        label: the name below it, "" for none.
+        colour: of the box, None for no box.
+    """
+
+    text: str
+    label: str
+    colour: str | None
+
+
+def flow(boxes: Sequence[Box], width: float, title: str | None) -> Any:
+    """A figure of `width` inches, as high as its lines need."""
+    places = []  # (box, x, width, line), in inches
+    x, line = 0.0, 0
+    for box in boxes:
+        own = max(_width(box.text, _FONT), _width(box.label, _SMALL)) + 2 * _PAD
+        if x and x + own > width - 0.3:
+            x, line = 0.0, line + 1
+        places.append((box, x, own, line))
+        x += own + _GAP
+    height = (line + 1) * _LINE
+    figure = new_figure(width, height + 0.2 + 0.4 * (title is not None), layout=None)
+    total = figure.get_figheight()
+    axes = figure.add_axes((0.15 / width, 0.1 / total, 1 - 0.3 / width, height / total))
+    axes.set(xlim=(0, width - 0.3), ylim=(height, 0))
+    axes.axis("off")
+    for box, left, own, number in places:
+        _draw(axes, box, left, own, number * _LINE)
+    set_title(axes, title)
+    return figure
+
+
+def _draw(axes, box, left, width, top):
+    from matplotlib.patches import FancyBboxPatch
+
+    centre = left + width / 2
+    if box.colour is not None:
+        axes.add_patch(
+            FancyBboxPatch(
+                (left + 0.02, top + 0.04),
+                width - 0.04,
+                0.27,
+                boxstyle="round,pad=0.02,rounding_size=0.05",
+                facecolor=(box.colour, 0.3),
+                edgecolor=box.colour,
+            )
+        )
+    place = {"ha": "center", "va": "center"}
+    axes.text(centre, top + 0.18, box.text, **style(fontsize=_FONT, **place))
+    if box.label:
+        axes.text(centre, top + 0.43, box.label, **style(fontsize=_SMALL, color=GREY, **place))
+
+
+def _width(text: str, size: float) -> float:
+    """Inches that the text takes."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    # A path has no end for trailing space, and an empty text has none at all.
+    if not text.strip():
+        return 0.0
+    return (
+        TextPath((0, 0), text, prop=FontProperties(family=fonts(), size=size)).get_extents().width
+        / 72
+    )

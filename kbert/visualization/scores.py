@@ -1,0 +1,93 @@
+"""A picture of how good each choice of layers is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kbert.visualization.canvas import (
+    COLOURS,
+    GREY,
+    add_legend,
+    bare,
+    label_axis,
+    new_figure,
+    set_title,
+    shown,
+    style,
+)
+
+_MARKS = "oDs^vPX*"
+
+
+def layer_scores(
+    table: Mapping[str, float | Mapping[str, float]],
+    *,
+    metric: str = "score",
+    title: str | None = "Which layers make the best features",
+) -> Any:
+    """Scores of choices of layers as dots on lines, each with its number; the best is bold.
+
+    Dots and not bars: the scores lie close together, and a bar must begin at 0.
+
+    Args:
+        table: choice -> score, or choice -> {model on top: score}, in the order to be shown.
+        metric: what the score is.
+        title: above the picture; None for none.
+
+    Returns:
+        A matplotlib Figure.
+
+    Raises:
+        ValueError: an empty table, choices with different models, or a score that is no number.
+
+    Example:
+        >>> figure = layer_scores({"last": 0.789, "sum_all": 0.801}, metric="accuracy")
+        >>> [text.get_text() for text in figure.axes[0].texts]
+        ['0.789', '0.801']
+    """
+    rows = {str(name): _models(scores) for name, scores in table.items()}
+    models = list(next(iter(rows.values()), {}))
+    if not models or any(list(scores) != models for scores in rows.values()):
+        raise ValueError(
+            "The table holds a score for each choice of layers, or the scores of the same models "
+            f"for each. Received: {dict(table)!r}"
+        )
+    values = np.array([[scores[model] for model in models] for scores in rows.values()], "float64")
+    if not np.isfinite(values).all():
+        raise ValueError(f"Scores are finite numbers. Received: {dict(table)!r}")
+    row = 0.38 if len(models) == 1 else 0.55  # inches
+    figure = new_figure(7.5, 1.1 + row * len(rows) + 0.4 * (len(models) > 1))
+    axes = figure.add_subplot()
+    places = np.arange(len(rows))
+    spread = max(np.ptp(values), 0.01)
+    for number, model in enumerate(models):
+        colour = COLOURS[number % len(COLOURS)]
+        column = values[:, number]
+        mark = _MARKS[number % len(_MARKS)]
+        axes.plot(column, places, mark, color=colour, markersize=8, label=shown(model), zorder=3)
+        # Above and below by turns, so that the numbers of two models do not meet.
+        for place, score in zip(places, column, strict=True):
+            best = score == column.max()
+            axes.annotate(
+                f"{score:.3f}",
+                (score, place),
+                (0, 7) if number % 2 == 0 else (0, -15),
+                textcoords="offset points",
+                ha="center",
+                **style(fontsize=9, color=GREY, weight="bold" if best else "normal"),
+            )
+    axes.set_xlim(values.min() - 0.12 * spread, values.max() + 0.12 * spread)
+    axes.set_ylim(len(rows) - 0.4, -0.65)
+    axes.set_xlabel(shown(metric), **style())
+    label_axis(axes.yaxis, list(rows), fontsize=10)
+    axes.hlines(places, 0, 1, color="#dddddd", transform=axes.get_yaxis_transform(), zorder=1)
+    bare(axes, "bottom")
+    if len(models) > 1:
+        add_legend(figure)
+    set_title(axes, title)
+    return figure
+
+
+def _models(scores: Any) -> dict[str, float]:
+    return dict(scores) if isinstance(scores, Mapping) else {"": scores}

@@ -1,0 +1,155 @@
+"""A map of vectors: what lies near what.
+
+Shapes: N vectors, D width.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.visualization.canvas import (
+    COLOURS,
+    GREY,
+    add_legend,
+    new_figure,
+    set_title,
+    shown,
+    style,
+)
+
+_MARKS = "oDs^vPX*"
+_SIDES = ((0, "center"), (12, "left"), (-12, "right"), (24, "left"), (-24, "right"))
+# Where a name may stand beside its dot, in points, the best place first.
+_PLACES = (
+    [(8, 0, "left"), (-8, 0, "right"), (0, 11, "center"), (0, -11, "center")]
+    + [(8, 11, "left"), (8, -11, "left"), (-8, 11, "right"), (-8, -11, "right")]
+    + [(8, 22, "left"), (8, -22, "left"), (-8, 22, "right"), (-8, -22, "right")]
+    + [(x, y, side) for y in (24, -24, 36, -36, 48, -48) for x, side in _SIDES]
+)
+
+
+def neighbours_map(
+    vectors: Any,
+    labels: Sequence[str],
+    *,
+    groups: Sequence[str] | None = None,
+    title: str | None = "Nearest neighbours",
+) -> Any:
+    """Vectors on a plane, each with a line to the one it is most alike.
+
+    The plane holds the two principal components of the vectors at length 1; the lines go by the
+    cosine in the full space, so they are right where the plane is not.
+
+    Args:
+        vectors: (N, D).
+        labels: N names.
+        groups: N names of kinds, each with a colour and a mark; None = one kind.
+        title: above the picture; None for none.
+
+    Returns:
+        A matplotlib Figure.
+
+    Raises:
+        ValueError: fewer than two vectors, or more or fewer names than vectors.
+
+    Example:
+        >>> figure = neighbours_map([[1, 0], [0.9, 0.1], [0, 1]], ["cat", "kitten", "car"])
+        >>> [text.get_text() for text in figure.axes[0].texts]
+        ['cat', 'kitten', 'car']
+    """
+    vectors = np.asarray(vectors, "float64")
+    groups = [""] * len(labels) if groups is None else list(groups)
+    if vectors.ndim != 2 or not 2 <= len(vectors) == len(labels) == len(groups):
+        raise ValueError(
+            "A map needs two vectors or more, and a label (and a group) for each. Received: "
+            f"vectors of shape {vectors.shape}, {len(labels)} labels, {len(groups)} groups"
+        )
+    if not np.isfinite(vectors).all():
+        raise ValueError("Vectors are finite numbers. Received: NaN or infinity in them")
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    likeness = unit @ unit.T
+    np.fill_diagonal(likeness, -np.inf)
+    points, shares = _principal(unit)
+    figure = new_figure(8, 6)
+    axes = figure.add_subplot()
+    for start, end in enumerate(likeness.argmax(1)):
+        axes.plot(*points[[start, end]].T, color="#888888", linewidth=1.2, zorder=1)
+    kinds = list(dict.fromkeys(groups))
+    for number, kind in enumerate(kinds):
+        chosen = points[[group == kind for group in groups]]
+        colour, mark = COLOURS[number % len(COLOURS)], _MARKS[number % len(_MARKS)]
+        axes.scatter(*chosen.T, s=48, color=colour, marker=mark, label=shown(kind), zorder=3)
+    axes.margins(0.16, 0.12)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlabel(f"first principal component ({shares[0]:.0%} of the variance)", **style())
+    axes.set_ylabel(f"second ({shares[1]:.0%})", **style())
+    for spine in axes.spines.values():
+        spine.set_color("#cccccc")
+    if kinds != [""]:
+        add_legend(figure)
+    set_title(axes, title)
+    _name(figure, axes, points, labels)
+    return figure
+
+
+def _principal(vectors):
+    """(N, 2) coordinates and the share of the variance that each axis has."""
+    centred = vectors - vectors.mean(0)
+    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    if len(sizes) < 2:  # vectors of one number lie on a line
+        left, sizes = np.pad(left, [(0, 0), (0, 1)]), np.pad(sizes, (0, 1))
+    shares = sizes**2 / max((sizes**2).sum(), 1e-12)
+    points = left[:, :2] * sizes[:2]
+    # The sign of a component is free; the largest coordinate is made positive.
+    signs = np.sign(points[np.abs(points).argmax(0), [0, 1]])
+    return points * np.where(signs == 0, 1, signs), shares
+
+
+def _name(figure, axes, points, labels):
+    """Names beside the dots, each where it meets no other name and no dot."""
+    figure.draw_without_rendering()  # places are known only when the axes have their size
+    renderer = figure.canvas.get_renderer()
+    frame = axes.get_window_extent(renderer).extents
+    dots = [(x - 5, y - 5, x + 5, y + 5) for x, y in axes.transData.transform(points)]
+    names: list[Any] = []
+    for point, label in zip(points, labels, strict=True):
+        text = axes.annotate(
+            shown(label, 30),
+            point,
+            (0, 0),
+            textcoords="offset points",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.6, "shrinkB": 3},
+            **style(fontsize=9, color=GREY),
+        )
+        text.set_in_layout(False)  # the axes stay as they are
+        cost = {}
+        for place in _PLACES:
+            box = _box_at(text, place, renderer)
+            cost[place] = (
+                3 * sum(_meet(box, name) for name in names)
+                + sum(_meet(box, dot) for dot in dots)
+                + 10 * _outside(box, frame)
+            )
+            if not cost[place]:
+                break
+        names.append(_box_at(text, min(cost, key=cost.__getitem__), renderer))
+
+
+def _box_at(text, place, renderer):
+    from matplotlib.text import Text
+
+    x, y, side = place
+    text.set(position=(x, y), ha=side)
+    text.update_positions(renderer)
+    return Text.get_window_extent(text, renderer).extents  # without the line to the dot
+
+
+def _meet(a, b):
+    return bool(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3])
+
+
+def _outside(box, frame):
+    return bool(box[0] < frame[0] or box[1] < frame[1] or box[2] > frame[2] or box[3] > frame[3])
