@@ -2,20 +2,28 @@
 
 from kbert.metrics.classification import accuracy, f1, macro_f1, matthews
 from kbert.metrics.correlation import pearson, spearman
+from kbert.metrics.entities import Entity, EntityReport, entity_report, entity_spans, find_scheme
 from kbert.metrics.multi_label import best_threshold, multi_label
 from kbert.metrics.report import Report, classification_report
+from kbert.metrics.squad import squad_scores
 from kbert.metrics.text_table import text_table
 
 __all__ = [
+    "Entity",
+    "EntityReport",
     "Report",
     "accuracy",
     "best_threshold",
     "classification_report",
+    "entity_report",
+    "entity_spans",
     "f1",
+    "find_scheme",
     "macro_f1",
     "matthews",
     "multi_label",
     "pearson",
     "spearman",
+    "squad_scores",
     "text_table",
 ]

@@ -1,0 +1,233 @@
+"""Entities in label sequences, and precision, recall and F1 of finding them.
+
+A label is "O" for a word outside, or a prefix and a type: "B-person". BIO has the prefixes B
+(first word) and I (inside); BIOES marks the last word (E) and an entity of a single word (S) too,
+BILOU calls these two L and U. IOB1, in which B stands only between two entities of one type, is
+read by the lenient rules.
+
+Shapes: W words of all sentences together, E entities of all of them, K types.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from kbert.metrics.text_table import text_table
+
+_LABEL = re.compile(r"(O)|([BIESLU])(?:-(.+))?", re.DOTALL)
+_PREFIXES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU"}
+_AS_BIOES = {"L": "E", "U": "S"}
+_NO_TYPE = "_"  # of labels that are a prefix alone
+
+
+class Entity(NamedTuple):
+    """A type and the range of words, end exclusive."""
+
+    label: str
+    start: int
+    end: int
+
+
+def find_scheme(names: Iterable[str]) -> str | None:
+    """The scheme that a set of labels is written in.
+
+    Args:
+        names: the labels.
+
+    Returns:
+        "BIO", "BIOES" or "BILOU"; None where a label is of none of them, such as parts of speech.
+
+    Example:
+        >>> find_scheme(["O", "B-person", "I-person"]), find_scheme(["NOUN", "VERB"])
+        ('BIO', None)
+    """
+    matches = [_LABEL.fullmatch(name) for name in names]
+    if not matches or None in matches:
+        return None
+    found = {match[2] for match in matches if match[2]}
+    fits = (scheme for scheme, prefixes in _PREFIXES.items() if found <= set(prefixes))
+    return next(fits, None) if found else None
+
+
+def entity_spans(labels: Sequence[str], *, scheme: str | None = None) -> list[Entity]:
+    """The entities of one sentence.
+
+    Args:
+        labels: one a word.
+        scheme: None reads any sequence, as conlleval does: an entity begins wherever a word does
+            not go on the one before, so "O I-person" holds one too. "BIO", "BIOES" or "BILOU"
+            takes only what the scheme allows: entities begin with B (or S, U) and, in the latter
+            two, end with E (L) or S (U); what else is no entity.
+
+    Returns:
+        From left to right.
+
+    Raises:
+        ValueError: a label that is no entity label, or not of the scheme.
+
+    Example:
+        >>> entity_spans(["B-person", "I-person", "O", "I-place"])
+        [Entity(label='person', start=0, end=2), Entity(label='place', start=3, end=4)]
+        >>> entity_spans(["B-person", "I-person", "O", "I-place"], scheme="BIO")
+        [Entity(label='person', start=0, end=2)]
+    """
+    types, starts, ends = (column.tolist() for column in _spans([labels], scheme))
+    return [Entity(*entity) for entity in zip(types, starts, ends, strict=True)]
+
+
+@dataclass(frozen=True)
+class EntityReport:
+    """How well entities were found; an entity is right if its type and both its ends are.
+
+    Attributes:
+        types: the types, sorted.
+        precision: (K,) share of those predicted that are right; 0 where none was predicted.
+        recall: (K,) share of the real ones that were found; 0 where there is none.
+        f1: (K,) harmonic mean of the two.
+        support: (K,) number of real ones.
+        overall: "precision", "recall" and "f1" of all types together (micro average).
+    """
+
+    types: list[str]
+    precision: np.ndarray
+    recall: np.ndarray
+    f1: np.ndarray
+    support: np.ndarray
+    overall: dict[str, float]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """`overall`, "macro_f1" (mean over the types) and "f1_<type>" of each."""
+        macro = float(self.f1.mean()) if self.types else 0.0
+        each = {f"f1_{name}": float(f1) for name, f1 in zip(self.types, self.f1, strict=True)}
+        return {**self.overall, "macro_f1": macro, **each}
+
+    def __str__(self) -> str:
+        """A table with a row for each type and one for all."""
+        columns = self.precision, self.recall, self.f1, self.support
+        rows = [
+            [name, *map(float, scores), int(support)]
+            for name, *scores, support in zip(self.types, *columns, strict=True)
+        ]
+        rows.append(["all", *self.overall.values(), int(self.support.sum())])
+        return text_table(["entity", "precision", "recall", "f1", "number"], rows)
+
+
+def entity_report(
+    labels: Sequence[Sequence[str]],
+    predictions: Sequence[Sequence[str]],
+    *,
+    scheme: str | None = None,
+) -> EntityReport:
+    """Precision, recall and F1 of entities, over all sentences and for each type.
+
+    The numbers of seqeval 1.2.2: of its default mode (conlleval's rules) for `scheme=None`, of
+    `mode="strict"` for a scheme. It does not know BILOU in its default mode; here L counts as E
+    and U as S.
+
+    Args:
+        labels: of each sentence, one label a word.
+        predictions: likewise.
+        scheme: how label sequences are read, see `entity_spans`.
+
+    Raises:
+        ValueError: sentences of unequal length, or a label that is not of the scheme.
+
+    Example:
+        >>> report = entity_report([["B-person", "I-person", "O"]], [["B-person", "O", "B-place"]])
+        >>> report.overall
+        {'precision': 0.0, 'recall': 0.0, 'f1': 0.0}
+        >>> print(entity_report([["B-place", "O"], ["B-place"]], [["B-place", "O"], ["O"]]))
+        entity  precision  recall      f1  number
+        place      1.0000  0.5000  0.6667       2
+        all        1.0000  0.5000  0.6667       2
+    """
+    _check_lengths(labels, predictions)
+    true_names, *true = _spans(labels, scheme)
+    found_names, *found = _spans(predictions, scheme)
+    types, of_type = np.unique(np.concatenate([true_names, found_names]), return_inverse=True)
+    true_of, found_of = of_type[: len(true_names)], of_type[len(true_names) :]
+    # No two entities of one side begin at one word.
+    _, i, j = np.intersect1d(true[0], found[0], assume_unique=True, return_indices=True)
+    same = (true[1][i] == found[1][j]) & (true_of[i] == found_of[j])
+    right, predicted, support = (
+        np.bincount(x, minlength=len(types)) for x in (true_of[i[same]], found_of, true_of)
+    )
+    precision, recall, f1 = _scores(right, predicted, support)
+    overall = _scores(right.sum(), predicted.sum(), support.sum())
+    names = ("precision", "recall", "f1")
+    return EntityReport(
+        types=types.tolist(),
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        support=support,
+        overall={name: float(score) for name, score in zip(names, overall, strict=True)},
+    )
+
+
+def _spans(
+    sentences: Sequence[Sequence[str]], scheme: str | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Types (E,) strings, starts and ends (E,) of entities, in words of all sentences."""
+    number: dict[str, int] = {}
+    words = [number.setdefault(label, len(number)) for labels in sentences for label in labels]
+    prefixes, types = _parsed(number, scheme)
+    prefix = np.array(prefixes, "U1")[words]  # (W,)
+    types, of_type = np.unique(np.array(types, str), return_inverse=True)
+    of_type = of_type[words]
+    # Whether a word goes on with the entity of the one before.
+    inside = np.zeros(len(words) + 1, bool)
+    goes_on = np.isin(prefix[:-1], ["B", "I"]) & np.isin(prefix[1:], ["I", "E"])
+    inside[1:-1] = goes_on & (of_type[1:] == of_type[:-1])
+    inside[np.cumsum([0, *map(len, sentences)])] = False
+
+    bounds = np.flatnonzero(~inside)
+    starts, ends = bounds[:-1], bounds[1:]
+    kept = prefix[starts] != "O" if scheme is None else np.isin(prefix[starts], ["B", "S"])
+    if scheme in ("BIOES", "BILOU"):
+        kept &= np.isin(prefix[ends - 1], ["E", "S"])
+    return types[of_type[starts[kept]]], starts[kept], ends[kept]
+
+
+def _parsed(names: Iterable[str], scheme: str | None) -> tuple[list[str], list[str]]:
+    """The prefix in terms of BIOES and the type of each label."""
+    if scheme is not None and scheme not in _PREFIXES:
+        raise ValueError(f"scheme is one of {', '.join(_PREFIXES)} or None. Received: {scheme!r}")
+    allowed = "BIESLU" if scheme is None else _PREFIXES[scheme]
+    prefixes, types = [], []
+    for name in names:
+        match = _LABEL.fullmatch(name)
+        if match is None or (match[2] and match[2] not in allowed):
+            raise ValueError(
+                f'An entity label{f" of {scheme}" if scheme else ""} is "O", or one of '
+                f'{", ".join(allowed)} and a type, as in "B-person". Received: {name!r}'
+            )
+        prefixes.append("O" if match[1] else _AS_BIOES.get(match[2], match[2]))
+        types.append(match[3] or _NO_TYPE)
+    return prefixes, types
+
+
+def _scores(right, predicted, support):
+    """Precision, recall and F1; 0 where there is nothing to divide by."""
+    precision = right / np.maximum(predicted, 1)
+    recall = right / np.maximum(support, 1)
+    total = precision + recall
+    return precision, recall, 2 * precision * recall / np.where(total > 0, total, 1)
+
+
+def _check_lengths(labels, predictions):
+    if len(labels) != len(predictions):
+        raise ValueError(
+            "labels and predictions hold the same sentences. Received: "
+            f"{len(labels)} and {len(predictions)} sentences"
+        )
+    for row, (true, found) in enumerate(zip(labels, predictions, strict=True)):
+        if len(true) != len(found):
+            raise ValueError(
+                "A sentence has one label a word. Received: sentence number "
+                f"{row} with {len(true)} labels and {len(found)} predictions"
+            )
