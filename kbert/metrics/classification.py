@@ -40,7 +40,10 @@ def matthews(labels: Sequence, predictions: Sequence) -> float:
     """
     from sklearn.metrics import matthews_corrcoef
 
-    return float(matthews_corrcoef(*_classes(labels, predictions)))
+    labels, predictions = _classes(labels, predictions)
+    if len(np.unique(labels)) == 1:  # of which scikit-learn warns
+        return 0.0
+    return float(matthews_corrcoef(labels, predictions))
 
 
 def f1(labels: Sequence, predictions: Sequence, *, positive: str | int = 1) -> float:
