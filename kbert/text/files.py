@@ -30,6 +30,9 @@ class File(source.Source):
         on_bad_utf8: "fail" raises at the first bad byte, "replace" puts U+FFFD in its place.
     """
 
+    # What the message of a bad byte offers beside converting the file.
+    remedy = ", or put U+FFFD in place of bad bytes with on_bad_utf8='replace'"
+
     def __init__(self, path: str, on_bad_utf8: str):
         source.check_bad_utf8_policy(on_bad_utf8)
         super().__init__(path, os.path.getsize(path))
@@ -69,7 +72,7 @@ class File(source.Source):
                     text, used = codecs.utf_8_decode(data, self.errors, final)
                 except UnicodeDecodeError as error:
                     line = lines + data.count(b"\n", 0, error.start) + 1
-                    raise ValueError(_bad_utf8(self.path, offset, line, error)) from None
+                    raise ValueError(self._bad_utf8(offset, line, error)) from None
                 self.consumed = raw.tell()
                 pending = data[used:]
                 block = data[:used]
@@ -102,18 +105,16 @@ class File(source.Source):
                 f"{error}"
             ) from None
 
-
-def _bad_utf8(path: str, offset: int, line: int, error: UnicodeDecodeError) -> str:
-    position = offset + error.start
-    bad = error.object[error.start : error.start + 4]
-    hint = ""
-    if position == 0 and bad[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        hint = "; the file begins with the byte-order mark of UTF-16"
-    return (
-        f"{path}: invalid UTF-8 at byte {position} (line {line}): {error.reason}{hint}. Convert "
-        "the file, or put U+FFFD in place of bad bytes with on_bad_utf8='replace'. Received: "
-        f"bytes {bad.hex(' ')}"
-    )
+    def _bad_utf8(self, offset: int, line: int, error: UnicodeDecodeError) -> str:
+        position = offset + error.start
+        bad = error.object[error.start : error.start + 4]
+        hint = ""
+        if position == 0 and bad[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            hint = "; the file begins with the byte-order mark of UTF-16"
+        return (
+            f"{self.path}: invalid UTF-8 at byte {position} (line {line}): {error.reason}{hint}. "
+            f"Convert the file{self.remedy}. Received: bytes {bad.hex(' ')}"
+        )
 
 
 class TextFile(File):

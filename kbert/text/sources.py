@@ -43,14 +43,15 @@ def open_sources(
         elif pattern.startswith("docs:"):
             opened[pattern] = documentation.Documentation(pattern.removeprefix("docs:"))
         else:
-            for path in _expand(pattern):
+            for path in expand(pattern):
                 opened[os.path.realpath(path)] = _open_file(path, field, on_bad_utf8)
     if not opened:
         raise ValueError("No sources: give at least one file, pattern, tfds:… or docs:")
     return [opened[key] for key in sorted(opened)]
 
 
-def _expand(pattern: str) -> list[str]:
+def expand(pattern: str) -> list[str]:
+    """The files that a path or pattern names, at least one."""
     # A file whose name holds brackets is taken by its name before it is read as a pattern.
     if os.path.isdir(pattern):
         raise ValueError(

@@ -5,6 +5,36 @@ from collections.abc import Iterator
 from kbert.text import source
 
 
+def open_split(spec: str):
+    """The prepared builder of `NAME[/CONFIG][:SPLIT]`, and the split (default: train).
+
+    Raises:
+        ValueError: a name or split that tensorflow-datasets does not know.
+    """
+    import tensorflow_datasets as tfds  # takes seconds to import
+
+    name, _, split = spec.partition(":")
+    split = split or "train"
+    try:
+        builder = tfds.builder(name)
+    except tfds.core.DatasetNotFoundError as error:
+        raise ValueError(f"tensorflow-datasets knows no such data set: {name!r}") from error
+    builder.download_and_prepare()
+    splits = builder.info.splits
+    if split.partition("[")[0] not in splits:
+        raise ValueError(f"tfds:{name} has the splits {sorted(splits)}. Received: {split!r}")
+    return builder, split
+
+
+def read_split(builder, split: str):
+    """The examples as a `tf.data.Dataset`, in the same order every time."""
+    import tensorflow_datasets as tfds
+
+    # One file after the other.
+    order = tfds.ReadConfig(interleave_cycle_length=1)
+    return builder.as_dataset(split=split, shuffle_files=False, read_config=order)
+
+
 class TfdsSplit(source.Source):
     """`tfds:NAME`, `tfds:NAME/CONFIG` or either with `:SPLIT` (default: train).
 
@@ -18,23 +48,11 @@ class TfdsSplit(source.Source):
     """
 
     def __init__(self, spec: str, field: str, on_bad_utf8: str):
-        import tensorflow_datasets as tfds  # takes seconds to import
-
         source.check_bad_utf8_policy(on_bad_utf8)
-        name, _, split = spec.partition(":")
-        self.split = split or "train"
+        self.builder, self.split = open_split(spec)
+        name, splits = spec.partition(":")[0], self.builder.info.splits
         self.field = field
         self.errors = "strict" if on_bad_utf8 == "fail" else "replace"
-        try:
-            self.builder = tfds.builder(name)
-        except tfds.core.DatasetNotFoundError as error:
-            raise ValueError(f"tensorflow-datasets knows no such data set: {name!r}") from error
-        self.builder.download_and_prepare()
-        splits = self.builder.info.splits
-        if self.split.partition("[")[0] not in splits:
-            raise ValueError(
-                f"tfds:{name} has the splits {sorted(splits)}. Received: {self.split!r}"
-            )
         features = self.builder.info.features
         if field not in features:
             raise ValueError(
@@ -59,13 +77,7 @@ class TfdsSplit(source.Source):
         }
 
     def documents(self) -> Iterator[bytes]:
-        import tensorflow_datasets as tfds
-
-        # One file after the other: the same order every time, which a restart relies on.
-        order = tfds.ReadConfig(interleave_cycle_length=1)
-        dataset = self.builder.as_dataset(
-            split=self.split, shuffle_files=False, read_config=order
-        ).map(lambda example: example[self.field])
+        dataset = read_split(self.builder, self.split).map(lambda example: example[self.field])
         for number, value in enumerate(dataset.as_numpy_iterator()):
             self.consumed = self.size * (number + 1) // self.examples
             where = f"{self.name}, example {number}"
