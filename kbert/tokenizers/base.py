@@ -72,6 +72,7 @@ class Tokenizer(abc.ABC):
             setattr(self, f"{role}_id", None if token is None else self._id_of[token])
         batch = tf.TensorSpec([None], tf.string)
         self._encode_graph = tf.function(self._encode, input_signature=[batch])
+        self._words_graph = tf.function(self._encode_words, input_signature=[batch])
         self._offsets_graphs = {
             unit: tf.function(
                 lambda texts, unit=unit: self._encode_with_offsets(texts, unit),
@@ -133,6 +134,33 @@ class Tokenizer(abc.ABC):
             An int32 RaggedTensor (B, None); for one string, a 1-D int32 tensor.
         """
         return self._batched(self._encode_graph, texts)
+
+    def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        """Ids of words that are split already, each by itself, as it is read within a text.
+
+        Args:
+            words: as the texts of `encode`; one string is one word.
+
+        Returns:
+            As `encode`, one row a word. No row is empty: where nothing is left of a word ("",
+            "\\u00ad"), it is the unknown token.
+
+        Raises:
+            ValueError: the tokenizer has no unknown token.
+
+        Example:
+            >>> from kbert.tokenizers import WordPieceTokenizer
+            >>> specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            >>> tokenizer = WordPieceTokenizer([*specials, "don", "'", "t"])
+            >>> tokenizer.encode_words(["don't", ""]).to_list()
+            [[5, 6, 7], [1]]
+        """
+        if self.unk_id is None:
+            raise ValueError(
+                "Words are encoded with a tokenizer that has an unknown token, for words of which "
+                f"nothing is left. Received: a {type(self).__name__} without one"
+            )
+        return self._batched(self._words_graph, words)
 
     def encode_with_offsets(
         self, texts: str | Sequence[str] | tf.Tensor, unit: str = "byte"
@@ -237,6 +265,18 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """(B,) strings -> (B, None) int32 ids."""
+
+    def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """(W,) strings -> (W, None) int32 ids."""
+        with tf.device("CPU"):
+            ids = self._encode(self._within_text(words))
+            nothing = tf.cast(ids.row_lengths() == 0, tf.int64)
+            unknown = tf.fill([tf.reduce_sum(nothing)], tf.constant(self.unk_id, tf.int32))
+            return tf.concat([ids, tf.RaggedTensor.from_row_lengths(unknown, nothing)], 1)
+
+    def _within_text(self, words: tf.Tensor) -> tf.Tensor:
+        """(W,) words as texts that are encoded as the words are in the middle of a text."""
+        return words
 
     @abc.abstractmethod
     def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:

@@ -168,6 +168,9 @@ class BytePairTokenizer(Tokenizer):
         with tf.device("CPU"):
             return self._pieces(drop_invalid(texts))[0]
 
+    def _within_text(self, words: tf.Tensor) -> tf.Tensor:
+        return prefix_space(drop_invalid(words))[0]
+
     def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:
         with tf.device("CPU"):
             valid = drop_invalid(texts)

@@ -1,0 +1,149 @@
+"""Words of texts, and windows of whole words over sentences that are too long for an encoder.
+
+Core TensorFlow operations alone, in a graph or eagerly.
+
+Shapes: B sentences, W words of all of them together, P pieces, N windows.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+# Unicode's property White_Space.
+_SPACES = [*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
+_SPACES += [0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
+_IS_SPACE = np.isin(np.arange(max(_SPACES) + 2), _SPACES)  # the last entry: all that follow
+
+
+def split_at_white_space(
+    texts: tf.Tensor,
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+    """What stands between white space of any kind, and where.
+
+    Args:
+        texts: (B,) strings. Each byte that is not UTF-8 counts as a character of a word.
+
+    Returns:
+        Words (B, None) strings; their starts and ends (B, None) int32, in characters (indices of a
+        Python str).
+
+    Example:
+        >>> words, starts, ends = split_at_white_space(tf.constant(["un  café "]))
+        >>> [word.decode() for word in words[0].numpy()], starts.to_list(), ends.to_list()
+        (['un', 'café'], [[0, 4]], [[2, 8]])
+    """
+    codes, offsets = tf.strings.unicode_decode_with_offsets(texts, "UTF-8")
+    space = tf.gather(_IS_SPACE, tf.minimum(codes.flat_values, len(_IS_SPACE) - 1))
+    # Behind each text one more character, white space, where its last word ends.
+    end = tf.RaggedTensor.from_tensor(tf.strings.length(texts)[:, None])
+    end = end.with_row_splits_dtype(codes.row_splits.dtype)
+    offsets = tf.concat([tf.cast(offsets, tf.int32), end], 1)  # (B, characters + 1)
+    space = tf.concat([codes.with_values(space), tf.ones_like(end, tf.bool)], 1)
+    # Every text ends with white space, so none goes on with a word of the one before.
+    before = tf.concat([[True], space.values], 0)[:-1]
+    first = tf.where(~space.values & before)[:, 0]  # (W,)
+    last = tf.where(space.values & ~before)[:, 0]  # (W,) the character behind each word
+
+    rows = tf.gather(offsets.value_rowids(), first)
+    byte_starts = tf.gather(offsets.values, first)
+    num_bytes = tf.gather(offsets.values, last) - byte_starts
+    words = tf.strings.substr(tf.gather(texts, rows), byte_starts, num_bytes)
+    words = tf.RaggedTensor.from_value_rowids(words, rows, nrows=tf.size(texts, rows.dtype))
+    text_start = tf.gather(offsets.row_starts(), rows)
+    starts, ends = (tf.cast(x - text_start, tf.int32) for x in (first, last))
+    return words, words.with_values(starts), words.with_values(ends)
+
+
+@dataclasses.dataclass(frozen=True)
+class WordWindows:
+    """Sentences cut into windows, each of whole words.
+
+    Attributes:
+        ids: (N, ragged) int32, the pieces of a window.
+        places: (N, ragged) int32, where in its window the first piece of each word stands.
+        words: (N, ragged) int64, which of all W words stands there.
+        sentences: (N,) int64, which sentence a window is of.
+    """
+
+    ids: tf.RaggedTensor
+    places: tf.RaggedTensor
+    words: tf.RaggedTensor
+    sentences: tf.Tensor
+
+
+def word_windows(pieces: tf.RaggedTensor, length: int, overlap: int) -> WordWindows:
+    """Cuts sentences into windows that together hold every word, whole.
+
+    A sentence that fits is one window, one without words none. The windows of a longer one are
+    filled with as many words as fit; each begins with words that the one before ends with, as many
+    as have at most `overlap` pieces together and leave room for a new word. A word that is longer
+    than a window keeps its first pieces.
+
+    Args:
+        pieces: (B, ragged, ragged) int32, ids of the pieces of each word; a word has at least one.
+        length: the most pieces of a window.
+        overlap: the most pieces that a window shares with the one before.
+
+    Example:
+        >>> pieces = tf.ragged.constant([[[1], [2], [3, 4], [5]], [[6]]], dtype=tf.int32)
+        >>> windows = word_windows(pieces, length=4, overlap=2)
+        >>> windows.ids.to_list(), windows.places.to_list(), windows.words.to_list()
+        ([[1, 2, 3, 4], [3, 4, 5], [6]], [[0, 1, 2], [0, 2], [0]], [[0, 1, 2], [2, 3], [4]])
+    """
+    words = pieces.values[:, :length]  # (W, ragged)
+    num_words = words.nrows()
+    sentence = pieces.value_rowids()  # (W,)
+    sentence_end = tf.gather(pieces.row_limits(), sentence)
+    starts, ends = words.row_starts(), words.row_limits()  # (W,)
+    # For each word as the first of a window: the word behind its last one, and the word that the
+    # next window begins with (W where there is none).
+    stop = tf.searchsorted(ends, starts + length, side="right", out_type=tf.int64)
+    stop = tf.minimum(stop, sentence_end)
+    is_last = stop == sentence_end
+    behind = tf.gather(ends, tf.minimum(stop, num_words - 1))
+    earliest = tf.maximum(tf.gather(ends, stop - 1) - overlap, behind - length)
+    following = tf.searchsorted(starts, earliest, out_type=tf.int64)
+    following = tf.where(is_last, num_words, following)
+
+    first = tf.gather(_reached(pieces, following), tf.range(num_words))
+    begin = tf.where(first)[:, 0]  # (N,)
+    stop = tf.gather(stop, begin)
+    piece_starts = tf.gather(starts, begin)
+    ids = tf.ragged.range(piece_starts, tf.gather(ends, stop - 1))
+    index = tf.ragged.range(begin, stop)
+    offsets = tf.gather(starts, index.values) - tf.gather(piece_starts, index.value_rowids())
+    return WordWindows(
+        ids=ids.with_values(tf.gather(words.values, ids.values)),
+        places=index.with_values(tf.cast(offsets, tf.int32)),
+        words=index,
+        sentences=tf.gather(sentence, begin),
+    )
+
+
+def _reached(pieces: tf.RaggedTensor, following: tf.Tensor) -> tf.Tensor:
+    """(W + 1,) bool: a window begins with the word (the last entry stands for no word).
+
+    Those are the first words of sentences, and what follows them: found in as many steps as the
+    number of windows has binary digits, because each step doubles how far one looks.
+    """
+    num_words = tf.size(following, tf.int64)
+    starts = tf.boolean_mask(pieces.row_starts(), pieces.row_lengths() > 0)
+    reached = _marked(starts, num_words + 1)
+    following = tf.concat([following, [num_words]], 0)
+
+    def is_unfinished(reached, following):
+        return tf.reduce_any(following < num_words)
+
+    def step(reached, following):
+        further = tf.boolean_mask(following, reached)
+        reached |= _marked(further, num_words + 1)
+        return reached, tf.gather(following, following)
+
+    return tf.while_loop(is_unfinished, step, [reached, following])[0]
+
+
+def _marked(places: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """(size,) bool, true at the places, which may come several times."""
+    counts = tf.scatter_nd(places[:, None], tf.ones_like(places), size[None])
+    return counts > 0
