@@ -41,11 +41,11 @@ import kbert
 from kbert.data.segments import SEGMENT_SCHEMES
 from kbert.recipes import SENTENCE_OBJECTIVES, Recipe, table
 from kbert.training.estimates import estimate
-from kbert.training.monitor import NonFiniteLoss
 from kbert.training.optimizers import OPTIMIZERS
 from kbert.training.phases import Phase, parse_phases
 from kbert.training.run import Start, train
 from kbert.training.schedules import WarmupDecay
+from kbert.training.step_values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 from pipelines import command
 from pipelines.flags import (

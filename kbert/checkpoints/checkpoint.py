@@ -1,7 +1,7 @@
 """What a folder of weights holds, whoever wrote it."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,28 +36,62 @@ class Checkpoint:
         return {name: array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
+# What `problem_type` of Hugging Face's config says of a classifier: kind and settings.
+PROBLEM_TYPES: dict[str, dict[str, Any]] = {
+    "regression": {"kind": "TextRegressor"},
+    "single_label_classification": {"kind": "TextClassifier"},
+    "multi_label_classification": {"kind": "TextClassifier", "multi_label": True},
+}
+# Heads of fine-tuned models that say by themselves which task is theirs.
+_FINE_TUNED = {"tokens": "TokenClassifier", "span": "QuestionAnswerer", "choice": "MultipleChoice"}
+
+
 def infer_task(
-    names: Collection[str], sentence_objective: str | None = None
+    arrays: Mapping[str, np.ndarray],
+    sentence_objective: str | None = None,
+    problem_type: str | None = None,
 ) -> dict[str, Any] | None:
-    """The pretraining task whose heads are there, for formats that do not say it.
+    """The task whose heads are there, for formats that do not say it.
 
     Args:
-        names: of the weights.
+        arrays: weight name -> array.
         sentence_objective: name of the setting of `kbert.tasks.Pretraining` that the sentence
             head stands for: `next_sentence` in BERT, `sentence_order` in ALBERT.
+        problem_type: what a classifier is for, one of `PROBLEM_TYPES`; None = one output is a
+            number, several are classes, as transformers takes it.
 
     Returns:
         Kind and settings, as `Checkpoint.task` has them, or None.
 
     Example:
-        >>> infer_task(["masked_lm/bias", "encoder/embeddings/token"])
+        >>> infer_task({"masked_lm/bias": np.zeros(9)})
         {'kind': 'Pretraining', 'next_sentence': False}
+        >>> infer_task({"classifier/dense/bias": np.zeros(1)})
+        {'kind': 'TextRegressor'}
     """
-    if "discriminator/output/kernel" in names:
+    if "classifier/dense/bias" in arrays:
+        one = len(arrays["classifier/dense/bias"]) == 1
+        usual = "regression" if one else "single_label_classification"
+        return dict(PROBLEM_TYPES[problem_type or usual])
+    for head, kind in _FINE_TUNED.items():
+        if f"{head}/dense/kernel" in arrays:
+            return {"kind": kind}
+    if "discriminator/output/kernel" in arrays:
         return {"kind": "ReplacedTokenDetection"}
-    if "masked_lm/bias" not in names:
+    if "masked_lm/bias" not in arrays:
         return None
     settings: dict[str, Any] = {"kind": "Pretraining", "next_sentence": False}
-    if "sentence/dense/kernel" in names and sentence_objective is not None:
+    if "sentence/dense/kernel" in arrays and sentence_objective is not None:
         settings[sentence_objective] = True
     return settings
+
+
+def problem_type_of(task: Mapping[str, Any]) -> str | None:
+    """The reverse of `infer_task` for a classifier; None for every other task.
+
+    Example:
+        >>> problem_type_of({"kind": "TextClassifier", "multi_label": True, "threshold": 0.5})
+        'multi_label_classification'
+    """
+    said = {"kind": task.get("kind")} | ({"multi_label": True} if task.get("multi_label") else {})
+    return next((name for name, settings in PROBLEM_TYPES.items() if settings == said), None)

@@ -12,10 +12,11 @@ import numpy as np
 from kbert.checkpoints import preset
 from kbert.checkpoints.architectures import Architecture, find, infer
 from kbert.checkpoints.architectures.base import CLASSIFIERS, has_inner_classifier, modern_name
-from kbert.checkpoints.checkpoint import Checkpoint, infer_task
+from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
 from kbert.checkpoints.huggingface_config import (
     read_config,
     read_labels,
+    read_problem_type,
     write_config,
     write_labels,
 )
@@ -110,8 +111,10 @@ def import_model(
     if "encoder/pooler/kernel" in here:
         activation = architecture.pooler_activation(content, head)
         config = config.replace(pooler_activation=activation)
+    problem_type = read_problem_type(content, source)
+    task = infer_task(here, architecture.sentence_objective, problem_type)
     labels = None
-    if head in ("classifier", "tokens") and f"{head}/dense/bias" in here:
+    if task is not None and task["kind"] in ("TextClassifier", "TokenClassifier"):
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
     unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
     left = tuple(name for name in rest if name in unread or _UNREAD.search(name))
@@ -121,7 +124,7 @@ def import_model(
     return Checkpoint(
         config=config,
         arrays=here,
-        task=infer_task(here, architecture.sentence_objective),
+        task=task,
         source=source,
         labels=labels,
         left=left,
@@ -163,6 +166,9 @@ def export_model(
     content["architectures"] = [table.class_prefix + _class_ending(table, arrays, head)]
     if head in ("classifier", "tokens"):
         content |= write_labels(labels, len(arrays[f"{head}/dense/bias"]))
+    problem_type = problem_type_of(task or {})
+    if problem_type is not None:
+        content["problem_type"] = problem_type
     return content, there
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from kbert.checkpoints.architectures import Architecture
 from kbert.checkpoints.architectures.base import ACTIVATIONS
+from kbert.checkpoints.checkpoint import PROBLEM_TYPES
 from kbert.checkpoints.keys import check_keys
 from kbert.config import EncoderConfig
 
@@ -106,6 +107,29 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
             f"Received: {names!r} in {source}"
         )
     return tuple(str(by_id[str(i)]) for i in range(count))
+
+
+def read_problem_type(content: Mapping[str, Any], source: str) -> str | None:
+    """What a classifier is for, one of `PROBLEM_TYPES`; None where the config does not say it.
+
+    Args:
+        content: the JSON object.
+        source: where it is from, for messages.
+
+    Raises:
+        ValueError: transformers has no such type.
+
+    Example:
+        >>> read_problem_type({"problem_type": "regression"}, "memory")
+        'regression'
+    """
+    problem_type = content.get("problem_type")
+    if problem_type is not None and problem_type not in PROBLEM_TYPES:
+        raise ValueError(
+            f"`problem_type` must be one of {', '.join(PROBLEM_TYPES)}. "
+            f"Received: {problem_type!r} in {source}"
+        )
+    return problem_type
 
 
 def default_labels(count: int) -> tuple[str, ...]:

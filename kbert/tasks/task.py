@@ -15,6 +15,7 @@ from kbert.hub import locate
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
+from kbert.tasks.loading import find_class, load_encoder, saved_settings
 from kbert.tasks.tensorflow_copy import export_copy
 from kbert.tokenizers import load_tokenizer
 from kbert.training.optimizers import AdamW
@@ -39,6 +40,8 @@ class Task(TrainStep, keras.Model):
 
     # Parts that no other library has a place for.
     unknown_elsewhere: tuple[str, ...] = ()
+    # Whether the heads read the encoder's "pooled", so that an encoder without a pooler gets one.
+    needs_pooler: bool = False
 
     def __init__(self, encoder: keras.Model, tokenizer: Any, *, name: str):
         super().__init__(name=name, dtype=encoder.dtype_policy)
@@ -65,7 +68,10 @@ class Task(TrainStep, keras.Model):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments other than encoder, tokenizer and name, for a preset."""
+        """The constructor's arguments other than encoder, tokenizer and name, for a preset.
+
+        `labels` among them are names of classes; every format has a place for those.
+        """
         return {}
 
     def build(self, input_shape=None):
@@ -200,13 +206,16 @@ class Task(TrainStep, keras.Model):
                 logging.warning("%s has no %s head: it is left out", format, prefix)
                 continue
             arrays |= get_arrays(part, prefix)
+        settings = dict(self.settings)
+        labels = settings.pop("labels", None)
         write_checkpoint(
             path,
             self.encoder.config,
             arrays,
             format,
-            task={"kind": type(self).__name__, **self.settings},
+            task={"kind": type(self).__name__, **settings},
             tokenizer=self.tokenizer,
+            labels=labels,
             architecture=architecture,
             max_shard_size=max_shard_size,
         )
@@ -214,36 +223,55 @@ class Task(TrainStep, keras.Model):
 
     @classmethod
     def from_preset(
-        cls, path: str | os.PathLike, dtype: Any = None, *, strict: bool = True, **settings: Any
+        cls,
+        path: str | os.PathLike,
+        dtype: Any = None,
+        *,
+        strict: bool = True,
+        new_head: bool = False,
+        **settings: Any,
     ) -> Self:
-        """A task with the weights and the tokenizer of a folder.
+        """A task with the weights and the tokenizer of a folder; of `Task` itself, whichever it is.
 
         Args:
-            path: a folder of kbert's, or of Hugging Face's or Google's with the task's heads in
-                it, or whatever else `kbert.hub.locate` knows. For one without heads, make the task
-                anew: `Task(Encoder.from_preset(p), load_tokenizer(p))`.
+            path: a folder of kbert's, or of Hugging Face's or Google's, or whatever else
+                `kbert.hub.locate` knows.
             dtype: a Keras dtype policy or its name.
             strict: False takes the weights that fit by name and logs what it leaves: weights and
                 whole heads that the folder lacks stay as they were drawn, others of the folder are
                 not used.
-            **settings: constructor arguments to use instead of the folder's.
+            new_head: True takes the encoder and the tokenizer alone, whatever heads there are; the
+                task's own begin anew. So does the pooler, where the task needs one and there is
+                none. Settings of the folder's task are not used.
+            **settings: constructor arguments, instead of the folder's.
 
         Raises:
             FileNotFoundError: there is no such folder or model.
             ConnectionError: the hub cannot be reached; the message says what to put where.
-            ValueError: it holds another task, or its weights do not fit.
+            ValueError: it holds another task or none, or its weights do not fit.
+
+        Example:
+            >>> import tempfile
+            >>> from kbert import EncoderConfig, WordPieceTokenizer, tasks
+            >>> tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+            >>> config = EncoderConfig(vocabulary_size=6, hidden_size=8, num_layers=1, num_heads=2,
+            ...                        intermediate_size=16)
+            >>> folder = tempfile.mkdtemp()
+            >>> tasks.Pretraining(Encoder(config), tokenizer).save_to_preset(folder)
+            >>> type(Task.from_preset(folder)).__name__
+            'Pretraining'
         """
         folder = locate(path)
         checkpoint = read_checkpoint(folder)
-        saved = dict(checkpoint.task or {})
-        kind = saved.pop("kind", cls.__name__)
-        if kind != cls.__name__:
-            raise ValueError(
-                f"The folder must hold the task that it is loaded as, {cls.__name__}. "
-                f"Received: a {kind} in {checkpoint.source}"
+        tokenizer = load_tokenizer(folder)
+        if new_head:
+            encoder = load_encoder(
+                checkpoint, tokenizer, dtype, strict=strict, pooler=cls.needs_pooler
             )
-        encoder = Encoder(checkpoint.config, dtype=dtype)
-        task = cls(encoder, load_tokenizer(folder), **{**saved, **settings})
+            return cls(encoder, tokenizer, **settings)
+        saved = saved_settings(checkpoint, strict, cls.__name__)
+        cls = find_class(cls, saved.pop("kind", cls.__name__), checkpoint.source)
+        task = cls(Encoder(checkpoint.config, dtype=dtype), tokenizer, **{**saved, **settings})
         for prefix, part in task.parts.items():
             arrays = checkpoint.part(f"{prefix}/")
             if strict or arrays or prefix == "encoder":

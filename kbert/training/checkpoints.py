@@ -10,6 +10,7 @@ import json
 import os
 import warnings
 import zlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import keras
@@ -40,26 +41,35 @@ class Checkpoints:
         self.folder = Path(folder)
         self.keep = keep
 
-    def save(self, task, step: int) -> None:
-        """Writes what `restore` needs to go on after `step` updates; call it on the chief only."""
+    def save(self, task, step: int, progress: dict | None = None) -> None:
+        """Writes what `restore` needs to go on after `step` updates; call it on the chief only.
+
+        Args:
+            task: The compiled task.
+            step: Updates made.
+            progress: What else the run must know to go on, as JSON can hold it.
+        """
         if hasattr(task, "jax_state_sync"):
             task.jax_state_sync()  # within fit, JAX keeps the state outside the variables
+        arrays = read_variables(named_state(task))
+        position = [int(i) for i in arrays["data_position"]]
+        self.write(arrays, step, {"position": position, "progress": progress or {}})
+        self.remove(self.steps()[: -self.keep])
+
+    def write(self, arrays: dict[str, np.ndarray], step: int, info: dict) -> None:
+        """Writes the two files of a checkpoint, and removes none."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(step)
-        state = named_state(task).items()
-        # A scalar (the optimizer's count) is stored as a vector of one.
-        arrays = {name: np.atleast_1d(variable.numpy()) for name, variable in state}
+        path.with_suffix(".json").unlink(missing_ok=True)
         write_safetensors(path, arrays)
-        info = {
-            "format_version": FORMAT_VERSION,
-            "step": step,
-            "position": [int(i) for i in arrays["data_position"]],
-            "crc32": _crc32(path),
-        }
+        info = {"format_version": FORMAT_VERSION, "step": step, **info, "crc32": _crc32(path)}
         atomic.write(path.with_suffix(".json"), json.dumps(info).encode())
-        for old in self.steps()[: -self.keep]:
-            self._path(old).with_suffix(".json").unlink()
-            self._path(old).unlink()
+
+    def remove(self, steps: Iterable[int]) -> None:
+        """Removes the checkpoints of `steps`."""
+        for step in steps:
+            self._path(step).with_suffix(".json").unlink()
+            self._path(step).unlink()
 
     def remove_leftovers(self) -> None:
         """Removes what a process killed while saving has left; call it on the chief, at start."""
@@ -74,8 +84,17 @@ class Checkpoints:
         """Steps there is a checkpoint of, ascending."""
         return sorted(int(p.stem.removeprefix("step-")) for p in self.folder.glob("step-*.json"))
 
+    def describe(self) -> str:
+        """The newest checkpoint in a sentence, for messages."""
+        steps = self.steps()
+        if not steps:
+            return f"No checkpoint was saved in {self.folder}. "
+        return f"The last good checkpoint is that of step {steps[-1]}, in {self.folder}. "
+
     def latest(self) -> dict | None:
-        """Reads what the newest undamaged checkpoint is: `step`, `position`; `None` for no run.
+        """Reads what the newest undamaged checkpoint is: `step`, `position`, `progress`.
+
+        `None` stands for no run.
 
         A damaged one is passed over with a warning, for the steps after an older one come out the
         same once more and cost only time. If all are damaged, that is an error: to begin anew
@@ -87,7 +106,7 @@ class Checkpoints:
         problems = []
         for step in reversed(self.steps()):
             try:
-                return self._read_info(step)
+                return self.info(step)
             except (OSError, ValueError, KeyError) as error:
                 problems.append(str(error))
                 warnings.warn(
@@ -111,17 +130,21 @@ class Checkpoints:
             ValueError: If the checkpoint does not fit the task; every difference is listed and
                 nothing is set.
         """
-        arrays = read_safetensors(self._path(step))
-        state = named_state(task)
-        shapes = {name: tuple(variable.shape) or (1,) for name, variable in state.items()}
-        check_arrays(shapes, arrays, str(self._path(step)))
-        for name, variable in state.items():
-            variable.assign(arrays[name].reshape(variable.shape))
+        set_variables(named_state(task), self.read(step), str(self._path(step)))
+
+    def read(self, step: int) -> dict[str, np.ndarray]:
+        """The arrays of the checkpoint of `step`."""
+        return read_safetensors(self._path(step))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}.safetensors"
 
-    def _read_info(self, step: int) -> dict:
+    def info(self, step: int) -> dict:
+        """What was written beside the arrays of `step`.
+
+        Raises:
+            ValueError: If the checkpoint is damaged, or of another format.
+        """
         path = self._path(step)
         info = json.loads(path.with_suffix(".json").read_text())
         if info["format_version"] != FORMAT_VERSION:
@@ -160,6 +183,21 @@ def named_state(task) -> dict[str, keras.Variable]:
                 )
             state[name] = variable
     return state
+
+
+def read_variables(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
+    """Values by name; a scalar (the optimizer's count) becomes a vector of one."""
+    return {name: np.atleast_1d(variable.numpy()) for name, variable in variables.items()}
+
+
+def set_variables(
+    variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], source: str
+) -> None:
+    """The reverse of `read_variables`: sets all, or none where names or shapes differ."""
+    shapes = {name: tuple(variable.shape) or (1,) for name, variable in variables.items()}
+    check_arrays(shapes, arrays, source)
+    for name, variable in variables.items():
+        variable.assign(arrays[name].reshape(variable.shape))
 
 
 def _crc32(path: Path) -> int:

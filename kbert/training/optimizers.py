@@ -4,6 +4,8 @@ Keras' own differ in what made the released weights: no original decays LayerNor
 and those of BERT, ALBERT and ELECTRA do not correct the bias of their moments.
 """
 
+from collections.abc import Mapping
+
 import keras
 import tensorflow as tf
 from keras import ops
@@ -35,6 +37,7 @@ class _Moments(keras.optimizers.Optimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
         bias_correction: bool = False,
+        rate_scales: Mapping[str, float] | None = None,
         name: str | None = None,
     ):
         super().__init__(learning_rate=learning_rate, name=name)
@@ -49,16 +52,24 @@ class _Moments(keras.optimizers.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.bias_correction = bias_correction
+        self.rate_scales = dict(rate_scales or {})
         # `TrainStep` hands over gradients that are sums over all replicas already.
         self.gradients_are_summed = False
 
     def build(self, variables) -> None:
-        """Creates the moments of `variables` and notes which of them decay."""
+        """Creates the moments of `variables`; notes which of them decay, and how fast they move."""
         if self.built:
             return
+        unknown = sorted(set(self.rate_scales) - {v.path for v in variables})
+        if unknown:
+            raise ValueError(
+                "`rate_scales` must name weights that are trained, by their paths. "
+                f"Received: {', '.join(unknown)}"
+            )
         super().build(variables)
         self._moments, self._squares = self.add_optimizer_variables(variables, ["m", "v"])
         self._decays = [decays(v) for v in variables]
+        self._scales = [self.rate_scales.get(v.path, 1.0) for v in variables]
 
     def _all_reduce_sum_gradients(self, grads_and_vars):  # TensorFlow's engine only
         if self.gradients_are_summed:
@@ -94,6 +105,7 @@ class _Moments(keras.optimizers.Optimizer):
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
             "bias_correction": self.bias_correction,
+            "rate_scales": self.rate_scales,
         }
 
 
@@ -112,6 +124,8 @@ class AdamW(_Moments):
         beta_2: Decay of the mean of their squares.
         epsilon: Added to the root of the second moment.
         bias_correction: Whether early moments are scaled up, by √(1 - β₂ᵗ) / (1 - β₁ᵗ) in update t.
+        rate_scales: Path of a weight -> factor of its learning rate, and so of its decay; 1 for
+            weights that are not named. See `kbert.training.layer_scales`.
         name: Name of the optimizer.
 
     Example:
@@ -125,7 +139,7 @@ class AdamW(_Moments):
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Moves one variable."""
         index = self._get_variable_index(variable)
-        rate = ops.cast(learning_rate, variable.dtype)
+        rate = ops.cast(learning_rate, variable.dtype) * self._scales[index]
         gradient = ops.cast(gradient, variable.dtype)
         decay = self.decay if self._decays[index] else 0.0
         if keras.backend.backend() != "tensorflow":
@@ -166,6 +180,8 @@ class Lamb(_Moments):
         beta_2: Decay of the mean of their squares.
         epsilon: Added to the root of the second moment.
         bias_correction: Whether early moments are scaled up, by √(1 - β₂ᵗ) / (1 - β₁ᵗ) in update t.
+        rate_scales: Path of a weight -> factor of its learning rate, and so of its decay; 1 for
+            weights that are not named. See `kbert.training.layer_scales`.
         name: Name of the optimizer.
 
     Example:
@@ -179,7 +195,7 @@ class Lamb(_Moments):
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Moves one variable."""
         index = self._get_variable_index(variable)
-        rate = ops.cast(learning_rate, variable.dtype)
+        rate = ops.cast(learning_rate, variable.dtype) * self._scales[index]
         direction = self._direction(ops.cast(gradient, variable.dtype), index)
         if self._decays[index]:
             direction = direction + self.decay * variable

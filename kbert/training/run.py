@@ -9,12 +9,8 @@ What a run writes under `model_dir`:
     tensorboard/         curves, on request
 """
 
-import contextlib
 import dataclasses
-import json
 import os
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,9 +22,10 @@ from kbert.training.checkpoints import Checkpoints
 from kbert.training.curves import Curves
 from kbert.training.monitor import Monitor
 from kbert.training.phases import Phase, tokens_until
+from kbert.training.run_settings import write_settings
 from kbert.training.runlog import ProgressLine, RunLog
+from kbert.training.signals import stopping
 from kbert.training.strategies import Strategy, make_strategy
-from kbert.version import __version__
 
 # A start is (epoch, window, row): where the data goes on, as batches carry it in `position`.
 Start = tuple[int, int, int]
@@ -37,7 +34,6 @@ SHOWN = (
     *("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy"),
     *("rtd_loss", "rtd_precision", "rtd_recall"),
 )
-STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +118,7 @@ def train(
     latest = checkpoints.latest() or {"step": 0, "position": (0, 0, 0)}
     logs = RunLog(model_dir / "steps.jsonl"), RunLog(model_dir / "evaluations.jsonl")
     if strategy.is_chief:
-        _write_settings(model_dir / "run.json", settings or {}, resumed=latest["step"] > 0)
+        write_settings(model_dir / "run.json", settings or {}, resumed=latest["step"] > 0)
         for log in logs:
             log.truncate(latest["step"])
     last_step = phases[-1].end
@@ -140,7 +136,7 @@ def train(
         checkpoint_minutes=checkpoint_minutes,
         is_chief=strategy.is_chief,
     )
-    with strategy.scope(), _stopping(monitor):
+    with strategy.scope(), stopping(monitor.stop):
         start = latest["position"]
         if latest["step"] >= last_step:
             _finished(latest["step"], last_step)
@@ -199,58 +195,3 @@ def _resume(task, dataset, checkpoints: Checkpoints, step: int, strategy: Strate
         )
     if step:
         checkpoints.restore(task, step)
-
-
-def _write_settings(path: Path, settings: dict, resumed: bool) -> None:
-    """Keeps the settings of the first start; says so where a later start has others."""
-    settings = json.loads(json.dumps({"kbert": __version__, **settings}))
-    if not (resumed and path.exists()):
-        atomic.write(path, (json.dumps(settings, indent=2) + "\n").encode())
-        return
-    before, now = _flat(json.loads(path.read_text())), _flat(settings)
-    changed = [
-        f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
-    ]
-    if changed:
-        warnings.warn(
-            "The run goes on with other settings than it began with; if they matter to training, "
-            f"its losses are not those of an uninterrupted run: {'; '.join(changed)}",
-            stacklevel=3,
-        )
-
-
-def _flat(settings: dict, prefix: str = "") -> dict:
-    """Nested settings under joined names."""
-    flat = {}
-    for name, value in settings.items():
-        name = f"{prefix}{name}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat
-
-
-@contextlib.contextmanager
-def _stopping(monitor: Monitor):
-    """Turns SIGTERM and SIGINT into a checkpoint and an orderly end.
-
-    Signals reach the main thread only. One that is ignored stays so (SIGINT in a background job),
-    and the second of a kind does what it did before.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
-    before = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
-
-    def stop(number, frame):
-        monitor.stop(number)
-        signal.signal(number, before[number])
-
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -27,6 +27,36 @@ def default_warmup(total_steps: int, most: int = WARMUP_STEPS) -> int:
     return min(most, total_steps // 10)
 
 
+def fine_tuning_schedule(
+    learning_rate: float, total_steps: int, warmup_share: float = 0.1
+) -> "WarmupDecay":
+    """Linear warm-up over a share of the run, then linear to 0 at its end.
+
+    The two meet at the peak, as in transformers' `get_linear_schedule_with_warmup`; BERT's own
+    program drops at that point (`join="switch"` of `WarmupDecay`).
+
+    Args:
+        learning_rate: The peak.
+        total_steps: Steps of the run.
+        warmup_share: Of the run, from 0 to 1.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        ValueError: If the share is out of its range.
+
+    Example:
+        >>> schedule = fine_tuning_schedule(1e-4, 100)
+        >>> [round(float(schedule(step)) * 1e4, 3) for step in (0, 5, 10, 55, 100)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    if not 0 <= warmup_share <= 1:
+        raise ValueError(f"`warmup_share` must be from 0 to 1. Received: {warmup_share}")
+    warmup_steps = round(warmup_share * total_steps)
+    return WarmupDecay(learning_rate, total_steps, warmup_steps, join="after")
+
+
 @keras.saving.register_keras_serializable("kbert")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from 0, then a decay.

@@ -62,11 +62,20 @@ def test_a_head_may_be_left_out(task, tmp_path):
     assert again.predict("the [MASK]") == task.predict("the [MASK]")
 
 
-def test_a_folder_without_the_heads_lists_what_is_missing(task, tokenizer, tmp_path):
+def test_a_folder_without_heads_names_the_way_out(task, tokenizer, tmp_path):
     task.encoder.save_to_preset(tmp_path)
     tokenizer.save(tmp_path)
-    with pytest.raises(ValueError, match="missing masked_lm/bias"):
+    with pytest.raises(ValueError, match="new_head=True takes the encoder.*Received: no head"):
         kbert.tasks.Pretraining.from_preset(tmp_path)
+    again = kbert.tasks.Pretraining.from_preset(tmp_path, new_head=True)
+    np.testing.assert_array_equal(again.encoder.token_embedding, task.encoder.token_embedding)
+
+
+def test_a_folder_that_lacks_a_head_lists_what_is_missing(config, tokenizer, tmp_path):
+    encoder = kbert.Encoder(config)
+    kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=False).save_to_preset(tmp_path)
+    with pytest.raises(ValueError, match="missing sentence/dense/kernel"):
+        kbert.tasks.Pretraining.from_preset(tmp_path, next_sentence=True)
 
 
 def test_a_folder_of_another_task(task, tmp_path):

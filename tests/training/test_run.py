@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from kbert.training import run
 from kbert.training.checkpoints import Checkpoints
-from kbert.training.monitor import NonFiniteLoss
 from kbert.training.optimizers import AdamW
 from kbert.training.phases import parse_phases
 from kbert.training.run import train
+from kbert.training.step_values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 from tests.training import run_toy, toy_task
 

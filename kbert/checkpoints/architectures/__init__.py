@@ -15,7 +15,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     for architecture in (Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra())
 }
 
-__all__ = ["ARCHITECTURES", "Architecture", "find", "infer"]
+__all__ = ["ARCHITECTURES", "Architecture", "find", "infer", "usual_pooler"]
 
 
 def find(model_type: str, source: str) -> Architecture:
@@ -73,3 +73,21 @@ def infer(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | Non
     if config.layer_norm_epsilon == 1e-12 and config.pooler_activation in (None, "relu"):
         return "distilbert"
     return "xlm-roberta" if tokenizer_kind == "unigram" else "roberta"
+
+
+def usual_pooler(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | None) -> str:
+    """The activation of the dense layer under a classifier, in the architecture a model is.
+
+    BERT, ALBERT and RoBERTa have tanh, DistilBERT ReLU, ELECTRA GELU.
+
+    Args:
+        config: the encoder's, without a pooler.
+        names: of the weights.
+        tokenizer_kind: see `infer`.
+
+    Example:
+        >>> from kbert import family
+        >>> usual_pooler(family("google/electra-small-discriminator"), [], None)
+        'gelu'
+    """
+    return ARCHITECTURES[infer(config, names, tokenizer_kind)].pooler_activations[0]

@@ -1,0 +1,83 @@
+"""Tasks out of folders: which class a folder holds, with which settings, and what it lacks."""
+
+import importlib
+from typing import Any
+
+from kbert.checkpoints import Checkpoint
+from kbert.checkpoints.architectures import usual_pooler
+from kbert.models import Encoder
+from kbert.models.weights import get_arrays, set_arrays
+
+
+def find_class(asked: type, kind: str, source: str) -> type:
+    """The class of a folder's task.
+
+    Args:
+        asked: the class whose `from_preset` was called.
+        kind: name of the class that was saved.
+        source: the folder, for messages.
+
+    Returns:
+        `asked`, or the class of that name where `asked` is a base of it.
+
+    Raises:
+        ValueError: the folder holds another task.
+    """
+    if kind == asked.__name__:
+        return asked
+    # Looked up only now: the classes are made from the one that asks.
+    found = getattr(importlib.import_module("kbert.tasks"), kind, None)
+    if isinstance(found, type) and issubclass(found, asked):
+        return found
+    raise ValueError(
+        f"The folder must hold the task that it is loaded as, {asked.__name__}. "
+        f"Received: a {kind} in {source}. With new_head=True its encoder is taken alone"
+    )
+
+
+def saved_settings(checkpoint: Checkpoint, strict: bool, asked: str) -> dict[str, Any]:
+    """Kind and constructor arguments of the task that was saved.
+
+    Args:
+        checkpoint: the folder's content.
+        strict: whether there must be a task.
+        asked: name of the class whose `from_preset` was called.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if checkpoint.task is None and strict:
+        raise ValueError(
+            f"A {asked} is loaded from a folder with its heads; new_head=True takes the encoder "
+            f"of any, and begins the heads anew. Received: no head that kbert knows in "
+            f"{checkpoint.source}"
+        )
+    settings = dict(checkpoint.task or {})
+    if checkpoint.labels is not None:
+        settings["labels"] = list(checkpoint.labels)
+    return settings
+
+
+def load_encoder(
+    checkpoint: Checkpoint, tokenizer: Any, dtype: Any, *, strict: bool, pooler: bool
+) -> Encoder:
+    """The encoder of a folder for a head that begins anew.
+
+    Args:
+        checkpoint: the folder's content.
+        tokenizer: the folder's, which helps to tell architectures apart.
+        dtype: a Keras dtype policy or its name.
+        strict: whether the weights must be the encoder's exactly.
+        pooler: whether it must have a pooler; where the folder has none, it is drawn.
+    """
+    config = checkpoint.config
+    arrays = checkpoint.part("encoder/")
+    drawn = pooler and config.pooler_activation is None
+    if drawn:
+        activation = usual_pooler(config, checkpoint.arrays, tokenizer.kind)
+        config = config.replace(pooler_activation=activation)
+    encoder = Encoder(config, dtype=dtype)
+    if drawn:
+        arrays |= get_arrays(encoder.pooler, "encoder/pooler")
+    set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)
+    return encoder

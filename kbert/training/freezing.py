@@ -1,0 +1,82 @@
+"""Weights that training leaves as they are, chosen by patterns over their names."""
+
+import difflib
+import fnmatch
+from collections.abc import Sequence
+
+import keras
+
+_SHOWN = 5
+
+
+def freeze(model: keras.Model, patterns: str | Sequence[str]) -> list[str]:
+    """Freezes the weights whose names match: no gradient, no optimizer slots, no weight decay.
+
+    Names are the weights' paths below the model: `encoder/embeddings/token`,
+    `encoder/layers_0/attention/qkv/kernel`, `classifier/dense/bias`. In a pattern `*` stands for
+    any characters, slashes too, `?` for one, `[12]` for one of those listed.
+
+    Dropout is not switched off in what is frozen. Call it before `compile`: an optimizer has slots
+    for the weights that were trainable when it was built.
+
+    Args:
+        model: A task or an encoder.
+        patterns: One or several, e.g. `["encoder/embeddings/*", "encoder/layers_[0-5]/*"]`.
+
+    Returns:
+        Names of the weights that match, in the model's order.
+
+    Raises:
+        ValueError: If a pattern matches nothing; close names are listed.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, name="head")])
+        >>> freeze(model, "*/bias")
+        ['head/bias']
+        >>> [v.path for v in model.trainable_weights]
+        ['head/kernel']
+    """
+    return _set_trainable(model, patterns, False)
+
+
+def thaw(model: keras.Model, patterns: str | Sequence[str] = "*") -> list[str]:
+    """The reverse of `freeze`, by default for all weights.
+
+    Args:
+        model: A task or an encoder.
+        patterns: See `freeze`.
+
+    Returns:
+        Names of the weights that match.
+
+    Raises:
+        ValueError: If a pattern matches nothing.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, name="head")])
+        >>> _ = freeze(model, "*")
+        >>> thaw(model, "head/*")
+        ['head/kernel', 'head/bias']
+    """
+    return _set_trainable(model, patterns, True)
+
+
+def _set_trainable(model, patterns, trainable: bool) -> list[str]:
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    weights = {weight.path.removeprefix(f"{model.name}/"): weight for weight in model.weights}
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        matches = [name for name in weights if fnmatch.fnmatchcase(name, pattern)]
+        if not matches:
+            raise ValueError(
+                "A pattern must match the name of a weight. "
+                f"Received: {pattern!r}; close names: {', '.join(_close(pattern, weights))}"
+            )
+        chosen |= dict.fromkeys(matches)
+    for name in chosen:
+        weights[name].trainable = trainable
+    return [name for name in weights if name in chosen]
+
+
+def _close(pattern: str, names) -> list[str]:
+    return difflib.get_close_matches(pattern, names, n=_SHOWN, cutoff=0.0)
