@@ -78,11 +78,13 @@ def bucketed_batches(
     lengths = tf.constant(rows.lengths if by_length else [0] * len(rows), tf.int64)
     keys = _Keys(-(-lengths // BUCKET), seed if shuffle else None)
 
+    @tf.autograph.experimental.do_not_convert
     def epoch_batches(epoch):
         order, weights, position = _plan(keys, batch_size, steps, epoch)
         batches = tf.data.Dataset.from_tensor_slices((order, weights, position))
         return batches.skip(tf.where(epoch == first_epoch, tf.constant(first_batch, tf.int64), 0))
 
+    @tf.autograph.experimental.do_not_convert
     def make(index, weights, position):
         batch = dict(assemble(rows.gather(index)))
         own = batch.get("label_weights", tf.ones_like(weights))

@@ -11,7 +11,7 @@ Shapes: B rows, T columns (the batch's longest row, rounded up).
 import tensorflow as tf
 
 
-def _pair_limits(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple[tf.Tensor, tf.Tensor]:
+def pair_limits(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple[tf.Tensor, tf.Tensor]:
     """How many tokens of either segment stay: the longer one loses tokens first, B on a tie.
 
     The closed form of `_truncate_seq_pair` in google-research/bert's run_classifier.py.
@@ -82,7 +82,7 @@ def pack(
         total = length_a + 2
     else:
         length_b = tf.cast(second.row_lengths(), tf.int32)
-        length_a, length_b = _pair_limits(length_a, length_b, budget)
+        length_a, length_b = pair_limits(length_a, length_b, budget)
         total = length_a + length_b + specials
 
     longest = tf.reduce_max(tf.concat([total, [specials]], 0))  # an empty batch has a width too

@@ -4,6 +4,7 @@ Shapes: N rows, B rows of a batch.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,20 @@ class Rows:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def gather(self, index: Any) -> dict[str, Any]:
+    @functools.cached_property
+    def columns(self) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+        """All columns that batches read, as tensors."""
+        with tf.init_scope():  # also where a graph asks first
+            dense = {name: tf.convert_to_tensor(x) for name, x in self.dense.items()}
+        return {**self.ragged, **dense}
+
+    def gather(self, index: Any) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """The columns of some rows, (B,) integers, in a graph or eagerly."""
-        return {name: tf.gather(x, index) for name, x in {**self.ragged, **self.dense}.items()}
+        return gather(self.columns, index)
+
+
+def gather(
+    columns: dict[str, tf.Tensor | tf.RaggedTensor], index: Any
+) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+    """Some rows, (B,) integers, of all columns."""
+    return {name: tf.gather(column, index) for name, column in columns.items()}

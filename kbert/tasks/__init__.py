@@ -2,17 +2,21 @@
 
 from kbert.tasks.adaptation import adapt
 from kbert.tasks.fine_tuning import FineTuned
+from kbert.tasks.multiple_choice import MultipleChoice
 from kbert.tasks.pretraining import Pretraining
 from kbert.tasks.replaced_tokens import ReplacedTokenDetection, generator_config
 from kbert.tasks.task import Task
 from kbert.tasks.text_classifier import TextClassifier
+from kbert.tasks.text_regressor import TextRegressor
 
 __all__ = [
     "FineTuned",
+    "MultipleChoice",
     "Pretraining",
     "ReplacedTokenDetection",
     "Task",
     "TextClassifier",
+    "TextRegressor",
     "adapt",
     "generator_config",
 ]

@@ -4,8 +4,11 @@ Shapes: N examples, R rows that they are tokenised to, B rows of a batch.
 """
 
 import contextlib
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import keras
@@ -18,10 +21,21 @@ from kbert.data.packing import pack
 from kbert.data.rows import Rows
 from kbert.data.table import Table, as_table
 from kbert.tasks import inference
+from kbert.tasks.answering import ProgressBar, Runner
 from kbert.tasks.losses import Pair
 from kbert.tasks.task import Task
+from kbert.training import freezing
+from kbert.training.fine_tuning import fine_tune
+from kbert.training.fine_tuning_run import FineTuningHistory
+from kbert.training.layer_rates import layer_scales
 from kbert.training.optimizers import AdamW
 from kbert.training.schedules import WarmupDecay
+
+# Arguments of `fit` that decide its numbers, written beside a run's checkpoints.
+_RUN_SETTINGS = (
+    *("epochs", "batch_size", "learning_rate", "warmup_share", "weight_decay", "layer_decay"),
+    *("freeze", "class_weights", "seed", "by_length"),
+)
 
 
 class FineTuned(Task):
@@ -61,6 +75,8 @@ class FineTuned(Task):
     """
 
     metric = "accuracy"
+    # Whether texts that are too long are read in windows, or cut.
+    reads_windows = False
 
     def __init__(
         self, encoder: keras.Model, tokenizer: Any, *, max_length: int | None = None, name: str
@@ -73,7 +89,7 @@ class FineTuned(Task):
                 f"Received: max_length={max_length}"
             )
         self.max_length = max_length
-        self._graphs: dict[Any, Callable] = {}
+        self._runners: dict[bool, Runner] = {}
 
     @property
     def row_length(self) -> int:
@@ -111,7 +127,8 @@ class FineTuned(Task):
             sep_id=self.tokenizer.sep_id,
             pad_id=self.tokenizer.pad_id,
             max_length=self.row_length,
-            multiple=BUCKET,
+            # TensorFlow's graph is for any width; elsewhere each new one is compiled.
+            multiple=BUCKET if keras.backend.backend() == "tensorflow" else 4 * BUCKET,
             separators=self.tokenizer.pair_separators,
         )
 
@@ -126,11 +143,11 @@ class FineTuned(Task):
 
     def tokenize(self, texts: Sequence[str]) -> tf.RaggedTensor:
         """(N, ragged) int32 ids of texts, in chunks of bounded memory."""
-        encoded = [
-            self.tokenizer.encode(tf.constant(list(chunk), tf.string))
-            for _, chunk in inference.chunks(texts)
-        ]
-        return tf.concat(encoded, 0) if encoded else tf.ragged.constant([], 1, tf.int32)
+        chunks = [chunk for _, chunk in inference.chunks(texts)] or [[]]
+        return tf.concat([self.tokenizer.encode(tf.constant(c, tf.string)) for c in chunks], 0)
+
+    def check_held_out(self, table: Table, held_out: Table) -> None:
+        """Raises ValueError where held-out data cannot be told from what is trained on."""
 
     def fit(
         self,
@@ -143,45 +160,142 @@ class FineTuned(Task):
         learning_rate: float = 5e-5,
         warmup_share: float = 0.1,
         weight_decay: float = 0.01,
+        layer_decay: float | None = None,
+        freeze: str | Sequence[str] = (),
+        class_weights: str | Mapping[str, float] | None = None,
         micro_batches: int = 1,
         seed: int = 0,
+        metric: str | None = None,
+        patience: int | None = None,
+        keep_best: bool = True,
+        evaluate_every: int | None = None,
+        model_dir: str | os.PathLike | None = None,
+        checkpoint_every: int | None = None,
         by_length: bool = True,
         verbose: str | int = "auto",
         callbacks: Sequence[keras.callbacks.Callback] = (),
-    ) -> keras.callbacks.History:
-        """Trains on a table of labelled examples."""
+    ) -> FineTuningHistory:
+        """Trains on a table of labelled examples.
+
+        AdamW with bias correction (Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning",
+        https://arxiv.org/abs/2006.05987), linear warm-up and linear decay. With the same seed, on
+        weights that are the same, the numbers are the same; a run with a `model_dir` that was
+        ended goes on to the same numbers when it is started again.
+
+        Args:
+            data: labelled examples, as `kbert.data.table.as_table` takes them: a list of texts or
+                (first, second) tuples, columns, a frame, a `Table` from a file, ….
+            labels: their labels, where `data` holds none.
+            validation_data: likewise, or a tuple of data and labels: evaluated after each epoch.
+            epochs: passes over the data.
+            batch_size: examples of an update.
+            learning_rate: the peak.
+            warmup_share: share of the updates in which the rate rises.
+            weight_decay: of AdamW.
+            layer_decay: factor of the rate from a layer to the one below; None for none.
+            freeze: patterns over the names of weights that stay as they are, e.g.
+                "encoder/embeddings/*" (see `kbert.training.freeze`).
+            class_weights: label -> weight of its examples in the loss, or "balanced" for weights
+                under which all classes count alike. For tasks that say so.
+            micro_batches: parts that a batch is computed in, one after the other.
+            seed: of the order of the data and of dropout.
+            metric: name of the evaluation's value that tells which weights are best; None = the
+                task's `metric`. Of a loss the smallest is best.
+            patience: evaluations without a better value after which training ends.
+            keep_best: whether the task has its best weights in the end, or its last.
+            evaluate_every: steps between evaluations within an epoch.
+            model_dir: where checkpoints and logs are written, to resume from.
+            checkpoint_every: steps between checkpoints within an epoch; each epoch ends with one.
+            by_length: whether texts of like length meet in a batch, which saves padding.
+            verbose: "auto" or 1 for a progress bar, 2 for a line an epoch, 0 for silence.
+            callbacks: of Keras.
+
+        Returns:
+            Losses and values of each epoch.
+
+        Raises:
+            ValueError: for data or settings that do not fit; bad data by file and line.
+            NonFiniteLoss: if a loss is NaN or infinite.
+        """
+        settings = {k: v for k, v in locals().items() if k in _RUN_SETTINGS}
         table = as_table(data, labels)
+        if not len(table):
+            raise ValueError("Training needs examples. Received: a table without rows")
         rows = self.rows(table, labelled=True)
+        if class_weights is not None:
+            rows = self.weigh_classes(rows, class_weights)
         self._report_cut(rows.cut, len(table))
+        evaluate = None
+        if validation_data is not None:
+            evaluate = self._evaluation(table, as_table(validation_data), batch_size)
+            metric = metric or self.metric
+        self._check_batch(batch_size, micro_batches)
         steps = math.ceil(len(rows) / batch_size)
         total = epochs * steps
         schedule = WarmupDecay(learning_rate, total, round(warmup_share * total), join="after")
-        strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
-        with strategy.scope() if strategy else contextlib.nullcontext():
-            optimizer = AdamW(schedule, weight_decay=weight_decay, bias_correction=True)
+        self._seed_dropout(seed)
+
+        def make_dataset(start):
+            return bucketed_batches(
+                rows,
+                self.assemble,
+                batch_size=batch_size,
+                seed=seed,
+                by_length=by_length,
+                start=start,
+            )
+
+        with self._frozen(freeze), self._scope():
+            scales = {} if layer_decay is None else layer_scales(self.encoder, layer_decay)
+            optimizer = AdamW(
+                schedule, weight_decay=weight_decay, bias_correction=True, rate_scales=scales
+            )
             self.compile(optimizer, micro_batches=micro_batches)
-        dataset = bucketed_batches(
-            rows, self.assemble, batch_size=batch_size, seed=seed, by_length=by_length
-        )
-        return super(Task, self).fit(
-            dataset,
-            epochs=epochs,
-            steps_per_epoch=steps,
-            verbose=verbose,
-            callbacks=list(callbacks),
+            return fine_tune(
+                self,
+                make_dataset,
+                fit=super(Task, self).fit,
+                epochs=epochs,
+                steps_per_epoch=steps,
+                evaluate=evaluate,
+                metric=metric,
+                mode="min" if metric is not None and metric.endswith("loss") else "max",
+                patience=patience,
+                keep_best=keep_best,
+                evaluate_every=evaluate_every,
+                model_dir=model_dir,
+                checkpoint_every=checkpoint_every,
+                settings={"task": type(self).__name__, "examples": len(table), **settings},
+                verbose=verbose,
+                callbacks=callbacks,
+            )
+
+    def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
+        """The rows with `label_weights` by their label; for tasks that have classes of rows."""
+        raise ValueError(
+            f"class_weights belong to tasks with classes. Received: class_weights={class_weights!r}"
+            f" for a {type(self).__name__}"
         )
 
     def predict(
-        self,
-        data: Any,
-        *,
-        batch_size: int = inference.BATCH_SIZE,
-        verbose: str | int = "auto",
+        self, data: Any, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
     ) -> Sequence:
-        """Answers for a table of examples."""
+        """Answers for examples.
+
+        Args:
+            data: as for `fit`, without labels; or one text.
+            batch_size: the most rows that go through the model together.
+            verbose: "auto" for a progress bar where it takes longer than a moment, 0 for none.
+
+        Returns:
+            One answer an example, in order; see the task.
+
+        Raises:
+            ValueError: for data that does not fit.
+        """
         inference.check_batch_size(batch_size)
-        table = as_table([data] if isinstance(data, str) else data)
-        return self._ask(table, batch_size, labelled=False)[0]
+        table = as_table([data] if isinstance(data, str | bytes) else data)
+        return self._ask(self._parts(table), len(table), batch_size, verbose)[0]
 
     def evaluate(
         self,
@@ -191,44 +305,97 @@ class FineTuned(Task):
         batch_size: int = inference.BATCH_SIZE,
         verbose: str | int = "auto",
     ) -> dict[str, float]:
-        """The task's metrics on a table of labelled examples, and the mean loss."""
+        """The task's metrics on labelled examples, and the mean loss.
+
+        Args:
+            data: as for `fit`.
+            labels: the labels, where `data` holds none.
+            batch_size: the most rows that go through the model together.
+            verbose: as in `predict`.
+
+        Returns:
+            `loss`, and what the task's `score` gives.
+
+        Raises:
+            ValueError: for data that does not fit, or without a row.
+        """
         inference.check_batch_size(batch_size)
         table = as_table(data, labels)
-        answers, loss = self._ask(table, batch_size, labelled=True)
-        return {"loss": loss, **self.score(table, answers)}
+        return self._measure_on(table, self._parts(table, labelled=True), batch_size, verbose)
 
-    def _ask(self, table: Table, batch_size: int, labelled: bool) -> tuple[list, float]:
-        """Answers for all examples; with labels the loss too."""
-        answers, cut, sums = [], 0, np.zeros(2)
-        for start, chunk in inference.chunks(range(len(table))):
-            part = table.take(chunk) if len(chunk) < len(table) else table
-            rows = self.rows(part, labelled)
-            cut += rows.cut
-            outputs = [None] * len(rows)
-            for index in inference.by_length(rows.lengths, batch_size):
-                found, pairs = self._run(rows, index, labelled)
-                sums += pairs
-                for place, row in enumerate(index):
-                    outputs[row] = {name: x[place] for name, x in found.items()}
-            answers.append(self.answers(part, rows, outputs))
-        self._report_cut(cut, len(table))
-        whole = np.concatenate(answers) if isinstance(answers[0], np.ndarray) else sum(answers, [])
-        return whole, float(sums[0] / sums[1]) if labelled else 0.0
+    def _parts(self, table: Table, labelled: bool = False) -> Iterator[tuple[Table, Rows]]:
+        """The table tokenised, so much of it at a time as memory always holds."""
+        count = len(table)
+        for start in range(0, max(count, 1), inference.CHUNK):
+            rows = range(start, min(start + inference.CHUNK, count))
+            part = table if len(rows) == count else table.take(rows)
+            yield part, self.rows(part, labelled)
 
-    def _run(self, rows, index, labelled):
-        columns = rows.gather(index)
-        features = self.assemble(columns)
-        logits = self(features)
-        found = {k: np.asarray(v) for k, v in self.outputs(logits, features).items()}
+    def _ask(self, parts, count, batch_size, verbose, labelled=False):
+        """Answers for all examples, and with labels the sums of the losses."""
+        runner = self._runners.setdefault(labelled, Runner(self, labelled))
+        answers, done, cut, sums = [], 0, 0, {}
+        with ProgressBar(count, verbose) as bar:
+            for part, rows in parts:
+                progress = functools.partial(bar.show, done, len(part))
+                outputs, losses = runner(rows, batch_size, progress)
+                answers.append(self.answers(part, rows, outputs))
+                sums = {name: sums.get(name, 0.0) + pair for name, pair in losses.items()}
+                done += len(part)
+                cut += rows.cut
         if not labelled:
-            return found, np.zeros(2)
-        features.setdefault("label_weights", tf.ones([len(index)]))
-        losses, _ = self.terms(logits, features)
-        return found, np.array([[float(x) for x in pair] for pair in losses.values()]).sum(0)
+            self._report_cut(cut, count)
+        is_array = isinstance(answers[0], np.ndarray)
+        return np.concatenate(answers) if is_array else list(chain(*answers)), sums
 
-    def _report_cut(self, cut: int, total: int) -> None:
+    def _measure_on(self, table, parts, batch_size, verbose):
+        if not len(table):
+            raise ValueError("An evaluation needs examples. Received: a table without rows")
+        answers, sums = self._ask(parts, len(table), batch_size, verbose, labelled=True)
+        losses = {name: float(total / count) for name, (total, count) in sums.items() if count}
+        shown = losses if len(losses) > 1 else {}
+        return {"loss": sum(losses.values()), **shown, **self.score(table, answers)}
+
+    def _evaluation(self, table, held_out, batch_size):
+        """What `fit` calls between epochs; the data is checked and tokenised now."""
+        self.check_held_out(table, held_out)
+        parts = list(self._parts(held_out, labelled=True))
+        self._report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
+        return lambda: self._measure_on(held_out, parts, batch_size, verbose=0)
+
+    def _report_cut(self, cut: int, count: int, what: str = "") -> None:
         if cut:
+            remedy = "" if self.reads_windows else "; with stride=… the task reads them whole"
             logging.warning(
-                "%d of %d examples are longer than %d tokens and are cut there",
-                *(cut, total, self.row_length),
+                "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
+                *(cut, count, what, self.row_length, remedy),
             )
+
+    def _check_batch(self, batch_size, micro_batches):
+        inference.check_batch_size(batch_size)
+        strategy = getattr(self, "distribute_strategy", None)
+        replicas = strategy.num_replicas_in_sync if strategy else 1
+        if batch_size % (replicas * micro_batches):
+            raise ValueError(
+                "A batch must divide into equal parts for every device and micro-batch. Received: "
+                f"batch_size={batch_size}, {replicas} devices, micro_batches={micro_batches}"
+            )
+
+    def _seed_dropout(self, seed):
+        """Dropout as the seed says, whatever the process drew before."""
+        seeds = [v for v in self.non_trainable_variables if v.name == "seed_generator_state"]
+        for number, state in enumerate(seeds):
+            state.assign(np.random.SeedSequence([seed, number]).generate_state(2))
+
+    def _scope(self):
+        strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
+        return strategy.scope() if strategy else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _frozen(self, patterns):
+        names = freezing.freeze(self, patterns) if patterns else []
+        try:
+            yield
+        finally:
+            if names:
+                freezing.thaw(self, names)

@@ -39,20 +39,20 @@ def _tensorflow_graph(function, features):
     """One graph for all shapes, without XLA, which would compile each anew."""
     spec = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in features.items()}
     graph = tf.function(function, input_signature=[spec], autograph=False)
-    return lambda features: graph(features).numpy()
+    return lambda features: tf.nest.map_structure(lambda x: x.numpy(), graph(features))
 
 
-def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], np.ndarray]:
+def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
     """Compiles `function(features)`, which calls `layers` for inference.
 
     TensorFlow makes one graph at the first call; elsewhere each new shape is compiled.
 
     Args:
-        function: of a dict of arrays, a tensor.
+        function: of a dict of arrays, a tensor or a structure of tensors.
         *layers: those whose weights it reads.
 
     Returns:
-        A function from a dict of NumPy arrays to a NumPy array. It holds the layers in a closure:
+        A function from a dict of NumPy arrays to NumPy arrays. It holds the layers in a closure:
         a model that keeps it does not count them twice.
 
     Example:
@@ -140,7 +140,9 @@ def pad(features: dict[str, Any]) -> dict[str, np.ndarray]:
     arrays = {name: np.asarray(value) for name, value in features.items()}
     rows = len(arrays["token_ids"])
     extra = next_power_of_two(rows) - rows
-    arrays = {name: np.pad(x, [(0, extra), (0, 0)], mode="edge") for name, x in arrays.items()}
+    if extra:
+        copies = {name: np.repeat(x[-1:], extra, axis=0) for name, x in arrays.items()}
+        arrays = {name: np.concatenate([x, copies[name]]) for name, x in arrays.items()}
     if "mask_positions" in arrays:
         places = arrays["mask_positions"].shape[1]
         extra = next_power_of_two(places) - places

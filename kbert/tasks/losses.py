@@ -63,6 +63,26 @@ def binary_cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
     return ops.sum(each * weights), ops.sum(weights)
 
 
+def squared_error(scores: Any, labels: Any, weights: Any) -> Pair:
+    """Squares of the differences.
+
+    Args:
+        scores: (...).
+        labels: (...).
+        weights: (...), 0 where there is nothing to tell.
+
+    Returns:
+        Float32 scalars (sum of weight · square, sum of weights).
+
+    Example:
+        >>> error, count = squared_error([3.0, 1.0], [1.0, 9.0], [1.0, 0.0])
+        >>> float(error), float(count)
+        (4.0, 1.0)
+    """
+    scores, labels, weights = (ops.cast(x, "float32") for x in (scores, labels, weights))
+    return ops.sum(ops.square(scores - labels) * weights), ops.sum(weights)
+
+
 def detection(logits: Any, labels: Any, weights: Any) -> dict[str, Pair]:
     """Accuracy, precision and recall of "yes" where a logit is above 0.
 

@@ -1,0 +1,203 @@
+"""What classification and regression share: a text or a pair of texts in, one row of logits out.
+
+Shapes: N examples, B rows, W windows, T tokens, H hidden width, C logits.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert.data.packing import pair_limits
+from kbert.data.rows import Rows
+from kbert.data.table import Table
+from kbert.data.windows import pair_windows, text_windows, window_counts
+from kbert.heads import SentenceHead
+from kbert.layers import Dropout
+from kbert.serving import Signature
+from kbert.tasks.fine_tuning import FineTuned
+
+POOLINGS = ("mean", "max")
+TEXT_COLUMNS = ("text",), ("first", "second")
+
+
+class TextTask(FineTuned):
+    """Logits of whole texts: the encoder's pooled vector, dropout, one dense layer.
+
+    (BERT, section 4.1, https://arxiv.org/abs/1810.04805; `create_model` in run_classifier.py of
+    google-research/bert.)
+
+    A subclass defines what `FineTuned` asks for except `rows`, `assemble` and `call`, and
+    `targets`.
+
+    Args:
+        encoder: a `kbert.Encoder` with a pooler.
+        tokenizer: its tokenizer.
+        units: C.
+        max_length: tokens of a row, special tokens included; None = all that the encoder takes.
+        stride: a longer text is read in windows that begin this many tokens apart, and its logits
+            are pooled. None cuts it at its end.
+        pooling: "mean" or "max" of the windows' logits.
+        dropout: rate before the head; None = the encoder's.
+        name: of the model.
+
+    Raises:
+        ValueError: if a setting is out of range or the encoder has no pooler.
+    """
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        tokenizer: Any,
+        units: int,
+        *,
+        max_length: int | None,
+        stride: int | None,
+        pooling: str,
+        dropout: float | None,
+        name: str,
+    ):
+        super().__init__(encoder, tokenizer, max_length=max_length, name=name)
+        if encoder.pooler is None:
+            raise ValueError(
+                "The head reads the pooled vector, so the encoder must have a pooler: "
+                f"{type(self).__name__}.from_preset(path, new_head=True, …) begins one anew. "
+                "Received: a config with pooler_activation=None"
+            )
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling must be one of {POOLINGS}. Received: {pooling!r}")
+        if stride is not None and (not isinstance(stride, int) or stride < 1):
+            raise ValueError(
+                "stride must be the tokens between the beginnings of two windows, 1 or more, or "
+                f"None. Received: {stride!r}"
+            )
+        self.stride = stride
+        self.pooling = pooling
+        self.dropout_rate = dropout
+        rate = encoder.config.dropout if dropout is None else dropout
+        self.dropout = Dropout(rate, dtype=encoder.dtype_policy, name="dropout")
+        self.classifier = SentenceHead(
+            encoder.config, units, name="classifier", dtype=encoder.dtype_policy
+        )
+        self.build()
+
+    def targets(self, table: Table) -> np.ndarray:
+        """(N, …) what the loss reads as `labels`; raises for a label that is none."""
+        raise NotImplementedError(f"{type(self).__name__} must define `targets`.")
+
+    @property
+    def reads_windows(self) -> bool:
+        """Whether texts that are too long are read in windows."""
+        return self.stride is not None
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        return {**super().parts, "classifier": self.classifier}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "max_length": self.max_length,
+            "stride": self.stride,
+            "pooling": self.pooling,
+            "dropout": self.dropout_rate,
+        }
+
+    def rows(self, table, labelled):
+        names = _text_columns(table)
+        ids = [self.tokenize(table[name]) for name in names]
+        lengths = [x.row_lengths().numpy() for x in ids]
+        tokens, lost = self._measure(lengths)
+        return Rows(
+            ragged=dict(zip(("first", "second"), ids, strict=False)),
+            dense={"labels": self.targets(table)} if labelled else {},
+            lengths=tokens,
+            examples=np.arange(len(table)),
+            cut=int(np.count_nonzero(lost)),
+        )
+
+    def _measure(self, lengths):
+        """Tokens of each row in a batch (N,), and how many of its text are in none (N,)."""
+        specials, room = self._room(len(lengths))
+        total = sum(lengths)
+        tokens = np.minimum(total + specials, self.row_length)
+        if self.stride is None:
+            return tokens, np.maximum(total - room, 0)
+        if len(lengths) == 1:
+            return tokens * window_counts(total, room, self.stride).numpy(), np.zeros_like(total)
+        kept = [x.numpy() for x in pair_limits(*lengths, room)]
+        slides = lengths[0] > lengths[1]  # as in pair_windows
+        longer, rooms = (np.where(slides, *both) for both in (lengths, kept))
+        lost = np.where(slides, lengths[1] - kept[1], lengths[0] - kept[0])
+        return tokens * window_counts(longer, rooms, self.stride).numpy(), lost
+
+    def _room(self, texts):
+        """Special tokens of a row of one text or two, and tokens that are left for the texts."""
+        specials = 2 if texts == 1 else 2 + self.tokenizer.pair_separators
+        return specials, self.row_length - specials
+
+    def pack(self, first, second=None):
+        """Ragged ids as the encoder's input: (B, T), with `stride` (B, W, T)."""
+        if self.stride is None:
+            return super().pack(first, second)
+        _, room = self._room(1 if second is None else 2)
+        if second is None:
+            first, counts = text_windows(first, room, self.stride)
+        else:
+            first, second, counts = pair_windows(first, second, room, self.stride)
+        fill = {"token_ids": self.tokenizer.pad_id}
+        return {
+            name: tf.RaggedTensor.from_row_lengths(x, counts).to_tensor(fill.get(name, 0))
+            for name, x in super().pack(first, second).items()
+        }
+
+    def call(self, batch, training=False):
+        """Logits: `classifier` (B, C), of windows (B, W, T) pooled."""
+        shape = ops.shape(batch["token_ids"])
+        if len(shape) == 2:
+            return {"classifier": self._logits(batch, training)}
+        rows, windows, length = shape
+        names = ("token_ids", "segment_ids", "padding_mask")
+        flat = {name: ops.reshape(batch[name], (-1, length)) for name in names}
+        logits = ops.reshape(
+            self._logits(flat, training), (rows, windows, self.classifier.dense.units)
+        )
+        real = ops.cast(batch["padding_mask"][:, :, :1], logits.dtype)  # (B, W, 1)
+        if self.pooling == "max":
+            return {"classifier": ops.max(ops.where(real > 0, logits, -np.inf), axis=1)}
+        return {"classifier": ops.sum(logits * real, axis=1) / ops.sum(real, axis=1)}
+
+    def _logits(self, features, training):
+        pooled = self.encode(features, training)["pooled"]
+        return self.classifier(self.dropout(pooled, training=training))
+
+    def _signatures(
+        self, name: str, answer: Callable[[dict], dict], pairs_first: bool
+    ) -> dict[str, Signature]:
+        """`name` for texts and `name_pairs` for pairs, one of them first."""
+
+        def single(text):
+            return answer(self.pack(self.tokenizer.encode(text)))
+
+        def pairs(first, second):
+            return answer(self.pack(self.tokenizer.encode(first), self.tokenizer.encode(second)))
+
+        functions = {name: single, f"{name}_pairs": pairs}
+        entries = {
+            entry: Signature(function, [tf.TensorSpec([None], tf.string, x) for x in columns])
+            for (entry, function), columns in zip(functions.items(), TEXT_COLUMNS, strict=True)
+        }
+        return dict(reversed(entries.items())) if pairs_first else entries
+
+
+def _text_columns(table):
+    for names in TEXT_COLUMNS:
+        if all(name in table for name in names):
+            return names
+    raise ValueError(
+        "A table of texts has the column `text`, or `first` and `second` for pairs; rename() "
+        f"gives a table's columns these names. Received: {', '.join(table.columns)}"
+    )
