@@ -4,6 +4,7 @@ from kbert.tasks.adaptation import adapt
 from kbert.tasks.fine_tuning import FineTuned
 from kbert.tasks.multiple_choice import MultipleChoice
 from kbert.tasks.pretraining import Pretraining
+from kbert.tasks.question_answerer import QuestionAnswerer
 from kbert.tasks.replaced_tokens import ReplacedTokenDetection, generator_config
 from kbert.tasks.task import Task
 from kbert.tasks.text_classifier import TextClassifier
@@ -13,6 +14,7 @@ __all__ = [
     "FineTuned",
     "MultipleChoice",
     "Pretraining",
+    "QuestionAnswerer",
     "ReplacedTokenDetection",
     "Task",
     "TextClassifier",
