@@ -5,6 +5,15 @@ from kbert.data.manifest import Manifest, read_manifest, verify_corpus
 from kbert.data.prepare import prepare_corpus
 from kbert.data.pretraining import pretraining_dataset
 from kbert.data.preview import preview_corpus
+from kbert.data.readers import (
+    read_choices,
+    read_conll,
+    read_conllu,
+    read_glue,
+    read_squad,
+    read_table,
+    write_glue_submission,
+)
 from kbert.data.table import Table, as_table
 from kbert.data.vocabulary import train_or_reuse_tokenizer
 
@@ -15,8 +24,15 @@ __all__ = [
     "prepare_corpus",
     "pretraining_dataset",
     "preview_corpus",
+    "read_choices",
+    "read_conll",
+    "read_conllu",
+    "read_glue",
     "read_manifest",
+    "read_squad",
+    "read_table",
     "show_examples",
     "train_or_reuse_tokenizer",
     "verify_corpus",
+    "write_glue_submission",
 ]

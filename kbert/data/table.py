@@ -99,10 +99,11 @@ class Table:
 
     def place(self, row: int) -> str:
         """Where a row (from 0) comes from: "dev.tsv, line 7" or "row 6 of the data"."""
-        source = self.source if isinstance(self.source, str) else self.source[row]
-        if self.lines is None:
-            return f"row {row} of {source}"
-        return f"{source}, line {self.lines[row]}"
+        one = isinstance(self.source, str)
+        source = self.source if one else self.source[row]
+        if self.lines is not None:
+            return f"{source}, line {self.lines[row]}"
+        return f"row {row} of {source}" if one else f"{source} (row {row} of all)"
 
     def _origin(self) -> str:
         if isinstance(self.source, str):

@@ -1,0 +1,192 @@
+"""Multiple choice: SWAG, RACE, CODAH and Cosmos QA.
+
+Every choice is one text, put together as the papers' own code does: SWAG's and CODAH's ending
+completes a sentence, RACE's option fills the question's blank or follows the question, Cosmos
+QA's answer follows its question.
+
+Sources: Zellers et al. 2018 (SWAG), Lai et al. 2017 (RACE), Chen et al. 2019 (CODAH), Huang et al.
+2019 (Cosmos QA), and their published files.
+"""
+
+import glob
+import json
+import os
+from collections.abc import Callable, Iterator
+
+from kbert.data.readers import delimited
+from kbert.data.readers.content import read_files, read_text
+from kbert.data.readers.tables import json_lines
+from kbert.data.table import Table
+
+# A row: context, choices, label (None without), id (None without).
+Row = tuple[str, list[str], int | None, str | None]
+Located = tuple[str, int | None, Row]  # file, line (None for a file of one article), row
+
+
+def read_choices(path: str | os.PathLike, *, format: str) -> Table:
+    """Questions with their choices.
+
+    The columns are `context`, `choices`, `label` (the right choice, from 0) where the file has
+    labels, and `id` where it has ids.
+
+    Args:
+        path: a file, plain or `.gz`, or a pattern of files: `.csv` or `.jsonl` for SWAG and
+            Cosmos QA, `.tsv` without a header for CODAH, `.jsonl` (an article or a question a
+            line) for RACE; or RACE's folder, or one within it such as `RACE/dev/high`.
+        format: "swag", "race", "codah" or "cosmos".
+
+    Raises:
+        FileNotFoundError: no file matches.
+        ValueError: a malformed row, by file and line; an answer that is none of the choices.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "one.tsv")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("o\\tI am tired. I\\tsleep.\\tfly.\\train.\\teat stones.\\t0\\n")
+        >>> read_choices(path, format="codah").take([0])["choices"]
+        [['sleep.', 'fly.', 'rain.', 'eat stones.']]
+    """
+    readers: dict[str, Callable[[str], Iterator[Located]]] = {
+        "swag": _swag,
+        "race": _race,
+        "codah": _codah,
+        "cosmos": _cosmos,
+    }
+    if format not in readers:
+        raise ValueError(f"format is one of {list(readers)}. Received: {format!r}")
+    path = os.fspath(path)
+    if format == "race" and os.path.isdir(path):
+        path = os.path.join(glob.escape(path), "**", "*.txt")
+    return read_files(path, lambda file: _table(file, list(readers[format](file))))
+
+
+def _table(path: str, found: list[Located]) -> Table:
+    if not found:
+        raise ValueError(f"{path} holds no rows")
+    rows = [row for _, _, row in found]
+    columns = {"context": [row[0] for row in rows], "choices": [row[1] for row in rows]}
+    for name, at in (("label", 2), ("id", 3)):
+        if any(row[at] is not None for row in rows):  # one missing is then an error of Table
+            columns[name] = [row[at] for row in rows]
+    lines = [line for _, line, _ in found]
+    return Table(columns, source=path, lines=None if None in lines else lines)
+
+
+def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, row by column) of CSV or JSON lines, with the columns asked for."""
+    if path.removesuffix(".gz").endswith(".csv"):
+        rows = delimited.rows(path, ",", quoted=True)
+        _, names = next(rows, (1, []))
+        found = [(line, dict(zip(names, fields, strict=True))) for line, fields in rows]
+    else:
+        found = json_lines(path)
+    for line, record in found:
+        missing = [name for name in columns if not isinstance(record.get(name), str)]
+        if missing:
+            raise ValueError(
+                f"{path}, line {line}: the row has no text {missing}. Received: {[*record]}"
+            )
+        yield line, record
+
+
+def _swag(path: str) -> Iterator[Located]:
+    endings = [f"ending{number}" for number in range(4)]
+    for line, record in _records(path, ["sent1", "sent2", *endings]):
+        choices = [f"{record['sent2']} {record[ending]}" for ending in endings]
+        label = _label(path, line, record.get("label"), 4)
+        yield path, line, (record["sent1"], choices, label, record.get("fold-ind"))
+
+
+def _cosmos(path: str) -> Iterator[Located]:
+    answers = [f"answer{number}" for number in range(4)]
+    for line, record in _records(path, ["context", "question", *answers]):
+        choices = [f"{record['question']} {record[answer]}" for answer in answers]
+        label = _label(path, line, record.get("label"), 4)
+        yield path, line, (record["context"], choices, label, record.get("id"))
+
+
+def _codah(path: str) -> Iterator[Located]:
+    for line, fields in delimited.rows(path, "\t", quoted=False):
+        if len(fields) != 7:
+            raise ValueError(
+                f"{path}, line {line}: CODAH has 7 columns (category, prompt, 4 endings, label). "
+                f"Received: {len(fields)}"
+            )
+        _, prompt, *endings, label = fields
+        yield path, line, (prompt, endings, _label(path, line, label, 4), None)
+
+
+def _race(path: str) -> Iterator[Located]:
+    if path.removesuffix(".gz").endswith(".txt"):
+        try:
+            article = json.loads(read_text(path))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is not an article of RACE: {error}") from None
+        found = [(None, article)]
+    else:
+        found = json_lines(path)
+    for line, record in found:
+        where = path if line is None else f"{path}, line {line}"
+        for row in _article(where, record):
+            yield path, line, row
+
+
+def _article(where: str, record: object) -> Iterator[Row]:
+    """The questions of an article, or the one question of a line that repeats its article."""
+    if isinstance(record, dict) and "question" in record:
+        answer = [record["answer"]] if "answer" in record else None
+        questions, options, answers = [record["question"]], [record.get("options")], answer
+        identifiers = [record.get("example_id", record.get("id"))]
+    elif isinstance(record, dict):
+        questions, options = record.get("questions"), record.get("options")
+        answers = record.get("answers")
+        identifiers = [record.get("id")] * len(questions or ())
+    else:
+        raise ValueError(f"{where}: an article is an object. Received: {type(record).__name__}")
+    if not (
+        isinstance(record.get("article"), str)
+        and isinstance(questions, list)
+        and isinstance(options, list)
+        and len(questions) == len(options)
+        and (answers is None or isinstance(answers, list) and len(answers) == len(questions))
+        and all(isinstance(question, str) for question in questions)
+        and all(_are_choices(texts) for texts in options)
+    ):
+        raise ValueError(
+            f"{where}: RACE has a text 'article', and as many 'questions', 'options' (lists of "
+            f"texts) and 'answers' as each other. Received: {[*record]}"
+        )
+    for number, (question, texts) in enumerate(zip(questions, options, strict=True)):
+        choices = [
+            question.replace("_", text) if "_" in question else f"{question} {text}"
+            for text in texts
+        ]
+        label = None
+        if answers is not None:
+            letters = [chr(ord("A") + at) for at in range(len(texts))]
+            if answers[number] not in letters:
+                raise ValueError(
+                    f"{where}: the answer of question {number} must be one of {letters}. "
+                    f"Received: {answers[number]!r}"
+                )
+            label = letters.index(answers[number])
+        yield record["article"], choices, label, identifiers[number]
+
+
+def _are_choices(texts: object) -> bool:
+    return (
+        isinstance(texts, list)
+        and 2 <= len(texts) <= 26
+        and all(isinstance(text, str) for text in texts)
+    )
+
+
+def _label(path: str, line: int, label: object, choices: int) -> int | None:
+    if label is None:
+        return None
+    if str(label) not in [str(number) for number in range(choices)]:
+        raise ValueError(
+            f"{path}, line {line}: the label must be 0 to {choices - 1}. Received: {label!r:.80}"
+        )
+    return int(label)

@@ -1,0 +1,190 @@
+"""Tagged sentences: columns of CoNLL's kind and CoNLL-U.
+
+Sources: Tjong Kim Sang and De Meulder 2003 (the four columns of CoNLL-2003);
+https://universaldependencies.org/format.html (CoNLL-U) and ext-format.html (CoNLL-U Plus).
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from kbert.data.readers.content import numbered_lines, read_files
+from kbert.data.table import Table
+
+CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+_COMMENT = re.compile(r"#(\s|$)")
+_PLUS = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
+
+
+def read_conll(
+    path: str | os.PathLike,
+    *,
+    column: int | str = -1,
+    word_column: int | str = 0,
+    names: Sequence[str] | None = None,
+) -> Table:
+    """Sentences with a tag for each word, one word a line, a blank line between sentences.
+
+    Columns are separated by tabs where the first word's line has one, else by blanks. Lines of
+    -DOCSTART- and comments (`# …` of another number of columns than words have) are passed over.
+
+    Args:
+        path: a file, plain or `.gz`, or a pattern of files.
+        column: the column of tags: its position (from 0; -1 is the last) or its name.
+        word_column: the column of words, likewise.
+        names: the columns' names, such as ("word", "pos", "chunk", "ner"); None takes them from
+            the line `# global.columns = …` where the file has one.
+
+    Returns:
+        The columns `words` and `labels`, a row for each sentence, placed at its first line.
+
+    Raises:
+        FileNotFoundError: no file matches.
+        ValueError: a line of another number of columns, an empty word or tag; with the line.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "two.conll")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("# one\\nAnn\\tB-PER\\nsings\\tO\\n\\nYes\\tO\\n")
+        >>> read_conll(path).columns
+        {'words': [['Ann', 'sings'], ['Yes']], 'labels': [['B-PER', 'O'], ['O']]}
+    """
+    return read_files(os.fspath(path), lambda file: _read(file, word_column, column, names))
+
+
+def read_conllu(path: str | os.PathLike, *, column: int | str = "upos") -> Table:
+    """Sentences of CoNLL-U, with one of its columns as tags.
+
+    Ranges of multiword tokens (1-2) and empty nodes (1.1) are passed over: the words are the
+    syntactic words. Sentences keep their `sent_id` as `id` where all have one.
+
+    Args:
+        path: a file, plain or `.gz`, or a pattern of files.
+        column: "upos", "xpos", "lemma", "feats", "deprel" …, or its position from 0.
+
+    Raises:
+        FileNotFoundError: no file matches.
+        ValueError: a line without ten columns, an id that is none, a word without the tag.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "one.conllu")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("# sent_id = s1\\n1\\tYes\\tyes\\tINTJ\\tUH" + "\\t_" * 5 + "\\n\\n")
+        >>> read_conllu(path).columns
+        {'words': [['Yes']], 'labels': [['INTJ']], 'id': ['s1']}
+    """
+    return read_files(os.fspath(path), lambda file: _read_universal(file, column))
+
+
+def _read(
+    path: str, word_column: int | str, column: int | str, names: Sequence[str] | None
+) -> Table:
+    sentences = list(_sentences(path))
+    width = next((len(fields) for words, _ in sentences for _, fields in words), 0)
+    if names is None:
+        plus = [_PLUS.match(comment) for _, comments in sentences for comment in comments]
+        names = next((match[1].split() for match in plus if match), ())
+    word_at = _position(path, word_column, names, width)
+    tag_at = _position(path, column, names, width)
+    return _table(path, [words for words, _ in sentences], word_at, tag_at)
+
+
+def _read_universal(path: str, column: int | str) -> Table:
+    tag_at = _position(path, column, CONLLU, len(CONLLU))
+    sentences, identifiers = [], []
+    for words, comments in _sentences(path, width=len(CONLLU)):
+        for line, fields in words:
+            if not re.fullmatch(r"\d+([-.]\d+)?", fields[0]):
+                raise ValueError(
+                    f"{path}, line {line}: an id is 1, 1-2 or 1.1. Received: {fields[0]!r}"
+                )
+        kept = [(line, fields) for line, fields in words if fields[0].isdigit()]
+        if not kept:
+            raise ValueError(f"{path}, line {words[0][0]}: a sentence without words")
+        for line, fields in kept:
+            if fields[tag_at] == "_" and CONLLU[tag_at] not in ("feats", "deps", "misc", "lemma"):
+                raise ValueError(f"{path}, line {line}: the word has no {CONLLU[tag_at]} (it is _)")
+        sentences.append(kept)
+        found = [re.match(r"#\s*sent_id\s*=\s*(.+)", comment) for comment in comments]
+        identifiers += [match[1] for match in found if match][:1]
+    table = _table(path, sentences, 1, tag_at)
+    if len(identifiers) < len(table):
+        return table
+    return Table({**table.columns, "id": identifiers}, source=path, lines=table.lines)
+
+
+Word = tuple[int, list[str]]  # the line and its columns
+
+
+def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str]]]:
+    """(words, the comments before or among them) of every sentence; words of one width.
+
+    Args:
+        width: the number of columns, tabs between them; 0 takes both from the first word.
+    """
+    lines = [
+        (number, line) for number, line in numbered_lines(path) if not line.startswith("-DOCSTART-")
+    ]
+    first = next((line for _, line in lines if line.strip(" \t") and not _COMMENT.match(line)), "")
+    tabs = bool(width) or "\t" in first
+    width = width or len(_split(first, tabs))
+    words, comments = [], []
+    for number, line in lines:
+        if not line.strip(" \t"):
+            if words:
+                yield words, comments
+                words, comments = [], []
+            continue
+        fields = _split(line, tabs)
+        if len(fields) == width:
+            words.append((number, fields))
+        elif _COMMENT.match(line):
+            comments.append(line)
+        else:
+            raise ValueError(
+                f"{path}, line {number}: the line has {len(fields)} columns, words have {width}. "
+                f"Received: {line[:80]!r}"
+            )
+    if words:
+        yield words, comments
+
+
+def _split(line: str, tabs: bool) -> list[str]:
+    # Not str.split(): words may hold a no-break space.
+    return line.split("\t") if tabs else re.split("[ \t]+", line.strip(" \t"))
+
+
+def _position(path: str, column: int | str, names: Sequence[str], width: int) -> int:
+    if isinstance(column, str):
+        lower = [name.lower() for name in names]
+        if column.lower() not in lower:
+            raise ValueError(
+                f"{path} has no column called {column!r}; its names are {list(names)} "
+                "(give names=, or the position)"
+            )
+        column = lower.index(column.lower())
+    if not -width <= column < width:
+        raise ValueError(f"{path} has {width} columns. Received: the column {column}")
+    return column % width
+
+
+def _table(path: str, sentences: list[list[Word]], word_at: int, tag_at: int) -> Table:
+    if not sentences:
+        raise ValueError(f"{path} holds no words")
+    for words in sentences:
+        for number, fields in words:
+            if not fields[word_at].strip(" ") or not fields[tag_at].strip(" "):
+                raise ValueError(
+                    f"{path}, line {number}: a word and its tag are not empty. "
+                    f"Received: {fields[word_at]!r} and {fields[tag_at]!r}"
+                )
+    return Table(
+        {
+            "words": [[fields[word_at] for _, fields in words] for words in sentences],
+            "labels": [[fields[tag_at] for _, fields in words] for words in sentences],
+        },
+        source=path,
+        lines=[words[0][0] for words in sentences],
+    )

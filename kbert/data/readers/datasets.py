@@ -1,0 +1,42 @@
+"""Tables from splits of TensorFlow Datasets."""
+
+from collections.abc import Mapping
+
+from kbert.data.table import Table
+from kbert.text import tfds
+
+
+def read_split(path: str, columns: Mapping[str, str] | None) -> Table:
+    """The table of `tfds:NAME[/CONFIG][:SPLIT]`, class labels by name.
+
+    Args:
+        path: the name, with `tfds:` before it.
+        columns: name in the table -> feature; None takes every feature that is not nested.
+
+    Raises:
+        ValueError: a data set, split or feature that is not there.
+    """
+    builder, split = tfds.open_split(path.removeprefix("tfds:"))
+    features = builder.info.features
+    wanted = columns or {
+        name: name for name, feature in features.items() if not isinstance(feature, Mapping)
+    }
+    unknown = sorted(set(wanted.values()) - set(features), key=str)
+    if unknown:
+        raise ValueError(f"{path} has the features {sorted(features)}. Received: {unknown}")
+    dataset = tfds.read_split(builder, split).map(
+        lambda example: {name: example[key] for name, key in wanted.items()}
+    )
+    rows = list(dataset.as_numpy_iterator())
+    values = {}
+    for name, key in wanted.items():
+        column = [row[name] for row in rows]
+        feature = features[key]
+        to_name = getattr(getattr(feature, "feature", feature), "int2str", None)
+        if to_name is None:
+            values[name] = column
+        elif any(getattr(value, "ndim", 0) for value in column):
+            values[name] = [[to_name(entry) for entry in value] for value in column]
+        elif not all(value == -1 for value in column):  # -1 throughout: a split without labels
+            values[name] = [to_name(value) for value in column]
+    return Table(values, source=path)

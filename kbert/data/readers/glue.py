@@ -1,0 +1,161 @@
+"""Reading GLUE's files as they are published: tabs, no quoting, a header in most."""
+
+import os
+
+from absl import logging
+
+from kbert.data.readers.content import numbered_lines
+from kbert.data.readers.glue_tasks import GlueTask, glue_task
+from kbert.data.table import Table
+
+# Other headers that copies of the data carry.
+_PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
+# Files without a header by their number of columns: (column of the text, column of the label).
+# Four is CoLA (source, label, the author's mark, sentence), two a sentence and its label.
+_HEADERLESS = {4: (3, 1), 2: (0, 1)}
+
+
+def read_glue(
+    task: str, path: str | os.PathLike, *, split: str | None = None, on_error: str = "raise"
+) -> Table:
+    """A split of a task of GLUE (or SNLI) from the published files.
+
+    The columns are `text`, or `first` and `second`; `label` where the file has labels (names from
+    `glue_task(task).labels`, numbers for STS-B); `id` where it has an index. Pairs without a gold
+    label (SNLI's "-") are left out, counted and logged.
+
+    Args:
+        task: "CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI" (matched), "MNLI-mm" (mismatched),
+            "QNLI", "RTE", "WNLI", "AX" or "SNLI"; case and hyphens do not matter.
+        path: a file; or the task's folder or the folder of all tasks, and then `split`.
+        split: "train", "dev" or "test".
+        on_error: "raise" stops at a malformed row; "count" leaves it out, and logs how many and
+            which. QQP's published train.tsv has some: rows that a line break cuts in two.
+
+    Raises:
+        FileNotFoundError: the folder lacks the file.
+        ValueError: a malformed row, an unknown task, a header that is not the task's.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "dev.tsv")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("sentence\\tlabel\\nA gem .\\t1\\n")
+        >>> read_glue("SST-2", path).columns
+        {'text': ['A gem .'], 'label': ['positive']}
+    """
+    if on_error not in ("raise", "count"):
+        raise ValueError(f"on_error is 'raise' or 'count'. Received: {on_error!r}")
+    described = glue_task(task)
+    path = _file(described, os.fspath(path), split)
+    numbered = [(line, text.split("\t")) for line, text in numbered_lines(path) if text]
+    if not numbered:
+        raise ValueError(f"{path} holds no rows")
+    places, has_header = _places(described, path, numbered[0][1])
+    width = len(numbered[0][1])
+    columns, lines = {name: [] for name in places}, []
+    malformed, without_gold = [], 0
+    for line, fields in numbered[has_header:]:
+        try:
+            row = _row(described, fields, places, width)
+        except ValueError as error:
+            if on_error == "raise":
+                raise ValueError(f"{path}, line {line}: {error}") from None
+            malformed.append(line)
+            continue
+        if row.get("label") == "-":
+            without_gold += 1
+            continue
+        for name, value in row.items():
+            columns[name].append(value)
+        lines.append(line)
+    if malformed:
+        logging.warning(
+            "%s: %d malformed rows are left out, at the lines %s%s",
+            path,
+            len(malformed),
+            ", ".join(map(str, malformed[:10])),
+            ", …" if len(malformed) > 10 else "",
+        )
+    if without_gold:
+        logging.warning("%s: %d rows have no gold label and are left out", path, without_gold)
+    if not lines:
+        raise ValueError(f"{path} holds no rows below its header")
+    return Table(columns, source=path, lines=lines)
+
+
+def _file(task: GlueTask, path: str, split: str | None) -> str:
+    if not os.path.isdir(path):
+        if split is not None:
+            raise ValueError(f"A split is of a folder. Received: the file {path} and {split!r}")
+        return path
+    if split not in task.files:
+        raise ValueError(
+            f"{task.name} in a folder has the splits {list(task.files)}. Received: split={split!r}"
+        )
+    name = task.files[split]
+    # The diagnostic set has been published in each of these.
+    folders = ("", task.name, "MNLI", "diagnostic") if task.name == "AX" else ("", task.name)
+    candidates = [os.path.join(path, folder, name) for folder in folders]
+    for candidate in (*candidates, *(f"{file}.gz" for file in candidates)):
+        if os.path.isfile(candidate):
+            return candidate
+    raise FileNotFoundError(f"None of these files is there (nor with .gz): {candidates}")
+
+
+def _places(task: GlueTask, path: str, first: list[str]) -> tuple[dict[str, int], bool]:
+    """Column of the table -> column of the file; and whether the first row is a header."""
+    header = [name.lower() for name in first]
+    columns = ("first", "second") if task.is_pair else ("text",)
+    known = (tuple(map(str.lower, task.texts)), *(_PAIRS if task.is_pair else ()))
+    for texts in known:
+        if set(texts) <= set(header):
+            places = {name: header.index(text) for name, text in zip(columns, texts, strict=True)}
+            for name in ("index", "id"):
+                if name in header:
+                    places = {"id": header.index(name), **places}
+            for label in (task.label_header.lower(), "label"):
+                if label in header and "label" not in places:
+                    places["label"] = header.index(label)
+            return places, True
+    if not task.is_pair and len(first) in _HEADERLESS:
+        text, label = _HEADERLESS[len(first)]
+        if first[label] in task.values.values():
+            return {"text": text, "label": label}, False
+    raise ValueError(
+        f"{path}, line 1: not a file of {task.name}, whose header has {list(task.texts)} and, "
+        f"where it is labelled, {task.label_header!r}. Received: {str(first):.200}"
+    )
+
+
+def _row(
+    task: GlueTask, fields: list[str], places: dict[str, int], width: int
+) -> dict[str, str | float]:
+    # SNLI's train.tsv has five annotators' labels in some rows, one in the others and in its
+    # header; the gold label is the last either way.
+    more = task.name == "SNLI" and len(fields) == width + 4
+    if len(fields) != width and not more:
+        raise ValueError(
+            f"the row has {len(fields)} columns, the first row has {width}. "
+            f"Received: {str(fields):.80}"
+        )
+    row = {name: fields[place] for name, place in places.items()}
+    if more:
+        row["label"] = fields[-1]
+    if "label" in row and row["label"] != "-":
+        row["label"] = _label(task, row["label"])
+    return row
+
+
+def _label(task: GlueTask, value: str) -> str | float:
+    if task.is_regression:
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(f"the score must be a number. Received: {value!r:.80}") from None
+    for name, written in task.values.items():
+        if value in (written, name):
+            return name
+    raise ValueError(
+        f"the label must be one of {list(task.values.values())}. Received: {value!r:.80}"
+    )

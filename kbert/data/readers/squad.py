@@ -1,0 +1,171 @@
+"""SQuAD 1.1 and 2.0: articles of paragraphs of questions, in one JSON file.
+
+Sources: Rajpurkar et al. 2016 and 2018; the published files.
+"""
+
+import json
+import os
+
+from absl import logging
+
+from kbert.data.readers.content import read_files, read_text
+from kbert.data.table import Table
+
+
+def read_squad(path: str | os.PathLike, *, on_error: str = "raise") -> Table:
+    """The questions of a SQuAD file (or pattern of files), with all their answers.
+
+    The columns are `id`, `question`, `context`, and where the file has answers `answers` and
+    `answer_starts` (characters of the context; both empty for a question without an answer). A
+    start where the context does not have the answer is moved to the nearest place that has it;
+    how many, and the first ids, are logged. `plausible_answers` are not read.
+
+    Args:
+        path: a `.json` or `.json.gz` file, or a pattern of them.
+        on_error: "raise" stops at an answer that is nowhere in its context; "count" leaves the
+            question out, and logs how many and which.
+
+    Raises:
+        FileNotFoundError: no file matches.
+        ValueError: what is not as in SQuAD, by file and question.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "one.json")
+        >>> question = {"id": "q1", "question": "Who?",
+        ...             "answers": [{"text": "Ann", "answer_start": 0}]}
+        >>> paragraph = {"context": "Ann sings.", "qas": [question]}
+        >>> with open(path, "w") as file:
+        ...     json.dump({"data": [{"paragraphs": [paragraph]}]}, file)
+        >>> read_squad(path)["answers"], read_squad(path)["answer_starts"]
+        ([['Ann']], [[0]])
+    """
+    if on_error not in ("raise", "count"):
+        raise ValueError(f"on_error is 'raise' or 'count'. Received: {on_error!r}")
+    table = read_files(os.fspath(path), lambda file: _read(file, on_error))
+    seen = {}
+    for row, identifier in enumerate(table["id"]):
+        if identifier in seen:
+            raise ValueError(
+                f"Every question has its own id. Received: {identifier!r} in "
+                f"{table.place(seen[identifier])} and {table.place(row)}"
+            )
+        seen[identifier] = row
+    return table
+
+
+def _read(path: str, on_error: str) -> Table:
+    try:
+        content = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {error.lineno} is not JSON: {error.msg}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not SQuAD: its JSON is nested too deeply") from None
+    columns = {"id": [], "question": [], "context": [], "answers": [], "answer_starts": []}
+    unlabelled, moved, lost = [], [], []
+    for context, question in _questions(path, content):
+        where = f"{path}, question {question['id']}"
+        if "answers" not in question:
+            unlabelled.append(question["id"])
+        answers = _answers(where, question)
+        starts = []
+        for text, start in answers:
+            found = _nearest(context, text, start)
+            if found is None:
+                break
+            if found != start:
+                moved.append(question["id"])
+            starts.append(found)
+        if len(starts) < len(answers):
+            text = answers[len(starts)][0]
+            if on_error == "raise":
+                raise ValueError(
+                    f"{where}: the answer is nowhere in its context. Received: {text!r:.80}"
+                )
+            lost.append(question["id"])
+            continue
+        columns["id"].append(question["id"])
+        columns["question"].append(question["question"])
+        columns["context"].append(context)
+        columns["answers"].append([text for text, _ in answers])
+        columns["answer_starts"].append(starts)
+    _report(path, "answers did not begin at their answer_start and were moved", moved)
+    _report(path, "questions are left out, their answers being nowhere in the context", lost)
+    if not columns["id"]:
+        raise ValueError(f"{path} holds no questions")
+    if unlabelled:
+        if len(unlabelled) < len(columns["id"]) + len(lost):
+            raise ValueError(
+                f"{path}, question {unlabelled[0]}: it has no 'answers' where others have them"
+            )
+        del columns["answers"], columns["answer_starts"]
+    return Table(columns, source=path)
+
+
+def _questions(path: str, content: object):
+    """The (context, question) of a file, each with the keys and types that are read."""
+    for article in _list(path, content, "data"):
+        for paragraph in _list(path, article, "paragraphs"):
+            if not isinstance(paragraph, dict) or not isinstance(paragraph.get("context"), str):
+                raise ValueError(f"{path}: a paragraph has no text 'context'")
+            for question in _list(path, paragraph, "qas"):
+                if not isinstance(question, dict) or not all(
+                    isinstance(question.get(key), str) for key in ("id", "question")
+                ):
+                    raise ValueError(
+                        f"{path}: a question has the texts 'id' and 'question'. "
+                        f"Received: {str(question):.80}"
+                    )
+                yield paragraph["context"], question
+
+
+def _list(path: str, value: object, key: str) -> list:
+    if not isinstance(value, dict) or not isinstance(value.get(key), list):
+        found = sorted(value) if isinstance(value, dict) else type(value).__name__
+        raise ValueError(f"{path}: SQuAD has a list under {key!r} here. Received: {found}")
+    return value[key]
+
+
+def _answers(where: str, question: dict) -> list[tuple[str, int]]:
+    answers = question.get("answers", [])
+    impossible = question.get("is_impossible")
+    if not isinstance(answers, list) or not all(
+        isinstance(answer, dict)
+        and isinstance(answer.get("text"), str)
+        and answer["text"]
+        and isinstance(answer.get("answer_start"), int)
+        for answer in answers
+    ):
+        raise ValueError(
+            f"{where}: an answer has a 'text' and the character 'answer_start'. "
+            f"Received: {str(answers):.80}"
+        )
+    if "answers" in question and impossible is not None and bool(answers) == bool(impossible):
+        raise ValueError(
+            f"{where}: a question has answers or is impossible, one of the two. Received: "
+            f"is_impossible={impossible} and {len(answers)} answers"
+        )
+    return [(answer["text"], answer["answer_start"]) for answer in answers]
+
+
+def _nearest(context: str, text: str, start: int) -> int | None:
+    """Where `text` begins in `context`, nearest to `start`."""
+    if start >= 0 and context.startswith(text, start):
+        return start
+    after = context.find(text, max(start, 0))
+    # The last occurrence that begins before `start`.
+    before = context.rfind(text, 0, max(start, 0) + len(text) - 1)
+    found = [place for place in (before, after) if place >= 0]
+    return min(found, key=lambda place: abs(place - start)) if found else None
+
+
+def _report(path: str, what: str, ids: list[str]) -> None:
+    if ids:
+        logging.warning(
+            "%s: %d %s: %s%s",
+            path,
+            len(ids),
+            what,
+            ", ".join(ids[:10]),
+            ", …" if len(ids) > 10 else "",
+        )

@@ -1,0 +1,65 @@
+"""Predictions for GLUE's test sets in the files that its server takes."""
+
+import math
+import os
+from collections.abc import Sequence
+
+from kbert import atomic
+from kbert.data.readers.glue_tasks import GlueTask, glue_task
+
+
+def write_glue_submission(
+    task: str, answers: Sequence[str | int | float], path: str | os.PathLike
+) -> str:
+    """Writes the predictions for a test set as GLUE's server takes them.
+
+    The file has the header `index TAB prediction`, then a line for each row of the test file:
+    0 or 1 for CoLA, SST-2, MRPC, QQP and WNLI, the label's name for MNLI, QNLI, RTE and AX, a
+    score between 0 and 5 with three decimals for STS-B. A submission is a zip of all eleven.
+
+    Args:
+        task: as in `read_glue`; "MNLI" is the matched test set, "MNLI-mm" the mismatched.
+        answers: a label (its name or its index) or a score for each row, in the file's order.
+        path: a folder, where the file gets GLUE's name; or a file.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        ValueError: a number of answers that is not the test set's, or no label of the task.
+
+    Example:
+        >>> import tempfile
+        >>> path = write_glue_submission("WNLI", ["entailment"] * 146, tempfile.mkdtemp())
+        >>> os.path.basename(path), open(path).read()[:21]
+        ('WNLI.tsv', 'index\\tprediction\\n0\\t1\\n')
+    """
+    described = glue_task(task)
+    if not described.submission:
+        raise ValueError(f"{described.name} is no task of GLUE's server")
+    if len(answers) != described.test_rows:
+        raise ValueError(
+            f"The test set of {described.submission} has {described.test_rows} rows. "
+            f"Received: {len(answers)} answers"
+        )
+    path = os.fspath(path)
+    if os.path.isdir(path):
+        path = os.path.join(path, described.submission)
+    lines = [f"{row}\t{_prediction(described, row, answer)}" for row, answer in enumerate(answers)]
+    atomic.write(path, "\n".join(["index\tprediction", *lines, ""]).encode())
+    return path
+
+
+def _prediction(task: GlueTask, row: int, answer: str | int | float) -> str:
+    if task.is_regression:
+        if isinstance(answer, str) or not math.isfinite(answer):
+            raise ValueError(f"The answer {row} must be a finite number. Received: {answer!r}")
+        return f"{min(max(float(answer), 0.0), 5.0):.3f}"
+    if not isinstance(answer, str) and answer in range(len(task.labels)):
+        answer = task.labels[answer]
+    if answer not in task.values:
+        raise ValueError(
+            f"The answer {row} must be one of {list(task.labels)} or its index. "
+            f"Received: {answer!r}"
+        )
+    return task.values[answer]

@@ -1,0 +1,222 @@
+"""Tables from CSV, TSV, JSON lines, plain lines and tensorflow-datasets."""
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Mapping
+
+from kbert.data.readers import delimited
+from kbert.data.readers.content import numbered_lines, read_files
+from kbert.data.readers.datasets import read_split
+from kbert.data.table import Table
+
+# suffix -> format
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".txt": "lines",
+}
+
+
+def read_table(
+    path: str | os.PathLike,
+    *,
+    format: str | None = None,
+    columns: Mapping[str, str | int] | None = None,
+    header: bool = True,
+    delimiter: str | None = None,
+    quoted: bool | None = None,
+    numeric_labels: bool = False,
+    label_separator: str | None = None,
+) -> Table:
+    """A table from a file, several files, or a TensorFlow data set.
+
+    Args:
+        path: a file, plain or `.gz`; a pattern of files; or `tfds:NAME[/CONFIG][:SPLIT]`, whose
+            class labels come as names.
+        format: "csv", "tsv", "jsonl" (an object a line) or "lines" (a text a line); by the
+            suffix where None.
+        columns: name in the table -> name (or position from 0) in the file, such as
+            {"text": "review", "label": "stars"}; None takes every column by its own name.
+        header: the first line of CSV and TSV names the columns; without it `columns` gives
+            positions.
+        delimiter: between the fields; by the format where None.
+        quoted: whether double quotes enclose fields (RFC 4180); as a rule in CSV, not in TSV.
+        numeric_labels: the column `label` of CSV and TSV holds numbers (regression).
+        label_separator: the column `label` of CSV and TSV holds any number of names, this between
+            them ("" is none): multi-label.
+
+    Raises:
+        FileNotFoundError: no file matches.
+        ValueError: what is wrong in which line of which file: the number of columns, an empty
+            label, JSON, UTF-8, a quote that never closes; or a column that is not there.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "reviews.csv")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write('review,stars\\n"Good, cheap",5\\nBroke,1\\n')
+        >>> read_table(path, columns={"text": "review", "label": "stars"}).columns
+        {'text': ['Good, cheap', 'Broke'], 'label': ['5', '1']}
+    """
+    path = os.fspath(path)
+    if path.startswith("tfds:"):
+        return read_split(path, columns)
+    if numeric_labels and label_separator is not None:
+        raise ValueError("Labels are numbers or lists of names, not both")
+
+    def read(file: str) -> Table:
+        kind = format or _format(file)
+        if kind == "lines":
+            return _read_lines(file)
+        if kind == "jsonl":
+            return _read_json_lines(file, columns)
+        if kind not in ("csv", "tsv"):
+            raise ValueError(
+                f"format is 'csv', 'tsv', 'jsonl' or 'lines'. Received: {format!r} for {file}"
+            )
+        quotes = kind == "csv" if quoted is None else quoted
+        between = delimiter or {"csv": ",", "tsv": "\t"}[kind]
+        table = _read_delimited(file, columns, header, between, quotes)
+        return _convert_labels(table, numeric_labels, label_separator)
+
+    return read_files(path, read)
+
+
+def _format(path: str) -> str:
+    suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
+    if suffix not in _SUFFIXES:
+        raise ValueError(
+            f"The suffix tells the format: {', '.join(_SUFFIXES)}, each also with .gz; else give "
+            f"format=. Received: {path!r}"
+        )
+    return _SUFFIXES[suffix]
+
+
+def _read_lines(path: str) -> Table:
+    lines = list(numbered_lines(path))
+    return Table(
+        {"text": [text for _, text in lines]},
+        source=path,
+        lines=[number for number, _ in lines],
+    )
+
+
+def _read_delimited(
+    path: str,
+    columns: Mapping[str, str | int] | None,
+    header: bool,
+    delimiter: str,
+    quoted: bool,
+) -> Table:
+    found = list(delimited.rows(path, delimiter, quoted))
+    names = found.pop(0)[1] if header and found else []
+    if not found:
+        raise ValueError(f"{path} holds no rows{' below its header' if header else ''}")
+    width = len(found[0][1])
+    if columns is None and not header:
+        raise ValueError(
+            f"{path} is read without a header: say which column is which, such as "
+            f"columns={{'text': 0}}. Its first row has {width} columns"
+        )
+    positions = {
+        name: _position(path, there, names, width)
+        for name, there in (columns or {name: name for name in names}).items()
+    }
+    return Table(
+        {name: [fields[at] for _, fields in found] for name, at in positions.items()},
+        source=path,
+        lines=[line for line, _ in found],
+    )
+
+
+def _position(path: str, column: str | int, names: list[str], width: int) -> int:
+    if isinstance(column, int):
+        if not 0 <= column < width:
+            raise ValueError(f"{path} has the columns 0 to {width - 1}. Received: {column}")
+        return column
+    if names.count(column) != 1:
+        close = difflib.get_close_matches(column, names, n=1)
+        hint = f"; did you mean {close[0]!r}" if close and close[0] != column else ""
+        raise ValueError(
+            f"{path}, line 1: one column must be called {column!r}. Received: {names}{hint}"
+        )
+    return names.index(column)
+
+
+def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table:
+    if "label" not in table:
+        if numeric or separator is not None:
+            raise ValueError(
+                f"There is no column 'label' in {table.place(0)}; it has {list(table.columns)}: "
+                "name it with columns="
+            )
+        return table
+    convert: Callable[[int, str], object]
+
+    def number(row: int, text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(
+                f"{table.place(row)}: the label must be a number. Received: {text!r:.80}"
+            ) from None
+
+    def name(row: int, text: str) -> str:
+        if not text.strip():
+            raise ValueError(f"{table.place(row)}: the label is empty")
+        return text
+
+    def names(row: int, text: str) -> list[str]:
+        parts = [part.strip() for part in text.split(separator)] if text.strip() else []
+        return [name(row, part) for part in parts]
+
+    convert = number if numeric else name if separator is None else names
+    labels = [convert(row, text) for row, text in enumerate(table["label"])]
+    return Table({**table.columns, "label": labels}, source=table.source, lines=table.lines)
+
+
+def json_lines(path: str) -> list[tuple[int, dict]]:
+    """The (line, object) of every line that is not blank.
+
+    Raises:
+        ValueError: a line is not a JSON object, or none is there.
+    """
+    found = []
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{path}, line {number} is not JSON: {error}. Received: {line[:80]!r}"
+            ) from None
+        if not isinstance(record, dict):
+            raise ValueError(
+                f"{path}, line {number}: a line holds one JSON object. Received: {line[:80]!r}"
+            )
+        found.append((number, record))
+    if not found:
+        raise ValueError(f"{path} holds no rows")
+    return found
+
+
+def _read_json_lines(path: str, columns: Mapping[str, str | int] | None) -> Table:
+    found = json_lines(path)
+    wanted = columns or {name: name for name in found[0][1]}
+    for line, record in found:
+        missing = sorted(set(wanted.values()) - set(record), key=str)
+        if missing:
+            raise ValueError(
+                f"{path}, line {line}: the object must have the keys "
+                f"{[*map(str, wanted.values())]}. Received: {[*record]}, without {missing}"
+            )
+    return Table(
+        {name: [record[key] for _, record in found] for name, key in wanted.items()},
+        source=path,
+        lines=[line for line, _ in found],
+    )
