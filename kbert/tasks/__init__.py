@@ -9,6 +9,7 @@ from kbert.tasks.replaced_tokens import ReplacedTokenDetection, generator_config
 from kbert.tasks.task import Task
 from kbert.tasks.text_classifier import TextClassifier
 from kbert.tasks.text_regressor import TextRegressor
+from kbert.tasks.token_classifier import TokenClassifier
 
 __all__ = [
     "FineTuned",
@@ -19,6 +20,7 @@ __all__ = [
     "Task",
     "TextClassifier",
     "TextRegressor",
+    "TokenClassifier",
     "adapt",
     "generator_config",
 ]
