@@ -32,6 +32,7 @@ _ROOMS = (
     "heads",
     "hub",
     "layers",
+    "metrics",
     "models",
     "recipes",
     "serving",
@@ -39,6 +40,7 @@ _ROOMS = (
     "text",
     "tokenizers",
     "training",
+    "visualization",
 )
 
 __all__ = ["__version__", *sorted(_NAMES), *_ROOMS]

@@ -1,0 +1,93 @@
+"""Exact facts from the lectures on fine-tuned models and on BERT as a source of features.
+
+Each test names the slide it comes from; where a slide rounds or leaves something out, the test
+says so.
+"""
+
+import keras
+import numpy as np
+import pytest
+
+import kbert
+from kbert.heads import ChoiceHead, SentenceHead, SpanHead, TokenHead
+from kbert.tokenizers import SPECIAL_TOKENS
+
+WORDS = "a the money free lunch bank river tie win now we went sat on".split()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> kbert.WordPieceTokenizer:
+    return kbert.WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS])
+
+
+@pytest.fixture(scope="module")
+def encoder(tokenizer) -> kbert.Encoder:
+    keras.utils.set_random_seed(3)
+    size = {"hidden_size": 16, "num_layers": 3, "num_heads": 2, "intermediate_size": 32}
+    config = kbert.EncoderConfig(
+        vocabulary_size=tokenizer.vocabulary_size, max_positions=32, initializer_range=0.15, **size
+    )
+    return kbert.Encoder(config)
+
+
+# BERT, slide "Fine-tuning": all that is new is one layer. For K classes K x H weights and K biases,
+# for questions two vectors S and E, for choices one vector; next to 110 M that is nothing.
+@pytest.mark.parametrize(
+    ("head", "outputs"),
+    [
+        (lambda config: SentenceHead(config, 2, name="classifier"), 2),
+        (lambda config: TokenHead(config, 9), 9),
+        (SpanHead, 2),
+        (ChoiceHead, 1),
+    ],
+    ids=["single sentence or pair", "tagging", "question answering", "choice"],
+)
+def test_a_fine_tuned_model_adds_one_layer(head, outputs):
+    config = kbert.family("bert-base-uncased")
+    assert head(config).count_params() == (768 + 1) * outputs
+
+
+# BERT, slide "Spam or not": logits go through a softmax; 75 % spam and 25 % not spam are logits
+# that are log 3 apart, whatever they are.
+def test_75_percent_spam_is_a_logit_log_3_higher(encoder, tokenizer):
+    task = kbert.tasks.TextClassifier(encoder, tokenizer, ["not spam", "spam"])
+    task.classifier.dense.kernel.assign(np.zeros((16, 2)))
+    task.classifier.dense.bias.assign([-1.0, np.log(3.0) - 1.0])
+    answer = task.predict(["win free money now"], verbose=0)[0]
+    assert answer["label"] == "spam"
+    assert answer["probability"] == pytest.approx(0.75)
+    assert answer["probabilities"]["not spam"] == pytest.approx(0.25)
+
+
+# ELMo and BERT, slide "One vector a word?": before the first layer "bank" is the same at the same
+# place of any sentence; behind it, it is not.
+def test_one_word_has_many_vectors(encoder, tokenizer):
+    ids = tokenizer.encode(["we sat on the bank", "we win the the bank"]).to_tensor()
+    states = encoder({"token_ids": ids}, return_hidden_states=True)["hidden_states"]
+    states = [keras.ops.convert_to_numpy(state)[:, 4] for state in states]
+    np.testing.assert_array_equal(*states[0])
+    for state in states[1:]:
+        assert np.abs(state[0] - state[1]).max() > 1e-3
+
+
+# BERT, slide "A question and a paragraph": the answer is a span, so it is words of the paragraph,
+# its end not before its start.
+def test_an_answer_is_a_piece_of_the_paragraph(encoder, tokenizer):
+    task = kbert.tasks.QuestionAnswerer(encoder, tokenizer)
+    paragraph = "we went to  the river bank"
+    answer = task.predict([("the bank now", paragraph)], verbose=0)[0]
+    assert answer["start"] < answer["end"]
+    assert answer["answer"] == paragraph[answer["start"] : answer["end"]]
+
+
+# BERT, slide "Tagging": a label goes to the first piece of a word.
+def test_the_first_piece_of_a_word_has_its_label(encoder):
+    pieces = kbert.WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS[:-1], "##s"])
+    task = kbert.tasks.TokenClassifier(encoder, pieces, ["noun", "verb"])
+    table = kbert.data.as_table(
+        {"words": [["banks", "win", "money"]], "labels": [["noun", "verb", "noun"]]}
+    )
+    rows = task.rows(table, labelled=True)
+    batch = task.assemble(rows.gather([0]))
+    assert batch["label_weights"].numpy()[0, :6].tolist() == [0, 1, 0, 1, 1, 0]  # bank ##s win …
+    assert batch["labels"].numpy()[0, [1, 3, 4]].tolist() == [0, 1, 0]
