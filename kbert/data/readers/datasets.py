@@ -19,7 +19,7 @@ def read_split(path: str, columns: Mapping[str, str] | None) -> Table:
     builder, split = tfds.open_split(path.removeprefix("tfds:"))
     features = builder.info.features
     wanted = columns or {
-        name: name for name, feature in features.items() if not isinstance(feature, Mapping)
+        name: name for name, feature in features.items() if not hasattr(feature, "items")
     }
     unknown = sorted(set(wanted.values()) - set(features), key=str)
     if unknown:

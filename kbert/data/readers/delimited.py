@@ -22,7 +22,7 @@ def rows(path: str, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[st
         ValueError: a row of another number of fields, a quote that never closes; with the line.
     """
     found = list(_quoted(path, delimiter) if quoted else _plain(path, delimiter))
-    width = next((len(fields) for _, fields in found if fields != [""]), 1)
+    width = next((len(fields) for _, fields in found if fields != [""]), 0)
     for line, fields in found:
         if fields == [""] and width != 1:
             continue

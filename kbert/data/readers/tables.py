@@ -208,6 +208,8 @@ def json_lines(path: str) -> list[tuple[int, dict]]:
 def _read_json_lines(path: str, columns: Mapping[str, str | int] | None) -> Table:
     found = json_lines(path)
     wanted = columns or {name: name for name in found[0][1]}
+    if not wanted:
+        raise ValueError(f"{path}, line {found[0][0]}: the object is empty, and names no columns")
     for line, record in found:
         missing = sorted(set(wanted.values()) - set(record), key=str)
         if missing:
