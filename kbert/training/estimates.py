@@ -90,16 +90,22 @@ def estimate(
             steps = WARM_STEPS + TIMED_STEPS
             task.fit(dataset, epochs=1, steps_per_epoch=steps, callbacks=[clock], verbose=0)
             seconds.append(clock.seconds_per_step)
-    peak = _accelerator_peak()
+    on_accelerator = _accelerator_peak() is not None
     return Estimate(
         weights=_bytes(task.variables),
         slots=_bytes(task.optimizer.variables),
         gradients=_bytes(task.trainable_variables),
-        peak=_process_peak() if peak is None else peak,
-        on_accelerator=peak is not None,
+        peak=peak_memory(),
+        on_accelerator=on_accelerator,
         seconds_per_step=tuple(seconds),
         seconds=sum(p.steps * s for p, s in zip(phases, seconds, strict=True)),
     )
+
+
+def peak_memory() -> int:
+    """Largest bytes in use so far: of the first accelerator, or without one of this process."""
+    peak = _accelerator_peak()
+    return _process_peak() if peak is None else peak
 
 
 class _Clock(keras.callbacks.Callback):

@@ -1,0 +1,124 @@
+"""What is fine-tuned on what: a task by name, a pretrained model, the data."""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from kbert import tasks
+from kbert.data import Table
+from kbert.finetuning.catalogue import named_task
+from kbert.finetuning.reading import labels_of, read
+from kbert.finetuning.settings import Settings
+from kbert.tasks.fine_tuning import FineTuned
+from kbert.training import make_strategy
+
+# Of the order in which rows are drawn for development data, which no setting changes.
+_SPLIT_SEED = 0
+
+
+class Experiment:
+    """A task by name, a pretrained model and data: what runs have in common.
+
+    Args:
+        task: a name of `kbert.finetuning.TASKS`, such as "sst2", "ner" or "classify".
+        preset: folder or name of a pretrained model, see `kbert.hub.locate`.
+        train: a path as the task's reader takes it, or data as `kbert.data.as_table` takes it.
+        dev: the same, of development data: it chooses the best checkpoint.
+        test: the same, of data that is only measured, or without labels only predicted.
+        dev_share: share of `train` to keep apart as development data where there is no `dev`.
+        columns: our name of a column -> the file's, see `kbert.finetuning.reading`.
+        label_separator: what stands between the labels of one text, for "multilabel".
+
+    Raises:
+        ValueError: an unknown task, data that cannot be read, or neither `dev` nor `dev_share`.
+
+    Example:
+        >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
+        >>> experiment = Experiment("classify", preset="bert-tiny", train=data, dev_share=0.1)
+        >>> experiment.labels, len(experiment.train), len(experiment.dev)
+        (['ham', 'spam'], 18, 2)
+    """
+
+    def __init__(
+        self,
+        task: str,
+        *,
+        preset: str | os.PathLike,
+        train: Any,
+        dev: Any = None,
+        test: Any = None,
+        dev_share: float | None = None,
+        columns: Mapping[str, str | Sequence[str]] | None = None,
+        label_separator: str = ",",
+    ):
+        self.named = named_task(task)
+        self.preset = os.fspath(preset)
+
+        def table(data: Any) -> Table:
+            return read(self.named, data, columns=columns, label_separator=label_separator)
+
+        self.train = table(train)
+        if (dev is None) == (dev_share is None):
+            raise ValueError(
+                "Development data chooses the best checkpoint: give `dev`, or `dev_share` to keep "
+                f"a share of `train` apart. Received: dev={dev!r:.80}, dev_share={dev_share}"
+            )
+        if dev is None:
+            self.train, self.dev = _split(self.train, dev_share)
+        else:
+            self.dev = table(dev)
+        self.test = None if test is None else table(test)
+        self.labels = list(self.named.labels or labels_of(self.train, self.named) or []) or None
+
+    def settings(self, **settings: Any) -> Settings:
+        """The task's defaults with other values."""
+        return Settings(**{**self.named.defaults, **settings})
+
+    def make_task(self, settings: Settings) -> FineTuned:
+        """The pretrained encoder under a head that begins anew."""
+        keras.utils.set_random_seed(settings.seed)
+        arguments = self.named.arguments(settings)
+        if self.labels is not None:
+            arguments["labels"] = self.labels
+        with make_strategy(settings.strategy).scope():
+            return getattr(tasks, self.named.kind).from_preset(
+                self.preset, settings.precision, new_head=True, **arguments
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """What the results depend on besides the settings, for `run.json`."""
+        tables = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {
+            "task": self.named.name,
+            "preset": self.preset,
+            "labels": self.labels,
+            "data": {
+                name: f"{len(table):,} rows, checksum {_checksum(table):08x}"
+                for name, table in tables.items()
+                if table is not None
+            },
+        }
+
+
+def _split(table: Table, share: float) -> tuple[Table, Table]:
+    """The table without and with a share of its rows, drawn at random, in their order."""
+    count = round(len(table) * share)
+    if not 0 < count < len(table):
+        raise ValueError(
+            "`dev_share` must leave rows on both sides. Received: "
+            f"dev_share={share} of {len(table)} rows"
+        )
+    drawn = np.random.default_rng(_SPLIT_SEED).permutation(len(table))
+    return table.take(sorted(drawn[count:].tolist())), table.take(sorted(drawn[:count].tolist()))
+
+
+def _checksum(table: Table) -> int:
+    checksum = 0
+    for name, column in table.columns.items():
+        checksum = zlib.crc32(json.dumps([name, column], default=str).encode(), checksum)
+    return checksum

@@ -1,0 +1,101 @@
+r"""A fine-tuned model measured on labelled data: metrics, report by class, every answer.
+
+  kbert-evaluate --preset=out/preset --data=test.csv --text_column=review --label_column=stars
+  kbert-evaluate --preset=out/preset --task=sst2 --data=SST-2/dev.tsv --output_dir=report
+  kbert-evaluate --preset=out/preset --task=squad2 --data=dev-v2.0.json --tune_threshold \
+    --preset_dir=tuned
+
+--task says how the file is read; without it the model's kind does, as classify, multilabel,
+regress, tag, answer or choose. With --output_dir it writes metrics.json, test_answers.jsonl (every
+answer beside what was expected), and for classes and tags test_report.txt and confusion_matrix.png.
+
+--tune_threshold finds the threshold that is best on these data: of SQuAD 2.0's "no answer", or of
+the probability from which a text has a label, for models with any number of labels a text. The
+model with this threshold is written to --preset_dir. Tune on development data, not on the test set.
+
+GLUE keeps the labels of its test sets: --submission answers them, in a file to hand in.
+
+  kbert-evaluate --preset=out/preset --task=cola --data=CoLA/test.tsv --submission --output_dir=glue
+"""
+
+import json
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+from absl import flags, logging
+
+import kbert
+from kbert import finetuning
+from pipelines import command
+from pipelines.pictures import draw_confusion
+from pipelines.task_flags import columns, define_column_flags, define_task_flag
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
+    flags.DEFINE_string("data", None, "What it is measured on: a file, a pattern, or tfds:NAME.")
+    define_task_flag(None, "How the data is read, see below. Default: as the model's kind.")
+    define_column_flags()
+    flags.DEFINE_string("output_dir", None, "Folder for the metrics, the report and the answers.")
+    flags.DEFINE_integer("batch_size", 32, "Rows computed at once.", 1)
+    flags.DEFINE_boolean("submission", False, "Write the file that GLUE takes, into --output_dir.")
+    flags.DEFINE_boolean("tune_threshold", False, "Find the threshold that is best on the data.")
+    flags.DEFINE_string("preset_dir", None, "Folder for the model with the threshold found.")
+    flags.mark_flags_as_required(["preset", "data"])
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        sys.exit(f"kbert-evaluate takes flags only. Received: {argv[1:]}")
+    try:
+        _evaluate(flags.FLAGS)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except (ValueError, OSError) as error:
+        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
+        sys.exit(f"kbert-evaluate: {error}")
+
+
+def _evaluate(options: flags.FlagValues) -> None:
+    if options.submission and not options.output_dir:
+        raise ValueError("--submission writes into --output_dir: give it too")
+    if options.preset_dir and not options.tune_threshold:
+        raise ValueError("--preset_dir is for the model with the threshold of --tune_threshold")
+    task = kbert.tasks.Task.from_preset(options.preset)
+    named = finetuning.task_for(task, options.task)
+    table = finetuning.read(
+        named, options.data, columns=columns(options), label_separator=options.label_separator
+    )
+    folder = Path(options.output_dir) if options.output_dir else None
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    if options.submission:
+        answers = task.predict(table, batch_size=options.batch_size)
+        path = finetuning.write_submission(named, answers, folder)
+        print(f"{len(table):,} answers written to {path}")
+        return
+    if options.tune_threshold:
+        print(finetuning.tune_threshold(task, table, batch_size=options.batch_size))
+        if options.preset_dir:
+            task.save_to_preset(options.preset_dir)
+            print(f"model with this threshold written to {options.preset_dir}")
+    evaluation = finetuning.evaluate(task, table, batch_size=options.batch_size)
+    print(f"\n{evaluation}")
+    if folder:
+        evaluation.write(folder, "test", table)
+        path = folder / "metrics.json"
+        path.write_text(json.dumps(evaluation.metrics, indent=2) + "\n", encoding="utf-8")
+        draw_confusion(evaluation.confusion, folder)
+        print(f"\nwritten to {folder}")
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    listing = textwrap.indent(finetuning.task_table(), "  ")
+    command.run(main, define_flags, f"{__doc__}\nTasks (--task):\n\n{listing}\n")
+
+
+if __name__ == "__main__":
+    run()

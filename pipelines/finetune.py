@@ -1,0 +1,176 @@
+r"""A pretrained model and a table of texts to a measured model: classes, tags, answers, choices.
+
+  kbert-finetune --task=classify --train=train.csv --dev=dev.csv --preset=bert-base-uncased \
+    --text_column=review --label_column=stars --output_dir=out
+
+First look, then work: --dry_run shows the first examples as tokens with their labels and measures
+the time a run will take. Killed at any moment, the same command goes on to the same numbers; a
+finished run is only shown. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
+One line for each kind of task:
+
+  kbert-finetune --task=sst2 --train=SST-2/train.tsv --dev=SST-2/dev.tsv --preset=P --output_dir=out
+  kbert-finetune --task=classify --train=t.tsv --dev_share=0.1 --pair_columns=question,answer …
+  kbert-finetune --task=multilabel --train=t.csv --dev=d.csv --label_column=toxic,insult,threat …
+  kbert-finetune --task=regress --train=t.jsonl --dev=d.jsonl --label_column=score …
+  kbert-finetune --task=ner --train=train.conll --dev=dev.conll …
+  kbert-finetune --task=squad2 --train=train-v2.0.json --dev=dev-v2.0.json …
+  kbert-finetune --task=swag --train=train.csv --dev=val.csv …
+
+How sure are the numbers, and which settings are best?
+
+  --seeds=5    five runs that differ in the seed alone: a table with mean and standard deviation
+  --grid       BERT's own: learning rates 5e-5 to 2e-5, batches 16 and 32, 2 to 4 epochs, best on
+               --dev; the values by --grid_learning_rates and so on
+
+Both go on after a kill, run by run. Where memory is short: --micro_batches=4; faster on GPUs and
+new CPUs: --precision=mixed_bfloat16; texts longer than the model: --stride=128 reads windows.
+
+output_dir holds run.json (all settings), results.json (metrics, seconds, peak memory), preset/ (the
+best model), dev_answers.jsonl (every answer beside what was expected), and for classes and tags
+dev_report.txt and confusion_matrix.png; training/ has every step's loss and every evaluation. A
+--test file is measured too, or without labels answered; of GLUE as a file to hand in.
+
+Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
+"""
+
+import shutil
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+from absl import flags, logging
+
+import kbert
+from kbert import finetuning
+from kbert.finetuning import Result, Series
+from kbert.training.monitor import NonFiniteLoss
+from pipelines import command
+from pipelines.pictures import draw_confusion
+from pipelines.task_flags import (
+    columns,
+    define_column_flags,
+    define_settings_flags,
+    define_task_flag,
+    settings,
+)
+
+
+def define_flags() -> None:
+    define_task_flag(None, "What is learned from which files, see below.")
+    flags.DEFINE_string("train", None, "Training data: a file, a pattern, or tfds:NAME.")
+    flags.DEFINE_string("dev", None, "Development data; it chooses the best checkpoint.")
+    flags.DEFINE_float("dev_share", None, "Without --dev: share of --train kept apart.", 0.0, 1.0)
+    flags.DEFINE_string("test", None, "Test data, measured at the end; or answered, if unlabelled.")
+    define_column_flags()
+    flags.DEFINE_string("preset", None, "The pretrained model: a folder or a name of the hub.")
+    flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder, the same run.")
+    flags.DEFINE_string("preset_dir", None, "Another folder for the best model.")
+    flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the best, to serve.")
+    define_settings_flags()
+    flags.DEFINE_integer("seeds", None, "Runs that differ in the seed.", 1)
+    flags.DEFINE_boolean("grid", False, "A run for every combination of the paper's settings.")
+    flags.DEFINE_list("grid_learning_rates", finetuning.LEARNING_RATES, "Of --grid.")
+    flags.DEFINE_list("grid_batch_sizes", finetuning.BATCH_SIZES, "Of --grid.")
+    flags.DEFINE_list("grid_epochs", finetuning.EPOCHS, "Of --grid.")
+    flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
+    flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        sys.exit(f"kbert-finetune takes flags only. Received: {argv[1:]}")
+    try:
+        _finetune(flags.FLAGS)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except finetuning.Stopped as stopped:
+        print(stopped)
+        sys.exit(128 + stopped.signal)  # as a shell would say it: the job is not done
+    except (ValueError, OSError, RuntimeError, NonFiniteLoss) as error:
+        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
+        sys.exit(f"kbert-finetune: {error}")
+
+
+def _finetune(options: flags.FlagValues) -> None:
+    if options.seeds and options.grid:
+        raise ValueError("--seeds and --grid are two kinds of series: give one of them")
+    experiment = finetuning.Experiment(
+        options.task,
+        preset=options.preset,
+        train=options.train,
+        dev=options.dev,
+        test=options.test,
+        dev_share=options.dev_share,
+        columns=columns(options),
+        label_separator=options.label_separator,
+    )
+    given = settings(options)
+    print(experiment.summary())
+    if options.dry_run:
+        print(finetuning.preview(experiment, **given))
+        return
+    outcome = _run(experiment, options, given)
+    best = outcome if isinstance(outcome, Result) else outcome.best
+    _report(best, Path(options.output_dir))
+    if isinstance(outcome, Series):
+        print(outcome)
+        print(f"best: {best.folder.name}")
+    print(f"model: {outcome.preset}")
+    _publish(outcome.preset, options)
+
+
+def _run(experiment, options, given: dict) -> Result | Series:
+    folder = options.output_dir
+    if options.seeds:
+        return finetuning.seeds(experiment, folder, count=options.seeds, **given)
+    if options.grid:
+        return finetuning.grid(
+            experiment,
+            folder,
+            learning_rates=_numbers(options, "grid_learning_rates", float),
+            batch_sizes=_numbers(options, "grid_batch_sizes", int),
+            epochs=_numbers(options, "grid_epochs", int),
+            **given,
+        )
+    if finetuning.RunFolder(folder).result() is not None:
+        print(f"{folder} holds this run, finished:")
+    return finetuning.run(experiment, folder, **given)
+
+
+def _numbers(options: flags.FlagValues, name: str, kind: type) -> list:
+    try:
+        return [kind(value) for value in options[name].value]
+    except ValueError:
+        raise ValueError(
+            f"--{name} takes numbers, by commas. Received: {options[name].value}"
+        ) from None
+
+
+def _report(result: Result, folder: Path) -> None:
+    """The table, the report by class, the picture."""
+    report = result.folder / "dev_report.txt"
+    if report.exists():
+        print(f"\n{report.read_text(encoding='utf-8')}")
+    draw_confusion(result.confusion, folder)
+    print(f"{result}\n")
+    print(result.summary())
+
+
+def _publish(preset: Path, options: flags.FlagValues) -> None:
+    if options.preset_dir:
+        shutil.copytree(preset, options.preset_dir, dirs_exist_ok=True)
+        print(f"model written to {options.preset_dir}")
+    if options.export_dir:
+        task = kbert.tasks.Task.from_preset(preset)
+        print(f"SavedModel written to {task.export(options.export_dir)}")
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    listing = textwrap.indent(finetuning.task_table(), "  ")
+    command.run(main, define_flags, f"{__doc__}\nTasks (--task):\n\n{listing}\n")
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,22 @@
+"""Pictures that programs leave beside their tables."""
+
+from pathlib import Path
+
+from kbert import visualization
+
+# A picture of more classes than this is a carpet.
+_MOST_CLASSES = 60
+
+
+def draw_confusion(confusion: dict | None, folder: Path) -> None:
+    """Writes `confusion_matrix.png`, of tasks with classes, and says so.
+
+    Args:
+        confusion: `matrix` and `names`, or None.
+        folder: where to.
+    """
+    if confusion is None or len(confusion["names"]) > _MOST_CLASSES:
+        return
+    path = folder / "confusion_matrix.png"
+    visualization.confusion_matrix(**confusion).savefig(path, bbox_inches="tight")
+    print(f"picture: {path}")

@@ -1,0 +1,80 @@
+r"""Texts of any number to answers of a fine-tuned model, a line of JSON each.
+
+  kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
+  kbert-predict --preset=out/preset --input=reviews.csv.gz --text_column=review --output=a.jsonl
+  kbert-predict --preset=out/preset --input=p.tsv --pair_columns=question,answer --output=a.jsonl
+  cat texts.txt | kbert-predict --preset=out/preset --input=- --output=-
+
+What it reads, plain or .gz; - is text from standard input:
+
+  texts.txt       a text a line; an empty line is an empty text
+  *.csv, *.tsv    a line of names, then a record a line; the columns by the flags
+  *.jsonl         an object a line: text, or first and second, or words (a list), or question and
+                  context, or context and choices (a list)
+
+Answers stand in the order of the input, with the text they are to: {"text": "…", "label": "spam",
+"probability": 0.98, …}. Memory does not grow with the input. Killed at any moment, the same command
+goes on after the last whole line; it refuses where the input or the model is another.
+"""
+
+import signal
+import sys
+
+from absl import flags, logging
+
+import kbert
+from kbert import finetuning
+from kbert.text.progress import Progress
+from pipelines import command
+from pipelines.task_flags import columns, define_column_flags
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
+    flags.DEFINE_string("input", None, "A .txt, .csv, .tsv or .jsonl file, or - for text lines.")
+    flags.DEFINE_string("output", None, "A .jsonl file, or - for standard output.")
+    define_column_flags()
+    flags.DEFINE_integer("batch_size", 32, "Rows computed at once.", 1)
+    flags.mark_flags_as_required(["preset", "input", "output"])
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        sys.exit(f"kbert-predict takes flags only. Received: {argv[1:]}")
+    try:
+        _predict(flags.FLAGS)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except (ValueError, OSError) as error:
+        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
+        sys.exit(f"kbert-predict: {error}")
+
+
+def _predict(options: flags.FlagValues) -> None:
+    task = kbert.tasks.Task.from_preset(options.preset)
+    named = finetuning.task_for(task)
+    records = finetuning.Records(options.input, named.kind, columns(options))
+    if options.output == "-":
+        for line in finetuning.answer_stream(task, records, batch_size=options.batch_size):
+            print(line, flush=True)
+        return
+    identity = {"model": finetuning.model_checksum(task), "columns": columns(options)}
+    output = finetuning.AnswerFile(options.output, identity)
+    if output.finished:
+        print(f"{options.output} holds {output.records:,} answers, finished", file=sys.stderr)
+        return
+    with Progress(options.output, records.size, "B") as bar:
+        for answered in finetuning.answer_records(
+            task, records, output, batch_size=options.batch_size
+        ):
+            bar.show(records.consumed, answered)
+    print(f"{output.records:,} answers in {options.output}", file=sys.stderr)
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,148 @@
+"""Groups of flags of the programs that fine-tune, evaluate and predict."""
+
+from absl import flags
+
+from kbert.finetuning import TASKS, Settings
+from kbert.training.strategies import STRATEGIES
+from pipelines.flags import PRECISIONS
+
+# Flags that are fields of kbert.finetuning.Settings under the same name.
+SETTINGS = (
+    *("learning_rate", "batch_size", "epochs", "warmup_share", "weight_decay", "layer_decay"),
+    *("freeze", "class_weights", "micro_batches", "metric", "patience", "evaluate_every"),
+    *("checkpoint_every", "seed", "precision", "strategy", "max_length", "stride", "pooling"),
+    "dropout",
+)
+
+
+def define_column_flags() -> None:
+    """Which column of a CSV, TSV or JSONL file is which."""
+    flags.DEFINE_string("text_column", None, "Column of the text. Default: text.")
+    flags.DEFINE_list(
+        "pair_columns", None, "The two columns of a pair, as first,second. Default: these names."
+    )
+    flags.DEFINE_list(
+        "label_column",
+        None,
+        "Column of the label; of tags in a file of columns its number from 0, or -1 for the last. "
+        "For multilabel also several columns of 0 and 1, by commas. Default: label.",
+    )
+    flags.DEFINE_list(
+        "choice_columns", None, "For choose: the columns of the choices. Default: choices, a list."
+    )
+    flags.DEFINE_list(
+        "columns", [], "Any others, as ours=theirs, such as question=query,context=passage."
+    )
+    flags.DEFINE_string(
+        "label_separator", ",", "For multilabel: what stands between the labels of a text."
+    )
+
+
+def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
+    """Our name of a column -> the file's, as the flags say."""
+    found: dict[str, str | list[str]] = {}
+    for item in options.columns:
+        ours, equals, theirs = item.partition("=")
+        if not equals:
+            raise ValueError(f"--columns takes ours=theirs. Received: --columns={item}")
+        found[ours] = theirs
+    if options.text_column:
+        found["text"] = options.text_column
+    if options.pair_columns:
+        if len(options.pair_columns) != 2:
+            raise ValueError(
+                "--pair_columns takes two columns, as question1,question2. Received: "
+                f"--pair_columns={','.join(options.pair_columns)}"
+            )
+        found["first"], found["second"] = options.pair_columns
+    if options.label_column:
+        many = options.label_column
+        found["label"] = many[0] if len(many) == 1 else many
+    if options.choice_columns:
+        found["choices"] = options.choice_columns
+    return found
+
+
+def define_settings_flags() -> None:
+    """How a model is fine-tuned; a flag that is not given has the default of the task."""
+    base = Settings()
+    flags.DEFINE_float("learning_rate", None, "Highest, after the warm-up. Default: 5e-5.", 0.0)
+    flags.DEFINE_integer("batch_size", None, "Examples of an update. Default: 32.", 1)
+    flags.DEFINE_integer("epochs", None, "Passes over the training data. Default: 3.", 1)
+    flags.DEFINE_float(
+        "warmup_share", base.warmup_share, "Share of the steps with a rising rate.", 0.0, 1.0
+    )
+    flags.DEFINE_float("weight_decay", base.weight_decay, "Not of biases and LayerNorm.", 0.0)
+    flags.DEFINE_float(
+        "layer_decay",
+        None,
+        "Factor of the learning rate from each layer to the one below, such as ELECTRA's 0.8.",
+        0.0,
+        1.0,
+    )
+    flags.DEFINE_list(
+        "freeze",
+        [],
+        "Weights that stay, by patterns: encoder/embeddings/*,encoder/layers_0/*, or encoder/*.",
+    )
+    flags.DEFINE_list(
+        "class_weights",
+        None,
+        "Weights of the classes in the loss, as spam=3,ham=1, or balanced: by their rarity.",
+    )
+    flags.DEFINE_integer(
+        "micro_batches",
+        base.micro_batches,
+        "Parts of a batch, one after the other: less memory.",
+        1,
+    )
+    flags.DEFINE_string("metric", None, "Which chooses the best checkpoint. Default: the task's.")
+    flags.DEFINE_integer("patience", None, "Evaluations without a better one to stop after.", 1)
+    flags.DEFINE_integer("evaluate_every", None, "Steps; default: once an epoch.", 1)
+    flags.DEFINE_integer("checkpoint_every", base.checkpoint_every, "Steps.", 1)
+    flags.DEFINE_integer("seed", base.seed, "Of the head, of dropout and of the order.")
+    flags.DEFINE_enum("precision", base.precision, PRECISIONS, "Weights are float32.")
+    flags.DEFINE_enum("strategy", base.strategy, STRATEGIES, "mirrored: all GPUs of this machine.")
+    flags.DEFINE_integer("max_length", None, "Tokens of a row. Default: the task's.", 4)
+    flags.DEFINE_integer(
+        "stride", None, "Read longer texts in windows, each this many tokens after the last.", 1
+    )
+    flags.DEFINE_enum("pooling", None, ["mean", "max"], "How windows become one answer.")
+    flags.DEFINE_float("dropout", None, "Before the head. Default: the encoder's.", 0.0, 1.0)
+
+
+def settings(options: flags.FlagValues) -> dict:
+    """Fields of Settings that are given."""
+    given = {name: options[name].value for name in SETTINGS if options[name].present}
+    if "class_weights" in given:
+        given["class_weights"] = parse_class_weights(given["class_weights"])
+    return given
+
+
+def parse_class_weights(items: list[str]) -> dict[str, float] | str:
+    """Reads `label=weight` items, or the word "balanced".
+
+    Example:
+        >>> parse_class_weights(["spam=3", "ham=1"])
+        {'spam': 3.0, 'ham': 1.0}
+    """
+    if items == ["balanced"]:
+        return "balanced"
+    weights = {}
+    for item in items:
+        label, _, weight = item.rpartition("=")
+        try:
+            weights[label] = float(weight)
+        except ValueError:
+            label = ""
+        if not label:
+            raise ValueError(
+                "--class_weights takes label=weight, or balanced. Received: "
+                f"--class_weights={','.join(items)}"
+            )
+    return weights
+
+
+def define_task_flag(default: str | None, text: str) -> None:
+    """Which task."""
+    flags.DEFINE_enum("task", default, list(TASKS), text)
