@@ -29,6 +29,7 @@ class BestWeights:
         step: Updates made before the best evaluation; `None` where there was none yet.
         value: The metric then.
         waited: Evaluations since.
+        keeps_weights: Whether weights are kept.
 
     Example:
         >>> best = BestWeights("f1", "max", keep=False)
@@ -46,7 +47,7 @@ class BestWeights:
         self.step: int | None = None
         self.value = math.nan
         self.waited = 0
-        self._keep = keep
+        self.keeps_weights = keep
         self._arrays: dict | None = None
         self._unsaved = False
         self._files = None if folder is None else Checkpoints(folder)
@@ -72,7 +73,7 @@ class BestWeights:
             self.waited += 1
             return
         self.step, self.value, self.waited = step, value, 0
-        if self._keep:
+        if self.keeps_weights:
             self._arrays = read_variables(_weights(task))
             self._unsaved = True
 
@@ -93,7 +94,7 @@ class BestWeights:
         Raises:
             ValueError: If the file with them is damaged.
         """
-        if not self._keep or self.step is None:
+        if not self.keeps_weights or self.step is None:
             return
         if self._arrays is None:  # the evaluation was in an earlier process
             self._files.info(self.step)

@@ -25,7 +25,7 @@ from kbert.training.run_settings import write_settings
 from kbert.training.runlog import RunLog
 from kbert.training.signals import stopping
 
-KEPT_CHECKPOINTS = 2
+KEPT_CHECKPOINTS = 2  # the newest, and the one before in case that is damaged
 
 
 def fine_tune(

@@ -42,18 +42,21 @@ class FineTuningHistory(keras.callbacks.History):
     def close(self, run: "Run", epochs: int) -> None:
         """Takes down how the run ended."""
         self.step, self.stopped_by, self.ended_by = run.step, run.stopped_by, run.ended_by
+        how = "trained for" if run.ended_by is None else f"ended by {run.ended_by} after"
         if run.stopped_by is not None:
-            how = f"stopped by {signal.Signals(run.stopped_by).name}, to go on when started again,"
-        else:
-            how = "trained" if run.ended_by is None else f"ended by {run.ended_by}"
-        self._sentence = f"{how} after step {run.step:,}"
-        if run.best is not None and run.best.step is not None:
-            self.best_step, self.best_value = run.best.step, run.best.value
-            epoch = -(-self.best_step // run.steps_per_epoch)
-            self._sentence += (
-                f"; best {run.best.metric} {self.best_value:.4g} after step {self.best_step:,} "
-                f"(epoch {epoch} of {epochs})"
-            )
+            how = f"stopped by {signal.Signals(run.stopped_by).name}, to be gone on with, after"
+        self._sentence = f"{how} {run.step:,} steps"
+        best = run.best
+        if best is None or best.step is None:
+            return
+        self.best_step, self.best_value = best.step, best.value
+        epoch = -(-best.step // run.steps_per_epoch)
+        self._sentence += (
+            f"; best {best.metric} {best.value:.4g} after step {best.step:,} "
+            f"(epoch {epoch} of {epochs})"
+        )
+        if best.keeps_weights and run.stopped_by is None:
+            self._sentence += ", whose weights the task has"
 
     def __str__(self):
         return self._sentence
@@ -113,6 +116,7 @@ class Run:
         self._values = StepValues(steps)
         self._signal: int | None = None
         self._evaluated: tuple[int, dict] = (0, {})  # step and values of the last evaluation
+        self._spoken_of: int | None = None  # the best step of the checkpoint before
         self._sums: list | None = None  # of an epoch that was begun in an earlier process
 
     @property
@@ -130,6 +134,7 @@ class Run:
             self._history.history = progress["history"]
             if self.best is not None and progress["best"] is not None:
                 self.best.load(progress["best"])
+                self._spoken_of = self.best.step
         for log in (self._steps, self._evaluations):
             log.truncate(self.step)
 
@@ -208,8 +213,8 @@ class Run:
         }
         self._checkpoints.save(self.task, self.step, progress)
         if self.best is not None:
-            oldest = self._checkpoints.info(self._checkpoints.steps()[0])
-            self.best.forget_before(oldest["progress"]["best"]["step"])
+            self.best.forget_before(self._spoken_of)
+            self._spoken_of = self.best.step
 
     def _is_time(self, every: int | None) -> bool:
         return every is not None and self.step % every == 0

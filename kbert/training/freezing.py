@@ -33,8 +33,8 @@ def freeze(model: keras.Model, patterns: str | Sequence[str]) -> list[str]:
         >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, name="head")])
         >>> freeze(model, "*/bias")
         ['head/bias']
-        >>> [v.path for v in model.trainable_weights]
-        ['head/kernel']
+        >>> [v.name for v in model.trainable_weights]
+        ['kernel']
     """
     return _set_trainable(model, patterns, False)
 

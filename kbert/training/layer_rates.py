@@ -25,7 +25,9 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
         ValueError: If `decay` is out of its range.
     """
     if not 0 < decay <= 1:
-        raise ValueError(f"`layer_decay` must be above 0 and at most 1. Received: {decay}")
+        raise ValueError(
+            f"The decay from layer to layer must be above 0 and at most 1. Received: {decay}"
+        )
     layers, blocks = encoder.config.num_layers, encoder.blocks
     parts = {encoder.embeddings: 0}
     for layer in range(layers):  # later ones overwrite: a shared block has its last layer's depth

@@ -44,7 +44,8 @@ class RunLog:
                 if not line.endswith(b"\n") or json.loads(line)["step"] > step:
                     break
                 kept += len(line)
-        os.truncate(self.path, kept)
+        if kept < self.path.stat().st_size:
+            os.truncate(self.path, kept)
 
     def read(self) -> list[dict]:
         """Returns all lines; none if nothing was written."""

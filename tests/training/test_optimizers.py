@@ -90,6 +90,30 @@ def test_steps_equal_numpy(optimizer, step):
         assert ops.convert_to_numpy(variable.value) == pytest.approx(w, abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", [AdamW, Lamb])
+def test_a_scaled_rate_is_another_rate(kind):
+    """What is scaled moves and decays as under that rate, the rest as ever."""
+
+    def trained(rate, scale=None):
+        model = layer()
+        scales = {model.weights[0].path: scale} if scale else None
+        optimizer = kind(rate, weight_decay=DECAY, rate_scales=scales)
+        optimizer.apply([ops.convert_to_tensor(g) for g in gradients(model, 0)], model.weights)
+        return [ops.convert_to_numpy(v.value) for v in model.weights]
+
+    full, half, mixed = trained(RATE), trained(RATE / 2), trained(RATE, scale=0.5)
+    np.testing.assert_allclose(mixed[0], half[0], rtol=1e-6)
+    assert abs(half[0] - full[0]).max() > 1e-3
+    for expected, found in zip(full[1:], mixed[1:], strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_scale_of_no_weight_is_refused():
+    optimizer = AdamW(RATE, rate_scales={"dense/kernell": 0.5})
+    with pytest.raises(ValueError, match="must name weights that are trained.*: dense/kernell"):
+        optimizer.build(layer().trainable_variables)
+
+
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_gradients_that_are_no_sums_are_summed(mirrored, kind):
@@ -123,12 +147,15 @@ def test_who_decays():
 
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_config_round_trip(kind):
-    optimizer = kind(WarmupDecay(0.1, 10, 2, "cosine"), weight_decay=0.2, bias_correction=True)
+    schedule = WarmupDecay(0.1, 10, 2, "cosine")
+    settings = {"weight_decay": 0.2, "bias_correction": True, "rate_scales": {"a/kernel": 0.5}}
+    optimizer = kind(schedule, **settings)
     config = keras.optimizers.serialize(optimizer)
     again = keras.optimizers.deserialize(config)
     assert type(again) is kind
     assert again.get_config() == optimizer.get_config()
-    assert (again.decay, again.bias_correction) == (0.2, True)
+    found = {"weight_decay": again.decay, "bias_correction": again.bias_correction}
+    assert {**found, "rate_scales": again.rate_scales} == settings
 
 
 @pytest.mark.parametrize(

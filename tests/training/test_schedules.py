@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from kbert.training.schedules import WarmupDecay, default_warmup
+from kbert.training.schedules import WarmupDecay, default_warmup, fine_tuning_schedule
 
 
 def rates(schedule, steps) -> list[float]:
@@ -105,3 +105,12 @@ def test_warmup_is_berts_or_a_tenth_of_the_run():
         10_000,
         10_000,
     ]
+
+
+def test_fine_tuning_rises_and_falls_as_in_transformers():
+    """`get_linear_schedule_with_warmup`: the decay begins at the peak."""
+    found = rates(fine_tuning_schedule(3e-5, 40, warmup_share=0.1), range(41))
+    expected = [3e-5 * (s / 4 if s < 4 else (40 - s) / 36) for s in range(41)]
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-12)
+    with pytest.raises(ValueError, match="from 0 to 1. Received: 10"):
+        fine_tuning_schedule(3e-5, 40, warmup_share=10)

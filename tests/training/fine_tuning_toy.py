@@ -1,0 +1,53 @@
+"""The toy's fine-tuning as a process: `python -m tests.training.fine_tuning_toy FOLDER [JSON]`."""
+
+import contextlib
+import json
+import sys
+
+import keras
+
+from kbert.training.fine_tuning import fine_tune
+from kbert.training.optimizers import AdamW
+from kbert.training.schedules import fine_tuning_schedule
+from tests.training import toy_task
+
+ROWS, STEPS_PER_EPOCH, EPOCHS = 16, 6, 3
+
+
+def compiled_task(dropout: float = 0.1, strategy=None, **settings) -> toy_task.ToyTask:
+    keras.utils.set_random_seed(1)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        task = toy_task.ToyTask(dropout)
+        schedule = fine_tuning_schedule(0.05, EPOCHS * STEPS_PER_EPOCH)
+        task.compile(AdamW(schedule, bias_correction=True), **settings)
+    return task
+
+
+def main(folder, *, task=None, send=None, evaluate=None, **settings):
+    """`send` = [signal, batch]: when that batch of the call is due, as if from outside."""
+    task = task or compiled_task(micro_batches=2)
+
+    def make_dataset(start):
+        data = toy_task.dataset(EPOCHS * STEPS_PER_EPOCH, rows=ROWS, start=start[2] // ROWS)
+        return toy_task.with_signal(data, *send) if send else data
+
+    def on_held_out():
+        data = toy_task.dataset(2, seed=9)
+        return task.evaluate(data, verbose=0, return_dict=True)
+
+    defaults = {"metric": "loss", "mode": "min", "evaluate_every": 4, "checkpoint_every": 5}
+    return fine_tune(
+        task,
+        make_dataset,
+        fit=task.fit,
+        epochs=EPOCHS,
+        steps_per_epoch=STEPS_PER_EPOCH,
+        evaluate=evaluate or on_held_out,
+        model_dir=folder,
+        verbose=0,
+        **{**defaults, **settings},
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], **json.loads(sys.argv[2] if len(sys.argv) > 2 else "{}"))
