@@ -32,7 +32,7 @@ class Edges:
         starts: (C, ragged) int32, the first character of each piece that is not white space.
         ends: (C, ragged) int32, the character after the last such one.
         can_begin: (C, ragged) bool: the first of the pieces that begin at this character. Not a
-            piece of white space alone, for which the ranges mean nothing.
+            piece of white space alone, whose range is empty.
         can_end: (C, ragged) bool: the last of the pieces that end at this character.
     """
 
@@ -73,9 +73,11 @@ def find_edges(texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor)
     is_first = tf.concat([yes, begins[1:] != begins[:-1]], 0)[: tf.size(begins)]
     is_last = tf.concat([limits[1:] != limits[:-1], yes], 0)[: tf.size(begins)]
     size = tf.shape(first, tf.int64)
+    left = tf.gather(places, first)
+    right = tf.where(after > first, tf.gather(places, tf.maximum(after - 1, 0)) + 1, left)
     return Edges(
-        starts=starts.with_flat_values(tf.gather(places, first) - text_start),
-        ends=ends.with_flat_values(tf.gather(places, tf.maximum(after - 1, 0)) + 1 - text_start),
+        starts=starts.with_flat_values(left - text_start),
+        ends=ends.with_flat_values(right - text_start),
         can_begin=starts.with_flat_values(tf.scatter_nd(piece, is_first, size)),
         can_end=ends.with_flat_values(tf.scatter_nd(piece, is_last, size)),
     )
