@@ -1,0 +1,221 @@
+"""Texts through a frozen encoder, in batches of neighbours in length.
+
+Shapes: `N` texts, `W` windows, `B` batch, `T` tokens, `D` width of the features.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbert.data.packing import pack
+from kbert.extraction.described import describe_tokens, describe_words
+from kbert.extraction.hidden_states import choose_layers
+from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
+from kbert.extraction.plan import Layout, Window, plan_windows
+from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces, pool
+from kbert.tasks import inference
+
+_MULTIPLE = 8  # the width of a batch is one of it
+
+
+class Extractor:
+    """Makes the features that `kbert.features` describes; its arguments are described there.
+
+    Attributes:
+        width: D.
+        cut: texts that have lost tokens so far.
+    """
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        tokenizer: Any,
+        *,
+        layers: str | int | Sequence[int] = "last",
+        pooling: str | None = "mean",
+        words: bool = False,
+        merge: str = "mean",
+        special_tokens: bool = True,
+        max_length: int | None = None,
+        stride: int | None = None,
+        batch_size: int = inference.BATCH_SIZE,
+        with_tokens: bool = False,
+    ):
+        config = encoder.config
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        self.states = choose_layers(layers, config.num_layers)
+        self.width = self.states.num_joined * config.hidden_size
+        self.pooling = None if words else pooling
+        self.words = words
+        self.merge = merge
+        self.special_tokens = special_tokens
+        self.max_length = config.max_positions if max_length is None else max_length
+        self.stride = stride
+        self.batch_size = batch_size
+        self.with_tokens = with_tokens
+        self.cut = 0
+        check_pooling(pooling, special_tokens)
+        inference.check_batch_size(batch_size)
+        self._check()
+        self._features = {
+            1: inference.on_cpu(lambda first: self.pack(first), inference.IDS),
+            2: inference.on_cpu(self.pack, inference.IDS, inference.IDS),
+        }
+        self._forward = {
+            pooling: inference.compiled(
+                lambda features, pooling=pooling: self.vectors(features, pooling), encoder
+            )
+            for pooling in {None, self.pooling}
+        }
+
+    def _check(self):
+        most = self.encoder.config.max_positions
+        if self.merge not in MERGES:
+            raise ValueError(f"merge is one of {', '.join(MERGES)}. Received: {self.merge!r}")
+        if not 5 <= self.max_length <= most:
+            raise ValueError(
+                f"max_length must be from 5 to {most}, the encoder's max_positions. "
+                f"Received: max_length={self.max_length}"
+            )
+        if self.stride is not None and self.stride < 1:
+            raise ValueError(
+                "stride must be 1 or more: tokens from the start of one window to that of the "
+                f"next. Received: stride={self.stride}"
+            )
+        if self.with_tokens and self.pooling is not None:
+            raise ValueError(
+                "Tokens and offsets go with a vector a token: pooling=None or words=True. "
+                f"Received: pooling={self.pooling!r}"
+            )
+
+    def __call__(self, texts: Texts) -> np.ndarray | list:
+        """The features of some texts.
+
+        Returns:
+            (N, D) float32 where they are pooled, else N arrays (T, D), or N `TextVectors`.
+        """
+        sides = self._encode(texts)
+        windows, layouts = self._plan(texts, sides)
+        numbers = np.array([window.text for window in windows], int)
+        is_whole = np.bincount(numbers, minlength=len(texts))[numbers] == 1
+        in_graph = is_whole & (self.pooling is not None)
+        pooled = np.zeros((len(texts), self.width), np.float32)
+        for index, vectors in self._run(windows, sides, np.flatnonzero(in_graph), self.pooling):
+            pooled[numbers[index]] = vectors
+        rows: list[list[tuple[Window, np.ndarray]]] = [[] for _ in layouts]
+        for index, vectors in self._run(windows, sides, np.flatnonzero(~in_graph), None):
+            for window, row in zip((windows[i] for i in index), vectors, strict=True):
+                layout = layouts[window.text]
+                length = window.size + 2 + layout.separators
+                rows[window.text].append((window, row[:length].copy()))  # lets go of the padding
+        if self.pooling is None:
+            return [
+                self._finish(texts, encoded, number, layout.stitch(parts), layout)
+                for number, (encoded, layout, parts) in enumerate(
+                    zip(zip(*sides, strict=True), layouts, rows, strict=True)
+                )
+            ]
+        for number, parts in enumerate(rows):
+            if parts:
+                pooled[number] = self._pool_windows(layouts[number], parts)
+        return pooled
+
+    def _pool_windows(self, layout: Layout, parts) -> np.ndarray:
+        """(D,) of a text in several windows."""
+        whole = layout.stitch(parts)
+        counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
+        return keras.ops.convert_to_numpy(pool(whole[None], counted[None], self.pooling))[0]
+
+    def _encode(self, texts: Texts) -> list[list[Encoded]]:
+        """The tokens of all texts, of pairs of both sides."""
+        if texts.in_words:
+            return [encode_words(self.tokenizer, texts.first)]
+        offsets = self.words or self.with_tokens
+        given = [texts.first] if texts.second is None else [texts.first, texts.second]
+        return [encode(self.tokenizer, side, offsets=offsets) for side in given]
+
+    def _plan(self, texts: Texts, sides) -> tuple[list[Window], list[Layout]]:
+        """The windows of all texts, and each text's row put together from its windows."""
+        separators = self.tokenizer.pair_separators if len(sides) == 2 else 0
+        lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
+        first, second = lengths if len(sides) == 2 else (lengths[0], np.zeros_like(lengths[0]))
+        room = self.max_length - 2 - separators
+        windows, kept = plan_windows(first, second, room, self.stride)
+        is_cut = kept.sum(1) < first + second
+        if texts.in_words and is_cut.any():
+            number = int(is_cut.argmax())
+            raise ValueError(
+                "Each word of a list has a vector, so no text may be cut: give a `stride`. "
+                f"Received: {first[number]} tokens in text number {number}, where {room} fit"
+            )
+        self.cut += int(is_cut.sum())
+        return windows, [Layout(a, b, separators) for a, b in kept.tolist()]
+
+    def _run(self, windows, sides, chosen, pooling) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(numbers of windows, their vectors) of the chosen ones, batch after batch."""
+        sizes = np.array([windows[i].size for i in chosen])
+        for near in inference.by_length(sizes, self.batch_size):
+            index = chosen[near]
+            batch = [windows[i] for i in index]
+            parts = [[sides[0][w.text].ids[w.first_start : w.first_end] for w in batch]]
+            if len(sides) == 2:
+                parts.append([sides[1][w.text].ids[w.second_start : w.second_end] for w in batch])
+            features = self._features[len(sides)](*map(_ragged, parts))
+            yield index, self._forward[pooling](inference.pad(features))[: len(index)]
+
+    def pack(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """The encoder's inputs (B, T), and `counted` (B, T), 1 for a token that is pooled."""
+        tokenizer = self.tokenizer
+
+        def packed(first, second, cls_id, sep_id, pad_id):
+            return pack(
+                first,
+                second,
+                cls_id=cls_id,
+                sep_id=sep_id,
+                pad_id=pad_id,
+                max_length=self.max_length,
+                multiple=_MULTIPLE,
+                separators=tokenizer.pair_separators,
+            )
+
+        features = packed(first, second, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+        counted = features["padding_mask"]
+        if not self.special_tokens:
+            ones = [None if side is None else tf.ones_like(side) for side in (first, second)]
+            counted = packed(*ones, 0, 0, 0)["token_ids"]
+        if not self.encoder.config.num_segments:
+            del features["segment_ids"]
+        return {**features, "counted": counted}
+
+    def vectors(self, features: dict[str, Any], pooling: str | None) -> Any:
+        """What `pack` gives -> (B, D), or (B, T, D) where pooling is None."""
+        features = dict(features)
+        counted = features.pop("counted")
+        outputs = self.encoder(features, training=False, return_hidden_states=True)
+        vectors = self.states.take(outputs["hidden_states"])  # (B, T, D)
+        return vectors if pooling is None else pool(vectors, counted, pooling)
+
+    def _finish(self, texts: Texts, encoded: list[Encoded], number: int, whole, layout: Layout):
+        """A text's vectors as they were asked for, from those of all its tokens."""
+        if self.words:
+            given = texts.first[number]
+            word_of = np.pad(encoded[0].word_of[: layout.first], 1, constant_values=-1)
+            count = len(given) if texts.in_words else int(word_of.max()) + 1
+            vectors = merge_pieces(whole, word_of, count, self.merge)
+            return describe_words(vectors, given, encoded[0]) if self.with_tokens else vectors
+        kept = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
+        if self.with_tokens:
+            return describe_tokens(whole, self.tokenizer, encoded, layout, kept)
+        return whole[kept]
+
+
+def _ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
+    lengths = np.array([len(row) for row in rows], np.int64)
+    return tf.RaggedTensor.from_row_lengths(np.concatenate(rows), lengths, validate=False)

@@ -1,0 +1,90 @@
+"""Which of an encoder's layers make a token's features.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `L` layers, `D` width of the features.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from keras import ops
+
+# BERT's Table 7 (Devlin et al. 2019, section 5.3), its sums with equal weights; for learned
+# weights there is `kbert.layers.ScalarMix`. Hidden state 0 are the embeddings, 1..L the layers.
+CHOICES = {
+    "embeddings": lambda last: [0],
+    "last": lambda last: [last],
+    "second_to_last": lambda last: [last - 1],
+    "sum_all": lambda last: list(range(1, last + 1)),
+    "sum_last_four": lambda last: list(range(last - 3, last + 1)),
+    "concat_last_four": lambda last: list(range(last - 3, last + 1)),
+}
+
+
+class HiddenStates(NamedTuple):
+    """Hidden states, summed to one vector of `H` numbers or joined to a longer one.
+
+    Attributes:
+        indices: which, from 0.
+        joined: whether they are joined, in this order, and not summed.
+    """
+
+    indices: tuple[int, ...]
+    joined: bool
+
+    @property
+    def num_joined(self) -> int:
+        """How many times as wide as the encoder the features are."""
+        return len(self.indices) if self.joined else 1
+
+    def take(self, hidden_states: Sequence[Any]) -> Any:
+        """L+1 tensors (B, T, H) -> (B, T, D) float32: sums lose nothing to half precision."""
+        chosen = [ops.cast(hidden_states[index], "float32") for index in self.indices]
+        if self.joined:
+            return ops.concatenate(chosen, -1)
+        return sum(chosen[1:], chosen[0])
+
+
+def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenStates:
+    """The hidden states that a choice of layers means.
+
+    Args:
+        layers: "embeddings" (hidden state 0), "last" (L), "second_to_last" (L - 1), "sum_all" (the
+            sum of 1..L), "sum_last_four" (of L - 3..L) or "concat_last_four" (the same four joined,
+            the lowest first); or the index of a hidden state, negative from the end; or several,
+            joined in the order given.
+        num_layers: L.
+
+    Raises:
+        ValueError: an unknown name, or layers that the encoder does not have.
+
+    Example:
+        >>> choose_layers("sum_last_four", 12)
+        HiddenStates(indices=(9, 10, 11, 12), joined=False)
+        >>> choose_layers([0, -1], 12)
+        HiddenStates(indices=(0, 12), joined=True)
+    """
+    if isinstance(layers, str):
+        if layers not in CHOICES:
+            raise ValueError(
+                f"layers is one of {', '.join(CHOICES)}, or the indices of hidden states. "
+                f"Received: {layers!r}"
+            )
+        indices = CHOICES[layers](num_layers)
+        if min(indices) < (layers != "embeddings"):
+            raise ValueError(
+                f"{layers!r} needs an encoder of more layers. Received: one of {num_layers}"
+            )
+        return HiddenStates(tuple(indices), layers.startswith("concat"))
+    single = not isinstance(layers, Sequence)
+    indices = [layers] if single else list(layers)
+    for index in indices:
+        if isinstance(index, bool) or not hasattr(index, "__index__"):
+            raise ValueError(f"The index of a hidden state is an integer. Received: {index!r}")
+        if not -num_layers - 1 <= index <= num_layers:
+            raise ValueError(
+                f"An encoder of {num_layers} layers has the hidden states 0 (the embeddings) to "
+                f"{num_layers}. Received: {index}"
+            )
+    if not indices:
+        raise ValueError("layers names at least one hidden state. Received: none")
+    return HiddenStates(tuple(int(i) % (num_layers + 1) for i in indices), joined=not single)

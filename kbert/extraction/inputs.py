@@ -1,0 +1,135 @@
+"""What features are made of: texts, pairs of texts or lists of words, and their token ids.
+
+Shapes: `N` texts.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.data.table import Table, as_table
+from kbert.tasks.inference import as_texts
+
+
+class Texts(NamedTuple):
+    """Texts, pairs of texts, or texts given as lists of words.
+
+    Attributes:
+        first: N texts, or N lists of words.
+        second: N texts, or None.
+        in_words: whether the texts are lists of words.
+    """
+
+    first: Sequence
+    second: Sequence | None = None
+    in_words: bool = False
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def part(self, rows: slice) -> "Texts":
+        """Some of them."""
+        second = None if self.second is None else self.second[rows]
+        return Texts(self.first[rows], second, self.in_words)
+
+
+def as_inputs(texts: Any, words: bool = False) -> Texts:
+    """Sorts out what was given.
+
+    Args:
+        texts: strings, or pairs of strings; with `words` also lists of words; or a
+            `kbert.data.Table`, a mapping or a frame with the columns `text`, `first` and `second`,
+            or `words`.
+        words: whether word vectors are asked for.
+
+    Raises:
+        TypeError: something else than text.
+        ValueError: pairs where words are asked for, or an item that is no pair.
+
+    Example:
+        >>> as_inputs([("Is it?", "It is.")])
+        Texts(first=['Is it?'], second=['It is.'], in_words=False)
+        >>> as_inputs([["It", "is"]], words=True)
+        Texts(first=[['It', 'is']], second=None, in_words=True)
+    """
+    if isinstance(texts, Table) or hasattr(texts, "columns") or hasattr(texts, "items"):
+        return _from_table(as_table(texts), words)
+    texts = [texts] if isinstance(texts, str | bytes) else texts
+    texts = texts.numpy().tolist() if tf.is_tensor(texts) else list(texts)
+    if not texts or isinstance(texts[0], str | bytes):
+        return Texts(as_texts(texts))
+    if words:
+        return Texts([_words(item, number) for number, item in enumerate(texts)], in_words=True)
+    for number, item in enumerate(texts):
+        if isinstance(item, str | bytes) or not hasattr(item, "__len__") or len(item) != 2:
+            raise ValueError(
+                "All texts are strings, or all are pairs of strings (lists of words need "
+                f"words=True). Received: {item!r} as number {number}"
+            )
+    first, second = zip(*texts, strict=True)
+    return Texts(as_texts(first, "first texts"), as_texts(second, "second texts"))
+
+
+def _from_table(table: Table, words: bool) -> Texts:
+    if words and "words" in table:
+        return Texts(table["words"], in_words=True)
+    if "first" not in table:
+        return Texts(table["text"])
+    if words:
+        raise ValueError("Words are asked of single texts. Received: a table of pairs")
+    return Texts(table["first"], table["second"])
+
+
+def _words(item: Any, number: int) -> list[str]:
+    if isinstance(item, str | bytes):
+        raise ValueError(
+            "All texts are strings, or all are lists of words. Received: "
+            f"{item!r} as number {number}, after lists of words"
+        )
+    words = as_texts(item, f"the words of text number {number}")
+    return [word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words]
+
+
+class Encoded(NamedTuple):
+    """Token ids of one text, and where they come from; None for what was not asked for.
+
+    Attributes:
+        ids: (tokens,).
+        starts, ends: (tokens,), characters of the text.
+        word_of: (tokens,), the number of each token's word.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray | None = None
+    ends: np.ndarray | None = None
+    word_of: np.ndarray | None = None
+
+
+def encode(tokenizer: Any, texts: Sequence, *, offsets: bool) -> list[Encoded]:
+    """Tokenises strings, with offsets where they are asked for: that is several times slower."""
+    batch = tf.constant(list(texts), tf.string)
+    if not offsets:
+        return [Encoded(ids) for ids in _rows(tokenizer.encode(batch))]
+    found = tokenizer.encode_with_offsets(batch, unit="character")
+    names = ("token_ids", "starts", "ends", "word_index")
+    return [Encoded(*row) for row in zip(*(_rows(found[name]) for name in names), strict=True)]
+
+
+def encode_words(tokenizer: Any, texts: Sequence[Sequence[str]]) -> list[Encoded]:
+    """Tokenises lists of words, each word by itself: ids and `word_of`."""
+    counts = np.array([len(text) for text in texts], np.int64)
+    words = tf.constant([word for text in texts for word in text], tf.string)
+    pieces = tokenizer.encode_words(words)  # (words, ragged), no row empty
+    word_of = tf.ragged.range(counts).flat_values  # from 0 in each text
+    word_of = pieces.with_values(tf.gather(word_of, pieces.value_rowids()))
+    columns = [tf.RaggedTensor.from_row_lengths(x, counts) for x in (pieces, word_of)]
+    ids, word_of = (_rows(column.merge_dims(1, 2)) for column in columns)
+    return [Encoded(own, word_of=of) for own, of in zip(ids, word_of, strict=True)]
+
+
+def _rows(ragged: tf.RaggedTensor) -> list[np.ndarray]:
+    if not ragged.nrows():
+        return []
+    return np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])

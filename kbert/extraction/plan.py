@@ -1,0 +1,140 @@
+"""Where the tokens of texts stand in the rows that an encoder reads.
+
+A row is [CLS] first [SEP], or [CLS] first [SEP] second [SEP]. A text that is longer than a row is
+cut, or read in windows that overlap. Its vectors are then put together as those of one long row.
+
+Shapes: `N` texts, `W` windows, `T` tokens of a text with its special tokens, `D` width.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from kbert.data.packing import pair_limits
+from kbert.data.windows import window_counts
+
+
+class Window(NamedTuple):
+    """A part of a text, or of both texts of a pair.
+
+    Attributes:
+        text: the number of the text.
+        first_start, first_end: its tokens of the (first) text.
+        second_start, second_end: its tokens of the second text; 0 and 0 without one.
+    """
+
+    text: int
+    first_start: int
+    first_end: int
+    second_start: int
+    second_end: int
+
+    @property
+    def size(self) -> int:
+        """Its tokens, without special ones."""
+        return self.first_end - self.first_start + self.second_end - self.second_start
+
+
+class Layout(NamedTuple):
+    """The one long row of a text.
+
+    Attributes:
+        first: tokens of the (first) text.
+        second: tokens of the second text, 0 without one.
+        separators: special tokens between the two, 0 for a single text.
+    """
+
+    first: int
+    second: int
+    separators: int
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return 2 + self.first + self.separators + self.second
+
+    def places(self, window: Window) -> np.ndarray:
+        """Where the tokens of a window's row stand in the long row."""
+        between = 1 + self.first + np.arange(self.separators)
+        second = 1 + self.first + self.separators
+        return np.concatenate([
+            [0],
+            1 + np.arange(window.first_start, window.first_end),
+            between,
+            second + np.arange(window.second_start, window.second_end),
+            [self.length - 1],
+        ])  # fmt: skip
+
+    def is_special(self) -> np.ndarray:
+        """(T,) bool."""
+        special = np.zeros(self.length, bool)
+        special[[0, -1]] = True
+        special[1 + self.first : 1 + self.first + self.separators] = True
+        return special
+
+    def segments(self) -> np.ndarray:
+        """(T,), 1 for the second text and the [SEP] after it."""
+        return (np.arange(self.length) > self.first + self.separators).astype(np.int32) * bool(
+            self.separators
+        )
+
+    def stitch(self, windows: list[tuple[Window, np.ndarray]]) -> np.ndarray:
+        """The long row's vectors; a token in several windows has the mean of its vectors there.
+
+        Args:
+            windows: each with its row of vectors (tokens, D).
+
+        Returns:
+            (T, D).
+        """
+        if len(windows) == 1:
+            return windows[0][1]
+        whole = np.zeros((self.length, windows[0][1].shape[1]), np.float32)
+        counts = np.zeros((self.length, 1), np.float32)
+        for window, row in windows:
+            places = self.places(window)  # each but once
+            whole[places] += row
+            counts[places] += 1
+        return whole / counts
+
+
+def plan_windows(
+    first: np.ndarray, second: np.ndarray, room: int, stride: int | None
+) -> tuple[list[Window], np.ndarray]:
+    """Cuts texts or pairs into windows.
+
+    Of a pair the windows go over the longer text, and the shorter one is in each of them.
+
+    Args:
+        first: (N,), tokens of each (first) text.
+        second: (N,), tokens of each second text; 0 for single texts.
+        room: tokens of a row that are left for texts.
+        stride: tokens from the start of a window to that of the next; None = one window each.
+
+    Returns:
+        Windows, those of a text after each other, and (N, 2) the tokens of each text in any of its
+        windows: fewer than it has where it is cut.
+
+    Example:
+        >>> windows, kept = plan_windows(np.array([2, 9]), np.array([0, 0]), room=5, stride=3)
+        >>> [(window.text, window.first_start, window.first_end) for window in windows]
+        [(0, 0, 2), (1, 0, 5), (1, 3, 8), (1, 6, 9)]
+    """
+    lengths = np.stack([first, second], 1).astype(np.int32)  # (N, 2)
+    rooms = np.stack(pair_limits(lengths[:, 0], lengths[:, 1], room), 1)
+    if stride is None:
+        return [Window(n, 0, a, 0, b) for n, (a, b) in enumerate(rooms.tolist())], rooms
+    rows = np.arange(len(lengths))
+    longer = (lengths[:, 1] >= lengths[:, 0]).astype(int)
+    counts = window_counts(lengths[rows, longer], rooms[rows, longer], stride).numpy()
+    kept = rooms.copy()
+    kept[rows, longer] = lengths[rows, longer]
+    windows = []
+    for text, (count, slides) in enumerate(zip(counts.tolist(), longer.tolist(), strict=True)):
+        step = min(stride, int(rooms[text, slides]))
+        for number in range(count):
+            starts = [0, 0]
+            starts[slides] = number * step
+            ends = np.minimum(starts + rooms[text], lengths[text]).tolist()
+            windows.append(Window(text, starts[0], ends[0], starts[1], ends[1]))
+    return windows, kept

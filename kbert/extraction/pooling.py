@@ -1,0 +1,81 @@
+"""One vector for many: of the tokens of a text, of the pieces of a word.
+
+Shapes: `B` batch, `T` tokens, `D` width, `W` words.
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+POOLINGS = ("cls", "mean", "max")
+MERGES = ("mean", "first")
+
+
+def check_pooling(pooling: str | None, special_tokens: bool) -> None:
+    """Raises ValueError unless it is a pooling that goes with the tokens there are."""
+    if pooling is not None and pooling not in POOLINGS:
+        raise ValueError(
+            f"pooling is one of {', '.join(POOLINGS)}, or None for a vector a token. "
+            f"Received: {pooling!r}"
+        )
+    if pooling == "cls" and not special_tokens:
+        raise ValueError(
+            'pooling="cls" takes the vector of the first special token, so the special tokens must '
+            "count. Received: special_tokens=False"
+        )
+
+
+def pool(vectors: Any, counted: Any, pooling: str) -> Any:
+    """One vector a row, on any backend.
+
+    Args:
+        vectors: (B, T, D).
+        counted: (B, T), 1 for a token that counts. A row without one becomes zeros.
+        pooling: "cls", "mean" or "max".
+
+    Returns:
+        (B, D).
+
+    Example:
+        >>> import numpy as np
+        >>> vectors = np.array([[[1.0], [5.0], [9.0]]], "float32")
+        >>> np.asarray(pool(vectors, np.array([[1, 1, 0]]), "mean")).tolist()
+        [[3.0]]
+    """
+    if pooling == "cls":
+        return vectors[:, 0]
+    weights = ops.cast(counted, vectors.dtype)[:, :, None]  # (B, T, 1)
+    any_counted = ops.max(weights, axis=1)  # (B, 1)
+    if pooling == "mean":
+        return ops.sum(vectors * weights, 1) / ops.maximum(ops.sum(weights, 1), 1.0)
+    lowest = ops.where(weights > 0, vectors, -3e38)
+    return ops.where(any_counted > 0, ops.max(lowest, axis=1), 0.0)
+
+
+def merge_pieces(vectors: np.ndarray, word_of: np.ndarray, num_words: int, merge: str):
+    """A vector a word from the vectors of its pieces.
+
+    Args:
+        vectors: (T, D).
+        word_of: (T,), the number of each piece's word, rising; -1 for what is in no word.
+        num_words: W.
+        merge: "mean" of a word's pieces, or its "first" one.
+
+    Returns:
+        (W, D); zeros for a word without a piece.
+
+    Example:
+        >>> vectors = np.array([[0.0], [2.0], [4.0], [7.0]])
+        >>> merge_pieces(vectors, np.array([-1, 0, 0, 2]), 3, "mean").tolist()
+        [[3.0], [0.0], [7.0]]
+    """
+    merged = np.zeros((num_words, vectors.shape[1]), vectors.dtype)
+    pieces = np.flatnonzero(word_of >= 0)
+    words, first, counts = np.unique(word_of[pieces], return_index=True, return_counts=True)
+    if merge == "first":
+        merged[words] = vectors[pieces[first]]
+    elif len(words):
+        sums = np.add.reduceat(vectors[pieces], first, axis=0)
+        merged[words] = sums / counts[:, None].astype(vectors.dtype)
+    return merged
