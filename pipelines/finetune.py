@@ -44,7 +44,7 @@ from absl import flags, logging
 import kbert
 from kbert import finetuning
 from kbert.finetuning import Result, Series
-from kbert.training.monitor import NonFiniteLoss
+from kbert.training import NonFiniteLoss
 from pipelines import command
 from pipelines.pictures import draw_confusion
 from pipelines.task_flags import (
@@ -54,6 +54,13 @@ from pipelines.task_flags import (
     define_task_flag,
     settings,
 )
+
+# What --grid goes through.
+_GRID = {
+    "learning_rates": finetuning.LEARNING_RATES,
+    "batch_sizes": finetuning.BATCH_SIZES,
+    "epochs": finetuning.EPOCHS,
+}
 
 
 def define_flags() -> None:
@@ -70,9 +77,8 @@ def define_flags() -> None:
     define_settings_flags()
     flags.DEFINE_integer("seeds", None, "Runs that differ in the seed.", 1)
     flags.DEFINE_boolean("grid", False, "A run for every combination of the paper's settings.")
-    flags.DEFINE_list("grid_learning_rates", finetuning.LEARNING_RATES, "Of --grid.")
-    flags.DEFINE_list("grid_batch_sizes", finetuning.BATCH_SIZES, "Of --grid.")
-    flags.DEFINE_list("grid_epochs", finetuning.EPOCHS, "Of --grid.")
+    for name, values in _GRID.items():
+        flags.DEFINE_list(f"grid_{name}", [f"{value:g}" for value in values], "Of --grid.")
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 
@@ -128,9 +134,7 @@ def _run(experiment, options, given: dict) -> Result | Series:
         return finetuning.grid(
             experiment,
             folder,
-            learning_rates=_numbers(options, "grid_learning_rates", float),
-            batch_sizes=_numbers(options, "grid_batch_sizes", int),
-            epochs=_numbers(options, "grid_epochs", int),
+            **{name: _numbers(options, name) for name in _GRID},
             **given,
         )
     if finetuning.RunFolder(folder).result() is not None:
@@ -138,12 +142,14 @@ def _run(experiment, options, given: dict) -> Result | Series:
     return finetuning.run(experiment, folder, **given)
 
 
-def _numbers(options: flags.FlagValues, name: str, kind: type) -> list:
+def _numbers(options: flags.FlagValues, name: str) -> list[float | int]:
+    kind = type(_GRID[name][0])
+    given = options[f"grid_{name}"].value
     try:
-        return [kind(value) for value in options[name].value]
+        return [kind(value) for value in given]
     except ValueError:
         raise ValueError(
-            f"--{name} takes numbers, by commas. Received: {options[name].value}"
+            f"--grid_{name} takes numbers, by commas. Received: {','.join(given)}"
         ) from None
 
 

@@ -19,6 +19,7 @@ from kbert.training import make_strategy
 
 # Of the order in which rows are drawn for development data, which no setting changes.
 _SPLIT_SEED = 0
+_SHOWN_LABELS = 10
 
 
 class Experiment:
@@ -89,6 +90,16 @@ class Experiment:
             return getattr(tasks, self.named.kind).from_preset(
                 self.preset, settings.precision, new_head=True, **arguments
             )
+
+    def summary(self) -> str:
+        """Task, classes and sizes in a line."""
+        tables = {"train": self.train, "dev": self.dev, "test": self.test}
+        sizes = [f"{name} {len(table):,}" for name, table in tables.items() if table is not None]
+        classes = ""
+        if self.labels is not None:
+            more = ", …" if len(self.labels) > _SHOWN_LABELS else ""
+            classes = f" of {', '.join(self.labels[:_SHOWN_LABELS])}{more}"
+        return f"{self.named.name}: {self.named.kind}{classes}; examples: {', '.join(sizes)}"
 
     def identity(self) -> dict[str, Any]:
         """What the results depend on besides the settings, for `run.json`."""
