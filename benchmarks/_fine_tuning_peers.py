@@ -2,7 +2,7 @@
 
 AdamW in one kernel, no decay of biases and norms, warm-up and linear decay, clipping at 1,
 batches padded to their longest row, bfloat16 by autocast. Nothing of kbert is imported, so that a
-process which runs this has torch's memory alone; tables come as dicts of columns.
+process which runs this has torch's memory alone.
 
 Shapes: B rows, T tokens, A alternatives, C labels.
 """
@@ -10,43 +10,19 @@ Shapes: B rows, T tokens, A alternatives, C labels.
 import dataclasses
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
 
+from benchmarks._fine_tuning_runs import Job
+
 IGNORED = -100  # the label that torch's cross entropy leaves out
 EVALUATION_BATCH = 64
 BEST_TOKENS, LONGEST_ANSWER = 20, 30  # of a question's window, as in transformers' run_qa.py
 UNTIMED = 2  # steps at the start that a partial run does not count
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One fine-tuning.
-
-    Args:
-        kind: the name of kbert's task; a key of `KINDS`.
-        folder: the pretrained weights.
-        train, dev: columns, named as in `kbert.data.Table`.
-        labels: names of the classes.
-        settings: batch_size, epochs, learning_rate, max_length and, for questions, doc_stride.
-        seed: of the head, the dropout and the order.
-        bfloat16: whether to compute in it.
-        steps: stop after so many and do not evaluate; None = train to the end.
-    """
-
-    kind: str
-    folder: str
-    train: dict[str, list]
-    dev: dict[str, list]
-    labels: Sequence[str]
-    settings: dict[str, Any]
-    seed: int
-    bfloat16: bool
-    steps: int | None = None
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -58,10 +34,10 @@ def run(job: Job) -> dict[str, Any]:
     """
     torch.manual_seed(job.seed)
     kind = KINDS[job.kind]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(job.folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job.weights)
     auto = getattr(transformers, f"AutoModelFor{kind.model}")
     options = {"num_labels": len(job.labels) or 1} if kind.has_labels else {}
-    model = auto.from_pretrained(job.folder, **options)
+    model = auto.from_pretrained(job.weights, **options)
     began = time.perf_counter()
     rows = kind.encode(tokenizer, job.train, job)
     encoded = time.perf_counter() - began
@@ -71,8 +47,47 @@ def run(job: Job) -> dict[str, Any]:
         rows = kind.encode(tokenizer, job.dev, job)
         result["answers"] = kind.decode(rows, forward(model, rows, job), job)
         result["evaluate_seconds"] = time.perf_counter() - began
-    result["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return result
+    return {**result, "peak_mib": peak_mib()}
+
+
+def peak_mib() -> float:
+    """Of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def cosine(job: Job) -> dict[str, Any]:
+    """Similarity of two texts without training: the cosine of their mean vectors."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job.weights)
+    model = transformers.AutoModel.from_pretrained(job.weights)
+    began = time.perf_counter()
+    vectors = [mean_vectors(model, tokenizer, job.dev[name], job) for name in ("first", "second")]
+    answers = torch.nn.functional.cosine_similarity(*map(torch.tensor, vectors)).tolist()
+    return {"seconds": time.perf_counter() - began, "answers": answers, "peak_mib": peak_mib()}
+
+
+def classify(job: Job) -> dict[str, Any]:
+    """Logistic regression on the mean vectors of the last layer."""
+    from sklearn.linear_model import LogisticRegression
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job.weights)
+    model = transformers.AutoModel.from_pretrained(job.weights)
+    began = time.perf_counter()
+    train, dev = (mean_vectors(model, tokenizer, x["text"], job) for x in (job.train, job.dev))
+    on_top = LogisticRegression(max_iter=2000).fit(train, job.train["label"])
+    scores = {"last mean": float(on_top.score(dev, job.dev["label"]))}
+    return {"seconds": time.perf_counter() - began, "scores": scores, "peak_mib": peak_mib()}
+
+
+def mean_vectors(model, tokenizer, texts: list[str], job: Job) -> np.ndarray:
+    """The mean of the last layer over each text's tokens, (N, H)."""
+    options = {"truncation": True, "max_length": job.settings["max_length"]}
+    rows = as_rows(tokenizer(texts, **options))
+    return np.stack(
+        [
+            x[: len(row["input_ids"])].mean(0)
+            for x, row in zip(forward(model, rows, job), rows, strict=True)
+        ]
+    )
 
 
 def train(model: torch.nn.Module, rows: list[dict], job: Job) -> float:
@@ -120,9 +135,15 @@ def forward(model: torch.nn.Module, rows: list[dict], job: Job) -> list[np.ndarr
             torch.autocast("cpu", torch.bfloat16, enabled=job.bfloat16),
         ):
             out = model(**batch)
-        logits = out.logits if "logits" in out else torch.stack(out[-2:], 1)
-        found += list(logits.float().numpy())
+        found += list(kept(out).float().numpy())
     return found
+
+
+def kept(out) -> torch.Tensor:
+    """What answers are made of: logits, a question's two in one, or a bare encoder's vectors."""
+    if "start_logits" in out:
+        return torch.stack([out.start_logits, out.end_logits], 1)  # (B, 2, T)
+    return out.logits if "logits" in out else out.last_hidden_state
 
 
 FILL = {"labels": IGNORED}  # other columns are padded with 0, which is BERT's [PAD] too
