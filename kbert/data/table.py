@@ -136,13 +136,18 @@ class Table:
                 ) from None
         return value
 
-    def _texts(self, name: str, row: int, values: object) -> list[str]:
+    def _texts(self, name: str, row: int, values: object) -> list:
         values = _python(values)
         if not isinstance(values, list | tuple):
             raise ValueError(
                 f"{self.place(row)}: {name!r} must be a list of strings. Received: {values!r:.80}"
             )
-        return [self._text(name, row, value) for value in values]
+        values = [_python(value) for value in values]
+        indices = name == "labels"  # of words: names, or indices into a task's labels
+        return [
+            value if indices and isinstance(value, int) else self._text(name, row, value)
+            for value in values
+        ]
 
     def _labels(self, values: list) -> list:
         """Names, integers, numbers or lists of names: one of these throughout."""
@@ -285,6 +290,8 @@ def _values(name: str, column: object) -> list:
 
 def _python(value: object) -> object:
     """NumPy's scalars and arrays and ragged values as Python's; anything else as it is."""
+    if type(value) in (str, int, float, list):
+        return value
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bytes):

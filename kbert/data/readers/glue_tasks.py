@@ -5,6 +5,7 @@ Sources: Wang et al. 2019, "GLUE: A Multi-Task Benchmark", and the published fil
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Sequence
 
 from kbert import metrics
@@ -48,7 +49,7 @@ class GlueTask:
     def is_regression(self) -> bool:
         return not self.labels
 
-    @property
+    @functools.cached_property
     def values(self) -> dict[str, str]:
         """label -> what stands for it in the files."""
         return {name: str(i) if self.numbered else name for i, name in enumerate(self.labels)}
