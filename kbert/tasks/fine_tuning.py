@@ -29,7 +29,7 @@ from kbert.training.fine_tuning import fine_tune
 from kbert.training.fine_tuning_run import FineTuningHistory
 from kbert.training.layer_rates import layer_scales
 from kbert.training.optimizers import AdamW
-from kbert.training.schedules import WarmupDecay
+from kbert.training.schedules import fine_tuning_schedule
 
 # Arguments of `fit` that decide its numbers, written beside a run's checkpoints.
 _RUN_SETTINGS = (
@@ -75,8 +75,8 @@ class FineTuned(Task):
     """
 
     metric = "accuracy"
-    # Whether texts that are too long are read in windows, or cut.
-    reads_windows = False
+    # What an answer to texts that are cut could be, for the message that counts them.
+    remedy = ""
 
     def __init__(
         self, encoder: keras.Model, tokenizer: Any, *, max_length: int | None = None, name: str
@@ -231,8 +231,7 @@ class FineTuned(Task):
             metric = metric or self.metric
         self._check_batch(batch_size, micro_batches)
         steps = math.ceil(len(rows) / batch_size)
-        total = epochs * steps
-        schedule = WarmupDecay(learning_rate, total, round(warmup_share * total), join="after")
+        schedule = fine_tuning_schedule(learning_rate, epochs * steps, warmup_share)
         self._seed_dropout(seed)
 
         def make_dataset(start):
@@ -365,10 +364,9 @@ class FineTuned(Task):
 
     def _report_cut(self, cut: int, count: int, what: str = "") -> None:
         if cut:
-            remedy = "" if self.reads_windows else "; with stride=… the task reads them whole"
             logging.warning(
                 "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
-                *(cut, count, what, self.row_length, remedy),
+                *(cut, count, what, self.row_length, self.remedy),
             )
 
     def _check_batch(self, batch_size, micro_batches):

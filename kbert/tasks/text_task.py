@@ -48,6 +48,8 @@ class TextTask(FineTuned):
         ValueError: if a setting is out of range or the encoder has no pooler.
     """
 
+    needs_pooler = True
+
     def __init__(
         self,
         encoder: keras.Model,
@@ -89,9 +91,9 @@ class TextTask(FineTuned):
         raise NotImplementedError(f"{type(self).__name__} must define `targets`.")
 
     @property
-    def reads_windows(self) -> bool:
-        """Whether texts that are too long are read in windows."""
-        return self.stride is not None
+    def remedy(self) -> str:
+        """What the message that counts texts that are cut ends with."""
+        return "" if self.stride else "; with stride=… the task reads them whole, in windows"
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:

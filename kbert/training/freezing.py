@@ -24,7 +24,7 @@ def freeze(model: keras.Model, patterns: str | Sequence[str]) -> list[str]:
         patterns: One or several, e.g. `["encoder/embeddings/*", "encoder/layers_[0-5]/*"]`.
 
     Returns:
-        Names of the weights that match, in the model's order.
+        Names of the weights that it froze, in the model's order, without those frozen before.
 
     Raises:
         ValueError: If a pattern matches nothing; close names are listed.
@@ -47,7 +47,7 @@ def thaw(model: keras.Model, patterns: str | Sequence[str] = "*") -> list[str]:
         patterns: See `freeze`.
 
     Returns:
-        Names of the weights that match.
+        Names of the weights that it thawed.
 
     Raises:
         ValueError: If a pattern matches nothing.
@@ -64,7 +64,7 @@ def thaw(model: keras.Model, patterns: str | Sequence[str] = "*") -> list[str]:
 def _set_trainable(model, patterns, trainable: bool) -> list[str]:
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     weights = {weight.path.removeprefix(f"{model.name}/"): weight for weight in model.weights}
-    chosen: dict[str, None] = {}
+    chosen: set[str] = set()
     for pattern in patterns:
         matches = [name for name in weights if fnmatch.fnmatchcase(name, pattern)]
         if not matches:
@@ -72,10 +72,11 @@ def _set_trainable(model, patterns, trainable: bool) -> list[str]:
                 "A pattern must match the name of a weight. "
                 f"Received: {pattern!r}; close names: {', '.join(_close(pattern, weights))}"
             )
-        chosen |= dict.fromkeys(matches)
-    for name in chosen:
+        chosen.update(matches)
+    changed = [n for n, w in weights.items() if n in chosen and w.trainable != trainable]
+    for name in changed:
         weights[name].trainable = trainable
-    return [name for name in weights if name in chosen]
+    return changed
 
 
 def _close(pattern: str, names) -> list[str]:

@@ -1,0 +1,197 @@
+"""Folders of fine-tuned models, Hugging Face's and kbert's, as the tasks that they are."""
+
+import json
+
+import numpy as np
+import pytest
+
+import kbert
+from kbert import tasks
+from tests.harness import assert_close, to_numpy
+from tests.models.references import ARCHITECTURES, LABELS, as_tensors, make_reference
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.tensorflow
+
+# Class -> end of the name of transformers' class.
+ENDINGS = {
+    tasks.TextClassifier: "ForSequenceClassification",
+    tasks.TokenClassifier: "ForTokenClassification",
+    tasks.QuestionAnswerer: "ForQuestionAnswering",
+    tasks.MultipleChoice: "ForMultipleChoice",
+}
+MODEL_TYPES = [name for name in ARCHITECTURES if name != "xlm-roberta"]  # RoBERTa's, once more
+
+
+def saved(folder, tokenizer, model_type, ending, **values):
+    """A model of transformers that lies in the folder."""
+    values = {"vocab_size": tokenizer.vocabulary_size, "pad_token_id": tokenizer.pad_id, **values}
+    model = make_reference(model_type, ending, **values)
+    model.save_pretrained(folder)
+    tokenizer.save(folder)
+    return model
+
+
+def batch(tokenizer, model_type, alternatives) -> dict[str, np.ndarray]:
+    """Three rows of random ids, the last two padded; (B, T), or (B, A, T) of alternatives."""
+    rng = np.random.default_rng(0)
+    shape = (3, alternatives, 12) if alternatives else (3, 12)
+    lengths = np.array([12, 7, 9]).reshape(3, *[1] * (len(shape) - 1))
+    mask = np.broadcast_to(np.arange(12) < lengths, shape)
+    ids = np.where(mask, rng.integers(5, tokenizer.vocabulary_size, shape), tokenizer.pad_id)
+    segments = np.broadcast_to(np.arange(12) >= 5, shape)
+    if model_type in ("roberta", "distilbert"):
+        segments = np.zeros(shape)
+    features = {"token_ids": ids, "padding_mask": mask, "segment_ids": segments}
+    return {name: np.ascontiguousarray(x, "int32") for name, x in features.items()}
+
+
+def their_logits(model, features) -> list[np.ndarray]:
+    inputs = as_tensors(features)
+    if "token_type_ids" in inputs and model.config.model_type == "distilbert":
+        del inputs["token_type_ids"]
+    with torch.no_grad():
+        out = model(**inputs)
+    names = ("start_logits", "end_logits") if "start_logits" in out else ("logits",)
+    return [out[name].numpy() for name in names]
+
+
+def assert_same_logits(task, model, features):
+    ours = [to_numpy(x) for x in task(features).values()]
+    theirs = their_logits(model, features)
+    if isinstance(task, tasks.TokenClassifier | tasks.QuestionAnswerer):  # padding has none
+        real = features["padding_mask"] > 0
+        ours, theirs = ([x[real] for x in both] for both in (ours, theirs))
+    for found, wanted in zip(ours, theirs, strict=True):
+        assert_close(found, wanted, 1e-4)
+
+
+@pytest.mark.parametrize("kind", ENDINGS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_logits_are_those_of_transformers_there_and_back(tmp_path, tokenizer, model_type, kind):
+    model = saved(tmp_path / "theirs", tokenizer, model_type, ENDINGS[kind])
+    task = tasks.Task.from_preset(tmp_path / "theirs")
+    assert type(task) is kind
+    features = batch(tokenizer, model_type, 3 if kind is tasks.MultipleChoice else None)
+    assert_same_logits(task, model, features)
+
+    architecture = None if model_type == "albert" else model_type
+    task.save_to_preset(tmp_path / "ours", "huggingface", architecture=architecture)
+    again, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert_same_logits(task, again, features)
+    if hasattr(task, "labels"):
+        assert task.labels == LABELS
+        assert again.config.id2label == dict(enumerate(LABELS))
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "outputs", "kind", "multi_label"),
+    [
+        (None, 2, tasks.TextClassifier, False),
+        (None, 1, tasks.TextRegressor, None),  # a cross-encoder
+        ("regression", 1, tasks.TextRegressor, None),
+        ("single_label_classification", 2, tasks.TextClassifier, False),
+        ("multi_label_classification", 3, tasks.TextClassifier, True),
+    ],
+)
+def test_what_a_classifier_is_for(tmp_path, tokenizer, problem_type, outputs, kind, multi_label):
+    names = {i: f"name {i}" for i in range(outputs)}
+    model = saved(
+        *(tmp_path / "theirs", tokenizer, "bert", "ForSequenceClassification"),
+        **{"problem_type": problem_type, "num_labels": outputs, "id2label": names},
+    )
+    task = tasks.Task.from_preset(tmp_path / "theirs")
+    assert type(task) is kind and getattr(task, "multi_label", None) is multi_label
+    features = batch(tokenizer, "bert", None)
+    assert_close(
+        to_numpy(task(features)["classifier"]).reshape(3, -1),
+        their_logits(model, features)[0],
+        1e-4,
+    )
+
+    task.save_to_preset(tmp_path / "ours", "huggingface")
+    usual = "regression" if kind is tasks.TextRegressor else "single_label_classification"
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "ours")
+    assert config.problem_type == (problem_type or usual)
+    assert config.num_labels == outputs
+    again = tasks.Task.from_preset(tmp_path / "ours")
+    assert type(again) is kind and again.settings == task.settings
+
+
+def test_a_problem_that_transformers_does_not_know_is_refused(tmp_path, tokenizer):
+    saved(tmp_path, tokenizer, "bert", "ForSequenceClassification")
+    content = json.loads((tmp_path / "config.json").read_text())
+    content["problem_type"] = "ranking"
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="`problem_type` must be one of regression, .*'ranking'"):
+        tasks.Task.from_preset(tmp_path)
+
+
+def head_arguments(kind) -> dict:
+    takes_labels = kind in (tasks.TextClassifier, tasks.TokenClassifier)
+    return {"labels": ["ham", "spam"]} if takes_labels else {}
+
+
+@pytest.mark.parametrize("kind", [*ENDINGS, tasks.TextRegressor], ids=lambda kind: kind.__name__)
+def test_kbert_s_own_folders_say_which_task_they_hold(tmp_path, config, tokenizer, kind):
+    task = kind(kbert.Encoder(config), tokenizer, max_length=20, **head_arguments(kind))
+    task.save_to_preset(tmp_path)
+    again = tasks.Task.from_preset(tmp_path)
+    assert type(again) is kind and again.settings == task.settings
+    features = batch(tokenizer, "bert", 3 if kind is tasks.MultipleChoice else None)
+    for name, logits in task(features).items():
+        np.testing.assert_array_equal(to_numpy(again(features)[name]), to_numpy(logits))
+    content = json.loads((tmp_path / "kbert.json").read_text())
+    assert "labels" not in content["task"]  # said once
+    assert content.get("labels") == head_arguments(kind).get("labels")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "activation"),
+    [("bert", "tanh"), ("albert", "tanh"), ("roberta", "tanh"), ("distilbert", "relu"),
+     ("electra", "gelu")],
+)  # fmt: skip
+def test_a_new_head_on_any_encoder(tmp_path, tokenizer, model_type, activation):
+    """Of a masked language model, which has no pooler: it is drawn too, as that family has it."""
+    saved(tmp_path / "theirs", tokenizer, model_type, "ForMaskedLM")
+    labels = ["ham", "spam"]
+    task = tasks.TextClassifier.from_preset(tmp_path / "theirs", labels=labels, new_head=True)
+    encoder = kbert.Encoder.from_preset(tmp_path / "theirs")
+    np.testing.assert_array_equal(task.encoder.token_embedding, encoder.token_embedding)
+    assert encoder.pooler is None and task.encoder.config.pooler_activation == activation
+    assert task.labels == labels
+    task.save_to_preset(tmp_path / "ours", "huggingface")
+    again = tasks.Task.from_preset(tmp_path / "ours")
+    features = batch(tokenizer, model_type, None)
+    found, wanted = (to_numpy(x(features)["classifier"]) for x in (again, task))
+    assert_close(found, wanted, 1e-6)
+
+
+def test_a_new_head_over_another_keeps_the_encoder_whole(tmp_path, config, tokenizer):
+    old = tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b", "c"], stride=4)
+    old.save_to_preset(tmp_path)
+    new = tasks.TextClassifier.from_preset(tmp_path, labels=["ham", "spam"], new_head=True)
+    assert new.stride is None and new.labels == ["ham", "spam"]
+    for mine, theirs in zip(new.encoder.weights, old.encoder.weights, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    tagger = tasks.TokenClassifier.from_preset(tmp_path, labels=["O", "B-x"], new_head=True)
+    assert tagger.encoder.pooler is not None  # what is there stays
+
+
+def test_a_folder_of_another_task_or_none(tmp_path, config, tokenizer):
+    task = tasks.TextRegressor(kbert.Encoder(config), tokenizer)
+    task.save_to_preset(tmp_path / "task")
+    with pytest.raises(ValueError, match="TextClassifier. Received: a TextRegressor .*new_head"):
+        tasks.TextClassifier.from_preset(tmp_path / "task")
+    content = json.loads((tmp_path / "task" / "kbert.json").read_text())
+    for kind in ("Summarizer", "adapt"):  # the second is a function there
+        content["task"]["kind"] = kind
+        (tmp_path / "task" / "kbert.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=f"it is loaded as, Task. Received: a {kind} in"):
+            tasks.Task.from_preset(tmp_path / "task")
+    task.encoder.save_to_preset(tmp_path / "encoder")
+    tokenizer.save(tmp_path / "encoder")
+    with pytest.raises(ValueError, match="A Task is loaded from a folder with its heads"):
+        tasks.Task.from_preset(tmp_path / "encoder")
