@@ -4,13 +4,12 @@ The same formats as `kbert.data.readers.read_table`, which holds a whole table i
 """
 
 import csv
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kbert.data.readers.content import DataFile
+from kbert.data.readers.content import DataFile, format_of, json_object
 
 # A line number (from 1) of the input, and our names of columns -> values.
 Record = tuple[int, dict[str, Any]]
@@ -22,14 +21,6 @@ _ASKED = {
     "TokenClassifier": (("text",), ("words",)),
     "QuestionAnswerer": (("question", "context"),),
     "MultipleChoice": (("context", "choices"),),
-}
-_FORMATS = {
-    ".txt": "lines",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
 }
 _MOST_FIELD_BYTES = 1 << 30
 
@@ -67,13 +58,7 @@ class Records:
             self.source, self._format = "standard input", "lines"
             return
         self.source = self.path
-        suffix = os.path.splitext(self.path.removesuffix(".gz"))[1].lower()
-        if suffix not in _FORMATS:
-            raise ValueError(
-                f"The suffix of the input tells its format: {', '.join(_FORMATS)}, each also with "
-                f".gz. Received: {self.path!r}"
-            )
-        self._format = _FORMATS[suffix]
+        self._format = format_of(self.path)
         self._file = DataFile(self.path, "fail")
 
     @property
@@ -120,18 +105,7 @@ class Records:
         for number, line in self._lines():
             if not line.strip():
                 continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(
-                    f"{self.source}, line {number} is not JSON: {error}. Received: {line[:80]!r}"
-                ) from None
-            if not isinstance(row, dict):
-                raise ValueError(
-                    f"{self.source}, line {number}: a line holds one JSON object. "
-                    f"Received: {line[:80]!r}"
-                )
-            yield number, row
+            yield number, json_object(f"{self.source}, line {number}", line)
 
     def _fields(self) -> Iterator[tuple[int, dict]]:
         csv.field_size_limit(max(csv.field_size_limit(), _MOST_FIELD_BYTES))

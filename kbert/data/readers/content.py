@@ -1,10 +1,36 @@
 """The content of data files: checked UTF-8, plain or gzipped; several files as one table."""
 
+import json
+import os
 from collections.abc import Callable, Iterator
 
 from kbert.data.table import Table
 from kbert.text.files import File
 from kbert.text.sources import expand
+
+_FORMATS = {
+    ".txt": "lines",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+}
+
+
+def format_of(path: str) -> str:
+    """ "lines", "csv", "tsv" or "jsonl", by the suffix.
+
+    Raises:
+        ValueError: the suffix tells none of them.
+    """
+    suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
+    if suffix not in _FORMATS:
+        raise ValueError(
+            f"The suffix of the input tells its format: {', '.join(_FORMATS)}, each also with "
+            f".gz. Received: {path!r}"
+        )
+    return _FORMATS[suffix]
 
 
 class DataFile(File):
@@ -33,6 +59,21 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
         lines.pop()
     for number, line in enumerate(lines, 1):
         yield number, line.removesuffix("\r")
+
+
+def json_object(where: str, line: str) -> dict:
+    """The object that a line of JSON holds.
+
+    Raises:
+        ValueError: it holds something else; the message begins with `where`.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON: {error}. Received: {line[:80]!r}") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"{where}: a line holds one JSON object. Received: {line[:80]!r}")
+    return record
 
 
 def read_files(pattern: str, read: Callable[[str], Table]) -> Table:

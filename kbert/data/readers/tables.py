@@ -1,24 +1,13 @@
 """Tables from CSV, TSV, JSON lines, plain lines and tensorflow-datasets."""
 
 import difflib
-import json
 import os
 from collections.abc import Callable, Mapping
 
 from kbert.data.readers import delimited
-from kbert.data.readers.content import numbered_lines, read_files
+from kbert.data.readers.content import format_of, json_object, numbered_lines, read_files
 from kbert.data.readers.datasets import read_split
 from kbert.data.table import Table
-
-# suffix -> format
-_SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".txt": "lines",
-}
 
 
 def read_table(
@@ -69,7 +58,7 @@ def read_table(
         raise ValueError("Labels are numbers or lists of names, not both")
 
     def read(file: str) -> Table:
-        kind = format or _format(file)
+        kind = format or format_of(file)
         if kind == "lines":
             return _read_lines(file)
         if kind == "jsonl":
@@ -84,16 +73,6 @@ def read_table(
         return _convert_labels(table, numeric_labels, label_separator)
 
     return read_files(path, read)
-
-
-def _format(path: str) -> str:
-    suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
-    if suffix not in _SUFFIXES:
-        raise ValueError(
-            f"The suffix tells the format: {', '.join(_SUFFIXES)}, each also with .gz; else give "
-            f"format=. Received: {path!r}"
-        )
-    return _SUFFIXES[suffix]
 
 
 def _read_lines(path: str) -> Table:
@@ -185,21 +164,11 @@ def json_lines(path: str) -> list[tuple[int, dict]]:
     Raises:
         ValueError: a line is not a JSON object, or none is there.
     """
-    found = []
-    for number, line in numbered_lines(path):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{path}, line {number} is not JSON: {error}. Received: {line[:80]!r}"
-            ) from None
-        if not isinstance(record, dict):
-            raise ValueError(
-                f"{path}, line {number}: a line holds one JSON object. Received: {line[:80]!r}"
-            )
-        found.append((number, record))
+    found = [
+        (number, json_object(f"{path}, line {number}", line))
+        for number, line in numbered_lines(path)
+        if line.strip()
+    ]
     if not found:
         raise ValueError(f"{path} holds no rows")
     return found
