@@ -82,8 +82,6 @@ class TokenClassifier(FineTuned):
         (['Ada', 'Lovelace'], [0, 4], 2)
     """
 
-    reads_windows = True
-
     def __init__(
         self,
         encoder: keras.Model,
