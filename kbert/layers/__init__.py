@@ -8,6 +8,7 @@ from kbert.layers.dropout import Dropout
 from kbert.layers.embeddings import Embeddings, SharedEmbeddings
 from kbert.layers.feed_forward import FeedForward
 from kbert.layers.normalization import LayerNorm
+from kbert.layers.scalar_mix import ScalarMix
 
 __all__ = [
     "Block",
@@ -16,6 +17,7 @@ __all__ = [
     "Embeddings",
     "FeedForward",
     "LayerNorm",
+    "ScalarMix",
     "SelfAttention",
     "SharedEmbeddings",
     "attention_bias",
