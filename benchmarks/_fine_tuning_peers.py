@@ -19,6 +19,8 @@ import transformers
 
 from benchmarks._fine_tuning_runs import Job
 
+transformers.logging.set_verbosity_error()  # each head is new, as is meant
+
 IGNORED = -100  # the label that torch's cross entropy leaves out
 EVALUATION_BATCH = 64
 BEST_TOKENS, LONGEST_ANSWER = 20, 30  # of a question's window, as in transformers' run_qa.py

@@ -168,26 +168,29 @@ def print_fine_tuning(lines: list[dict[str, Any]]) -> None:
             theirs = [x for x in theirs if "scores" in x] or theirs
             if ours:
                 rows.append([name, precision, *compared(name, ours, theirs)])
-    header = "run, precision, metric, kbert, transformers, kbert s, transformers s, ratio, peak MiB"
-    print_table(header.split(", "), rows)
+    header = (
+        *("run", "precision", "metric", "kbert", "transformers"),
+        *("kbert: s (an epoch)", "transformers: s (an epoch)", "time ratio", "peak MiB"),
+    )
+    print_table(header, rows)
 
 
 def compared(name: str, ours: list[dict], theirs: list[dict]) -> list[str]:
-    """Cells of one run: metric, two scores, seconds an epoch, their ratio, peak memory."""
+    """Cells of one run: metric, both scores, both times, their ratio, both peaks of memory."""
     run = RUNS[STUDIES[name].run]
     epochs = {**DEFAULTS, **run.settings}["epochs"] if name in RUNS else 1
-    seconds = [
-        statistics.mean(x["seconds"] for x in side) / epochs for side in (ours, theirs) if side
-    ]
-    peaks = [max(x["peak_mib"] for x in side) for side in (ours, theirs) if side]
+    sides = [side for side in (ours, theirs) if side]
+    seconds = [statistics.mean(x["seconds"] for x in side) for side in sides]
+    times = [f"{x:.0f} ({x / epochs:.1f})" if epochs > 1 else f"{x:.1f}" for x in seconds]
+    peaks = [f"{max(x['peak_mib'] for x in side):,.0f}" for side in sides]
     return [
         run.metric,
         mean([x["scores"][run.metric] for x in ours]),
         mean([x["scores"][run.metric] for x in theirs if "scores" in x]),
-        f"{seconds[0]:.1f}",
-        f"{seconds[1]:.1f}" if theirs else "",
+        times[0],
+        times[1] if theirs else "",
         f"{seconds[0] / seconds[1]:.2f}" if theirs else "",
-        " / ".join(f"{peak:,.0f}" for peak in peaks),
+        " / ".join(peaks),
     ]
 
 
@@ -203,18 +206,18 @@ def mean(values: list[float]) -> str:
 def print_padding(lines: list[dict[str, Any]]) -> None:
     """Tokens of an epoch and examples a second, by how batches are made."""
     for line in (line for line in lines if line["name"] == "sst2-padding"):
-        slowest = min(x["examples_per_second"] for x in line["ways"].values())
+        first = next(iter(line["ways"].values()))["examples_per_second"]
         rows = [
             (
                 name,
                 f"{way['tokens']:,}",
                 f"{way['examples_per_second']:.0f}",
-                f"{way['examples_per_second'] / slowest:.2f}",
+                f"{first / way['examples_per_second']:.2f}",
             )
             for name, way in line["ways"].items()
         ]
         rows.append(("no padding", f"{line['tokens']:,}", "", ""))
-        header = (f"batches ({line['precision']})", "tokens an epoch", "examples/s", "ratio")
+        header = (f"batches ({line['precision']})", "tokens an epoch", "examples/s", "slower by")
         print_table(header, rows)
 
 
