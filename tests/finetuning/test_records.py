@@ -52,7 +52,7 @@ def test_tab_separated_has_no_quotes(tmp_path):
 
 def test_lines_keep_empty_ones(tmp_path):
     path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress("one\r\n\ntwo words".encode()))
+    path.write_bytes(gzip.compress(b"one\r\n\ntwo words"))
     assert list(Records(path, "TokenClassifier")) == [
         (1, {"text": "one"}),
         (2, {"text": ""}),

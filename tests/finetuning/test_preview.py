@@ -1,0 +1,71 @@
+"""The look before the work: examples of every kind of task as tokens with their labels."""
+
+import pytest
+
+from kbert.finetuning import Experiment, preview, show_examples
+
+TAGGED = {"words": [["the", "fox", "jumping"]], "labels": [["O", "B-animal", "O"]]}
+QUESTIONS = {
+    "question": ["who?"],
+    "context": ["the red fox jumps."],
+    "answers": [["red fox"]],
+    "answer_starts": [[4]],
+}
+CHOICES = {"context": ["the fox"], "choices": [["jumps", "moon"]], "label": [1]}
+SHOWN = {
+    "classify": (
+        {"text": ["red fox"], "label": ["spam"]},
+        "row 0 of the data: spam\n  [CLS] red fox [SEP]",
+    ),
+    "multilabel": (
+        {"first": ["red"], "second": ["fox"], "label": [["x", "y"]]},
+        "row 0 of the data: x, y\n  [CLS] red [SEP] fox [SEP]",
+    ),
+    "regress": (
+        {"text": ["red fox"], "label": [2.5]},
+        "row 0 of the data: 2.5\n  [CLS] red fox [SEP]",
+    ),
+    "tag": (
+        TAGGED,
+        "row 0 of the data: 3 words\n  [CLS] the/O fox/B-animal j/O ##u ##m ##p ##ing [SEP]",
+    ),
+    "answer": (
+        QUESTIONS,
+        "row 0 of the data: answer 'red fox'\n"
+        "  [CLS] w ##h ##o ? [SEP] the red* fox* jumps . [SEP]",
+    ),
+    "choose": (
+        CHOICES,
+        "row 0 of the data: choice 1\n"
+        "  [CLS] the fox [SEP] jumps [SEP]\n  [CLS] the fox [SEP] moon [SEP]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_examples_as_the_model_reads_them(preset, name):
+    data, expected = SHOWN[name]
+    experiment = Experiment(name, preset=preset, train=data, dev=data)
+    task = experiment.make_task(experiment.settings())
+    assert show_examples(task, experiment.train) == expected
+
+
+def test_windows_are_rows_of_their_own(preset):
+    data = {"text": ["red fox " * 10], "label": ["spam"]}
+    experiment = Experiment("classify", preset=preset, train=data, dev=data)
+    task = experiment.make_task(experiment.settings(max_length=12, stride=8))
+    shown = show_examples(task, experiment.train).splitlines()
+    assert shown[1] == "  [CLS]" + " red fox" * 5 + " [SEP]" and len(shown) == 4
+
+
+def test_estimates_of_data_and_time(preset, mail, tmp_path):
+    experiment = Experiment("classify", preset=preset, train=mail, dev_share=0.25)
+    text = preview(experiment, examples=1, batch_size=4, epochs=2, patience=1)
+    assert text.count("[CLS]") == 1
+    for expected in (
+        "examples  48, 48 rows of tokens",
+        "cut       0 examples longer than 32 tokens",
+        "steps     12 an epoch, 24 in all",
+        "s a step",
+    ):
+        assert expected in text
