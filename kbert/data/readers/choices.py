@@ -137,11 +137,9 @@ def _article(where: str, record: object) -> Iterator[Row]:
     if isinstance(record, dict) and "question" in record:
         answer = [record["answer"]] if "answer" in record else None
         questions, options, answers = [record["question"]], [record.get("options")], answer
-        identifiers = [record.get("example_id", record.get("id"))]
     elif isinstance(record, dict):
         questions, options = record.get("questions"), record.get("options")
         answers = record.get("answers")
-        identifiers = [record.get("id")] * len(questions or ())
     else:
         raise ValueError(f"{where}: an article is an object. Received: {type(record).__name__}")
     if not (
@@ -157,6 +155,7 @@ def _article(where: str, record: object) -> Iterator[Row]:
             f"{where}: RACE has a text 'article', and as many 'questions', 'options' (lists of "
             f"texts) and 'answers' as each other. Received: {[*record]}"
         )
+    identifier = record.get("example_id", record.get("id"))
     for number, (question, texts) in enumerate(zip(questions, options, strict=True)):
         choices = [
             question.replace("_", text) if "_" in question else f"{question} {text}"
@@ -171,7 +170,7 @@ def _article(where: str, record: object) -> Iterator[Row]:
                     f"Received: {answers[number]!r}"
                 )
             label = letters.index(answers[number])
-        yield record["article"], choices, label, identifiers[number]
+        yield record["article"], choices, label, identifier
 
 
 def _are_choices(texts: object) -> bool:

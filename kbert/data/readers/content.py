@@ -19,7 +19,7 @@ _FORMATS = {
 
 
 def format_of(path: str) -> str:
-    """ "lines", "csv", "tsv" or "jsonl", by the suffix.
+    """The format by the suffix: "lines", "csv", "tsv" or "jsonl".
 
     Raises:
         ValueError: the suffix tells none of them.
