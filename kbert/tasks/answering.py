@@ -1,124 +1,121 @@
-"""A fine-tuned task run over tokenised rows, compiled once, in batches of like length.
+"""How a fine-tuned task answers: `predict` and `evaluate` on tables of any size.
 
-Shapes: R rows, B rows of a batch.
+Shapes: N examples.
 """
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-from keras import ops
+from absl import logging
 
-from kbert.data.rows import Rows, gather
+from kbert.data.rows import Rows
+from kbert.data.table import Table, as_table
 from kbert.tasks import inference
+from kbert.tasks.runner import ProgressBar, Runner
 
-SECONDS_BEFORE_A_BAR = 2.0
 
+class Asked:
+    """Mixin that gives a task `predict` and `evaluate`; it calls what `FineTuned` describes."""
 
-class Runner:
-    """Outputs of a task's model for rows, and the sums of its losses.
+    # What could be done for texts that are cut, for the message that counts them.
+    remedy = ""
 
-    Args:
-        task: a `FineTuned`.
-        labelled: whether the rows have labels.
-    """
+    @functools.cached_property
+    def _runner(self) -> Runner:
+        return Runner(self, labelled=False)
 
-    def __init__(self, task: Any, labelled: bool):
-        self._task = task
-        self._labelled = labelled
-        self._assemblers: dict[str, Callable] = {}
-        self._forward = inference.compiled(self._run, *task.parts.values())
+    @functools.cached_property
+    def _labelled_runner(self) -> Runner:
+        return Runner(self, labelled=True)
 
-    def __call__(
-        self, rows: Rows, batch_size: int, progress: Callable[[float], Any]
-    ) -> tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-        """Runs the model.
+    def predict(
+        self, data: Any, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
+    ) -> Sequence:
+        """Answers for examples.
 
         Args:
-            rows: R of them.
-            batch_size: the most rows of `task.row_length` tokens in a batch; of longer ones, which
-                are several windows, fewer.
-            progress: told the share of the rows that is done, after each batch.
+            data: as for `fit`, without labels; or one text.
+            batch_size: the most rows that go through the model together.
+            verbose: "auto" for a progress bar where it takes longer than a moment, 0 for none.
 
         Returns:
-            The outputs of each row, R dicts of arrays; and the losses as arrays
-            (Σ weight · loss, Σ weight), none without labels.
+            One answer an example, in order; see the task.
+
+        Raises:
+            ValueError: for data that does not fit.
         """
-        outputs: list[dict[str, np.ndarray]] = [{} for _ in range(len(rows))]
-        done = 0
-        sums: dict[str, np.ndarray] = {}
-        for index in self._batches(rows.lengths, batch_size):
-            features = inference.pad(self._assemble(rows, index))
-            features["label_weights"] = _without_copies(features["label_weights"], len(index))
-            found, losses = self._forward(features)
-            for place, row in enumerate(index):
-                outputs[row] = {name: x[place] for name, x in found.items()}
-            sums = {name: sums.get(name, 0.0) + np.stack(pair) for name, pair in losses.items()}
-            done += len(index)
-            progress(done / len(rows))
-        return outputs, sums
+        inference.check_batch_size(batch_size)
+        table = as_table([data] if isinstance(data, str | bytes) else data)
+        answers, _, cut = self._ask(self._parts(table), len(table), batch_size, verbose)
+        self._report_cut(cut, len(table))
+        return answers
 
-    def _batches(self, lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-        most = batch_size * self._task.row_length
-        for index in inference.by_length(lengths, batch_size):
-            step = max(1, most // max(int(lengths[index[0]]), 1))
-            yield from (index[i : i + step] for i in range(0, len(index), step))
+    def evaluate(
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        batch_size: int = inference.BATCH_SIZE,
+        verbose: str | int = "auto",
+    ) -> dict[str, float]:
+        """The task's metrics on labelled examples, and the mean loss.
 
-    def _assemble(self, rows, index):
-        specs = {name: _for_any_size(x) for name, x in rows.columns.items()}
-        made = self._assemblers.get(repr(specs))
-        if made is None:
+        Args:
+            data: as for `fit`.
+            labels: the labels, where `data` holds none.
+            batch_size: the most rows that go through the model together.
+            verbose: as in `predict`.
 
-            def assemble(columns, index):
-                features = self._task.assemble(gather(columns, index))
-                features.setdefault("label_weights", tf.ones(tf.shape(index)))
-                return features
+        Returns:
+            `loss`, and what the task's `score` gives.
 
-            made = inference.on_cpu(assemble, specs, inference.ROWS)
-            self._assemblers[repr(specs)] = made
-        return made(rows.columns, index)
+        Raises:
+            ValueError: for data that does not fit, or without a row.
+        """
+        inference.check_batch_size(batch_size)
+        table = as_table(data, labels)
+        scores, cut = self._measure(table, self._parts(table, True), batch_size, verbose)
+        self._report_cut(cut, len(table))
+        return scores
 
-    def _run(self, features):
-        logits = self._task(features)
-        losses = self._task.terms(logits, features)[0] if self._labelled else {}
-        pairs = {k: tuple(ops.cast(x, "float32") for x in pair) for k, pair in losses.items()}
-        return self._task.outputs(logits, features), pairs
+    def _parts(self, table: Table, labelled: bool = False) -> Iterator[tuple[Table, Rows]]:
+        """The table tokenised, so much of it at a time as memory always holds."""
+        count = len(table)
+        for start in range(0, max(count, 1), inference.CHUNK):
+            rows = range(start, min(start + inference.CHUNK, count))
+            part = table if len(rows) == count else table.take(rows)
+            yield part, self.rows(part, labelled)
 
+    def _ask(self, parts, count, batch_size, verbose, labelled=False):
+        """Answers for all examples, the sums of the losses, how many examples were cut."""
+        runner = self._labelled_runner if labelled else self._runner
+        answers, done, cut, sums = [], 0, 0, {}
+        with ProgressBar(count, verbose) as bar:
+            for part, rows in parts:
+                progress = functools.partial(bar.show, done, len(part))
+                outputs, losses = runner(rows, batch_size, progress)
+                answers.append(self.answers(part, rows, outputs))
+                sums = {name: sums.get(name, 0.0) + pair for name, pair in losses.items()}
+                done += len(part)
+                cut += rows.cut
+        is_array = isinstance(answers[0], np.ndarray)
+        return np.concatenate(answers) if is_array else list(chain(*answers)), sums, cut
 
-def _without_copies(weights, rows):
-    """The copies that `inference.pad` fills a batch up with count nothing."""
-    real = np.arange(len(weights)) < rows
-    return weights * real.reshape(-1, *[1] * (weights.ndim - 1)).astype(weights.dtype)
+    def _measure(self, table, parts, batch_size, verbose):
+        """The values of an evaluation, and how many examples were cut."""
+        if not len(table):
+            raise ValueError("An evaluation needs examples. Received: a table without rows")
+        answers, sums, cut = self._ask(parts, len(table), batch_size, verbose, labelled=True)
+        losses = {name: float(total / count) for name, (total, count) in sums.items() if count}
+        shown = losses if len(losses) > 1 else {}
+        return {"loss": sum(losses.values()), **shown, **self.score(table, answers)}, cut
 
-
-def _for_any_size(column):
-    if isinstance(column, tf.RaggedTensor):
-        shape = [None] * column.shape.rank
-        return tf.RaggedTensorSpec(shape, column.dtype, column.ragged_rank, column.row_splits.dtype)
-    return tf.TensorSpec([None, *column.shape[1:]], column.dtype)
-
-
-class ProgressBar:
-    """A bar that appears where the work takes longer than a moment.
-
-    Args:
-        total: examples.
-        verbose: "auto", 1 for a bar at once, 0 for none.
-    """
-
-    def __init__(self, total: int, verbose: str | int):
-        from tqdm.auto import tqdm
-
-        delay = SECONDS_BEFORE_A_BAR if verbose == "auto" else 0
-        self._bar = tqdm(total=total, unit=" examples", delay=delay, disable=not verbose)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._bar.close()
-
-    def show(self, before: int, size: int, share: float) -> None:
-        """Shows that a share of `size` more examples is done, after those `before`."""
-        self._bar.update(before + int(share * size) - self._bar.n)
+    def _report_cut(self, cut: int, count: int, what: str = "") -> None:
+        if cut:
+            logging.warning(
+                "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
+                *(cut, count, what, self.row_length, self.remedy),
+            )

@@ -4,24 +4,21 @@ Shapes: N examples, R rows that they are tokenised to, B rows of a batch.
 """
 
 import contextlib
-import functools
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from kbert.data.bucketing import BUCKET, bucketed_batches
 from kbert.data.packing import pack
 from kbert.data.rows import Rows
 from kbert.data.table import Table, as_table
 from kbert.tasks import inference
-from kbert.tasks.answering import ProgressBar, Runner
+from kbert.tasks.answering import Asked
 from kbert.tasks.losses import Pair
 from kbert.tasks.task import Task
 from kbert.training import freezing
@@ -38,7 +35,7 @@ _RUN_SETTINGS = (
 )
 
 
-class FineTuned(Task):
+class FineTuned(Asked, Task):
     """A task that is trained on a table of labelled examples and asked about others.
 
     The base has `fit`, `predict`, `evaluate` and the batches. A subclass defines, besides `parts`,
@@ -75,8 +72,6 @@ class FineTuned(Task):
     """
 
     metric = "accuracy"
-    # What an answer to texts that are cut could be, for the message that counts them.
-    remedy = ""
 
     def __init__(
         self, encoder: keras.Model, tokenizer: Any, *, max_length: int | None = None, name: str
@@ -89,7 +84,6 @@ class FineTuned(Task):
                 f"Received: max_length={max_length}"
             )
         self.max_length = max_length
-        self._runners: dict[bool, Runner] = {}
 
     @property
     def row_length(self) -> int:
@@ -276,98 +270,12 @@ class FineTuned(Task):
             f" for a {type(self).__name__}"
         )
 
-    def predict(
-        self, data: Any, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
-    ) -> Sequence:
-        """Answers for examples.
-
-        Args:
-            data: as for `fit`, without labels; or one text.
-            batch_size: the most rows that go through the model together.
-            verbose: "auto" for a progress bar where it takes longer than a moment, 0 for none.
-
-        Returns:
-            One answer an example, in order; see the task.
-
-        Raises:
-            ValueError: for data that does not fit.
-        """
-        inference.check_batch_size(batch_size)
-        table = as_table([data] if isinstance(data, str | bytes) else data)
-        return self._ask(self._parts(table), len(table), batch_size, verbose)[0]
-
-    def evaluate(
-        self,
-        data: Any,
-        labels: Any = None,
-        *,
-        batch_size: int = inference.BATCH_SIZE,
-        verbose: str | int = "auto",
-    ) -> dict[str, float]:
-        """The task's metrics on labelled examples, and the mean loss.
-
-        Args:
-            data: as for `fit`.
-            labels: the labels, where `data` holds none.
-            batch_size: the most rows that go through the model together.
-            verbose: as in `predict`.
-
-        Returns:
-            `loss`, and what the task's `score` gives.
-
-        Raises:
-            ValueError: for data that does not fit, or without a row.
-        """
-        inference.check_batch_size(batch_size)
-        table = as_table(data, labels)
-        return self._measure_on(table, self._parts(table, labelled=True), batch_size, verbose)
-
-    def _parts(self, table: Table, labelled: bool = False) -> Iterator[tuple[Table, Rows]]:
-        """The table tokenised, so much of it at a time as memory always holds."""
-        count = len(table)
-        for start in range(0, max(count, 1), inference.CHUNK):
-            rows = range(start, min(start + inference.CHUNK, count))
-            part = table if len(rows) == count else table.take(rows)
-            yield part, self.rows(part, labelled)
-
-    def _ask(self, parts, count, batch_size, verbose, labelled=False):
-        """Answers for all examples, and with labels the sums of the losses."""
-        runner = self._runners.setdefault(labelled, Runner(self, labelled))
-        answers, done, cut, sums = [], 0, 0, {}
-        with ProgressBar(count, verbose) as bar:
-            for part, rows in parts:
-                progress = functools.partial(bar.show, done, len(part))
-                outputs, losses = runner(rows, batch_size, progress)
-                answers.append(self.answers(part, rows, outputs))
-                sums = {name: sums.get(name, 0.0) + pair for name, pair in losses.items()}
-                done += len(part)
-                cut += rows.cut
-        if not labelled:
-            self._report_cut(cut, count)
-        is_array = isinstance(answers[0], np.ndarray)
-        return np.concatenate(answers) if is_array else list(chain(*answers)), sums
-
-    def _measure_on(self, table, parts, batch_size, verbose):
-        if not len(table):
-            raise ValueError("An evaluation needs examples. Received: a table without rows")
-        answers, sums = self._ask(parts, len(table), batch_size, verbose, labelled=True)
-        losses = {name: float(total / count) for name, (total, count) in sums.items() if count}
-        shown = losses if len(losses) > 1 else {}
-        return {"loss": sum(losses.values()), **shown, **self.score(table, answers)}
-
     def _evaluation(self, table, held_out, batch_size):
         """What `fit` calls between epochs; the data is checked and tokenised now."""
         self.check_held_out(table, held_out)
         parts = list(self._parts(held_out, labelled=True))
         self._report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
-        return lambda: self._measure_on(held_out, parts, batch_size, verbose=0)
-
-    def _report_cut(self, cut: int, count: int, what: str = "") -> None:
-        if cut:
-            logging.warning(
-                "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
-                *(cut, count, what, self.row_length, self.remedy),
-            )
+        return lambda: self._measure(held_out, parts, batch_size, verbose=0)[0]
 
     def _check_batch(self, batch_size, micro_batches):
         inference.check_batch_size(batch_size)

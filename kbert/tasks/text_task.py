@@ -112,7 +112,7 @@ class TextTask(FineTuned):
         names = _text_columns(table)
         ids = [self.tokenize(table[name]) for name in names]
         lengths = [x.row_lengths().numpy() for x in ids]
-        tokens, lost = self._measure(lengths)
+        tokens, lost = self._extent(lengths)
         return Rows(
             ragged=dict(zip(("first", "second"), ids, strict=False)),
             dense={"labels": self.targets(table)} if labelled else {},
@@ -121,7 +121,7 @@ class TextTask(FineTuned):
             cut=int(np.count_nonzero(lost)),
         )
 
-    def _measure(self, lengths):
+    def _extent(self, lengths):
         """Tokens of each row in a batch (N,), and how many of its text are in none (N,)."""
         specials, room = self._room(len(lengths))
         total = sum(lengths)
