@@ -87,7 +87,7 @@ def features(
         >>> [rows.shape for rows in features(encoder, tokenizer, ["rainy day"], words=True)]
         [(2, 128)]
     """
-    extractor = Extractor(
+    extractor = _extractor(
         encoder,
         tokenizer,
         layers=layers,
@@ -105,6 +105,19 @@ def features(
     if extractor.pooling is None:
         return [row for part in parts for row in part]
     return np.concatenate([np.zeros((0, extractor.width), np.float32), *parts])
+
+
+def _extractor(encoder: keras.Model, tokenizer: Any, **settings: Any) -> Extractor:
+    """One made before of the same settings, or a new one.
+
+    Its compiled graphs live as long as the encoder does, as those of Keras' own `predict` do.
+    """
+    kept = vars(encoder).setdefault("_extractors", {})
+    key = (id(tokenizer), repr(settings))
+    if key not in kept:
+        kept[key] = Extractor(encoder, tokenizer, **settings)
+    kept[key].cut = 0
+    return kept[key]
 
 
 def each_chunk(extractor: Extractor, texts: Any, verbose: str | int) -> Iterator:

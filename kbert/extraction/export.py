@@ -1,0 +1,84 @@
+"""A SavedModel that takes text and gives features.
+
+Shapes: `B` texts, `T` tokens, `D` width of the features.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbert.extraction.extractor import Extractor
+from kbert.serving import Signature, export_saved_model
+
+
+def export_features(
+    directory: str | os.PathLike,
+    encoder: keras.Model,
+    tokenizer: Any,
+    *,
+    layers: str | int | Sequence[int] = "last",
+    pooling: str | None = "mean",
+    special_tokens: bool = True,
+    max_length: int | None = None,
+) -> str:
+    """Writes `directory/<n+1>/` for TensorFlow Serving, with the features of `kbert.features`.
+
+    Its entries are `features`, of `text` (B,) strings, and `pair_features`, of `first` and
+    `second`. Both give `vectors` (B, D) float32; without pooling `vectors` (B, T, D), `tokens`
+    (B, T) strings, and `counted` (B, T), 1 for a token that counts. A text too long for the
+    encoder is cut.
+
+    Args:
+        directory: the model's folder; its newest version is n.
+        encoder: a `kbert.Encoder`.
+        tokenizer: its tokenizer.
+        layers, pooling, special_tokens, max_length: as in `kbert.features`.
+
+    Returns:
+        The path written.
+
+    Example:
+        >>> import tempfile
+        >>> import kbert
+        >>> from kbert.tokenizers import SPECIAL_TOKENS
+        >>> tokenizer = kbert.WordPieceTokenizer([*SPECIAL_TOKENS, "rain"])
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=6))
+        >>> path = export_features(tempfile.mkdtemp(), encoder, tokenizer)
+        >>> served = tf.saved_model.load(path).signatures["features"]
+        >>> served(text=tf.constant(["rain", "rain rain"]))["vectors"].shape
+        TensorShape([2, 128])
+    """
+    extractor = Extractor(
+        encoder,
+        tokenizer,
+        layers=layers,
+        pooling=pooling,
+        special_tokens=special_tokens,
+        max_length=max_length,
+    )
+
+    def entry(*texts):
+        features = extractor.pack(*(tokenizer.encode(text) for text in texts))
+        outputs = {"vectors": extractor.vectors(features, pooling)}
+        if pooling is None:
+            pieces = tf.constant(tokenizer.vocabulary)
+            outputs["tokens"] = tf.gather(pieces, features["token_ids"])
+            outputs["counted"] = features["counted"]
+        return outputs
+
+    def features_of(text):
+        return entry(text)
+
+    def pair_features_of(first, second):
+        return entry(first, second)
+
+    columns = {"features": ["text"], "pair_features": ["first", "second"]}
+    functions = {"features": features_of, "pair_features": pair_features_of}
+    signatures = {
+        name: Signature(function, [tf.TensorSpec([None], tf.string, x) for x in columns[name]])
+        for name, function in functions.items()
+    }
+    return export_saved_model(directory, signatures, resources=tokenizer.resources)

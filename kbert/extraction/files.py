@@ -1,0 +1,205 @@
+"""The files that features are kept in, written in parts and read at constant memory.
+
+Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbert import atomic
+
+_HEADER = 128  # bytes of a .npy file before its numbers
+
+
+class Format:
+    """A file that grows chunk by chunk.
+
+    Args:
+        path: of the finished file.
+        width: D.
+        ragged: whether each text has its own number of vectors.
+        dtype: of the numbers in the file.
+    """
+
+    def __init__(self, path: str, width: int, ragged: bool, dtype: np.dtype):
+        self.path = path
+        self.width = width
+        self.ragged = ragged
+        self.dtype = dtype.newbyteorder("<")
+        self.parts: list[Any] = []
+        self.names: list[str] = []
+
+    def open(self, sizes: list[int] | None) -> None:
+        """Opens the parts, cut to `sizes` bytes; None = anew."""
+        for number, name in enumerate(self.names):
+            with atomic.naming(name):
+                part = open(name, "wb" if sizes is None else "r+b")
+                if sizes is not None:
+                    part.truncate(sizes[number])
+                    part.seek(0, os.SEEK_END)
+            self.parts.append(part)
+
+    def append(self, rows: Any) -> None:
+        """Adds the features of a chunk, (N, D) or N arrays (T, D), and puts them on the disk."""
+        for part, name, data in zip(self.parts, self.names, self.encode(rows), strict=True):
+            with atomic.naming(name):
+                part.write(data)
+                part.flush()
+                os.fsync(part.fileno())
+
+    def sizes(self) -> list[int]:
+        """Bytes of each part."""
+        return [part.tell() for part in self.parts]
+
+    def finish(self, count: int) -> None:
+        """Gives the finished file its name."""
+        for part in self.parts:
+            part.close()
+        for name in self.names[::-1]:  # the file itself last
+            atomic.publish(name, name.removesuffix(".part"))
+
+    def encode(self, rows: Any) -> list[bytes]:
+        """The bytes that each part gets."""
+        raise NotImplementedError(f"{type(self).__name__} must define `encode`.")
+
+
+class ArrayFile(Format):
+    """`.npy`: the vectors; of ragged ones a second file says where each text ends."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        names = [self.path, f"{self.path}.ends.npy"] if self.ragged else [self.path]
+        self.names = [f"{name}.part" for name in names]
+
+    def open(self, sizes):
+        super().open(sizes)
+        if sizes is None:
+            for part in self.parts:
+                part.write(bytes(_HEADER))
+
+    def encode(self, rows):
+        if not self.ragged:
+            return [rows.astype(self.dtype).tobytes()]
+        vectors = b"".join(row.astype(self.dtype).tobytes() for row in rows)
+        before = (self.parts[0].tell() - _HEADER) // (self.width * self.dtype.itemsize)
+        ends = before + np.cumsum([len(row) for row in rows])
+        return [vectors, ends.astype("<i8").tobytes()]
+
+    def finish(self, count):
+        vectors = (self.parts[0].tell() - _HEADER) // (self.width * self.dtype.itemsize)
+        headers = [_header(self.dtype, (vectors, self.width)), _header(np.dtype("<i8"), (count,))]
+        for part, header in zip(self.parts, headers, strict=False):
+            part.seek(0)
+            part.write(header)
+            part.flush()
+        super().finish(count)
+
+
+class RecordFile(Format):
+    """`.tfrecord`: one `tf.train.Example` a text."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.names = [f"{self.path}.part"]
+
+    def encode(self, rows):
+        # TensorFlow writes records to files alone; files of records may follow each other in one.
+        name = f"{self.path}.chunk"
+        try:
+            with atomic.naming(name), tf.io.TFRecordWriter(name) as writer:
+                for row in rows:
+                    writer.write(_example(row.astype(self.dtype)))
+            with open(name, "rb") as file:
+                return [file.read()]
+        finally:
+            atomic.remove(name)
+
+
+FORMATS = {".npy": ArrayFile, ".tfrecord": RecordFile}
+
+
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """A .npy header (format 1.0) of a fixed length."""
+    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
+    body = text.ljust(_HEADER - 11).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
+
+
+def _example(vectors: np.ndarray) -> bytes:
+    shape = tf.train.Feature(int64_list=tf.train.Int64List(value=vectors.shape))
+    raw = tf.train.Feature(bytes_list=tf.train.BytesList(value=[vectors.tobytes()]))
+    features = tf.train.Features(feature={"shape": shape, "vectors": raw})
+    # Without `deterministic` the order of a map's entries may differ from process to process.
+    return tf.train.Example(features=features).SerializeToString(deterministic=True)
+
+
+class TokenVectors(Sequence):
+    """The vectors of the tokens of N texts, in memory-mapped files: (T, D) arrays.
+
+    Args:
+        vectors: (all tokens, D).
+        ends: (N,), the vectors before the end of each text.
+    """
+
+    def __init__(self, vectors: np.ndarray, ends: np.ndarray):
+        self.vectors = vectors
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, number):
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"{number} of {len(self)} texts")
+        number %= len(self)
+        return self.vectors[self.ends[number - 1] if number else 0 : self.ends[number]]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[number] for number in range(len(self)))
+
+
+def read_features(path: str | os.PathLike, dtype: str = "float32") -> Any:
+    """What `write_features` has written, without taking it into memory.
+
+    Args:
+        path: the file.
+        dtype: that a `.tfrecord` was written with; a `.npy` file says it itself.
+
+    Returns:
+        Of `.npy` a memory-mapped array (N, D), or `TokenVectors`: a sequence of N arrays (T, D).
+        Of `.tfrecord` a `tf.data.Dataset` of arrays (D,) or (T, D).
+
+    Raises:
+        ValueError: another kind of file.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "two.npy")
+        >>> np.save(path, np.ones((2, 4), "float32"))
+        >>> read_features(path).shape
+        (2, 4)
+    """
+    path = os.fspath(path)
+    if path.endswith(".npy"):
+        vectors = np.load(path, mmap_mode="r")
+        ends = f"{path}.ends.npy"
+        return TokenVectors(vectors, np.load(ends)) if os.path.exists(ends) else vectors
+    if not path.endswith(".tfrecord"):
+        raise ValueError(f"Features lie in {' or '.join(FORMATS)} files. Received: {path}")
+    spec = {
+        "shape": tf.io.VarLenFeature(tf.int64),
+        "vectors": tf.io.FixedLenFeature([], tf.string),
+    }
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, spec)
+        raw = tf.io.decode_raw(example["vectors"], dtype)
+        return tf.reshape(raw, example["shape"].values)
+
+    return tf.data.TFRecordDataset(path).map(parse)

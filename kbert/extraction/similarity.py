@@ -1,0 +1,180 @@
+"""How alike vectors are, which are nearest, and one word in several contexts.
+
+Shapes: `N` and `M` vectors, `D` width, `Q` queries, `K` neighbours.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from kbert.extraction.extract import features
+
+_ROWS = 16384  # vectors compared at a time: bounds the memory of an endless array
+_AROUND = 25  # characters of context on each side of a word
+
+
+def similarity(vectors: Any, others: Any = None) -> np.ndarray:
+    """Cosines of vectors.
+
+    Args:
+        vectors: (N, D).
+        others: (M, D); None = the same.
+
+    Returns:
+        (N, M) float32; 0 where a vector is 0.
+
+    Example:
+        >>> similarity([[1, 0], [0, 2]], [[3, 3]]).round(3).tolist()
+        [[0.7070000171661377], [0.7070000171661377]]
+    """
+    vectors = _unit(vectors)
+    return vectors @ (vectors if others is None else _unit(others)).T
+
+
+def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors that are most alike, by cosine.
+
+    Args:
+        vectors: (N, D), also a memory-mapped file: it is read in parts.
+        queries: (Q, D); None = each of the vectors, which is then not its own neighbour.
+        k: how many; fewer where there are fewer vectors.
+
+    Returns:
+        Numbers of the vectors (Q, K) and their cosines (Q, K), the nearest first, the lower number
+        on a tie.
+
+    Raises:
+        ValueError: k below 1, or queries of another width.
+
+    Example:
+        >>> numbers, cosines = nearest([[1, 0], [1, 1], [0, 1]], [[2, 0.1]], k=2)
+        >>> numbers.tolist(), cosines.round(2).tolist()
+        ([[0, 1]], [[1.0, 0.7400000095367432]])
+    """
+    own = queries is None
+    wanted = _unit(vectors if own else queries)
+    width = np.shape(vectors)[1]
+    if k < 1 or wanted.shape[1] != width:
+        raise ValueError(
+            "Neighbours are asked for from 1 up, with queries as wide as the vectors. Received: "
+            f"k={k}, queries of width {wanted.shape[1]}, vectors of width {width}"
+        )
+    numbers = np.zeros((len(wanted), 0), np.int64)
+    cosines = np.zeros((len(wanted), 0), np.float32)
+    for start in range(0, len(vectors), _ROWS):
+        found = wanted @ _unit(vectors[start : start + _ROWS]).T  # (Q, rows)
+        if own:
+            inside = np.arange(found.shape[1])
+            found[start + inside, inside] = -np.inf
+        rows = np.broadcast_to(start + np.arange(found.shape[1]), found.shape)
+        numbers = np.concatenate([numbers, rows], 1)
+        cosines = np.concatenate([cosines, found], 1)
+        best = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+        numbers, cosines = (np.take_along_axis(x, best, 1) for x in (numbers, cosines))
+    kept = min(k, len(vectors) - own)
+    return numbers[:, :kept], cosines[:, :kept]
+
+
+class WordInContext(NamedTuple):
+    """One word wherever texts have it.
+
+    Attributes:
+        vectors: (N, D) float32, the mean of the word's pieces in each place.
+        texts: (N,), the number of each place's text.
+        starts, ends: (N,), characters of that text.
+        contexts: N pieces of text around the word, which stands in brackets.
+    """
+
+    vectors: np.ndarray
+    texts: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    contexts: list[str]
+
+
+def word_in_context(
+    encoder: keras.Model,
+    tokenizer: Any,
+    texts: Sequence[str],
+    word: str,
+    *,
+    layers: str | int | Sequence[int] = "last",
+    stride: int | None = None,
+) -> WordInContext:
+    """The vectors of one word (or of several words after each other) in its contexts.
+
+    `similarity(found.vectors)` shows whether the encoder tells its meanings apart.
+
+    Args:
+        encoder: a `kbert.Encoder`.
+        tokenizer: its tokenizer.
+        texts: strings that have the word, whatever its case; each place counts.
+        word: as it is written.
+        layers, stride: as in `kbert.features`.
+
+    Raises:
+        ValueError: a text without the word, or one that is cut before it.
+
+    Example:
+        >>> import kbert
+        >>> from kbert.tokenizers import SPECIAL_TOKENS
+        >>> tokenizer = kbert.WordPieceTokenizer([*SPECIAL_TOKENS, "a", "river", "bank", "note"])
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=9))
+        >>> texts = ["A river bank", "A bank note"]
+        >>> word_in_context(encoder, tokenizer, texts, "bank").contexts
+        ['A river [bank]', 'A [bank] note']
+    """
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    found = features(
+        encoder,
+        tokenizer,
+        texts,
+        layers=layers,
+        pooling=None,
+        special_tokens=False,
+        with_tokens=True,
+        stride=stride,
+        verbose=0,
+    )
+    vectors, places = [], []
+    for number, (text, tokens) in enumerate(zip(texts, found, strict=True)):
+        spans = _spans(text, word)
+        if not spans:
+            raise ValueError(
+                f"Each text has the word {word!r}. Received: {text!r}, number {number}"
+            )
+        for start, end in spans:
+            inside = (tokens.starts < end) & (tokens.ends > start)
+            if not inside.any():
+                raise ValueError(
+                    f"Each place of the word {word!r} must be among the tokens that the encoder "
+                    f"reads: give a `stride`. Received: character {start} of text number {number}"
+                )
+            vectors.append(tokens.vectors[inside].mean(0))
+            places.append((number, start, end))
+    numbers, starts, ends = np.array(places).reshape(-1, 3).T
+    contexts = [_context(texts[number], start, end) for number, start, end in places]
+    return WordInContext(np.array(vectors), numbers, starts, ends, contexts)
+
+
+def _spans(text: str, word: str) -> list[tuple[int, int]]:
+    """Where the word stands by itself, whatever its case."""
+    # Letters and digits do not go on before and after it.
+    pattern = rf"(?<!\w){re.escape(word)}(?!\w)"
+    return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+
+
+def _context(text: str, start: int, end: int) -> str:
+    before = text[max(start - _AROUND, 0) : start]
+    after = text[end : end + _AROUND]
+    before = ("…" if start > _AROUND else "") + before
+    after += "…" if end + _AROUND < len(text) else ""
+    return " ".join(f"{before}[{text[start:end]}]{after}".split())
+
+
+def _unit(vectors: Any) -> np.ndarray:
+    vectors = np.asarray(vectors, np.float32)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

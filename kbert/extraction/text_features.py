@@ -1,0 +1,175 @@
+"""Features in the scikit-learn way: a transformer of texts for its pipelines.
+
+scikit-learn is not imported: the class has the methods that it asks for.
+
+Shapes: `N` texts, `D` width of the features.
+"""
+
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+import numpy as np
+
+from kbert.extraction.extract import features
+from kbert.extraction.hidden_states import choose_layers
+from kbert.models import Encoder
+from kbert.tasks.inference import BATCH_SIZE
+from kbert.tokenizers import load_tokenizer
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(preset: str, dtype: str | None) -> tuple[keras.Model, Any]:
+    """One encoder for all copies that a cross-validation makes."""
+    return Encoder.from_preset(preset, dtype=dtype), load_tokenizer(preset)
+
+
+class TextFeatures:
+    """Texts in, one vector a text out: `kbert.features` as a step of a scikit-learn pipeline.
+
+    It learns nothing: `fit` only loads the encoder. Copies (`sklearn.base.clone`) share it. Made
+    from a preset's name, it is pickled as that name and its settings, so `joblib.dump` of a
+    pipeline stays small and `n_jobs` processes each load the encoder themselves; TensorFlow uses
+    all cores already, so `n_jobs=1` is as fast. Made from an encoder, it is pickled with it.
+
+    A search over `layers` runs the encoder for each fold anew; `Pipeline(memory=folder)` keeps the
+    features of texts that were seen.
+
+    Args:
+        encoder: name or folder of a preset, or a `kbert.Encoder`.
+        tokenizer: None = the preset's; a must with an encoder.
+        layers, pooling, special_tokens, max_length, stride, batch_size: as in `kbert.features`;
+            pooling is not None.
+        dtype: of a preset's encoder, e.g. "mixed_bfloat16"; None = Keras' default.
+
+    Example:
+        >>> import kbert
+        >>> from kbert.tokenizers import SPECIAL_TOKENS
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.pipeline import make_pipeline
+        >>> tokenizer = kbert.WordPieceTokenizer([*SPECIAL_TOKENS, "win", "a", "prize", "hi"])
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=9))
+        >>> model = make_pipeline(TextFeatures(encoder, tokenizer), LogisticRegression())
+        >>> model.fit(["win a prize", "hi", "win win", "a hi"], [1, 0, 1, 0]).predict(["win"])
+        array([1])
+    """
+
+    def __init__(
+        self,
+        encoder: str | keras.Model,
+        tokenizer: Any = None,
+        *,
+        layers: str | int | Sequence[int] = "last",
+        pooling: str = "mean",
+        special_tokens: bool = True,
+        max_length: int | None = None,
+        stride: int | None = None,
+        batch_size: int = BATCH_SIZE,
+        dtype: str | None = None,
+    ):
+        # As scikit-learn wants it: arguments are kept as they are and checked by `fit`.
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        self.layers = layers
+        self.pooling = pooling
+        self.special_tokens = special_tokens
+        self.max_length = max_length
+        self.stride = stride
+        self.batch_size = batch_size
+        self.dtype = dtype
+
+    def fit(self, texts: Any = None, labels: Any = None) -> Self:
+        """Loads the encoder and checks the settings; texts and labels are not read."""
+        self._width()
+        return self
+
+    def transform(self, texts: Any) -> np.ndarray:
+        """(N, D) float32 of strings or pairs of strings.
+
+        Raises:
+            ValueError: as `kbert.features`, or a pooling of None.
+        """
+        encoder, tokenizer = self._model()
+        self._width()
+        own = ("layers", "pooling", "special_tokens", "max_length", "stride", "batch_size")
+        settings = {name: getattr(self, name) for name in own}
+        return features(encoder, tokenizer, texts, verbose=0, **settings)
+
+    def fit_transform(self, texts: Any, labels: Any = None) -> np.ndarray:
+        """`fit`, then `transform`."""
+        return self.fit(texts, labels).transform(texts)
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """D names: "features0", "features1", …"""
+        return np.array([f"features{i}" for i in range(self._width())], dtype=object)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {name: getattr(self, name) for name in _arguments(type(self))}
+
+    def set_params(self, **params: Any) -> Self:
+        """Changes some of the constructor's arguments.
+
+        Raises:
+            ValueError: an argument that there is not.
+        """
+        unknown = sorted(set(params) - set(_arguments(type(self))))
+        if unknown:
+            raise ValueError(
+                f"{type(self).__name__} has the parameters {', '.join(_arguments(type(self)))}. "
+                f"Received: {', '.join(unknown)}"
+            )
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        # A copy shares the encoder: scikit-learn would copy every weight.
+        return type(self)(**self.get_params())
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type="transformer",
+            target_tags=TargetTags(required=False),
+            transformer_tags=TransformerTags(preserves_dtype=[]),
+            input_tags=InputTags(two_d_array=False, one_d_array=True, string=True),
+            requires_fit=False,
+            no_validation=True,
+        )
+
+    def __repr__(self) -> str:
+        encoder = self.encoder if isinstance(self.encoder, str) else type(self.encoder).__name__
+        return (
+            f"{type(self).__name__}({encoder!r}, layers={self.layers!r}, pooling={self.pooling!r})"
+        )
+
+    def _model(self) -> tuple[keras.Model, Any]:
+        if isinstance(self.encoder, keras.Model):
+            if self.tokenizer is None:
+                raise ValueError(
+                    "An encoder does not know its tokenizer: give both, or a preset. Received: "
+                    "tokenizer=None"
+                )
+            return self.encoder, self.tokenizer
+        encoder, tokenizer = _loaded(str(self.encoder), self.dtype)
+        return encoder, self.tokenizer or tokenizer
+
+    def _width(self) -> int:
+        if self.pooling is None:
+            raise ValueError(
+                "A step of a pipeline gives one vector a text: pooling is cls, mean or max. "
+                "Received: pooling=None"
+            )
+        config = self._model()[0].config
+        return choose_layers(self.layers, config.num_layers).num_joined * config.hidden_size
+
+
+def _arguments(kind: type) -> list[str]:
+    return [name for name in inspect.signature(kind.__init__).parameters if name != "self"]

@@ -1,0 +1,217 @@
+"""Features of more texts than memory holds, in a file that a killed run goes on with.
+
+What is finished is kept in parts beside the file, with a note of how long each part was after the
+last whole chunk. A restart cuts the parts there and goes on; chunks are the same ones then, so
+the bytes are too.
+
+Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+
+from kbert import atomic
+from kbert.extraction.extract import report_cut, shows_progress
+from kbert.extraction.extractor import Extractor
+from kbert.extraction.files import FORMATS, Format
+from kbert.extraction.inputs import Texts, as_inputs
+from kbert.text import open_sources
+from kbert.text.progress import Progress
+
+# A chunk ends after so many texts, or so many characters: vectors of tokens take kilobytes each.
+_TEXTS = 1024
+_CHARACTERS = 4 << 20
+_CHARACTERS_OF_TOKENS = 1 << 18
+DTYPES = ("float32", "float16")
+
+
+def write_features(
+    path: str | os.PathLike,
+    encoder: keras.Model,
+    tokenizer: Any,
+    texts: Iterable | None = None,
+    *,
+    sources: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
+    unit: str = "line",
+    field: str = "text",
+    dtype: str = "float32",
+    verbose: str | int = "auto",
+    **settings: Any,
+) -> int:
+    """Writes the features of texts to a file, at constant memory.
+
+    Killed at any moment and started again with the same arguments, it goes on where it was and
+    writes the same bytes. `kbert.extraction.read_features` reads what it writes.
+
+    Args:
+        path: `.npy`: one array (N, D) that `numpy.load(path, mmap_mode="r")` opens; without
+            pooling the vectors of all tokens after each other, and where each text ends in
+            `<path>.ends.npy`. `.tfrecord`: a `tf.train.Example` a text, with its raw little-endian
+            `vectors` and their `shape`.
+        encoder: a `kbert.Encoder`.
+        tokenizer: its tokenizer.
+        texts: what `kbert.features` takes, or an iterable of it that gives the same texts each
+            time.
+        sources: instead of texts, files as in `kbert.text.open_sources`: patterns of .txt, .jsonl
+            (both also .gz), tfds:…, docs:….
+        unit: a text of a source is a "line" or a "document"; empty lines are none.
+        field: where JSON lines and TensorFlow data sets keep the text.
+        dtype: of the file, "float32" or "float16".
+        verbose: 1 = a progress bar, 0 = none, "auto" = one in a terminal.
+        **settings: layers, pooling, words, merge, special_tokens, max_length, stride and
+            batch_size, as in `kbert.features`.
+
+    Returns:
+        N.
+
+    Raises:
+        FileExistsError: the file is there already.
+        ValueError: a half-finished file of other settings, an unknown suffix, or arguments that
+            are out of range.
+
+    Example:
+        >>> import tempfile
+        >>> import kbert
+        >>> from kbert.tokenizers import SPECIAL_TOKENS
+        >>> tokenizer = kbert.WordPieceTokenizer([*SPECIAL_TOKENS, "rain"])
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=6))
+        >>> path = os.path.join(tempfile.mkdtemp(), "rain.npy")
+        >>> write_features(path, encoder, tokenizer, ["rain", "rain rain", "sun"], verbose=0)
+        3
+        >>> np.load(path, mmap_mode="r").shape
+        (3, 128)
+    """
+    path = os.fspath(path)
+    suffix = os.path.splitext(path)[1]
+    if suffix not in FORMATS or dtype not in DTYPES or unit not in ("line", "document"):
+        raise ValueError(
+            f"A file ends in {' or '.join(FORMATS)}, its numbers are {' or '.join(DTYPES)}, and a "
+            f'unit is "line" or "document". Received: {path}, dtype={dtype!r}, unit={unit!r}'
+        )
+    if (texts is None) == (sources is None):
+        raise ValueError(
+            "Give either texts or sources. Received: " + ("both", "none")[texts is None]
+        )
+    if os.path.exists(path):
+        raise FileExistsError(f"{path} is there already; remove it to have it written anew")
+    extractor = Extractor(encoder, tokenizer, **settings)
+    opened = [] if sources is None else open_sources(sources, field=field)
+    begun = {
+        **{name: repr(value) for name, value in sorted(settings.items())},
+        "dtype": dtype,
+        "sources": [source.identity() for source in opened],
+        "unit": unit,
+        "tokenizer": tokenizer.checksum,
+        "weights": _checksum(encoder),
+    }
+    each = _source_texts(opened, unit) if opened else iter(texts)
+    target = FORMATS[suffix](path, extractor.width, extractor.pooling is None, np.dtype(dtype))
+    return _write(path, target, extractor, each, begun, _bar(texts, opened, verbose))
+
+
+def _write(path, target: Format, extractor, each: Iterator, begun: dict, bar) -> int:
+    note = f"{path}.progress.json"
+    done = _resume(note, target, begun)
+    for _ in itertools.islice(each, done):
+        pass  # texts of the chunks that are finished
+    extractor.cut = 0
+    with bar:
+        for chunk in _chunks(each, extractor):
+            target.append(extractor(chunk))
+            done += len(chunk)
+            state = {"begun": begun, "texts": done, "sizes": target.sizes()}
+            atomic.write(note, json.dumps(state).encode())
+            bar.show_texts(done)
+    report_cut(extractor)
+    target.finish(done)
+    atomic.remove(note)
+    return done
+
+
+def _resume(note: str, target: Format, begun: dict) -> int:
+    """Cuts the parts after their last whole chunk; how many texts they hold."""
+    state = {"begun": begun, "texts": 0, "sizes": None}
+    if os.path.exists(note):
+        with open(note, encoding="utf-8") as file:
+            state = json.load(file)
+        before = json.loads(json.dumps(begun))  # as it comes back from a file
+        changed = [name for name in before if state["begun"].get(name) != before[name]]
+        changed += [name for name in state["begun"] if name not in before]
+        if changed:
+            raise ValueError(
+                "A file is finished with the arguments that it was begun with. Received: another "
+                f"value of {', '.join(changed)}; give the old one, or remove {note}"
+            )
+        logging.info("%s: going on after %d texts", target.path, state["texts"])
+    target.open(state["sizes"])
+    return state["texts"]
+
+
+def _chunks(each: Iterator, extractor: Extractor) -> Iterator[Texts]:
+    most = _CHARACTERS_OF_TOKENS if extractor.pooling is None else _CHARACTERS
+    chunk: list = []
+    size = 0
+    for text in each:
+        chunk.append(text)
+        size += len(text) if isinstance(text, str | bytes) else sum(map(len, text))
+        if len(chunk) == _TEXTS or size >= most:
+            yield as_inputs(chunk, extractor.words)
+            chunk, size = [], 0
+    if chunk:
+        yield as_inputs(chunk, extractor.words)
+
+
+def _source_texts(opened: list, unit: str) -> Iterator[str]:
+    for source in opened:
+        for document in source.documents():
+            lines = [document] if unit == "document" else document.split(b"\n")
+            yield from (line.decode() for line in lines if line.strip())
+
+
+def _checksum(encoder: keras.Model) -> str:
+    """Of the weights: half a file of one model and half of another would be worthless."""
+    digest = hashlib.blake2b(digest_size=16)
+    for weight in encoder.weights:
+        digest.update(weight.path.encode())
+        digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
+    return digest.hexdigest()
+
+
+class _Bar:
+    """Progress in bytes of sources, or in texts."""
+
+    def __init__(self, make: Callable[[], Progress] | None, opened: list):
+        self.make = make
+        self.opened = opened
+        self.progress: Progress | None = None
+
+    def __enter__(self):
+        self.progress = self.make() if self.make else None
+        return self
+
+    def __exit__(self, *error):
+        if self.progress is not None:
+            self.progress.__exit__(*error)
+
+    def show_texts(self, done: int) -> None:
+        if self.progress is not None:
+            read = sum(source.consumed for source in self.opened) if self.opened else done
+            self.progress.show(read, done)
+
+
+def _bar(texts: Any, opened: list, verbose: str | int) -> _Bar:
+    if not shows_progress(verbose):
+        return _Bar(None, opened)
+    total = sum(source.size for source in opened) if opened else None
+    if total is None and hasattr(texts, "__len__"):
+        total = len(texts)
+    unit = "B" if opened else " texts"
+    return _Bar(lambda: Progress("features", total, unit), opened)
