@@ -220,10 +220,10 @@ def as_table(data: object, labels: Sequence | None = None) -> Table:
 def _columns(data: object) -> dict[str, list]:
     if isinstance(data, Mapping):
         return dict(data)
-    if hasattr(data, "iloc") and hasattr(data, "columns"):  # a pandas frame
+    if hasattr(data, "dtypes") and hasattr(data, "columns"):  # a frame of pandas or polars
         if len(set(data.columns)) < len(data.columns):
             raise ValueError(f"Two columns cannot have one name. Received: {list(data.columns)}")
-        return {str(name): data[name].tolist() for name in data.columns}
+        return {str(name): list(data[name]) for name in data.columns}
     if hasattr(data, "element_spec"):
         return _dataset_columns(data)
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):

@@ -27,6 +27,8 @@ def paired(labels: Sequence, predictions: Sequence) -> tuple[np.ndarray, np.ndar
 def array(what: str, values: Sequence) -> np.ndarray:
     """Names, integers or finite numbers as an array, with nothing turned into text unasked."""
     converted = np.asarray(values)
+    if converted.ndim == 0:
+        raise ValueError(f"The {what} must be a sequence, one entry a row. Received: {values!r}")
     if converted.dtype.kind == "V":  # bfloat16 and its kin
         converted = converted.astype(np.float32)
     mixed = converted.dtype.kind == "U" and not all(isinstance(value, str) for value in values)

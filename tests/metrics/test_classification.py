@@ -70,6 +70,7 @@ def test_names_and_indices_score_alike():
         ([1, 0], [1, None], "predictions must be all names or all numbers"),
         ([1, 0], [1.0, float("nan")], "predictions must be finite. Received: nan at row 1"),
         ([1, 0], [1.0, 0.0], "one name or integer a row"),
+        (1, 1, "labels must be a sequence, one entry a row. Received: 1"),
         ([[1, 0]], [[1, 0]], r"one name or integer a row. Received: int64 \(1, 2\)"),
     ],
 )
