@@ -10,8 +10,8 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-# Unicode's property White_Space.
-_SPACES = [*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
+# What Python calls white space: Unicode's property White_Space and four separators.
+_SPACES = [*range(0x09, 0x0E), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
 _SPACES += [0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
 _IS_SPACE = np.isin(np.arange(max(_SPACES) + 2), _SPACES)  # the last entry: all that follow
 
@@ -19,7 +19,7 @@ _IS_SPACE = np.isin(np.arange(max(_SPACES) + 2), _SPACES)  # the last entry: all
 def split_at_white_space(
     texts: tf.Tensor,
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-    """What stands between white space of any kind, and where.
+    """What stands between white space, as `str.split` has it, and where.
 
     Args:
         texts: (B,) strings. Each byte that is not UTF-8 counts as a character of a word.
@@ -46,9 +46,12 @@ def split_at_white_space(
     last = tf.where(space.values & ~before)[:, 0]  # (W,) the character behind each word
 
     rows = tf.gather(offsets.value_rowids(), first)
-    byte_starts = tf.gather(offsets.values, first)
-    num_bytes = tf.gather(offsets.values, last) - byte_starts
-    words = tf.strings.substr(tf.gather(texts, rows), byte_starts, num_bytes)
+    # Joined of their bytes: `substr` would copy a text for each of its words.
+    before = tf.cumsum(tf.strings.length(texts), exclusive=True)
+    begin, end = (tf.gather(offsets.values, x) + tf.gather(before, rows) for x in (first, last))
+    index = tf.ragged.range(begin, end)
+    text_bytes = tf.strings.bytes_split(texts).values
+    words = tf.strings.reduce_join(index.with_values(tf.gather(text_bytes, index.values)), -1)
     words = tf.RaggedTensor.from_value_rowids(words, rows, nrows=tf.size(texts, rows.dtype))
     text_start = tf.gather(offsets.row_starts(), rows)
     starts, ends = (tf.cast(x - text_start, tf.int32) for x in (first, last))

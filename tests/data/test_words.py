@@ -5,22 +5,24 @@ from hypothesis import given, settings
 
 from kbert.data.words import split_at_white_space, word_windows
 
-WHITE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2003\u200a\u2028\u2029\u202f\u205f\u3000"
+WHITE = (
+    "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2003\u200a\u2028\u2029\u202f\u205f\u3000"
+)
 TEXTS = st.text(st.one_of(st.sampled_from(WHITE + "aé\u200b\0💡"), st.characters(codec="utf-8")))
 # Pieces in each word of each sentence.
 SENTENCES = st.lists(st.lists(st.integers(1, 9), max_size=30), max_size=5)
 
 
 def in_python(text):
-    """(word, start, end) of a text; "\x1c" to "\x1f" are white space to Python alone."""
+    """(word, start, end) of a text."""
     words, start = [], None
     for place, character in enumerate(text + " "):
-        white = character.isspace() and character not in "\x1c\x1d\x1e\x1f"
-        if not white and start is None:
+        if not character.isspace() and start is None:
             start = place
-        elif white and start is not None:
+        elif character.isspace() and start is not None:
             words.append((text[start:place].encode(), start, place))
             start = None
+    assert [word.decode() for word, _, _ in words] == text.split()
     return words
 
 
