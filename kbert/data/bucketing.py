@@ -87,6 +87,8 @@ def bucketed_batches(
     @tf.autograph.experimental.do_not_convert
     def make(index, weights, position):
         batch = dict(assemble(rows.gather(index)))
+        for feature in batch.values():
+            feature.set_shape([batch_size, *feature.shape[1:]])
         own = batch.get("label_weights", tf.ones_like(weights))
         rest = [1] * (own.shape.rank - 1)
         batch["label_weights"] = tf.cast(own, tf.float32) * tf.reshape(weights, [-1, *rest])

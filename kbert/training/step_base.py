@@ -224,7 +224,7 @@ class StepBase:
                     "The rows of a batch on each device must divide by `micro_batches`. "
                     f"Received: {rows} rows, micro_batches={parts}"
                 )
-            return ops.reshape(x, (-1, parts, *x.shape[1:]))
+            return ops.reshape(x, (-1, parts, *ops.shape(x)[1:]))
 
         return keras.tree.map_structure(split, batch)
 
