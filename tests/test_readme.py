@@ -1,10 +1,14 @@
-"""The tour of the README runs as it stands, only smaller."""
+"""The examples of the README run as they stand, only smaller."""
 
 import re
 from pathlib import Path
 
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
 
+import kbert
 from kbert.models import family_table
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -38,3 +42,52 @@ def test_which_model_to_use():
     table = re.search(r"<!-- family -->\n(.+?)\n<!-- /family -->", README, re.DOTALL)
     assert table, "README.md has no table between <!-- family --> and <!-- /family -->"
     assert table[1].strip() == family_table(), "paste what kbert.models.family_table() returns"
+
+
+def section(first_line: str) -> str:
+    """The block of code that begins with a line."""
+    found = re.search(rf"```python\n({re.escape(first_line)}.+?)```", README, re.DOTALL)
+    assert found, f"README.md has no example that begins with {first_line!r}"
+    return found[1]
+
+
+@pytest.fixture
+def pretrained(tmp_path, tiny_vocabulary):
+    """A folder of an encoder and a tokenizer, as pretraining leaves one."""
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    config = kbert.EncoderConfig(
+        vocabulary_size=len(tiny_vocabulary),
+        hidden_size=16,
+        num_layers=4,
+        num_heads=2,
+        intermediate_size=32,
+    )
+    kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer).save_to_preset(
+        tmp_path / "pretrained"
+    )
+    return str(tmp_path / "pretrained")
+
+
+@pytest.mark.tensorflow
+def test_fine_tuning(pretrained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "SST-2").mkdir()
+    rows = ["sentence\tlabel", "the old red fox\t1", "the big house\t0", "a new blue pen\t1"]
+    for split in ("train", "dev"):
+        (tmp_path / "SST-2" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
+    code = section("task = kbert.tasks.TextClassifier.from_preset(")
+    assert code.count('"bert-base-uncased"') == 1
+    names = {"kbert": kbert}
+    exec(code.replace('"bert-base-uncased"', repr(pretrained)), names)
+    again = kbert.tasks.Task.from_preset("sst2")
+    assert again.predict(["the old fox"]) == names["task"].predict(["the old fox"])
+    assert (tmp_path / "serving" / "sst2" / "1" / "saved_model.pb").exists()
+
+
+@pytest.mark.tensorflow
+def test_features(pretrained):
+    texts = ["the old red fox", "the big house", "a new blue pen"] * 5
+    names = {"kbert": kbert, "name": pretrained, "texts": texts, "labels": [0, 1, 1] * 5}
+    names |= {x.__name__: x for x in (LogisticRegression, cross_val_score, make_pipeline)}
+    exec(section("encoder, tokenizer = kbert.Encoder.from_preset(name)"), names)
+    assert names["model"].fit(texts, names["labels"]).predict(texts).tolist() == names["labels"]
