@@ -1,5 +1,6 @@
 """Folders of fine-tuned models, Hugging Face's and kbert's, as the tasks that they are."""
 
+import itertools
 import json
 
 import numpy as np
@@ -22,6 +23,9 @@ ENDINGS = {
     tasks.MultipleChoice: "ForMultipleChoice",
 }
 MODEL_TYPES = [name for name in ARCHITECTURES if name != "xlm-roberta"]  # RoBERTa's, once more
+# Each type and each kind once in the quick tests, and where two types have heads of their own.
+QUICK = [("bert", kind) for kind in ENDINGS] + [(name, next(iter(ENDINGS))) for name in MODEL_TYPES]
+QUICK += [("electra", tasks.MultipleChoice)]
 
 
 def saved(folder, tokenizer, model_type, ending, **values):
@@ -67,8 +71,17 @@ def assert_same_logits(task, model, features):
         assert_close(found, wanted, 1e-4)
 
 
-@pytest.mark.parametrize("kind", ENDINGS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize(
+    ("model_type", "kind"),
+    [
+        pytest.param(
+            *case,
+            id=f"{case[0]}-{case[1].__name__}",
+            marks=() if case in QUICK else pytest.mark.slow,
+        )
+        for case in itertools.product(MODEL_TYPES, ENDINGS)
+    ],
+)
 def test_logits_are_those_of_transformers_there_and_back(tmp_path, tokenizer, model_type, kind):
     model = saved(tmp_path / "theirs", tokenizer, model_type, ENDINGS[kind])
     task = tasks.Task.from_preset(tmp_path / "theirs")
