@@ -14,7 +14,7 @@ import numpy as np
 import kbert
 from benchmarks._fine_tuning_kbert import make_task, peak_mib
 from benchmarks._fine_tuning_runs import Job
-from kbert.extraction import features
+from kbert.extraction import TextFeatures, features
 
 LAYERS = ("embeddings", "last", "sum_all", "second_to_last", "sum_last_four", "concat_last_four")
 POOLINGS = ("cls", "mean", "max")
@@ -30,18 +30,17 @@ def classify(job: Job) -> dict[str, Any]:
         "scores", "<layers> <pooling>" -> accuracy; "seconds" of all; "peak_mib".
     """
     from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
 
     task, scores = make_task(job), {}
     began = time.perf_counter()
     for layers in LAYERS:
         for pooling in POOLINGS:
-            options = {"layers": layers, "pooling": pooling, "verbose": 0}
-            train, dev = (
-                features(task.encoder, task.tokenizer, table["text"], **options)
-                for table in (job.train, job.dev)
-            )
-            model = LogisticRegression(max_iter=2000).fit(train, job.train["label"])
-            scores[f"{layers} {pooling}"] = float(model.score(dev, job.dev["label"]))
+            vectors = TextFeatures(task.encoder, task.tokenizer, layers=layers, pooling=pooling)
+            model = make_pipeline(vectors, LogisticRegression(max_iter=2000))
+            model.fit(job.train["text"], job.train["label"])
+            score = model.score(job.dev["text"], job.dev["label"])
+            scores[f"{layers} {pooling}"] = float(score)
     return {"scores": scores, "seconds": time.perf_counter() - began, "peak_mib": peak_mib()}
 
 
