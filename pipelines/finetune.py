@@ -50,6 +50,7 @@ from pipelines.pictures import draw_confusion
 from pipelines.task_flags import (
     columns,
     define_column_flags,
+    define_labels_flag,
     define_settings_flags,
     define_task_flag,
     settings,
@@ -70,6 +71,7 @@ def define_flags() -> None:
     flags.DEFINE_float("dev_share", None, "Without --dev: share of --train kept apart.", 0.0, 1.0)
     flags.DEFINE_string("test", None, "Test data, measured at the end; or answered, if unlabelled.")
     define_column_flags()
+    define_labels_flag()
     flags.DEFINE_string("preset", None, "The pretrained model: a folder or a name of the hub.")
     flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder, the same run.")
     flags.DEFINE_string("preset_dir", None, "Another folder for the best model.")
@@ -108,6 +110,7 @@ def _finetune(options: flags.FlagValues) -> None:
         dev=options.dev,
         test=options.test,
         dev_share=options.dev_share,
+        labels=options.labels,
         columns=columns(options),
         label_separator=options.label_separator,
     )

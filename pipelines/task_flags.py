@@ -3,7 +3,6 @@
 from absl import flags
 
 from kbert.finetuning import TASKS, Settings
-from kbert.training.strategies import STRATEGIES
 from pipelines.flags import PRECISIONS
 
 # Flags that are fields of kbert.finetuning.Settings under the same name.
@@ -11,7 +10,7 @@ SETTINGS = (
     *("learning_rate", "batch_size", "epochs", "warmup_share", "weight_decay", "layer_decay"),
     *("freeze", "class_weights", "micro_batches", "metric", "patience", "evaluate_every"),
     *("checkpoint_every", "seed", "precision", "strategy", "max_length", "stride", "pooling"),
-    "dropout",
+    *("dropout", "tune_threshold"),
 )
 
 
@@ -35,6 +34,13 @@ def define_column_flags() -> None:
     )
     flags.DEFINE_string(
         "label_separator", ",", "For multilabel: what stands between the labels of a text."
+    )
+
+
+def define_labels_flag() -> None:
+    """Which classes."""
+    flags.DEFINE_list(
+        "labels", None, "Names of the classes. Default: the benchmark's, or all in --train."
     )
 
 
@@ -102,12 +108,20 @@ def define_settings_flags() -> None:
     flags.DEFINE_integer("checkpoint_every", base.checkpoint_every, "Steps.", 1)
     flags.DEFINE_integer("seed", base.seed, "Of the head, of dropout and of the order.")
     flags.DEFINE_enum("precision", base.precision, PRECISIONS, "Weights are float32.")
-    flags.DEFINE_enum("strategy", base.strategy, STRATEGIES, "mirrored: all GPUs of this machine.")
+    flags.DEFINE_enum(
+        "strategy", base.strategy, ["one_device", "mirrored"], "mirrored: all GPUs of this machine."
+    )
     flags.DEFINE_integer("max_length", None, "Tokens of a row. Default: the task's.", 4)
     flags.DEFINE_integer(
         "stride", None, "Read longer texts in windows, each this many tokens after the last.", 1
     )
     flags.DEFINE_enum("pooling", None, ["mean", "max"], "How windows become one answer.")
+    flags.DEFINE_boolean(
+        "tune_threshold",
+        None,
+        "Set the threshold of no answer, or of any number of labels, by the development data. "
+        "Default: for squad2 and multilabel.",
+    )
     flags.DEFINE_float("dropout", None, "Before the head. Default: the encoder's.", 0.0, 1.0)
 
 

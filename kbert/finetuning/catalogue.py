@@ -10,6 +10,9 @@ from kbert.finetuning.settings import Settings
 from kbert.metrics import text_table
 from kbert.tasks.fine_tuning import FineTuned
 
+_SQUAD = ("squad", "squad2")
+CHOICE_FORMATS = ("swag", "race", "codah", "cosmos")
+
 # Fields of Settings that are arguments of a task's constructor, under the name they have there.
 _COMMON = {"max_length": "max_length", "dropout": "dropout"}
 _ARGUMENTS = {
@@ -54,7 +57,7 @@ class NamedTask:
     @property
     def is_benchmark(self) -> bool:
         """Whether its files have one published layout."""
-        return self.glue or self.name in ("squad", "squad2", "swag", "race", "codah")
+        return self.glue or self.name in (*_SQUAD, *CHOICE_FORMATS)
 
     @property
     def has_classes(self) -> bool:
@@ -88,7 +91,7 @@ def _glue() -> list[NamedTask]:
         NamedTask(
             name=name,
             kind="TextRegressor" if task.is_regression else "TextClassifier",
-            files=f"{task.name}'s TSV, as GLUE has it",
+            files=f"{task.name}: {', '.join(task.files.values())}, or their folder",
             labels=task.labels or None,
             defaults={"metric": task.metrics[0]},
         )
@@ -111,6 +114,7 @@ TASKS: dict[str, NamedTask] = {
         NamedTask(name="swag", **_CHOICE, files="SWAG's CSV"),
         NamedTask(name="race", **_CHOICE, files="RACE's JSON, a file or a folder"),
         NamedTask(name="codah", **_CHOICE, files="CODAH's TSV"),
+        NamedTask(name="cosmos", **_CHOICE, files="Cosmos QA's CSV or JSONL"),
         NamedTask(
             name="classify", kind="TextClassifier", files="CSV, TSV, JSONL: text or pair, label"
         ),

@@ -12,10 +12,9 @@ import numpy as np
 from kbert import tasks
 from kbert.data import Table
 from kbert.finetuning.catalogue import named_task
-from kbert.finetuning.reading import labels_of, read
+from kbert.finetuning.reading import first_place, labels_of, read
 from kbert.finetuning.settings import Settings
 from kbert.tasks.fine_tuning import FineTuned
-from kbert.training import make_strategy
 
 # Of the order in which rows are drawn for development data, which no setting changes.
 _SPLIT_SEED = 0
@@ -32,11 +31,13 @@ class Experiment:
         dev: the same, of development data: it chooses the best checkpoint.
         test: the same, of data that is only measured, or without labels only predicted.
         dev_share: share of `train` to keep apart as development data where there is no `dev`.
+        labels: names of the classes, where more are wanted than occur in `train`.
         columns: our name of a column -> the file's, see `kbert.finetuning.reading`.
         label_separator: what stands between the labels of one text, for "multilabel".
 
     Raises:
-        ValueError: an unknown task, data that cannot be read, or neither `dev` nor `dev_share`.
+        ValueError: an unknown task, data that cannot be read, neither `dev` nor `dev_share`, or a
+            label of `dev` or `test` that no class is for.
 
     Example:
         >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
@@ -54,16 +55,23 @@ class Experiment:
         dev: Any = None,
         test: Any = None,
         dev_share: float | None = None,
+        labels: Sequence[str] | None = None,
         columns: Mapping[str, str | Sequence[str]] | None = None,
         label_separator: str = ",",
     ):
         self.named = named_task(task)
+        if labels is not None and not self.named.has_classes:
+            raise ValueError(
+                f"`labels` are of tasks with classes. Received: {list(labels)} for a "
+                f"{self.named.kind}"
+            )
         self.preset = os.fspath(preset)
 
-        def table(data: Any) -> Table:
-            return read(self.named, data, columns=columns, label_separator=label_separator)
+        def table(data: Any, split: str) -> Table:
+            options = {"columns": columns, "label_separator": label_separator}
+            return read(self.named, data, split=split, **options)
 
-        self.train = table(train)
+        self.train = table(train, "train")
         if (dev is None) == (dev_share is None):
             raise ValueError(
                 "Development data chooses the best checkpoint: give `dev`, or `dev_share` to keep "
@@ -72,9 +80,25 @@ class Experiment:
         if dev is None:
             self.train, self.dev = _split(self.train, dev_share)
         else:
-            self.dev = table(dev)
-        self.test = None if test is None else table(test)
-        self.labels = list(self.named.labels or labels_of(self.train, self.named) or []) or None
+            self.dev = table(dev, "dev")
+        self.test = None if test is None else table(test, "test")
+        found = labels or self.named.labels or labels_of(self.train, self.named)
+        self.labels = None if found is None else list(found)
+        if self.named.labels is None and self.labels is not None:
+            self._check_labels()
+
+    def _check_labels(self) -> None:
+        """A class that is in no training example cannot be learned."""
+        for table in (self.train, self.dev, self.test):
+            found = table and labels_of(table, self.named)
+            new = sorted(set(found or ()) - set(self.labels))
+            if new:
+                raise ValueError(
+                    f"{first_place(table, new[0], self.named)}: the label {new[0]!r} does not "
+                    "occur in the training data. To have it as a class all the same, name all "
+                    f"classes (labels). Received: {len(new)} such label(s), "
+                    f"{', '.join(map(repr, new[:5]))}"
+                )
 
     def settings(self, **settings: Any) -> Settings:
         """The task's defaults with other values."""
@@ -86,10 +110,9 @@ class Experiment:
         arguments = self.named.arguments(settings)
         if self.labels is not None:
             arguments["labels"] = self.labels
-        with make_strategy(settings.strategy).scope():
-            return getattr(tasks, self.named.kind).from_preset(
-                self.preset, settings.precision, new_head=True, **arguments
-            )
+        return getattr(tasks, self.named.kind).from_preset(
+            self.preset, settings.precision, new_head=True, **arguments
+        )
 
     def summary(self) -> str:
         """Task, classes and sizes in a line."""

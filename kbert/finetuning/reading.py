@@ -16,7 +16,7 @@ from typing import Any
 from kbert.data import Table, as_table
 from kbert.data.readers import read_choices, read_conll, read_conllu, read_glue, read_squad
 from kbert.data.readers import read_table as read_named_columns
-from kbert.finetuning.catalogue import NamedTask
+from kbert.finetuning.catalogue import CHOICE_FORMATS, NamedTask
 
 _USUAL = {
     "TextClassifier": ("text", "label"),
@@ -33,6 +33,7 @@ def read(
     named: NamedTask,
     data: Any,
     *,
+    split: str | None = None,
     columns: Columns | None = None,
     label_separator: str = ",",
 ) -> Table:
@@ -42,6 +43,7 @@ def read(
         named: the task.
         data: a path, a pattern or `tfds:` name as the task's reader takes it, or what
             `kbert.data.as_table` takes.
+        split: "train", "dev" or "test", of a folder of GLUE's.
         columns: our name of a column -> the file's, see above; not for benchmarks, whose files
             are known.
         label_separator: stands between the labels of a text in a file, for "multilabel".
@@ -54,7 +56,7 @@ def read(
     """
     columns = dict(columns or {})
     if isinstance(data, str | os.PathLike):
-        table = _read_path(named, os.fspath(data), columns, label_separator)
+        table = _read_path(named, os.fspath(data), split, columns, label_separator)
     else:
         table = _rename(as_table(data), columns)
     if named.kind == "MultipleChoice":
@@ -70,13 +72,26 @@ def labels_of(table: Table, named: NamedTask) -> list[str] | None:
     """The classes that occur in training data, sorted, "O" first; None for tasks without."""
     if not named.has_classes:
         return None
-    if named.kind == "TokenClassifier":
-        found = {label for labels in table["labels"] for label in labels}
-    elif named.multi_label:
-        found = {label for labels in table["label"] for label in labels}
-    else:
-        found = set(table["label"])
+    if _label_column(named) not in table:
+        return []  # a test set
+    found = {label for labels in _labels(table, named) for label in labels}
     return sorted(found, key=lambda name: (name != "O", *_natural(name)))
+
+
+def first_place(table: Table, label: str, named: NamedTask) -> str:
+    """File and line of the first row that has a label."""
+    rows = (row for row, labels in enumerate(_labels(table, named)) if label in labels)
+    return table.place(next(rows))
+
+
+def _label_column(named: NamedTask) -> str:
+    return "labels" if named.kind == "TokenClassifier" else "label"
+
+
+def _labels(table: Table, named: NamedTask) -> list[Sequence[str]]:
+    """The labels of every row, one or many."""
+    labels = table[_label_column(named)]
+    return [label if isinstance(label, list) else [label] for label in labels]
 
 
 def _natural(name: str) -> tuple:
@@ -84,15 +99,17 @@ def _natural(name: str) -> tuple:
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
-def _read_path(named: NamedTask, path: str, columns: dict, label_separator: str) -> Table:
+def _read_path(
+    named: NamedTask, path: str, split: str | None, columns: dict, label_separator: str
+) -> Table:
     if columns and named.is_benchmark:
         raise ValueError(
             f"The columns of {named.name}'s files are known; files with others are read by the "
             f"tasks classify, multilabel, regress, tag, answer and choose. Received: {columns}"
         )
     if named.glue:
-        return read_glue(named.name, path)
-    if named.name in ("swag", "race", "codah"):
+        return read_glue(named.name, path, split=split if os.path.isdir(path) else None)
+    if named.name in CHOICE_FORMATS:
         return read_choices(path, format=named.name)
     if named.name in ("squad", "squad2"):
         return read_squad(path)

@@ -1,5 +1,6 @@
 """One fine-tuning from a pretrained model to measured results, that goes on after a kill."""
 
+import functools
 import gc
 import os
 import signal
@@ -18,6 +19,7 @@ from kbert.finetuning.folder import RunFolder
 from kbert.finetuning.results import Result
 from kbert.finetuning.settings import Settings
 from kbert.training.estimates import peak_memory
+from kbert.training.strategies import Strategy, make_strategy
 
 
 class Stopped(Exception):
@@ -62,6 +64,12 @@ def run(
     return run_settings(experiment, output_dir, experiment.settings(**settings), verbose=verbose)
 
 
+@functools.cache
+def _strategy(name: str) -> Strategy:
+    """One a process: TensorFlow numbers its collective operations anew for each."""
+    return make_strategy(name)
+
+
 def run_settings(
     experiment: Experiment,
     output_dir: str | os.PathLike,
@@ -77,7 +85,8 @@ def run_settings(
         folder.remove_checkpoints()  # if the process died before it did
         return result
     try:
-        result = _run(experiment, folder, settings, verbose)
+        with _strategy(settings.strategy).scope():
+            result = _run(experiment, folder, settings, verbose)
     finally:
         gc.collect()  # a model and its graphs refer to each other in rings
     folder.finish(result)

@@ -6,7 +6,10 @@ from typing import Any
 
 # A run may go on with other values of these: what is learned does not depend on them.
 _NO_MATTER = ("strategy", "checkpoint_every")
-_PRECISIONS = ("float32", "mixed_bfloat16")
+_CHOICES = {
+    "precision": ("float32", "mixed_bfloat16"),
+    "strategy": ("one_device", "mirrored"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class Settings:
         checkpoint_every: steps between checkpoints.
         seed: of the new head, of dropout and of the order of the data.
         precision: "float32" or "mixed_bfloat16"; weights are float32.
-        strategy: devices, see `kbert.training.make_strategy`.
+        strategy: "one_device", or "mirrored" for all GPUs of this machine.
         max_length: tokens of a row; None = the task's default.
         stride: tokens by which a window follows the one before in longer texts; None = the task's.
         pooling: how the windows of a text are made one, "mean" or "max"; None = the task's.
@@ -85,10 +88,12 @@ class Settings:
                 "`learning_rate` and `weight_decay` must not be below 0. Received: "
                 f"learning_rate={self.learning_rate}, weight_decay={self.weight_decay}"
             )
-        if self.precision not in _PRECISIONS:
-            raise ValueError(
-                f"`precision` must be one of {', '.join(_PRECISIONS)}. Received: {self.precision!r}"
-            )
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"`{name}` must be one of {', '.join(choices)}. "
+                    f"Received: {getattr(self, name)!r}"
+                )
 
     def replace(self, **changes: Any) -> "Settings":
         """A copy with other values."""

@@ -46,3 +46,17 @@ def test_the_seed_is_that_of_the_head(preset, mail):
 
     np.testing.assert_array_equal(head(3), head(3))
     assert (head(3) != head(4)).any()
+
+
+def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
+    dev = {"text": ["a", "b"], "label": ["ham", "eggs"]}
+    with pytest.raises(ValueError, match="row 1 of the data: the label 'eggs' does not occur"):
+        Experiment("classify", preset=preset, train=mail, dev=dev)
+    named = ["eggs", "ham", "spam"]
+    assert Experiment("classify", preset=preset, train=mail, dev=dev, labels=named).labels == named
+    tagged = {"words": [["a", "b"]], "labels": [["O", "B-x"]]}
+    more = {"words": [["a"], ["b", "c"]], "labels": [["O"], ["B-x", "I-x"]]}
+    with pytest.raises(ValueError, match="row 1 of the data: the label 'I-x' does not occur"):
+        Experiment("ner", preset=preset, train=tagged, dev=more)
+    with pytest.raises(ValueError, match="`labels` are of tasks with classes.*TextRegressor"):
+        Experiment("regress", preset=preset, train=mail, dev=dev, labels=named)

@@ -112,3 +112,10 @@ def test_data_in_memory_with_other_names():
     assert found.columns == {"text": ["a"], "label": ["x"]}
     many = {"text": ["a", "b"], "toxic": [1, 0]}
     assert table("multilabel", many, columns={"label": ["toxic"]})["label"] == [["toxic"], []]
+
+
+def test_a_folder_of_glue_has_its_splits(tmp_path):
+    for split, label in (("train", 0), ("dev", 1)):
+        (tmp_path / f"{split}.tsv").write_text(f"sentence\tlabel\nfine\t{label}\n")
+    assert table("sst2", str(tmp_path), split="dev")["label"] == ["positive"]
+    assert table("sst2", str(tmp_path / "dev.tsv"), split="train")["label"] == ["positive"]

@@ -91,3 +91,13 @@ def test_the_threshold_is_tuned_on_development_data(preset, tmp_path):
     result = run(experiment, tmp_path, verbose=0, epochs=1, batch_size=4)
     threshold = kbert.tasks.Task.from_preset(result.preset).threshold
     assert result.threshold == f"threshold={threshold:.4g}" and threshold != 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_two_devices_learn_what_one_does(preset, mail, tmp_path):
+    experiment = Experiment("classify", preset=preset, train=mail, dev=mail)
+    settings = {"epochs": 1, "batch_size": 8, "verbose": 0, "metric": "loss"}
+    one = run(experiment, tmp_path / "one", **settings)
+    two = run(experiment, tmp_path / "two", strategy="mirrored", **settings)
+    assert two.best_value == pytest.approx(one.best_value, rel=1e-4)

@@ -1,0 +1,178 @@
+"""`kbert-finetune` as it is typed: a run, series, what is wrong with flags, a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+import kbert
+from kbert import finetuning
+from kbert.training import Checkpoints
+from pipelines import finetune
+from tests.pipelines.conftest import COLUMNS, QUICK
+
+ROOT = Path(kbert.__path__[0]).parent
+
+
+@pytest.fixture
+def program(call, mail_file, preset, tmp_path):
+    """Calls it on the mail with more flags; the folder is tmp_path/out."""
+
+    def program(*more):
+        data = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
+        call(finetune, "--task=classify", *data, f"--output_dir={tmp_path / 'out'}", *more)
+
+    return program
+
+
+def test_a_run_leaves_model_numbers_report_and_picture(run_dir):
+    results = json.loads((run_dir / "results.json").read_text())
+    assert results["dev"]["accuracy"] == 1.0
+    settings = json.loads((run_dir / "run.json").read_text())["settings"]
+    assert (settings["epochs"], settings["batch_size"], settings["learning_rate"]) == (4, 8, 0.02)
+    assert (run_dir / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
+    assert (run_dir / "dev_report.txt").read_text().startswith("class")
+    answers = (run_dir / "dev_answers.jsonl").read_text().splitlines()
+    assert len(answers) == 16 and {"text", "expected", "label"} <= set(json.loads(answers[0]))
+    task = kbert.tasks.Task.from_preset(run_dir / "preset")
+    assert type(task).__name__ == "TextClassifier" and task.labels == ["ham", "spam"]
+
+
+def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, capsys):
+    data = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
+    more = (f"--output_dir={run_dir}", f"--preset_dir={tmp_path / 'preset'}")
+    call(finetune, "--task=classify", *data, *QUICK, *more)
+    out = capsys.readouterr().out
+    assert "classify: TextClassifier of ham, spam; examples: train 48, dev 16" in out
+    assert f"{run_dir} holds this run, finished:" in out
+    assert "data  accuracy  macro_f1" in out and "best accuracy after step" in out
+    assert (tmp_path / "preset" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "function", "wanted"),
+    [
+        ("--seeds=3", "seeds", {"count": 3}),
+        (
+            "--grid",
+            "grid",
+            {
+                "learning_rates": [5e-5, 4e-5, 3e-5, 2e-5],
+                "batch_sizes": [16, 32],
+                "epochs": [2, 3, 4],
+            },
+        ),
+    ],
+)
+def test_series_and_settings_reach_the_library(program, monkeypatch, flag, function, wanted):
+    class Asked(Exception):
+        pass
+
+    def series(experiment, folder, **settings):
+        raise Asked(settings)
+
+    monkeypatch.setattr(finetuning, function, series)
+    with pytest.raises(Asked) as asked:
+        program(flag, "--layer_decay=0.8", "--class_weights=spam=3,ham=1", "--freeze=a/*,b/*")
+    given = {"layer_decay": 0.8, "class_weights": {"spam": 3.0, "ham": 1.0}}
+    assert asked.value.args[0] == {**wanted, **given, "freeze": ["a/*", "b/*"]}
+
+
+def test_dry_run_writes_nothing(program, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(finetuning, "preview", lambda experiment, **settings: "[CLS] looks good")
+    program("--dry_run")
+    assert "[CLS] looks good" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        (("--text_column=txt",), "mail.csv, line 1: one column must be called 'txt'"),
+        (("--pair_columns=a",), "--pair_columns takes two columns.*--pair_columns=a$"),
+        (("--columns=context",), "--columns takes ours=theirs. Received: --columns=context"),
+        (("--class_weights=spam",), "takes label=weight, or balanced. Received: .*=spam$"),
+        (("--seeds=2", "--grid"), "--seeds and --grid are two kinds of series"),
+        (("--grid", "--grid_epochs=two"), "--grid_epochs takes numbers, by commas. Received: two"),
+        (("--dev=nowhere.csv",), "give `dev`, or `dev_share`"),
+        (("--train=nowhere.csv",), "nowhere.csv"),
+        (("--preset=nowhere",), "nowhere"),
+        (("--max_length=9999",), "max_length must be from 4 to 32"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(program, flag, message):
+    with pytest.raises(SystemExit, match=f"^kbert-finetune: .*{message}") as exit:
+        program(*flag)
+    assert "\n" not in str(exit.value)
+
+
+def test_flags_that_must_be_there(call):
+    with pytest.raises(flags.IllegalFlagValueError, match="--preset must have a value"):
+        call(finetune, "--task=sst2", "--train=a", "--output_dir=b")
+    with pytest.raises(flags.IllegalFlagValueError, match="should be one of <cola"):
+        call(finetune, "--task=sst", "--train=a", "--output_dir=b", "--preset=c")
+
+
+def test_help_teaches_by_example():
+    code = "from pipelines.finetune import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert "kbert-finetune --task=sst2 --train=SST-2/train.tsv" in done.stdout
+    assert "squad2      QuestionAnswerer  SQuAD's JSON" in done.stdout
+    for flag in ("seeds", "layer_decay", "class_weights", "dry_run", "grid_epochs"):
+        assert f"-{flag}" in done.stdout or f"]{flag}" in done.stdout
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_to_the_same_model(mail_file, preset, tmp_path):
+    def start(folder, *more):
+        data = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
+        command = ["--task=classify", *data, "--batch_size=2", "--epochs=2", "--checkpoint_every=1"]
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipelines.finetune", *command, f"--output_dir={folder}", *more],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finished(process):
+        out, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors[-3000:]
+        return out
+
+    finished(start(tmp_path / "whole"))
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        folder = tmp_path / number.name
+        broken = start(folder)
+        checkpoints = Checkpoints(folder / "training" / "checkpoints")
+        while not checkpoints.steps() and broken.poll() is None:
+            time.sleep(0.01)
+        broken.send_signal(number)
+        broken.communicate()
+        assert broken.returncode == (143 if number == signal.SIGTERM else -9)
+        assert not (folder / "results.json").exists()
+        export = tmp_path / f"export-{number.name}"
+        out = finished(start(folder, f"--export_dir={export}"))
+        assert f"SavedModel written to {export}/1" in out
+        for name in ("preset/model.safetensors", "training/steps.jsonl", "dev_answers.jsonl"):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_seeds_and_grid_as_tables(program, tmp_path, capsys):
+    program("--seeds=2", "--epochs=1")
+    out = capsys.readouterr().out
+    assert "\nmean " in out and "\nsd " in out and f"model: {tmp_path / 'out' / 'preset'}" in out
+    program("--seeds=2", "--epochs=1")
+    assert capsys.readouterr().out.count("finished before") == 2
+    with pytest.raises(SystemExit, match="runs that are not among those asked for"):
+        program("--grid", "--grid_learning_rates=1e-3", "--grid_batch_sizes=8", "--grid_epochs=1")

@@ -1,0 +1,108 @@
+"""`kbert-predict` as it is typed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import kbert
+from kbert.finetuning import answer_file
+from pipelines import predict
+
+ROOT = Path(kbert.__path__[0]).parent
+TEXTS = ["the red fox king .", "", "the tree book moon ."]
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"{text}\n" for text in TEXTS))
+    return path
+
+
+def answers(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_texts_in_answers_out(run_dir, call, texts, tmp_path, capsys):
+    arguments = (f"--preset={run_dir / 'preset'}", f"--input={texts}")
+    call(predict, *arguments, f"--output={tmp_path / 'a.jsonl'}")
+    found = answers(tmp_path / "a.jsonl")
+    assert [answer["text"] for answer in found] == TEXTS
+    assert (found[0]["label"], found[2]["label"]) == ("spam", "ham")
+    assert "3 answers in" in capsys.readouterr().err
+    call(predict, *arguments, f"--output={tmp_path / 'a.jsonl'}")
+    assert "a.jsonl holds 3 answers, finished" in capsys.readouterr().err
+    call(predict, *arguments, "--output=-")
+    assert [json.loads(x)["text"] for x in capsys.readouterr().out.splitlines()] == TEXTS
+
+
+def test_columns_of_a_table(run_dir, call, mail_file, tmp_path):
+    arguments = (f"--preset={run_dir / 'preset'}", f"--input={mail_file}", "--text_column=body")
+    call(predict, *arguments, f"--output={tmp_path / 'a.jsonl'}")
+    found = answers(tmp_path / "a.jsonl")
+    assert len(found) == 64 and found[0]["label"] == "spam"
+
+
+def test_an_interrupted_one_goes_on(run_dir, call, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(answer_file, "CHUNK", 1)
+    asked = []
+    ask = kbert.tasks.TextClassifier.predict
+
+    def interrupted(self, data, **options):
+        asked.append(data)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return ask(self, data, **options)
+
+    arguments = (f"--preset={run_dir / 'preset'}", f"--input={texts}")
+    arguments += (f"--output={tmp_path / 'a.jsonl'}",)
+    with monkeypatch.context() as patch:
+        patch.setattr(kbert.tasks.TextClassifier, "predict", interrupted)
+        with pytest.raises(SystemExit) as stopped:
+            call(predict, *arguments)
+    assert stopped.value.code == 130 and len(answers(tmp_path / "a.jsonl")) == 2
+    call(predict, *arguments)
+    assert [answer["text"] for answer in answers(tmp_path / "a.jsonl")] == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--input=a.pdf", "The suffix of the input tells its format"),
+        ("--input=nowhere.txt", "nowhere.txt"),
+        ("--output=TEXTS", "is there already and nothing tells what wrote it"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run_dir, call, texts, tmp_path, flag, message):
+    arguments = (f"--input={texts}", f"--output={tmp_path / 'a.jsonl'}")
+    flag = flag.replace("TEXTS", str(texts))
+    with pytest.raises(SystemExit, match=f"^kbert-predict: .*{message}"):
+        call(predict, f"--preset={run_dir / 'preset'}", *arguments, flag)
+    assert texts.read_text().startswith(TEXTS[0])
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_to_the_same_answers(run_dir, tmp_path):
+    large = tmp_path / "large.txt"
+    large.write_text("".join(f"the fox number {n} .\n" for n in range(8000)))
+
+    def start(output):
+        flags = (f"--preset={run_dir / 'preset'}", f"--input={large}", f"--output={output}")
+        command = [sys.executable, "-m", "pipelines.predict", *flags]
+        return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    assert start(whole).wait(timeout=300) == 0
+    process = start(broken)
+    while process.poll() is None and not (broken.exists() and broken.stat().st_size):
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -9 and len(broken.read_bytes()) < len(whole.read_bytes())
+    assert start(broken).wait(timeout=300) == 0
+    assert broken.read_bytes() == whole.read_bytes()
