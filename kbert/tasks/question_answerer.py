@@ -283,9 +283,11 @@ class QuestionAnswerer(FineTuned):
 
 def _questions(table: Table) -> Table:
     """Pairs are questions and contexts."""
-    if "question" not in table and "first" in table:
-        return table.rename({"first": "question", "second": "context"})
-    return table
+    if "question" in table:
+        return table
+    if not len(table):
+        return Table({"question": [], "context": []})
+    return table.rename({"first": "question", "second": "context"})
 
 
 def _first_answers(table):

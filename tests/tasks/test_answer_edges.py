@@ -34,16 +34,22 @@ def cased():
 
 MAKE = {
     "wordpiece": lambda: kbert.WordPieceTokenizer(train_wordpiece(TEXTS * 3, 300)),
-    "wordpiece-cased": cased,
+    "cased": cased,
     "bpe": lambda: BytePairTokenizer(*train_byte_pair(TEXTS * 3, 400)),
     "unigram": lambda: UnigramTokenizer(train_unigram(TEXTS * 3, 150)),
-    "unigram-fairseq": lambda: UnigramTokenizer(
+    "fairseq": lambda: UnigramTokenizer(
         train_unigram(TEXTS * 3, 150, layout="fairseq"), layout="fairseq"
     ),
 }
 
 
-@pytest.fixture(scope="module", params=MAKE)
+@pytest.fixture(
+    scope="module",
+    params=[
+        *("wordpiece", "bpe", "unigram"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("cased", "fairseq")),
+    ],
+)
 def tokenizer(request):
     return MAKE[request.param]()
 
@@ -90,13 +96,13 @@ def test_edges_are_those_of_the_texts(tokenizer):
     check(tokenizer, [*TEXTS, "", " \t\n", "\u3000x\u3000", "e\u0301\u0301 a"])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(ANY_TEXT, min_size=1, max_size=3))
 def test_edges_of_any_text(tokenizer, texts):
     check(tokenizer, texts)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(ANY_TEXT, min_size=1, max_size=3), st.data())
 def test_the_pieces_of_an_answer_cover_it(tokenizer, texts, data):
     """Of all spans that cover an answer none is shorter in characters."""
