@@ -3,6 +3,7 @@
 Shapes: `N` texts, `W` windows, `B` batch, `T` tokens, `D` width of the features.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -61,14 +62,13 @@ class Extractor:
         check_pooling(pooling, special_tokens)
         inference.check_batch_size(batch_size)
         self._check()
+        # Partial functions: TensorFlow takes two graphs of one function for one that is retraced.
         self._features = {
-            1: inference.on_cpu(lambda first: self.pack(first), inference.IDS),
-            2: inference.on_cpu(self.pack, inference.IDS, inference.IDS),
+            sides: inference.on_cpu(functools.partial(self.pack), *[inference.IDS] * sides)
+            for sides in (1, 2)
         }
         self._forward = {
-            pooling: inference.compiled(
-                lambda features, pooling=pooling: self.vectors(features, pooling), encoder
-            )
+            pooling: inference.compiled(functools.partial(self.vectors, pooling=pooling), encoder)
             for pooling in {None, self.pooling}
         }
 

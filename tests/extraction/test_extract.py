@@ -1,0 +1,230 @@
+"""Features against the hidden states of `transformers`, alone and pooled, cut and in windows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+import kbert
+from kbert.extraction import features
+from tests.extraction.conftest import PAIRS, TEXTS
+from tests.harness import assert_close
+
+CHOICES = {
+    "embeddings": lambda states: states[0],
+    "last": lambda states: states[5],
+    "second_to_last": lambda states: states[4],
+    "sum_all": lambda states: states[1:].sum(0),
+    "sum_last_four": lambda states: states[2:].sum(0),
+    "concat_last_four": lambda states: np.concatenate(list(states[2:]), -1),
+    3: lambda states: states[3],
+    -2: lambda states: states[4],
+    (0, -1): lambda states: np.concatenate([states[0], states[5]], -1),
+}
+POOLED = {"cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0)}
+
+
+@pytest.mark.parametrize("layers", CHOICES)
+def test_tokens_equal_the_reference(encoder, tokenizer, hidden_states, layers):
+    for texts in (TEXTS, PAIRS):
+        ours = features(encoder, tokenizer, texts, layers=layers, pooling=None)
+        for row, states in zip(ours, hidden_states(texts), strict=True):
+            assert row.dtype == np.float32
+            assert_close(row, CHOICES[layers](states), 1e-4)
+
+
+@pytest.mark.parametrize("layers", ["last", "sum_last_four", "concat_last_four"])
+@pytest.mark.parametrize("pooling", POOLED)
+def test_pooled_equal_the_reference(encoder, tokenizer, hidden_states, layers, pooling):
+    ours = features(encoder, tokenizer, TEXTS, layers=layers, pooling=pooling)
+    expected = [POOLED[pooling](CHOICES[layers](states)) for states in hidden_states(TEXTS)]
+    assert_close(ours, expected, 1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+@pytest.mark.parametrize("texts", [TEXTS, PAIRS], ids=["texts", "pairs"])
+def test_special_tokens_left_out(encoder, tokenizer, hidden_states, pooling, texts):
+    settings = {"special_tokens": False}
+    ours = features(encoder, tokenizer, texts, pooling=pooling, **settings)
+    rows = features(encoder, tokenizer, texts, pooling=None, **settings)
+    for vector, row, states, text in zip(ours, rows, hidden_states(texts), texts, strict=True):
+        ids = [tokenizer.encode(x).numpy() for x in (text if isinstance(text, tuple) else [text])]
+        places = np.arange(1, 1 + len(ids[0]))
+        if len(ids) == 2:
+            places = np.append(places, 2 + len(ids[0]) + np.arange(len(ids[1])))
+        expected = states[-1][places]
+        assert_close(row, expected, 1e-4)
+        assert_close(vector, POOLED[pooling](expected) if len(places) else np.zeros(16), 1e-4)
+
+
+def test_order_and_batches_change_nothing(encoder, tokenizer, monkeypatch):
+    whole = features(encoder, tokenizer, TEXTS)
+    monkeypatch.setattr("kbert.extraction.extract.CHUNK", 2)
+    assert_close(features(encoder, tokenizer, TEXTS, batch_size=1), whole, 1e-5)
+    assert_close(features(encoder, tokenizer, TEXTS[::-1], batch_size=5)[::-1], whole, 1e-5)
+
+
+def test_every_way_to_give_texts(encoder, tokenizer):
+    expected = features(encoder, tokenizer, TEXTS)
+    frame = pd.DataFrame({"text": TEXTS, "label": 0})
+    bytes_ = [text.encode() for text in TEXTS]
+    for given in (frame, frame["text"], np.array(TEXTS), tf.constant(TEXTS), bytes_, iter(TEXTS)):
+        np.testing.assert_array_equal(features(encoder, tokenizer, given), expected)
+    columns = dict(zip(("first", "second"), map(list, zip(*PAIRS, strict=True)), strict=True))
+    np.testing.assert_array_equal(
+        features(encoder, tokenizer, columns), features(encoder, tokenizer, PAIRS)
+    )
+    assert features(encoder, tokenizer, "one text").shape == (1, 16)
+    assert features(encoder, tokenizer, []).shape == (0, 16)
+    assert features(encoder, tokenizer, [], pooling=None) == []
+
+
+def test_tokens_and_where_they_stand(encoder, tokenizer):
+    (found,) = features(encoder, tokenizer, ["Foxes, "], pooling=None, with_tokens=True)
+    assert found.tokens == ["[CLS]", "fox", "##e", "##s", ",", "[SEP]"]
+    assert found.starts.tolist() == [0, 0, 3, 4, 5, 0]
+    assert found.ends.tolist() == [0, 3, 4, 5, 6, 0]
+    assert found.vectors.shape == (6, 16) and not found.segments.any()
+    (pair,) = features(
+        encoder, tokenizer, [("a fox", "é!")], pooling=None, with_tokens=True, special_tokens=False
+    )
+    assert pair.tokens == ["a", "fox", "e", "!"]
+    assert pair.segments.tolist() == [0, 0, 1, 1]
+    assert (pair.starts.tolist(), pair.ends.tolist()) == ([0, 2, 0, 1], [1, 5, 1, 2])
+
+
+@pytest.mark.parametrize("merge", ["mean", "first"])
+def test_words_are_their_pieces_merged(encoder, tokenizer, merge):
+    words = [["Foxes", "jumped", "", "over", "it's"], [], ["x"]]
+    pieces = features(encoder, tokenizer, ["foxes jumped [UNK] over it's"], pooling=None)[0]
+    # fox ##e ##s | jumps is no piece of "jumped" | nothing | over | it ' s
+    found = features(encoder, tokenizer, words, words=True, merge=merge, with_tokens=True)
+    assert [len(text.vectors) for text in found] == [5, 0, 1]
+    assert found[0].tokens == words[0]
+    joined = " ".join(words[0])
+    assert [joined[a:b] for a, b in zip(found[0].starts, found[0].ends, strict=True)] == words[0]
+    assert len(pieces) > 5
+    alone = features(encoder, tokenizer, [["foxes"]], words=True, merge=merge)[0]
+    of_pieces = features(encoder, tokenizer, ["foxes"], pooling=None, special_tokens=False)[0]
+    expected = of_pieces.mean(0) if merge == "mean" else of_pieces[0]
+    assert_close(alone, expected[None], 1e-5)
+
+
+def test_words_of_strings_are_the_tokenizers(encoder, tokenizer):
+    text = "Foxes,  jumping!"
+    (found,) = features(encoder, tokenizer, [text], words=True, with_tokens=True)
+    assert found.tokens == ["Foxes", ",", "jumping", "!"]
+    assert [text[a:b] for a, b in zip(found.starts, found.ends, strict=True)] == found.tokens
+    listed = features(encoder, tokenizer, [["foxes", ",", "jumping", "!"]], words=True)[0]
+    assert_close(found.vectors, listed, 1e-5)
+
+
+LONG = " ".join(["the quick brown fox", "a red pen", "two cats"] * 9)
+
+
+def test_a_long_text_is_cut_and_counted(encoder, tokenizer, caplog):
+    texts = [LONG, "the fox", LONG]
+    rows = features(encoder, tokenizer, texts, pooling=None, max_length=12)
+    assert [len(row) for row in rows] == [12, 4, 12]
+    assert "2 texts are longer than 12 tokens and are cut" in caplog.text
+    (pair,) = features(encoder, tokenizer, [(LONG, "the fox")], pooling=None, max_length=12)
+    assert len(pair) == 12
+
+
+@pytest.mark.parametrize("pooling", [None, "cls", "mean", "max"])
+@pytest.mark.parametrize("pair", [False, True])
+def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, pooling, pair, caplog):
+    room, stride = (10, 4) if not pair else (7, 4)
+    given = ("the fox", LONG) if pair else LONG
+    ids = tokenizer.encode(LONG).numpy()
+    head = [2, *tokenizer.encode("the fox").numpy(), 3] if pair else [2]
+    sums, counts = np.zeros((len(head) + len(ids) + 1, 16)), np.zeros(len(head) + len(ids) + 1)
+    start = 0
+    while True:
+        part = ids[start : start + room]
+        row = np.array([[*head, *part, 3]])
+        segments = (np.arange(row.shape[1]) >= len(head)) * pair
+        inputs = {"token_ids": row, "segment_ids": segments[None].astype("int32")}
+        vectors = np.asarray(encoder(inputs)["sequence"])[0]
+        places = [*range(len(head)), *(len(head) + start + np.arange(len(part))), len(sums) - 1]
+        sums[places] += vectors
+        counts[places] += 1
+        if start + room >= len(ids):
+            break
+        start += stride
+    expected = sums / counts[:, None]
+    settings = {"max_length": 12, "stride": stride, "pooling": pooling}
+    found = features(encoder, tokenizer, ["the fox", given][not pair :][-1:], **settings)[0]
+    if pooling is not None:
+        expected = POOLED[pooling](expected)
+    assert_close(found, expected, 1e-4)
+    assert "cut" not in caplog.text
+
+
+def test_words_of_a_long_text_need_a_stride(encoder, tokenizer):
+    words = [LONG.split()]
+    with pytest.raises(ValueError, match="give a `stride`. Received: 81 tokens in text number 0"):
+        features(encoder, tokenizer, words, words=True)
+    assert features(encoder, tokenizer, words, words=True, stride=20)[0].shape == (81, 16)
+
+
+def test_half_precision_gives_float32_near_the_full_one(encoder, tokenizer):
+    half = kbert.Encoder(encoder.config, dtype="mixed_bfloat16")
+    half.set_weights(encoder.get_weights())
+    ours = features(half, tokenizer, TEXTS, layers="sum_all")
+    full = features(encoder, tokenizer, TEXTS, layers="sum_all")
+    assert ours.dtype == np.float32
+    assert 0 < np.abs(ours - full).max() < 0.05 * np.abs(full).max()
+
+
+def test_byte_level_words_come_without_their_space(encoder):
+    from kbert.tokenizers.byte_alphabet import CHARACTERS
+
+    tokens = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
+    tokenizer = kbert.BytePairTokenizer([*tokens, *CHARACTERS, "lo", "Ġlo"], ["l o", "Ġ lo"])
+    config = encoder.config.replace(vocabulary_size=300, num_segments=0)
+    small = kbert.Encoder(config)
+    (found,) = features(small, tokenizer, ["lo lo"], words=True, with_tokens=True)
+    assert found.tokens == ["lo", "lo"]
+    assert (found.starts.tolist(), found.ends.tolist()) == ([0, 3], [2, 5])
+    pair = features(small, tokenizer, [("lo", "lo")], pooling=None, with_tokens=True)[0]
+    assert pair.tokens == ["<s>", "lo", "</s>", "</s>", "lo", "</s>"]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"layers": "sum"}, "layers is one of embeddings, last"),
+        ({"layers": 6}, "hidden states 0 .* to 5. Received: 6"),
+        ({"layers": []}, "at least one hidden state"),
+        ({"layers": [1.5]}, "is an integer. Received: 1.5"),
+        ({"pooling": "sum"}, "pooling is one of cls, mean, max"),
+        ({"pooling": "cls", "special_tokens": False}, "special tokens must count"),
+        ({"words": True, "merge": "last"}, "merge is one of mean, first"),
+        ({"max_length": 41}, "from 5 to 40"),
+        ({"stride": 0}, "stride must be 1 or more"),
+        ({"with_tokens": True}, "pooling=None or words=True"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"verbose": "yes"}, "verbose is"),
+    ],
+)
+def test_settings_out_of_range(encoder, tokenizer, settings, message):
+    with pytest.raises(ValueError, match=message):
+        features(encoder, tokenizer, ["the fox"], **settings)
+
+
+def test_texts_that_are_none(encoder, tokenizer):
+    with pytest.raises(TypeError, match="Received: 3 as number 1"):
+        features(encoder, tokenizer, ["a", 3])
+    with pytest.raises(ValueError, match="need words=True. Received: .* as number 0"):
+        features(encoder, tokenizer, [["a", "b", "c"]])
+    with pytest.raises(ValueError, match="as number 1, after lists of words"):
+        features(encoder, tokenizer, [["a"], "b"], words=True)
+    with pytest.raises(ValueError, match="Words are asked of single texts"):
+        features(encoder, tokenizer, {"first": ["a"], "second": ["b"]}, words=True)
+
+
+def test_few_layers_have_no_last_four(tokenizer, tiny_vocabulary, encoder):
+    config = encoder.config.replace(num_layers=2)
+    with pytest.raises(ValueError, match="'sum_last_four' needs an encoder of more layers"):
+        features(kbert.Encoder(config), tokenizer, ["x"], layers="sum_last_four")

@@ -1,0 +1,94 @@
+"""The scikit-learn transformer: pipelines, cross-validation, searches, copies and files."""
+
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import estimator_checks
+
+from kbert.extraction import TextFeatures, features
+
+TEXTS = [f"{colour} {thing}" for colour in ("red", "blue") for thing in "pen fox dog cat".split()]
+LABELS = ["warm"] * 4 + ["cold"] * 4
+
+
+@pytest.fixture(scope="module")
+def preset(encoder, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("preset")
+    encoder.save_to_preset(folder)
+    tokenizer.save(folder)
+    return str(folder)
+
+
+def pipeline(*args, **settings):
+    return make_pipeline(TextFeatures(*args, **settings), LogisticRegression(max_iter=500))
+
+
+def test_it_gives_the_features(encoder, tokenizer, preset):
+    expected = features(encoder, tokenizer, TEXTS, layers="sum_all", pooling="max")
+    for args in ((encoder, tokenizer), (preset,)):
+        step = TextFeatures(*args, layers="sum_all", pooling="max")
+        np.testing.assert_array_equal(step.fit(TEXTS, LABELS).transform(TEXTS), expected)
+        assert step.get_feature_names_out().shape == (16,)
+
+
+def test_cross_validation_and_a_search_over_layers(preset):
+    scores = cross_val_score(pipeline(preset), TEXTS, LABELS, cv=2, error_score="raise")
+    assert scores.shape == (2,)
+    grid = {"textfeatures__layers": ["last", (0, -1)], "textfeatures__pooling": ["mean", "cls"]}
+    search = GridSearchCV(pipeline(preset), grid, cv=2, error_score="raise").fit(TEXTS, LABELS)
+    assert search.best_params_.keys() == grid.keys()
+    assert set(search.predict(["red pen", "blue fox"])) <= set(LABELS)
+
+
+def test_copies_share_the_encoder(encoder, tokenizer):
+    step = TextFeatures(encoder, tokenizer, layers=[1, 2])
+    copy = clone(step)
+    assert copy is not step and copy.encoder is encoder and copy.get_params() == step.get_params()
+
+
+def test_a_file_of_a_pipeline_holds_the_name_of_the_preset(preset, tmp_path):
+    model = pipeline(preset).fit(TEXTS, LABELS)
+    joblib.dump(model, tmp_path / "model.joblib")
+    assert (tmp_path / "model.joblib").stat().st_size < 10_000
+    loaded = joblib.load(tmp_path / "model.joblib")
+    np.testing.assert_array_equal(loaded.predict_proba(TEXTS), model.predict_proba(TEXTS))
+
+
+def test_with_an_encoder_it_is_pickled_with_it(encoder, tokenizer):
+    step = TextFeatures(encoder, tokenizer)
+    again = pickle.loads(pickle.dumps(step))
+    np.testing.assert_array_equal(again.transform(TEXTS), step.transform(TEXTS))
+
+
+CHECKS = (
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_get_params_invariance",
+    "check_set_params",
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_valid_tag_types",
+    "check_estimator_tags_renamed",
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_scikit_learns_own_checks(check, encoder, tokenizer):
+    getattr(estimator_checks, check)("TextFeatures", TextFeatures(encoder, tokenizer))
+
+
+def test_what_cannot_be(encoder, tokenizer):
+    with pytest.raises(ValueError, match="does not know its tokenizer"):
+        TextFeatures(encoder).fit(TEXTS)
+    with pytest.raises(ValueError, match="one vector a text"):
+        TextFeatures(encoder, tokenizer, pooling=None).fit(TEXTS)
+    with pytest.raises(ValueError, match="layers is one of"):
+        TextFeatures(encoder, tokenizer, layers="all").fit(TEXTS)
+    with pytest.raises(ValueError, match="has the parameters encoder, .* Received: layer"):
+        TextFeatures(encoder, tokenizer).set_params(layer="last")

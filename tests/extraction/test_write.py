@@ -1,0 +1,136 @@
+"""Files of features: equal to those in memory, and the same bytes after a kill at any chunk."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from kbert.extraction import features, read_features, write_features
+from tests.extraction.conftest import PAIRS, TEXTS
+from tests.harness import assert_close
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr("kbert.extraction.write._TEXTS", 2)
+
+
+def write(path, encoder, tokenizer, texts=TEXTS, **settings):
+    return write_features(path, encoder, tokenizer, texts, verbose=0, **settings)
+
+
+@pytest.mark.parametrize("texts", [TEXTS, PAIRS], ids=["texts", "pairs"])
+def test_an_array(encoder, tokenizer, tmp_path, texts):
+    path = tmp_path / "all.npy"
+    assert write(path, encoder, tokenizer, texts, layers="sum_all") == len(texts)
+    expected = features(encoder, tokenizer, texts, layers="sum_all")
+    found = read_features(path)
+    assert isinstance(found, np.memmap) and found.dtype == np.float32
+    assert_close(found, expected, 1e-5)
+    assert os.listdir(tmp_path) == ["all.npy"]
+
+
+def test_half_the_bytes(encoder, tokenizer, tmp_path):
+    write(tmp_path / "half.npy", encoder, tokenizer, dtype="float16")
+    found = np.load(tmp_path / "half.npy")
+    assert found.dtype == np.float16
+    assert_close(found, features(encoder, tokenizer, TEXTS).astype("float16"), 5e-3)
+
+
+@pytest.mark.parametrize("settings", [{"pooling": None}, {"words": True}])
+def test_vectors_of_tokens(encoder, tokenizer, tmp_path, settings):
+    write(tmp_path / "tokens.npy", encoder, tokenizer, **settings)
+    expected = features(encoder, tokenizer, TEXTS, **settings)
+    found = read_features(tmp_path / "tokens.npy")
+    assert len(found) == len(TEXTS) and [len(x) for x in found] == [len(x) for x in expected]
+    for ours, row in zip(found, expected, strict=True):
+        assert_close(ours, row, 1e-5)
+    np.testing.assert_array_equal(found[-1], found[len(TEXTS) - 1])
+    with pytest.raises(IndexError, match="6 of 6 texts"):
+        found[6]
+
+
+@pytest.mark.parametrize("pooling", ["mean", None])
+def test_records(encoder, tokenizer, tmp_path, pooling):
+    write(tmp_path / "all.tfrecord", encoder, tokenizer, pooling=pooling)
+    found = list(read_features(tmp_path / "all.tfrecord").as_numpy_iterator())
+    for ours, row in zip(found, features(encoder, tokenizer, TEXTS, pooling=pooling), strict=True):
+        assert_close(ours, row, 1e-5)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing handles it."""
+
+
+@pytest.mark.parametrize(
+    "name, pooling", [("a.npy", "mean"), ("a.npy", None), ("a.tfrecord", None)]
+)
+@pytest.mark.parametrize("chunks", [0, 2])
+def test_a_killed_run_goes_on_to_the_same_bytes(
+    encoder, tokenizer, tmp_path, monkeypatch, name, pooling, chunks
+):
+    settings = {"pooling": pooling}
+    (tmp_path / "whole").mkdir()
+    write(tmp_path / "whole" / name, encoder, tokenizer, **settings)
+
+    from kbert.extraction import extractor
+
+    calls = []
+    real = extractor.Extractor.__call__
+
+    def dying(self, texts):
+        calls.append(texts)
+        if len(calls) > chunks:
+            raise Killed
+        return real(self, texts)
+
+    monkeypatch.setattr(extractor.Extractor, "__call__", dying)
+    path = tmp_path / "killed" / name
+    path.parent.mkdir()
+    with pytest.raises(Killed):
+        write(path, encoder, tokenizer, **settings)
+    assert not path.exists()
+    with open(f"{path}.part", "ab") as part:
+        part.write(b"a chunk that was not finished")
+    monkeypatch.setattr(extractor.Extractor, "__call__", real)
+    assert write(path, encoder, tokenizer, **settings) == len(TEXTS)
+    names = sorted(os.listdir(path.parent))
+    assert names == sorted(os.listdir(tmp_path / "whole"))
+    for file in names:
+        assert (path.parent / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_another_run_does_not_go_on_with_the_file(encoder, tokenizer, tmp_path):
+    path = tmp_path / "a.npy"
+    with pytest.raises(TypeError, match="Received: 3"):
+        write(path, encoder, tokenizer, ["a", "b", "c", 3])
+    assert json.loads((tmp_path / "a.npy.progress.json").read_text())["texts"] == 2
+    with pytest.raises(ValueError, match="another value of layers; give the old one, or remove"):
+        write(path, encoder, tokenizer, layers="sum_all")
+
+
+def test_texts_of_files(encoder, tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text("the fox\na dog\n\nthe lazy cat\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "a red pen"}\n{"text": "two\\ncats"}\n')
+    sources = [tmp_path / "a.txt", tmp_path / "b.jsonl"]
+    for unit, texts in (
+        ("line", ["the fox", "a dog", "the lazy cat", "a red pen", "two", "cats"]),
+        ("document", ["the fox\na dog", "the lazy cat", "a red pen", "two\ncats"]),
+    ):
+        path = tmp_path / f"{unit}.npy"
+        write(path, encoder, tokenizer, None, sources=sources, unit=unit)
+        assert_close(read_features(path), features(encoder, tokenizer, texts), 1e-5)
+
+
+def test_what_cannot_be_written(encoder, tokenizer, tmp_path):
+    path = tmp_path / "a.npy"
+    with pytest.raises(ValueError, match=r"ends in .npy or .tfrecord"):
+        write(tmp_path / "a.csv", encoder, tokenizer)
+    with pytest.raises(ValueError, match="Received: both"):
+        write(path, encoder, tokenizer, sources=["a.txt"])
+    write(path, encoder, tokenizer, ["x"])
+    with pytest.raises(FileExistsError, match="is there already"):
+        write(path, encoder, tokenizer, ["x"])
+    with pytest.raises(ValueError, match=r"lie in .npy or .tfrecord files"):
+        read_features(tmp_path / "a.csv")
