@@ -39,6 +39,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import tensorflow as tf
 from absl import flags, logging
 
 import kbert
@@ -101,6 +102,8 @@ def main(argv: list[str]) -> None:
 
 
 def _finetune(options: flags.FlagValues) -> None:
+    # Every run of a series traces graphs of its own, which TensorFlow counts together and warns of.
+    tf.get_logger().setLevel("ERROR")
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid are two kinds of series: give one of them")
     experiment = finetuning.Experiment(

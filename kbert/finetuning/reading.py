@@ -150,8 +150,9 @@ def _read_tagged(named: NamedTask, path: str, columns: dict) -> Table:
 
 
 def _rename(table: Table, columns: dict) -> Table:
+    """Data in memory may have our names already, beside files with others."""
     names = {theirs: ours for ours, theirs in columns.items() if isinstance(theirs, str)}
-    return table.rename({theirs: ours for theirs, ours in names.items() if theirs != ours})
+    return table.rename({theirs: x for theirs, x in names.items() if x not in table})
 
 
 def _join_choices(table: Table, columns: dict) -> Table:

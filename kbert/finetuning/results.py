@@ -143,7 +143,8 @@ class Series:
 def _table(rows: list[dict[str, Any]]) -> str:
     """Rows under the names that any of them has."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    names = [name for name in names if "f1_" not in name]  # of each class: the report has them
+    # The F1 of each class is in the report.
+    names = [name for name in names if not name.removeprefix("test ").startswith("f1_")]
     cells = [[row.get(name) for name in names] for row in rows]
     if "learning_rate" in names:  # four decimals are too few for it
         place = names.index("learning_rate")

@@ -110,6 +110,9 @@ def test_benchmarks_have_their_own_columns(write):
 def test_data_in_memory_with_other_names():
     found = table("classify", {"body": ["a"], "label": ["x"]}, columns={"text": "body"})
     assert found.columns == {"text": ["a"], "label": ["x"]}
+    assert table("classify", found, columns={"text": "body"}).columns == found.columns
+    with pytest.raises(ValueError, match="no column 'body'"):
+        table("classify", {"words": [["a"]]}, columns={"text": "body"})
     many = {"text": ["a", "b"], "toxic": [1, 0]}
     assert table("multilabel", many, columns={"label": ["toxic"]})["label"] == [["toxic"], []]
 
