@@ -63,7 +63,8 @@ class Checkpoints:
         path.with_suffix(".json").unlink(missing_ok=True)
         write_safetensors(path, arrays)
         info = {"format_version": FORMAT_VERSION, "step": step, **info, "crc32": _crc32(path)}
-        atomic.write(path.with_suffix(".json"), json.dumps(info).encode())
+        # A callback may have put NumPy's numbers into the history.
+        atomic.write(path.with_suffix(".json"), json.dumps(info, default=float).encode())
 
     def remove(self, steps: Iterable[int]) -> None:
         """Removes the checkpoints of `steps`."""

@@ -56,8 +56,8 @@ def fine_tune(
     when it is started again, with the same losses, the same best weights and the same count of
     evaluations without progress as if nothing had happened. SIGTERM and Ctrl-C end it after the
     step that runs, with a checkpoint; a second one ends the process at once. A run that is at its
-    end, or was ended early by `patience` or a callback, is only loaded. Callbacks of the caller
-    keep what state they have themselves.
+    end, or was ended early by `patience` or a callback, is only loaded. What state the caller's
+    callbacks have is theirs to keep. Runs on one host, on as many devices as its strategy has.
 
     Args:
         task: A compiled `TrainStep` model.
@@ -87,6 +87,29 @@ def fine_tune(
         NonFiniteLoss: If a loss is NaN or infinite. The last checkpoint is from before.
         ValueError: If settings contradict each other, or `metric` is none of the values.
         RuntimeError: If the dataset ends early.
+
+    Example:
+        >>> import numpy as np, tensorflow as tf
+        >>> from kbert.training.step import TrainStep
+        >>> class Line(TrainStep, keras.Model):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.slope = self.add_weight(name="slope", initializer="zeros")
+        ...         self.built = True
+        ...     def loss_terms(self, batch, training):
+        ...         error = keras.ops.square(self.slope * batch["x"] - batch["y"])
+        ...         return {"error": (keras.ops.sum(error), keras.ops.size(error))}, {}
+        >>> line = Line()
+        >>> line.compile(keras.optimizers.SGD(0.5), run_eagerly=True)
+        >>> batch = {"x": np.ones((4, 1), "float32"), "y": np.full((4, 1), 3.0, "float32")}
+        >>> data = tf.data.Dataset.from_tensors(batch).repeat()
+        >>> history = fine_tune(line, lambda start: data, fit=line.fit, epochs=3, verbose=0,
+        ...                     steps_per_epoch=1, metric="slope",
+        ...                     evaluate=lambda: {"slope": float(line.slope.value)})
+        >>> history.history["val_slope"]
+        [0.5, 1.0, 1.5]
+        >>> print(history)
+        trained for 3 steps; best slope 1.5 after step 3 (epoch 3 of 3), whose weights the task has
     """
     _check(epochs, steps_per_epoch, evaluate, metric, patience, keep_best, evaluate_every)
     folder = None if model_dir is None else Path(model_dir)

@@ -48,11 +48,14 @@ def test_labels_in_the_order_of_the_logits():
         read(LAYER, **classes, id2label={"0": "A"})
 
 
+PARTS = ("kernel", "bias")
+
+
 def arrays(*names):
     return {
         f"{name}/dense/{part}": np.ones((16, 2) if part == "kernel" else 2, "float32")
         for name in names
-        for part in ("kernel", "bias")
+        for part in PARTS
     }
 
 
@@ -113,6 +116,39 @@ def test_pretraining_heads_say_the_task():
     found = {"discriminator/output/kernel": np.zeros((16, 1), "float32")}
     assert task(found, pooler_activation=None) == {"kind": "ReplacedTokenDetection"}
     assert task({}) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "said", "expected"),
+    [
+        ("classifier", {}, {"kind": "TextClassifier"}),
+        ("classifier", {"problem_type": "regression"}, {"kind": "TextRegressor"}),
+        (
+            "classifier",
+            {"problem_type": "multi_label_classification"},
+            {"kind": "TextClassifier", "multi_label": True},
+        ),
+        ("tokens", {}, {"kind": "TokenClassifier"}),
+        # The library writes the key into configs of every kind.
+        ("tokens", {"problem_type": "single_label_classification"}, {"kind": "TokenClassifier"}),
+        ("span", {}, {"kind": "QuestionAnswerer"}),
+        ("choice", {}, {"kind": "MultipleChoice"}),
+    ],
+)
+def test_heads_of_fine_tuned_models_say_the_task(head, said, expected):
+    content, there = export_model(tiny_config(), arrays(head))
+    found = import_model({**content, **said}, there, "")
+    assert found.task == expected
+    has_labels = expected["kind"] in ("TextClassifier", "TokenClassifier")
+    assert found.labels == (("LABEL_0", "LABEL_1") if has_labels else None)
+    if head == "classifier":
+        again, _ = export_model(tiny_config(), arrays(head), task=found.task)
+        assert again["problem_type"] == said.get("problem_type", "single_label_classification")
+
+
+def test_one_output_is_a_number():
+    one = {f"classifier/dense/{x}": np.ones((16, 1)[i:], "float32") for i, x in enumerate(PARTS)}
+    assert task(one) == {"kind": "TextRegressor"}
 
 
 def task(found, **changes):
