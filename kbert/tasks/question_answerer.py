@@ -158,9 +158,13 @@ class QuestionAnswerer(FineTuned):
         spans, nulls = _best_spans(answers)
         f1 = [token_f1(*pair, can_be_empty=True) for pair in zip(spans, golds, strict=True)]
         answerable, empty = np.array([bool(x) for x in golds]), np.array([not x for x in spans])
-        best, self.null_threshold = best_no_answer_threshold(f1, nulls, answerable, empty)
+        best, threshold = best_no_answer_threshold(f1, nulls, answerable, empty)
         if best == 100.0 * np.mean(~answerable):  # no answer at all is best
-            self.null_threshold = float(np.nextafter(min(nulls), -np.inf))
+            threshold = -np.inf
+        # Halfway to the next question: other data lie around these, not on them.
+        below = max([x for x in nulls if x <= threshold], default=min(nulls) - 1.0)
+        above = min([x for x in nulls if x > threshold], default=max(nulls) + 1.0)
+        self.null_threshold = (below + above) / 2
         return self.score(table, answers)
 
     def rows(self, table, labelled):

@@ -236,6 +236,9 @@ def test_the_null_threshold_is_tuned(task, config, tokenizer):
     scores = tuned.tune_null_threshold(NO_ANSWERS)
     assert scores["f1"] == pytest.approx(scores["best_f1"])
     assert scores["f1"] == pytest.approx(tuned.evaluate(NO_ANSWERS)["f1"])
+    nulls = [answer["null_score"] - answer["score"] for answer in tuned.predict(NO_ANSWERS)]
+    near = sorted(abs(x - tuned.null_threshold) for x in nulls)
+    assert near[0] == pytest.approx(near[1], rel=1e-4) or tuned.null_threshold > max(nulls)
     with pytest.raises(ValueError, match="some have no answer.*Received: 12 questions, all with"):
         task.tune_null_threshold(TABLE)
 
