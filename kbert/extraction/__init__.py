@@ -1,10 +1,10 @@
 """Features: what a frozen encoder sees in texts, for every model that takes vectors."""
 
+from kbert.extraction.cosines import WordInContext, nearest, similarity, word_in_context
 from kbert.extraction.described import TextVectors
 from kbert.extraction.export import export_features
 from kbert.extraction.extract import features
 from kbert.extraction.files import TokenVectors, read_features
-from kbert.extraction.similarity import WordInContext, nearest, similarity, word_in_context
 from kbert.extraction.text_features import TextFeatures
 from kbert.extraction.write import write_features
 

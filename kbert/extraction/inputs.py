@@ -3,7 +3,7 @@
 Shapes: `N` texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +54,7 @@ def as_inputs(texts: Any, words: bool = False) -> Texts:
         >>> as_inputs([["It", "is"]], words=True)
         Texts(first=[['It', 'is']], second=None, in_words=True)
     """
-    if isinstance(texts, Table) or hasattr(texts, "columns") or hasattr(texts, "items"):
+    if is_table(texts):
         return _from_table(as_table(texts), words)
     texts = [texts] if isinstance(texts, str | bytes) else texts
     texts = texts.numpy().tolist() if tf.is_tensor(texts) else list(texts)
@@ -70,6 +70,11 @@ def as_inputs(texts: Any, words: bool = False) -> Texts:
             )
     first, second = zip(*texts, strict=True)
     return Texts(as_texts(first, "first texts"), as_texts(second, "second texts"))
+
+
+def is_table(texts: Any) -> bool:
+    """Whether it has columns: iterated over, it would give their names for texts."""
+    return isinstance(texts, Table | Mapping) or hasattr(texts, "columns")
 
 
 def _from_table(table: Table, words: bool) -> Texts:

@@ -22,7 +22,7 @@ from kbert import atomic
 from kbert.extraction.extract import report_cut, shows_progress
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.files import FORMATS, Format
-from kbert.extraction.inputs import Texts, as_inputs
+from kbert.extraction.inputs import Texts, as_inputs, is_table
 from kbert.text import open_sources
 from kbert.text.progress import Progress
 
@@ -112,7 +112,7 @@ def write_features(
         "tokenizer": tokenizer.checksum,
         "weights": _checksum(encoder),
     }
-    each = _source_texts(opened, unit) if opened else iter(texts)
+    each = _source_texts(opened, unit) if opened else _each(texts, extractor.words)
     target = FORMATS[suffix](path, extractor.width, extractor.pooling is None, np.dtype(dtype))
     return _write(path, target, extractor, each, begun, _bar(texts, opened, verbose))
 
@@ -161,12 +161,28 @@ def _chunks(each: Iterator, extractor: Extractor) -> Iterator[Texts]:
     size = 0
     for text in each:
         chunk.append(text)
-        size += len(text) if isinstance(text, str | bytes) else sum(map(len, text))
+        size += _characters(text)
         if len(chunk) == _TEXTS or size >= most:
             yield as_inputs(chunk, extractor.words)
             chunk, size = [], 0
     if chunk:
         yield as_inputs(chunk, extractor.words)
+
+
+def _characters(text: Any) -> int:
+    """Of a text, a pair or a list of words; 0 of what `as_inputs` will refuse."""
+    if isinstance(text, str | bytes):
+        return len(text)
+    return sum(map(_characters, text)) if isinstance(text, list | tuple) else 0
+
+
+def _each(texts: Any, words: bool) -> Iterator:
+    """The texts one by one, also those of a table."""
+    if not is_table(texts) and not isinstance(texts, str | bytes):
+        return iter(texts)
+    inputs = as_inputs(texts, words)
+    columns = [inputs.first] if inputs.second is None else [inputs.first, inputs.second]
+    return iter(columns[0]) if len(columns) == 1 else zip(*columns, strict=True)
 
 
 def _source_texts(opened: list, unit: str) -> Iterator[str]:

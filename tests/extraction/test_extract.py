@@ -154,7 +154,7 @@ def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, poolin
         start += stride
     expected = sums / counts[:, None]
     settings = {"max_length": 12, "stride": stride, "pooling": pooling}
-    found = features(encoder, tokenizer, ["the fox", given][not pair :][-1:], **settings)[0]
+    found = features(encoder, tokenizer, [given], **settings)[0]
     if pooling is not None:
         expected = POOLED[pooling](expected)
     assert_close(found, expected, 1e-4)
@@ -163,7 +163,7 @@ def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, poolin
 
 def test_words_of_a_long_text_need_a_stride(encoder, tokenizer):
     words = [LONG.split()]
-    with pytest.raises(ValueError, match="give a `stride`. Received: 81 tokens in text number 0"):
+    with pytest.raises(ValueError, match="give a `stride`. Received: 90 tokens in text number 0"):
         features(encoder, tokenizer, words, words=True)
     assert features(encoder, tokenizer, words, words=True, stride=20)[0].shape == (81, 16)
 

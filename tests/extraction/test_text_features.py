@@ -68,7 +68,6 @@ def test_with_an_encoder_it_is_pickled_with_it(encoder, tokenizer):
 
 CHECKS = (
     "check_no_attributes_set_in_init",
-    "check_parameters_default_constructible",
     "check_get_params_invariance",
     "check_set_params",
     "check_estimator_cloneable",

@@ -22,7 +22,7 @@ def test_similarities_are_cosines():
 
 @pytest.mark.parametrize("rows", [7, 1000])
 def test_neighbours_equal_a_full_sort(rows, monkeypatch):
-    monkeypatch.setattr("kbert.extraction.similarity._ROWS", rows)
+    monkeypatch.setattr("kbert.extraction.cosines._ROWS", rows)
     queries = RNG.normal(size=(4, 8))
     expected = cosines(queries, VECTORS)
     numbers, found = nearest(VECTORS, queries, k=5)
@@ -32,7 +32,7 @@ def test_neighbours_equal_a_full_sort(rows, monkeypatch):
 
 @pytest.mark.parametrize("rows", [7, 1000])
 def test_a_vector_is_not_its_own_neighbour(rows, monkeypatch):
-    monkeypatch.setattr("kbert.extraction.similarity._ROWS", rows)
+    monkeypatch.setattr("kbert.extraction.cosines._ROWS", rows)
     expected = cosines(VECTORS, VECTORS) - 9 * np.eye(50)
     numbers, _ = nearest(VECTORS, k=3)
     np.testing.assert_array_equal(numbers, np.argsort(-expected, 1)[:, :3])
