@@ -60,7 +60,7 @@ def test_each_place_of_a_word_has_the_mean_of_its_pieces(encoder, tokenizer):
     assert found.contexts == [
         "[Foxes] and foxes.",
         "Foxes and [foxes].",
-        "the [foxes], jumping over the river a…",
+        "the [foxes], jumping over the river …",
     ]
     rows = features(encoder, tokenizer, texts, layers="sum_all", pooling=None)
     # [CLS] fox ##e ##s and fox ##e ##s . [SEP]
