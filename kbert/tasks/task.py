@@ -1,6 +1,7 @@
 """What every task shares: an encoder, a tokenizer, and the way from text to the encoder's input."""
 
 import contextlib
+import inspect
 import os
 from collections.abc import Mapping
 from typing import Any, Self
@@ -22,6 +23,8 @@ from kbert.training.optimizers import AdamW
 from kbert.training.schedules import WARMUP_STEPS, WarmupDecay, default_warmup
 from kbert.training.step import TrainStep
 
+# Settings that follow from the heads and from the config of another library's folder.
+HELD_ELSEWHERE = ("labels", "multi_label", "next_sentence", "sentence_order", "span_boundary")
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
 
@@ -193,7 +196,8 @@ class Task(TrainStep, keras.Model):
         Args:
             path: the folder; made if missing.
             format: "kbert", "huggingface" for one that transformers loads, or "keras_hub" for one
-                that KerasHub loads (heads are left out, and named in a warning).
+                that KerasHub loads (heads are left out, and named in a warning). Settings that the
+                others have no place for, such as a stride, are named in a warning too.
             architecture: the model's kind in the other library; see `Encoder.save_to_preset`.
             max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
 
@@ -207,6 +211,9 @@ class Task(TrainStep, keras.Model):
                 continue
             arrays |= get_arrays(part, prefix)
         settings = dict(self.settings)
+        if format != "kbert" and (left := _without_place(type(self), settings)):
+            listed = ", ".join(f"{name}={value!r}" for name, value in left.items())
+            logging.warning("%s has no place for settings of the task: %s", format, listed)
         labels = settings.pop("labels", None)
         write_checkpoint(
             path,
@@ -279,6 +286,17 @@ class Task(TrainStep, keras.Model):
             else:
                 logging.warning("%s has no %s: it begins anew", checkpoint.source, prefix)
         return task
+
+
+def _without_place(kind, settings):
+    """Settings that no other library's folder holds, and that are not what they begin as."""
+    parameters = inspect.signature(kind.__init__).parameters.items()
+    usual = {name: parameter.default for name, parameter in parameters}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in HELD_ELSEWHERE and (name not in usual or value != usual[name])
+    }
 
 
 def _schedule(dataset, epochs, steps_per_epoch):

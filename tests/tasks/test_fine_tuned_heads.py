@@ -8,6 +8,7 @@ import pytest
 
 import kbert
 from kbert import tasks
+from kbert.conversion import convert
 from tests.harness import assert_close, to_numpy
 from tests.models.references import ARCHITECTURES, LABELS, as_tensors, make_reference
 
@@ -191,6 +192,26 @@ def test_a_new_head_over_another_keeps_the_encoder_whole(tmp_path, config, token
         np.testing.assert_array_equal(mine, theirs)
     tagger = tasks.TokenClassifier.from_preset(tmp_path, labels=["O", "B-x"], new_head=True)
     assert tagger.encoder.pooler is not None  # what is there stays
+
+
+def test_settings_that_hugging_face_has_no_place_for_are_told(tmp_path, config, tokenizer, caplog):
+    asked = {"labels": ["a", "b"], "multi_label": True, "stride": 4}
+    task = tasks.TextClassifier(kbert.Encoder(config), tokenizer, **asked)
+    task.save_to_preset(tmp_path / "ours")
+    assert not caplog.text
+    task.save_to_preset(tmp_path / "theirs", "huggingface")
+    assert "huggingface has no place for settings of the task: stride=4" in caplog.text
+
+
+def test_a_conversion_keeps_the_task(tmp_path, config, tokenizer):
+    asked = {"labels": ["good", "bad"], "multi_label": True}
+    task = tasks.TextClassifier(kbert.Encoder(config), tokenizer, **asked)
+    task.save_to_preset(tmp_path / "ours")
+    convert(tmp_path / "ours", tmp_path / "theirs", format="huggingface")
+    convert(tmp_path / "theirs", tmp_path / "back")
+    again = tasks.Task.from_preset(tmp_path / "back")
+    assert (again.labels, again.multi_label) == (["good", "bad"], True)
+    assert again.predict(["the fox"]) == task.predict(["the fox"])
 
 
 def test_a_folder_of_another_task_or_none(tmp_path, config, tokenizer):
