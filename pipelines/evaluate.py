@@ -35,7 +35,9 @@ from pipelines.task_flags import columns, define_column_flags, define_task_flag
 
 def define_flags() -> None:
     flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
-    flags.DEFINE_string("data", None, "What it is measured on: a file, a pattern, or tfds:NAME.")
+    flags.DEFINE_string(
+        "data", None, "What it is measured on: a file, a pattern, tfds:NAME, or GLUE's folder."
+    )
     define_task_flag(None, "How the data is read, see below. Default: as the model's kind.")
     define_column_flags()
     flags.DEFINE_string("output_dir", None, "Folder for the metrics, the report and the answers.")
@@ -66,7 +68,11 @@ def _evaluate(options: flags.FlagValues) -> None:
     task = kbert.tasks.Task.from_preset(options.preset)
     named = finetuning.task_for(task, options.task)
     table = finetuning.read(
-        named, options.data, columns=columns(options), label_separator=options.label_separator
+        named,
+        options.data,
+        split="test" if options.submission else "dev",
+        columns=columns(options),
+        label_separator=options.label_separator,
     )
     folder = Path(options.output_dir) if options.output_dir else None
     if folder:

@@ -122,14 +122,18 @@ def _finetune(options: flags.FlagValues) -> None:
     if options.dry_run:
         print(finetuning.preview(experiment, **given))
         return
+    folder = Path(options.output_dir)
+    finished = any((folder / name).exists() for name in ("results.json", "series.json"))
     outcome = _run(experiment, options, given)
+    if finished:
+        print(f"{folder} holds this, finished before:")
     best = outcome if isinstance(outcome, Result) else outcome.best
-    _report(best, Path(options.output_dir))
+    _report(best, folder)
     if isinstance(outcome, Series):
         print(outcome)
         print(f"best: {best.folder.name}")
     print(f"model: {outcome.preset}")
-    _publish(outcome.preset, options)
+    _publish(outcome.preset, options, finished)
 
 
 def _run(experiment, options, given: dict) -> Result | Series:
@@ -143,8 +147,6 @@ def _run(experiment, options, given: dict) -> Result | Series:
             **{name: _numbers(options, name) for name in _GRID},
             **given,
         )
-    if finetuning.RunFolder(folder).result() is not None:
-        print(f"{folder} holds this run, finished:")
     return finetuning.run(experiment, folder, **given)
 
 
@@ -169,11 +171,12 @@ def _report(result: Result, folder: Path) -> None:
     print(result.summary())
 
 
-def _publish(preset: Path, options: flags.FlagValues) -> None:
+def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
+    """Copies and exports the best model; an export of an earlier call is not made again."""
     if options.preset_dir:
         shutil.copytree(preset, options.preset_dir, dirs_exist_ok=True)
         print(f"model written to {options.preset_dir}")
-    if options.export_dir:
+    if options.export_dir and not (finished and Path(options.export_dir).exists()):
         task = kbert.tasks.Task.from_preset(preset)
         print(f"SavedModel written to {task.export(options.export_dir)}")
 

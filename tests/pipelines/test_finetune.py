@@ -50,7 +50,7 @@ def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, cap
     call(finetune, "--task=classify", *data, *QUICK, *more)
     out = capsys.readouterr().out
     assert "classify: TextClassifier of ham, spam; examples: train 48, dev 16" in out
-    assert f"{run_dir} holds this run, finished:" in out
+    assert f"{run_dir} holds this, finished before:" in out
     assert "data  accuracy  macro_f1" in out and "best accuracy after step" in out
     assert (tmp_path / "preset" / "model.safetensors").exists()
 
