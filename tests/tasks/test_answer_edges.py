@@ -96,13 +96,13 @@ def test_edges_are_those_of_the_texts(tokenizer):
     check(tokenizer, [*TEXTS, "", " \t\n", "\u3000x\u3000", "e\u0301\u0301 a"])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(ANY_TEXT, min_size=1, max_size=3))
 def test_edges_of_any_text(tokenizer, texts):
     check(tokenizer, texts)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(ANY_TEXT, min_size=1, max_size=3), st.data())
 def test_the_pieces_of_an_answer_cover_it(tokenizer, texts, data):
     """Of all spans that cover an answer none is shorter in characters."""
