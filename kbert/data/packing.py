@@ -11,6 +11,17 @@ Shapes: B rows, T columns (the batch's longest row, rounded up).
 import tensorflow as tf
 
 
+def pair_lengths(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Tokens of both texts of each pair, (B,) int32, after a check that both are there."""
+    lengths = [tf.cast(ids.row_lengths(), tf.int32) for ids in (first, second)]
+    check = tf.debugging.assert_equal(
+        *map(tf.size, lengths), "Every pair needs both texts: first and second differ in number"
+    )
+    with tf.control_dependencies([check]):
+        length_a, length_b = map(tf.identity, lengths)
+    return length_a, length_b
+
+
 def pair_limits(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple[tf.Tensor, tf.Tensor]:
     """How many tokens of either segment stay: the longer one loses tokens first, B on a tie.
 
@@ -76,12 +87,11 @@ def pack(
             f"multiple at least 1. Received: max_length={max_length}, multiple={multiple}"
         )
     budget = max_length - specials
-    length_a = tf.cast(first.row_lengths(), tf.int32)
     if second is None:
-        length_a = tf.minimum(length_a, budget)
+        length_a = tf.minimum(tf.cast(first.row_lengths(), tf.int32), budget)
         total = length_a + 2
     else:
-        length_b = tf.cast(second.row_lengths(), tf.int32)
+        length_a, length_b = pair_lengths(first, second)
         length_a, length_b = pair_limits(length_a, length_b, budget)
         total = length_a + length_b + specials
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbert.data.packing import pair_limits
+from kbert.data.packing import pair_lengths, pair_limits
 
 
 def text_windows(ids: tf.RaggedTensor, room: int, stride: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
@@ -62,7 +62,7 @@ def pair_windows(
         >>> first.to_list(), second.to_list()
         ([[1, 2], [1, 2]], [[5, 6, 7], [7, 8, 9]])
     """
-    lengths = tf.cast(first.row_lengths(), tf.int32), tf.cast(second.row_lengths(), tf.int32)
+    lengths = pair_lengths(first, second)
     kept = pair_limits(*lengths, room)
     first_is_longer = lengths[0] > lengths[1]
     longer, rooms = (tf.where(first_is_longer, *both) for both in (lengths, kept))

@@ -59,7 +59,8 @@ class FineTuned(Asked, Task):
       `outputs[i]` are the outputs of row `i`, NumPy arrays without the batch's axis.
     - `score(table, answers)` -> dict of the task's official metrics, floats, against the table's
       labels.
-    - `metric`: name of the one that tells which weights are best; the larger the better.
+    - `metric`: name of the one, or "loss", that tells which weights are best: those with the
+      largest value, or with the smallest loss.
 
     Args:
         encoder: a `kbert.Encoder`.
@@ -243,7 +244,9 @@ class FineTuned(Asked, Task):
             optimizer = AdamW(
                 schedule, weight_decay=weight_decay, bias_correction=True, rate_scales=scales
             )
-            self.compile(optimizer, micro_batches=micro_batches)
+            # XLA on TensorFlow would compile every width of a batch anew.
+            jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
+            self.compile(optimizer, micro_batches=micro_batches, jit_compile=jit_compile)
             return fine_tune(
                 self,
                 make_dataset,

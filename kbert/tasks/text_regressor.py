@@ -45,7 +45,8 @@ class TextRegressor(TextTask):
         (1,)
     """
 
-    metric = "spearman"
+    # Not a correlation, which is blind to the units of the scores.
+    metric = "loss"
 
     def __init__(
         self,

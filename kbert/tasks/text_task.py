@@ -21,6 +21,7 @@ from kbert.serving import Signature
 from kbert.tasks.fine_tuning import FineTuned
 
 POOLINGS = ("mean", "max")
+WINDOWS_AT_ONCE = 32  # that inference holds in memory
 TEXT_COLUMNS = ("text",), ("first", "second")
 
 
@@ -164,13 +165,26 @@ class TextTask(FineTuned):
         rows, windows, length = shape
         names = ("token_ids", "segment_ids", "padding_mask")
         flat = {name: ops.reshape(batch[name], (-1, length)) for name in names}
-        logits = ops.reshape(
-            self._logits(flat, training), (rows, windows, self.classifier.dense.units)
-        )
+        logits = self._logits(flat, True) if training else self._logits_in_groups(flat)
+        logits = ops.reshape(logits, (rows, windows, self.classifier.dense.units))
         real = ops.cast(batch["padding_mask"][:, :, :1], logits.dtype)  # (B, W, 1)
         if self.pooling == "max":
             return {"classifier": ops.max(ops.where(real > 0, logits, -np.inf), axis=1)}
         return {"classifier": ops.sum(logits * real, axis=1) / ops.sum(real, axis=1)}
+
+    def _logits_in_groups(self, features):
+        """Logits of windows, a few at a time: a book in one request must not fill the memory."""
+        count, length = ops.shape(features["token_ids"])
+        groups = (count + WINDOWS_AT_ONCE) // WINDOWS_AT_ONCE  # one where there are no windows
+        size = (count + groups - 1) // groups
+        # The last group is filled up with copies of the last window.
+        index = ops.minimum(ops.arange(groups * size, dtype="int32"), count - 1)
+        parts = {
+            name: ops.reshape(ops.take(x, index, axis=0), (groups, size, length))
+            for name, x in features.items()
+        }
+        logits = ops.map(lambda part: self._logits(part, False), parts)
+        return ops.reshape(logits, (-1, self.classifier.dense.units))[:count]
 
     def _logits(self, features, training):
         pooled = self.encode(features, training)["pooled"]

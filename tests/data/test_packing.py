@@ -113,3 +113,9 @@ def test_two_separators_stand_between_segments_alone():
     assert single["token_ids"][0, :4].numpy().tolist() == [2, 7, 8, 3]
     with pytest.raises(ValueError, match="max_length must be at least 4.*Received: max_length=3"):
         pack(first, second, **SPECIALS, max_length=3, separators=2)
+
+
+def test_pairs_with_one_text_missing():
+    ids = tf.ragged.constant([[7], [8]], dtype=tf.int32)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Every pair needs both texts"):
+        pack(ids, ids[:1], cls_id=2, sep_id=3, pad_id=0, max_length=8)
