@@ -288,7 +288,13 @@ def test_cut_texts_are_counted(config, tokenizer, caplog):
     assert "1 of 2 examples" in caplog.text and "2 of 3 held-out examples" in caplog.text
 
 
-@pytest.mark.parametrize("options", [{}, {"max_length": 12, "stride": 6}], ids=["rows", "windows"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="rows"),
+        pytest.param({"max_length": 12, "stride": 6}, id="windows", marks=pytest.mark.slow),
+    ],
+)
 def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored, options):
     def trained(scope=None, micro_batches=1):
         with scope or contextlib.nullcontext():
