@@ -58,7 +58,11 @@ def _predict(options: flags.FlagValues) -> None:
         for line in finetuning.answer_stream(task, records, batch_size=options.batch_size):
             print(line, flush=True)
         return
-    identity = {"model": finetuning.model_checksum(task), "columns": columns(options)}
+    identity = {
+        "model": finetuning.model_checksum(task),
+        "columns": columns(options),
+        "bytes of the input": records.size,
+    }
     output = finetuning.AnswerFile(options.output, identity)
     if output.finished:
         print(f"{options.output} holds {output.records:,} answers, finished", file=sys.stderr)

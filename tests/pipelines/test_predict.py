@@ -38,6 +38,11 @@ def test_texts_in_answers_out(run_dir, call, texts, tmp_path, capsys):
     assert "3 answers in" in capsys.readouterr().err
     call(predict, *arguments, f"--output={tmp_path / 'a.jsonl'}")
     assert "a.jsonl holds 3 answers, finished" in capsys.readouterr().err
+    with texts.open("a") as file:
+        file.write("one more\n")
+    with pytest.raises(SystemExit, match="bytes of the input was .*, is "):
+        call(predict, *arguments, f"--output={tmp_path / 'a.jsonl'}")
+    texts.write_text("".join(f"{text}\n" for text in TEXTS))
     call(predict, *arguments, "--output=-")
     assert [json.loads(x)["text"] for x in capsys.readouterr().out.splitlines()] == TEXTS
 
