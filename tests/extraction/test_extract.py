@@ -216,7 +216,7 @@ def test_settings_out_of_range(encoder, tokenizer, settings, message):
 def test_texts_that_are_none(encoder, tokenizer):
     with pytest.raises(TypeError, match="Received: 3 as number 1"):
         features(encoder, tokenizer, ["a", 3])
-    with pytest.raises(ValueError, match="need words=True. Received: .* as number 0"):
+    with pytest.raises(ValueError, match=r"need words=True\). Received: .* as number 0"):
         features(encoder, tokenizer, [["a", "b", "c"]])
     with pytest.raises(ValueError, match="as number 1, after lists of words"):
         features(encoder, tokenizer, [["a"], "b"], words=True)
