@@ -70,8 +70,8 @@ class Table:
     def __getitem__(self, name: str) -> list:
         if name not in self.columns:
             raise ValueError(
-                f"There is no column {name!r} in {self._origin()}; it has the columns "
-                f"{list(self.columns)}"
+                f"There is no column {name!r} in {self._origin()}. "
+                f"Received: the columns {list(self.columns)}"
             )
         return self.columns[name]
 
@@ -132,7 +132,8 @@ class Table:
             except UnicodeEncodeError as error:
                 raise ValueError(
                     f"{self.place(row)}: {name!r} holds half a surrogate pair at character "
-                    f"{error.start}, which UTF-8 cannot write"
+                    f"{error.start}, which UTF-8 cannot write. "
+                    f"Received: {value[max(error.start - 20, 0) :]!r:.80}"
                 ) from None
         return value
 
@@ -226,6 +227,7 @@ def _columns(data: object) -> dict[str, list]:
         return {str(name): list(data[name]) for name in data.columns}
     if hasattr(data, "element_spec"):
         return _dataset_columns(data)
+    data = _without_tensor(data)
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise ValueError(
             "The data is a Table, columns, a frame, a list of texts, pairs or words, or a "
@@ -280,12 +282,18 @@ def _dataset_columns(dataset) -> dict[str, list]:
 
 
 def _values(name: str, column: object) -> list:
+    column = _without_tensor(column)
     if isinstance(column, str | bytes) or not isinstance(column, Iterable):
         raise ValueError(
             f"The column {name!r} must be a sequence with one value a row. "
             f"Received: {column!r:.80} ({type(column).__name__})"
         )
     return list(column)
+
+
+def _without_tensor(values: object) -> object:
+    """A tensor as an array; anything else as it is."""
+    return values.numpy() if hasattr(values, "numpy") else values
 
 
 def _python(value: object) -> object:

@@ -111,8 +111,10 @@ def _estimate(task: FineTuned, table: Table, settings: Settings) -> str:
     padded = -(-rows.lengths // BUCKET) * BUCKET
     steps = math.ceil(len(rows) / settings.batch_size)
     clock = _Clock()
-    no_evaluation = {"patience": None, "evaluate_every": None, "checkpoint_every": None}
-    task.fit(table, verbose=0, callbacks=[clock], **{**settings.training(), **no_evaluation})
+    # Without held-out data and without a folder.
+    left_out = ("metric", "patience", "evaluate_every", "checkpoint_every")
+    options = {**settings.training(), **dict.fromkeys(left_out)}
+    task.fit(table, verbose=0, callbacks=[clock], **options)
     pace = clock.seconds_per_step
     total = duration(pace * steps * settings.epochs)
     found = {

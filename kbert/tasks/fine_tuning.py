@@ -69,7 +69,7 @@ class FineTuned(Asked, Task):
         name: of the model.
 
     Raises:
-        ValueError: if `max_length` is more than the encoder takes.
+        ValueError: if `max_length` is no number of tokens that the encoder takes.
     """
 
     metric = "accuracy"
@@ -79,12 +79,13 @@ class FineTuned(Asked, Task):
     ):
         super().__init__(encoder, tokenizer, name=name)
         most = encoder.config.max_positions
-        if max_length is not None and not 4 <= max_length <= most:
+        is_whole = isinstance(max_length, int | np.integer)
+        if max_length is not None and not (is_whole and 4 <= max_length <= most):
             raise ValueError(
-                f"max_length must be from 4 to {most}, the encoder's max_positions. "
-                f"Received: max_length={max_length}"
+                f"As tokens of a row max_length must be from 4 to {most}, the encoder's "
+                f"max_positions. Received: max_length={max_length!r}"
             )
-        self.max_length = max_length
+        self.max_length = None if max_length is None else int(max_length)
 
     @property
     def row_length(self) -> int:
@@ -213,10 +214,13 @@ class FineTuned(Asked, Task):
             NonFiniteLoss: if a loss is NaN or infinite.
         """
         settings = {k: v for k, v in locals().items() if k in _RUN_SETTINGS}
+        self._check_numbers(epochs, batch_size, micro_batches, seed)
         table = as_table(data, labels)
         if not len(table):
             raise ValueError("Training needs examples. Received: a table without rows")
         rows = self.rows(table, labelled=True)
+        if not len(rows):
+            raise ValueError(f"Training needs words. Received: {len(table)} examples without any")
         if class_weights is not None:
             rows = self.weigh_classes(rows, class_weights)
         self._report_cut(rows.cut, len(table))
@@ -224,7 +228,6 @@ class FineTuned(Asked, Task):
         if validation_data is not None:
             evaluate = self._evaluation(table, as_table(validation_data), batch_size)
             metric = metric or self.metric
-        self._check_batch(batch_size, micro_batches)
         steps = math.ceil(len(rows) / batch_size)
         schedule = fine_tuning_schedule(learning_rate, epochs * steps, warmup_share)
         self._seed_dropout(seed)
@@ -275,13 +278,21 @@ class FineTuned(Asked, Task):
 
     def _evaluation(self, table, held_out, batch_size):
         """What `fit` calls between epochs; the data is checked and tokenised now."""
+        if not len(held_out):
+            raise ValueError("validation_data needs examples. Received: a table without rows")
         self.check_held_out(table, held_out)
         parts = list(self._parts(held_out, labelled=True))
         self._report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
         return lambda: self._measure(held_out, parts, batch_size, verbose=0)[0]
 
-    def _check_batch(self, batch_size, micro_batches):
+    def _check_numbers(self, epochs, batch_size, micro_batches, seed):
         inference.check_batch_size(batch_size)
+        least = {"epochs": (epochs, 1), "micro_batches": (micro_batches, 1), "seed": (seed, 0)}
+        for name, (value, smallest) in least.items():
+            if not isinstance(value, int | np.integer) or value < smallest:
+                raise ValueError(
+                    f"{name} must be a whole number, {smallest} or more. Received: {value!r}"
+                )
         strategy = getattr(self, "distribute_strategy", None)
         replicas = strategy.num_replicas_in_sync if strategy else 1
         if batch_size % (replicas * micro_batches):

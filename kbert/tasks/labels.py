@@ -24,11 +24,11 @@ class Labels:
     """
 
     def __init__(self, names: Sequence[str]):
-        if isinstance(names, str) or not names or not all(isinstance(x, str) for x in names):
+        if isinstance(names, str) or not len(names) or not all(isinstance(x, str) for x in names):
             raise ValueError(
                 f"labels must be a list of names of classes, strings. Received: {names!r:.200}"
             )
-        self.names = list(names)
+        self.names = [str(name) for name in names]  # also of an array's strings
         self._ids = {name: i for i, name in enumerate(self.names)}
         if len(self._ids) < len(self.names):
             twice = sorted({x for x in self.names if self.names.count(x) > 1})

@@ -112,6 +112,7 @@ def fine_tune(
         trained for 3 steps; best slope 1.5 after step 3 (epoch 3 of 3), whose weights the task has
     """
     _check(epochs, steps_per_epoch, evaluate, metric, patience, keep_best, evaluate_every)
+    _check_checkpoints(checkpoint_every, model_dir)
     folder = None if model_dir is None else Path(model_dir)
     best = None
     if evaluate is not None and metric is not None:
@@ -189,13 +190,23 @@ def _check(epochs, steps_per_epoch, evaluate, metric, patience, keep_best, evalu
     ):
         if value is not None and value < 1:
             raise ValueError(f"`{name}` must be at least 1. Received: {value}")
-    if evaluate is None and (patience is not None or evaluate_every is not None):
+    asked = {"metric": metric, "patience": patience, "evaluate_every": evaluate_every}
+    asked = [f"{name}={value!r}" for name, value in asked.items() if value is not None]
+    if evaluate is None and asked:
         raise ValueError(
-            "`patience` and `evaluate_every` need held-out data to evaluate on. "
-            f"Received: patience={patience}, evaluate_every={evaluate_every} without any"
+            "`metric`, `patience` and `evaluate_every` need held-out data to evaluate on. "
+            f"Received: {', '.join(asked)} without any"
         )
     if evaluate is not None and metric is None and (keep_best or patience is not None):
         raise ValueError(
             "`metric` must name the value that says which weights are best. "
             f"Received: None with keep_best={keep_best}, patience={patience}"
+        )
+
+
+def _check_checkpoints(checkpoint_every, model_dir):
+    if checkpoint_every is not None and (checkpoint_every < 1 or model_dir is None):
+        raise ValueError(
+            "`checkpoint_every` must be at least 1, and checkpoints need a `model_dir`. "
+            f"Received: checkpoint_every={checkpoint_every}, model_dir={model_dir!r}"
         )

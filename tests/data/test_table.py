@@ -22,6 +22,7 @@ def dataset(*values):
         TEXTS,
         np.array(TEXTS),
         np.array(TEXTS, object),
+        tf.constant(TEXTS),
         pd.Series(TEXTS, index=[7, 9]),
         (text for text in TEXTS),
         [text.encode() for text in TEXTS],
@@ -45,6 +46,7 @@ def test_texts_in_any_form(data):
     [
         (TEXTS, LABELS),
         (np.array(TEXTS), np.array(LABELS)),
+        (tf.constant(TEXTS), tf.constant(LABELS)),
         ({"text": TEXTS}, LABELS),
         dataset((TEXTS, LABELS)),
         dataset(({"text": TEXTS}, LABELS)),
@@ -57,7 +59,13 @@ def test_texts_with_labels_in_any_form(data):
 
 @pytest.mark.parametrize(
     "data",
-    [PAIRS, np.array(PAIRS), {"first": ["a", "c"], "second": ["b", "d"]}, iter(PAIRS)],
+    [
+        PAIRS,
+        np.array(PAIRS),
+        tf.constant(PAIRS),
+        {"first": ["a", "c"], "second": ["b", "d"]},
+        iter(PAIRS),
+    ],
 )
 def test_pairs_in_any_form(data):
     assert as_table(data).columns == {"first": ["a", "c"], "second": ["b", "d"]}
@@ -74,6 +82,7 @@ def test_words_with_a_label_each():
     words, labels = [["red", "fox"], ["dog"]], [["A", "N"], ["N"]]
     expected = {"words": words, "labels": labels}
     assert as_table(words, labels=labels).columns == expected
+    assert as_table(tf.ragged.constant(words), labels=labels).columns == expected
     assert as_table((words, labels)).columns == expected
     ragged = dataset({"words": tf.ragged.constant(words), "labels": tf.ragged.constant(labels)})
     assert as_table(ragged).columns == expected

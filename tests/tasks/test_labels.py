@@ -18,6 +18,8 @@ def test_names_and_indices():
     assert LABELS.indices(["b", "b"]).tolist() == [1, 1]
     assert LABELS.indicators(table([["a", "c"], []])).tolist() == [[1, 0, 1], [0, 0, 0]]
     assert len(LABELS) == 3 and LABELS.ids(table([])).shape == (0,)
+    names = Labels(np.unique(["b", "a", "b"])).names
+    assert names == ["a", "b"] and all(type(name) is str for name in names)
 
 
 @pytest.mark.parametrize("label", ["d", -1, 3, 1.0, ""])

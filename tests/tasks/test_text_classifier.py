@@ -323,6 +323,7 @@ def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored, op
         ({"labels": []}, "names of classes, strings. Received: \\[\\]"),
         ({"labels": ["a", "a"]}, "name of its own. Received: \\['a'\\] twice"),
         ({"max_length": 41}, "from 4 to 40, the encoder's max_positions. Received: max_length=41"),
+        ({"max_length": 8.5}, "max_positions. Received: max_length=8.5"),
         ({"stride": 0}, "stride must be the tokens between .*Received: 0"),
         ({"pooling": "sum"}, "pooling must be one of .*Received: 'sum'"),
         ({"multi_label": True, "threshold": 2}, "from 0 to 1.*Received: {'a': 2, 'b': 2}"),

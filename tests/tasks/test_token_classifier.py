@@ -344,6 +344,8 @@ def test_bad_data_names_its_file(task):
     held_out = Table({"words": [["a"]], "labels": [["B-who"]]}, source="dev.conll", lines=[7])
     with pytest.raises(ValueError, match="dev.conll, line 7: .*must occur in the training"):
         task.fit(train, validation_data=held_out)
+    with pytest.raises(ValueError, match="Training needs words. Received: 2 examples without"):
+        task.fit([[], []], [[], []])
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,10 @@ def test_a_dataset_that_ends_early_is_an_error():
     ("settings", "message"),
     [
         ({"epochs": 0}, "`epochs` must be at least 1. Received: 0"),
-        ({"patience": 2}, "need held-out data to evaluate on. Received: patience=2"),
+        ({"patience": 2}, "need held-out data to evaluate on. Received: patience=2 without"),
+        ({"metric": "f1"}, "need held-out data to evaluate on. Received: metric='f1' without"),
+        ({"checkpoint_every": 5}, "need a `model_dir`. Received: checkpoint_every=5, .*None"),
+        ({"checkpoint_every": 0, "model_dir": "a"}, "at least 1, .* Received: checkpoint_every=0"),
         ({"evaluate": dict}, "`metric` must name .* Received: None with keep_best=True"),
         (
             {"evaluate": scripted(1.0), "metric": "f1"},
