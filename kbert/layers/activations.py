@@ -1,15 +1,38 @@
 """Activations by name, with the two forms of GELU told apart."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
+import keras
 from keras import ops
 
+
+# Where nothing is differentiated TensorFlow computes GELU in one kernel with the matrix product and
+# the bias. By itself, as in training, it is four times slower in bfloat16 than in float32.
+def _gelu(x: Any, training: bool = False) -> Any:
+    if not training or _is_float32(x):
+        return ops.gelu(x, approximate=False)
+    wide = ops.cast(x, "float32")
+    return ops.cast(0.5 * wide * (1.0 + ops.erf(wide * math.sqrt(0.5))), x.dtype)
+
+
+def _gelu_tanh(x: Any, training: bool = False) -> Any:
+    if not training or _is_float32(x):
+        return ops.gelu(x, approximate=True)
+    return ops.cast(ops.gelu(ops.cast(x, "float32"), approximate=True), x.dtype)
+
+
+def _is_float32(x: Any) -> bool:
+    return keras.backend.standardize_dtype(x.dtype) == "float32"
+
+
 _ACTIVATIONS = {
-    "gelu": lambda x: ops.gelu(x, approximate=False),
-    "gelu_tanh": lambda x: ops.gelu(x, approximate=True),
-    "relu": ops.relu,
-    "silu": ops.silu,
-    "tanh": ops.tanh,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "relu": lambda x, training=False: ops.relu(x),
+    "silu": lambda x, training=False: ops.silu(x),
+    "tanh": lambda x, training=False: ops.tanh(x),
 }
 
 
@@ -24,7 +47,7 @@ def get_activation(name: str) -> Callable:
         name: "gelu", "gelu_tanh", "relu", "silu" or "tanh".
 
     Returns:
-        A function of one tensor.
+        A function of one tensor, and of `training`: whether it will be differentiated.
 
     Raises:
         ValueError: no activation has that name.

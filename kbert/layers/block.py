@@ -67,6 +67,6 @@ class Block(keras.layers.Layer):
             self.attention_input_norm(x), bias, training=training
         )
         x = self.attention_norm(x + self.dropout(attended, training=training))
-        forwarded = self.feed_forward(self.feed_forward_input_norm(x))
+        forwarded = self.feed_forward(self.feed_forward_input_norm(x), training=training)
         x = self.feed_forward_norm(x + self.dropout(forwarded, training=training))
         return x, probabilities

@@ -46,10 +46,10 @@ class Dense(keras.layers.Layer):
         )
         self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
-    def call(self, inputs):
+    def call(self, inputs, training=False):
         *leading, width = ops.shape(inputs)
         outputs = ops.matmul(ops.reshape(inputs, (-1, width)), self.kernel)  # (..., I) -> (N, O)
         outputs = ops.add(outputs, self.bias)
         if self.activation is not None:
-            outputs = self.activation(outputs)
+            outputs = self.activation(outputs, training)
         return ops.reshape(outputs, (*leading, self.units))  # (..., O)

@@ -41,5 +41,5 @@ class FeedForward(keras.layers.Layer):
         self.intermediate.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.intermediate_size))
 
-    def call(self, x):
-        return self.output_dense(self.intermediate(x))
+    def call(self, x, training=False):
+        return self.output_dense(self.intermediate(x, training=training))
