@@ -64,12 +64,22 @@ class NamedTask:
         """Whether the class has labels by name."""
         return self.kind in ("TextClassifier", "TokenClassifier")
 
+    @property
+    def has_threshold(self) -> bool:
+        """Whether the class has a threshold that can be tuned."""
+        return self.multi_label or self.kind == "QuestionAnswerer"
+
     def arguments(self, settings: Settings) -> dict[str, Any]:
         """Arguments of the class's constructor.
 
         Raises:
             ValueError: a setting that the class has no use for.
         """
+        if settings.tune_threshold and not self.has_threshold:
+            raise ValueError(
+                "Only questions that may have no answer and texts with any number of labels have a "
+                f"threshold. Received: tune_threshold=True for {self.name}"
+            )
         known = _ARGUMENTS[self.kind]
         arguments = dict(self.fixed)
         for field in dict.fromkeys(name for names in _ARGUMENTS.values() for name in names):

@@ -1,6 +1,6 @@
 """The folder of one run: what it is, and once it is finished, what came of it.
 
-run.json       task, data and settings, as they were at the first start
+run.json       task, data and settings, as they were when the run was begun
 training/      steps.jsonl, evaluations.jsonl, and checkpoints until the run is finished
 preset/        the best model
 results.json   what came of it; written last, so a folder that has it is finished
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kbert import atomic
 from kbert.finetuning.results import Result
+from kbert.training.checkpoints import Checkpoints
 from kbert.version import __version__
 
 
@@ -36,17 +37,23 @@ class RunFolder:
         self.preset = self.path / "preset"
 
     def begin(self, identity: dict) -> None:
-        """Notes what the run is; of a run that was begun, checks that it is the same.
+        """Notes what the run is; of a run that has a checkpoint, checks that it is the same.
 
         Args:
             identity: what the results depend on, as JSON can hold it, two levels deep.
 
         Raises:
-            ValueError: the folder holds another run.
+            ValueError: the folder holds another run, or a series of runs.
         """
+        runs = sorted(p.parent.name for p in self.path.glob("*/run.json"))
+        if others := [name for name in runs if name != self.training.name]:
+            raise ValueError(
+                f"{self.path} holds a series of runs; name another folder. "
+                f"Received: {', '.join(others)}"
+            )
         identity = json.loads(json.dumps(identity))
         path = self.path / "run.json"
-        if not path.exists():
+        if not path.exists() or not self._has_something():
             self.path.mkdir(parents=True, exist_ok=True)
             _write(path, {"kbert": __version__, **identity})
             return
@@ -62,6 +69,11 @@ class RunFolder:
                 f"{self.path} holds another run. To go on with that one give what it was begun "
                 f"with; for a new one, name another folder. Received: {'; '.join(changed)}"
             )
+
+    def _has_something(self) -> bool:
+        """Whether a restart would find a result or a checkpoint; bad settings end without."""
+        checkpoints = Checkpoints(self.training / "checkpoints")
+        return (self.path / "results.json").exists() or checkpoints.latest() is not None
 
     def result(self) -> Result | None:
         """What came of the run, if it is finished."""

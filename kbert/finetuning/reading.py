@@ -55,6 +55,8 @@ def read(
         ValueError: a file or a row is not as it must be, by file and line.
     """
     columns = dict(columns or {})
+    if named.kind == "TokenClassifier" and "label" in columns:
+        columns["labels"] = columns.pop("label")
     if isinstance(data, str | os.PathLike):
         table = _read_path(named, os.fspath(data), split, columns, label_separator)
     else:
@@ -116,6 +118,7 @@ def _read_path(
     if named.kind == "TokenClassifier":
         return _read_tagged(named, path, columns)
     if named.kind == "QuestionAnswerer" and ".jsonl" not in path:
+        _check_names(columns, (), "SQuAD's JSON")
         return read_squad(path)
     separated = named.multi_label and not isinstance(columns.get("label"), list | tuple)
     return read_named_columns(
@@ -143,10 +146,23 @@ def _complete(named: NamedTask, columns: dict) -> dict[str, str] | None:
 def _read_tagged(named: NamedTask, path: str, columns: dict) -> Table:
     if ".jsonl" in path:
         return read_named_columns(path, columns=_complete(named, columns))
+    _check_names(columns, ("labels",), "a file of tagged words")
     if ".conllu" in path:
         return read_conllu(path, column=columns.get("labels", "upos"))
-    default = 1 if named.name == "pos" else -1
-    return read_conll(path, column=int(columns.get("labels", default)))
+    column = str(columns.get("labels", 1 if named.name == "pos" else -1))
+    if not column.removeprefix("-").isdecimal():
+        raise ValueError(
+            f"The column of the tags is a number, from 0, or -1 for the last. Received: {column!r}"
+        )
+    return read_conll(path, column=int(column))
+
+
+def _check_names(columns: dict, names: Sequence[str], what: str) -> None:
+    """Names of columns that a file has no place for."""
+    if unknown := {name: x for name, x in columns.items() if name not in names}:
+        raise ValueError(
+            f"Of {what} these columns can be named: {list(names)}. Received: {unknown}"
+        )
 
 
 def _rename(table: Table, columns: dict) -> Table:

@@ -114,9 +114,11 @@ def run_series(
         The series.
 
     Raises:
-        ValueError: the folder holds finished runs that are not asked for.
+        ValueError: the folder holds finished runs that are not asked for, or is one run's.
     """
     folder = Path(output_dir)
+    if (folder / "run.json").exists():
+        raise ValueError(f"A series needs a folder of its own. Received: {folder}, that of a run")
     others = sorted(p.parent.name for p in folder.glob("*/results.json"))
     others = [name for name in others if name not in points]
     if others:

@@ -159,7 +159,7 @@ class QuestionAnswerer(FineTuned):
         f1 = [token_f1(*pair, can_be_empty=True) for pair in zip(spans, golds, strict=True)]
         answerable, empty = np.array([bool(x) for x in golds]), np.array([not x for x in spans])
         best, threshold = best_no_answer_threshold(f1, nulls, answerable, empty)
-        if best == 100.0 * np.mean(~answerable):  # no answer at all is best
+        if np.isclose(best, 100.0 * np.mean(~answerable)):  # no answer at all is best
             threshold = -np.inf
         # Halfway to the next question: other data lie around these, not on them.
         below = max([x for x in nulls if x <= threshold], default=min(nulls) - 1.0)

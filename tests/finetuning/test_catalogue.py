@@ -26,6 +26,8 @@ def test_a_setting_without_use_is_refused():
     with pytest.raises(ValueError, match="A MultipleChoice has no stride; it takes max_length"):
         named_task("swag").arguments(Settings(stride=16))
     assert named_task("squad").arguments(Settings(stride=16)) == {"doc_stride": 16}
+    with pytest.raises(ValueError, match="Received: tune_threshold=True for cola"):
+        named_task("cola").arguments(Settings(tune_threshold=True))
 
 
 def test_published_labels_keep_their_order():

@@ -87,6 +87,11 @@ def test_tags_of_columns_and_of_json_lines(write):
     assert table("ner", three)["labels"] == [["B-per", "O"], ["O"]]
     assert table("pos", three)["labels"] == [["NNP", "VBZ"], ["UH"]]
     assert table("tag", three, columns={"labels": "1"})["labels"][1] == ["UH"]
+    assert table("pos", three, columns={"label": "2"})["labels"][1] == ["O"]
+    with pytest.raises(ValueError, match="is a number, from 0.*Received: 'upos'"):
+        table("pos", three, columns={"label": "upos"})
+    with pytest.raises(ValueError, match=r"can be named: \['labels'\].*Received: {'text': 'word'}"):
+        table("pos", three, columns={"text": "word"})
     lines = write("t.jsonl", json.dumps({"words": ["Ann"], "tags": ["B-per"]}))
     found = table("tag", lines, columns={"labels": "tags"})
     assert labels_of(table("ner", three), named_task("ner")) == ["O", "B-per"]
@@ -98,6 +103,8 @@ def test_questions_of_json_lines(write):
     path = write("q.jsonl", json.dumps(record))
     found = table("answer", path, columns={"context": "passage"})
     assert found["context"] == ["Ann."] and "passage" not in found
+    with pytest.raises(ValueError, match="Of SQuAD's JSON these columns can be named"):
+        table("answer", write("squad.json", "{}"), columns={"context": "passage"})
 
 
 def test_benchmarks_have_their_own_columns(write):

@@ -252,6 +252,10 @@ def test_to_answer_nothing_is_a_threshold_too(config, tokenizer):
     share = np.mean([not answers for answers in wrong["answers"]])
     assert scores["NoAns_f1"] == 100 and scores["f1"] == pytest.approx(100 * share)
     assert not any(answer["answer"] for answer in tuned.predict(wrong))
+    three = [*np.flatnonzero([bool(a) for a in wrong["answers"]])[:2]]
+    three.append(wrong["answers"].index([]))
+    third = {name: [column[i] for i in three] for name, column in wrong.items()}
+    assert tuned.tune_null_threshold(third)["NoAns_f1"] == 100  # 1/3 is no round number
 
 
 @pytest.mark.slow
