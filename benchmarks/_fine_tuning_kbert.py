@@ -62,7 +62,7 @@ def run(job: Job) -> dict[str, Any]:
 
 
 def padding(job: Job) -> dict[str, Any]:
-    """An epoch with batches by length, of any order, and of any order at 128 tokens.
+    """An epoch with batches by length, of any order padded to the longest, and padded to 128.
 
     Returns:
         "ways", name -> {"tokens" of the epoch, "examples_per_second"}; "tokens" without padding.
@@ -74,7 +74,7 @@ def padding(job: Job) -> dict[str, Any]:
     ways = {}
     for name, by_length, assemble in (
         ("by length", True, task.assemble),
-        ("any order", False, task.assemble),
+        ("any order", False, lambda columns: _to_the_longest(task.assemble(columns))),
         (f"at {FIXED}", False, lambda columns: _fixed(task.assemble(columns))),
     ):
         options = {"batch_size": job.settings["batch_size"], "by_length": by_length}
@@ -88,6 +88,12 @@ def padding(job: Job) -> dict[str, Any]:
         rate = steps * job.settings["batch_size"] / (time.perf_counter() - began)
         ways[name] = {"tokens": tokens, "examples_per_second": rate}
     return {"ways": ways, "tokens": int(rows.lengths.sum())}
+
+
+def _to_the_longest(features):
+    """(B, T) features without the columns that round the width up."""
+    width = tf.reduce_max(tf.reduce_sum(features["padding_mask"], 1))
+    return {name: x[:, :width] if x.shape.rank == 2 else x for name, x in features.items()}
 
 
 def _fixed(features):

@@ -190,14 +190,14 @@ RUNS = {
     "stsb": Run("TextRegressor", "spearman", _STSB),
     "rte": Run("TextClassifier", "accuracy", _glue("RTE", "rte/train.tsv", "rte/dev.tsv")),
     "cola": Run("TextClassifier", "matthews", _glue("CoLA", "cola/train.tsv", "cola/dev.tsv")),
-    "squad": Run("QuestionAnswerer", "f1", _squad, {**_QUESTIONS, "learning_rate": 1e-4}),
-    "squad2": Run("QuestionAnswerer", "best_f1", _squad2, {**_QUESTIONS, "learning_rate": 1e-4}),
-    "ner": Run("TokenClassifier", "f1", _WNUT, {"learning_rate": 1e-4, "epochs": 5}),
+    "squad": Run("QuestionAnswerer", "f1", _squad, {**_QUESTIONS, "learning_rate": 2e-4}),
+    "squad2": Run("QuestionAnswerer", "best_f1", _squad2, {**_QUESTIONS, "learning_rate": 2e-4}),
+    "ner": Run("TokenClassifier", "f1", _WNUT, {"learning_rate": 2e-4, "epochs": 3}),
     "pos": Run(
         "TokenClassifier",
         "accuracy",
         _tagged("ud-ewt-pos/train.tsv.gz", "ud-ewt-pos/dev.tsv", 1),
-        {"learning_rate": 1e-4},
+        {"learning_rate": 2e-4},
     ),
     "codah": Run("MultipleChoice", "accuracy", _codah, {"batch_size": 16}),
 }
