@@ -11,8 +11,10 @@ import keras
 import numpy as np
 
 from kbert.extraction.extract import features
+from kbert.extraction.inputs import as_inputs
 
-_ROWS = 16384  # vectors compared at a time: bounds the memory of an endless array
+# Queries and vectors compared at a time: they bound the memory that an endless array takes.
+_QUERIES, _ROWS = 1024, 16384
 _AROUND = 25  # characters of context on each side of a word
 
 
@@ -55,27 +57,37 @@ def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, 
         ([[0, 1]], [[1.0, 0.7400000095367432]])
     """
     own = queries is None
-    wanted = _unit(vectors if own else queries)
+    queries = vectors if own else queries
     width = np.shape(vectors)[1]
-    if k < 1 or wanted.shape[1] != width:
+    if k < 1 or np.shape(queries)[1] != width:
         raise ValueError(
             "Neighbours are asked for from 1 up, with queries as wide as the vectors. Received: "
-            f"k={k}, queries of width {wanted.shape[1]}, vectors of width {width}"
+            f"k={k}, queries of width {np.shape(queries)[1]}, vectors of width {width}"
         )
+    starts = range(0, max(len(queries), 1), _QUERIES)
+    found = [_nearest(vectors, queries[i : i + _QUERIES], k, i if own else None) for i in starts]
+    kept = min(k, len(vectors) - own)
+    numbers, cosines = (np.concatenate(part)[:, :kept] for part in zip(*found, strict=True))
+    return numbers, cosines
+
+
+def _nearest(vectors, queries, k: int, first: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Of some queries, which are the vectors from number `first` on unless it is None."""
+    wanted = _unit(queries)
     numbers = np.zeros((len(wanted), 0), np.int64)
     cosines = np.zeros((len(wanted), 0), np.float32)
     for start in range(0, len(vectors), _ROWS):
         found = wanted @ _unit(vectors[start : start + _ROWS]).T  # (Q, rows)
-        if own:
-            inside = np.arange(found.shape[1])
-            found[start + inside, inside] = -np.inf
+        if first is not None:
+            own = np.arange(len(wanted))
+            there = (first + own >= start) & (first + own < start + found.shape[1])
+            found[own[there], first + own[there] - start] = -np.inf
         rows = np.broadcast_to(start + np.arange(found.shape[1]), found.shape)
         numbers = np.concatenate([numbers, rows], 1)
         cosines = np.concatenate([cosines, found], 1)
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
         numbers, cosines = (np.take_along_axis(x, best, 1) for x in (numbers, cosines))
-    kept = min(k, len(vectors) - own)
-    return numbers[:, :kept], cosines[:, :kept]
+    return numbers, cosines
 
 
 class WordInContext(NamedTuple):
@@ -116,7 +128,7 @@ def word_in_context(
         layers, stride: as in `kbert.features`.
 
     Raises:
-        ValueError: a text without the word, or one that is cut before it.
+        ValueError: no text, pairs, a text without the word, or one that is cut before it.
 
     Example:
         >>> import kbert
@@ -127,7 +139,10 @@ def word_in_context(
         >>> word_in_context(encoder, tokenizer, texts, "bank").contexts
         ['A river [bank]', 'A [bank] note']
     """
-    texts = [texts] if isinstance(texts, str) else list(texts)
+    given = as_inputs(texts)
+    if given.second is not None or not len(given):
+        raise ValueError(f"A word is looked for in single texts, one or more. Received: {texts!r}")
+    texts = [x.decode("utf-8", "replace") if isinstance(x, bytes) else x for x in given.first]
     found = features(
         encoder,
         tokenizer,
@@ -142,7 +157,7 @@ def word_in_context(
     vectors, places = [], []
     for number, (text, tokens) in enumerate(zip(texts, found, strict=True)):
         spans = _spans(text, word)
-        if not spans:
+        if not word or not spans:
             raise ValueError(
                 f"Each text has the word {word!r}. Received: {text!r}, number {number}"
             )

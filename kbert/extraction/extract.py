@@ -70,7 +70,7 @@ def features(
         `TextVectors` (vectors, tokens, starts, ends, segments).
 
     Raises:
-        TypeError: something else than text.
+        TypeError: something else than text, or than an encoder and a tokenizer.
         ValueError: an argument out of range, or a list of words too long for one row where there
             is no `stride`.
 
@@ -112,7 +112,7 @@ def _extractor(encoder: keras.Model, tokenizer: Any, **settings: Any) -> Extract
 
     Its compiled graphs live as long as the encoder does, as those of Keras' own `predict` do.
     """
-    kept = vars(encoder).setdefault("_extractors", {})
+    kept = vars(encoder).setdefault("_extractors", {}) if isinstance(encoder, keras.Model) else {}
     key = (id(tokenizer), repr(settings))
     if key not in kept:
         kept[key] = Extractor(encoder, tokenizer, **settings)

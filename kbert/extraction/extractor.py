@@ -45,6 +45,11 @@ class Extractor:
         batch_size: int = inference.BATCH_SIZE,
         with_tokens: bool = False,
     ):
+        if not isinstance(encoder, keras.Model) or not hasattr(tokenizer, "encode_with_offsets"):
+            raise TypeError(
+                "Features need a kbert.Encoder and its tokenizer; Encoder.from_preset and "
+                f"load_tokenizer read those of a preset. Received: {encoder!r} and {tokenizer!r}"
+            )
         config = encoder.config
         self.encoder = encoder
         self.tokenizer = tokenizer
@@ -150,7 +155,8 @@ class Extractor:
             number = int(is_cut.argmax())
             raise ValueError(
                 "Each word of a list has a vector, so no text may be cut: give a `stride`. "
-                f"Received: {first[number]} tokens in text number {number}, where {room} fit"
+                f"Received: {first[number]} tokens in text number {texts.start + number}, where "
+                f"{room} fit"
             )
         self.cut += int(is_cut.sum())
         return windows, [Layout(a, b, separators) for a, b in kept.tolist()]

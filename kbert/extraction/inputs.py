@@ -3,7 +3,7 @@
 Shapes: `N` texts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +20,13 @@ class Texts(NamedTuple):
         first: N texts, or N lists of words.
         second: N texts, or None.
         in_words: whether the texts are lists of words.
+        start: the number of the first of them, as errors say it: 0 unless others went before.
     """
 
     first: Sequence
     second: Sequence | None = None
     in_words: bool = False
+    start: int = 0
 
     def __len__(self) -> int:
         return len(self.first)
@@ -32,10 +34,11 @@ class Texts(NamedTuple):
     def part(self, rows: slice) -> "Texts":
         """Some of them."""
         second = None if self.second is None else self.second[rows]
-        return Texts(self.first[rows], second, self.in_words)
+        start = self.start + rows.indices(len(self))[0]
+        return Texts(self.first[rows], second, self.in_words, start)
 
 
-def as_inputs(texts: Any, words: bool = False) -> Texts:
+def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
     """Sorts out what was given.
 
     Args:
@@ -43,6 +46,7 @@ def as_inputs(texts: Any, words: bool = False) -> Texts:
             `kbert.data.Table`, a mapping or a frame with the columns `text`, `first` and `second`,
             or `words`.
         words: whether word vectors are asked for.
+        start: the number of the first text, as errors say it.
 
     Raises:
         TypeError: something else than text.
@@ -50,26 +54,31 @@ def as_inputs(texts: Any, words: bool = False) -> Texts:
 
     Example:
         >>> as_inputs([("Is it?", "It is.")])
-        Texts(first=['Is it?'], second=['It is.'], in_words=False)
+        Texts(first=['Is it?'], second=['It is.'], in_words=False, start=0)
         >>> as_inputs([["It", "is"]], words=True)
-        Texts(first=[['It', 'is']], second=None, in_words=True)
+        Texts(first=[['It', 'is']], second=None, in_words=True, start=0)
     """
     if is_table(texts):
         return _from_table(as_table(texts), words)
     texts = [texts] if isinstance(texts, str | bytes) else texts
+    if not isinstance(texts, Iterable):
+        raise TypeError(f"texts are strings, pairs or lists of words. Received: {texts!r}")
     texts = texts.numpy().tolist() if tf.is_tensor(texts) else list(texts)
     if not texts or isinstance(texts[0], str | bytes):
-        return Texts(as_texts(texts))
+        return Texts(as_texts(texts, start=start), start=start)
     if words:
-        return Texts([_words(item, number) for number, item in enumerate(texts)], in_words=True)
-    for number, item in enumerate(texts):
-        if isinstance(item, str | bytes) or not hasattr(item, "__len__") or len(item) != 2:
+        lists = [_words(item, number) for number, item in enumerate(texts, start)]
+        return Texts(lists, in_words=True, start=start)
+    for number, item in enumerate(texts, start):
+        listed = isinstance(item, Sequence | np.ndarray) and not isinstance(item, str | bytes)
+        if not listed or len(item) != 2:
             raise ValueError(
                 "All texts are strings, or all are pairs of strings (lists of words need "
                 f"words=True). Received: {item!r} as number {number}"
             )
     first, second = zip(*texts, strict=True)
-    return Texts(as_texts(first, "first texts"), as_texts(second, "second texts"))
+    sides = (as_texts(first, "first texts", start), as_texts(second, "second texts", start))
+    return Texts(*sides, start=start)
 
 
 def is_table(texts: Any) -> bool:

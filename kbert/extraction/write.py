@@ -120,11 +120,15 @@ def write_features(
 def _write(path, target: Format, extractor, each: Iterator, begun: dict, bar) -> int:
     note = f"{path}.progress.json"
     done = _resume(note, target, begun)
-    for _ in itertools.islice(each, done):
-        pass  # texts of the chunks that are finished
+    passed = sum(1 for _ in itertools.islice(each, done))  # texts of the chunks that are finished
+    if passed < done:
+        raise ValueError(
+            f"A file is finished with the texts that it was begun with; it holds {done} of them. "
+            f"Received: {passed} texts; give the old ones, or remove {note}"
+        )
     extractor.cut = 0
     with bar:
-        for chunk in _chunks(each, extractor):
+        for chunk in _chunks(each, extractor, done):
             target.append(extractor(chunk))
             done += len(chunk)
             state = {"begun": begun, "texts": done, "sizes": target.sizes()}
@@ -155,7 +159,7 @@ def _resume(note: str, target: Format, begun: dict) -> int:
     return state["texts"]
 
 
-def _chunks(each: Iterator, extractor: Extractor) -> Iterator[Texts]:
+def _chunks(each: Iterator, extractor: Extractor, start: int) -> Iterator[Texts]:
     most = _CHARACTERS_OF_TOKENS if extractor.pooling is None else _CHARACTERS
     chunk: list = []
     size = 0
@@ -163,10 +167,11 @@ def _chunks(each: Iterator, extractor: Extractor) -> Iterator[Texts]:
         chunk.append(text)
         size += _characters(text)
         if len(chunk) == _TEXTS or size >= most:
-            yield as_inputs(chunk, extractor.words)
+            yield as_inputs(chunk, extractor.words, start)
+            start += len(chunk)
             chunk, size = [], 0
     if chunk:
-        yield as_inputs(chunk, extractor.words)
+        yield as_inputs(chunk, extractor.words, start)
 
 
 def _characters(text: Any) -> int:

@@ -84,12 +84,13 @@ def on_cpu(function: Callable, *specs: tf.TypeSpec) -> Callable:
     return run
 
 
-def as_texts(texts: Any, what: str = "texts") -> list[str | bytes]:
+def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | bytes]:
     """A list of strings from a list, an array or one string.
 
     Args:
         texts: strings, or one.
         what: how an error calls them.
+        start: the number that it gives the first.
 
     Raises:
         TypeError: if an element is not a string.
@@ -97,7 +98,7 @@ def as_texts(texts: Any, what: str = "texts") -> list[str | bytes]:
     if isinstance(texts, str | bytes):
         return [texts]
     texts = texts.numpy().tolist() if tf.is_tensor(texts) else list(texts)
-    for number, text in enumerate(texts):
+    for number, text in enumerate(texts, start):
         if not isinstance(text, str | bytes):
             raise TypeError(f"{what} must be strings. Received: {text!r} as number {number}")
     return texts

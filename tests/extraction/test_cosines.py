@@ -20,9 +20,10 @@ def test_similarities_are_cosines():
     assert similarity([[0.0, 0.0]], [[1.0, 1.0]]).tolist() == [[0.0]]
 
 
-@pytest.mark.parametrize("rows", [7, 1000])
-def test_neighbours_equal_a_full_sort(rows, monkeypatch):
+@pytest.mark.parametrize("rows, block", [(7, 3), (1000, 1000)])
+def test_neighbours_equal_a_full_sort(rows, block, monkeypatch):
     monkeypatch.setattr("kbert.extraction.cosines._ROWS", rows)
+    monkeypatch.setattr("kbert.extraction.cosines._QUERIES", block)
     queries = RNG.normal(size=(4, 8))
     expected = cosines(queries, VECTORS)
     numbers, found = nearest(VECTORS, queries, k=5)
@@ -30,9 +31,10 @@ def test_neighbours_equal_a_full_sort(rows, monkeypatch):
     assert_close(found, -np.sort(-expected, 1)[:, :5], 1e-5)
 
 
-@pytest.mark.parametrize("rows", [7, 1000])
-def test_a_vector_is_not_its_own_neighbour(rows, monkeypatch):
+@pytest.mark.parametrize("rows, block", [(7, 9), (9, 7), (1000, 1000)])
+def test_a_vector_is_not_its_own_neighbour(rows, block, monkeypatch):
     monkeypatch.setattr("kbert.extraction.cosines._ROWS", rows)
+    monkeypatch.setattr("kbert.extraction.cosines._QUERIES", block)
     expected = cosines(VECTORS, VECTORS) - 9 * np.eye(50)
     numbers, _ = nearest(VECTORS, k=3)
     np.testing.assert_array_equal(numbers, np.argsort(-expected, 1)[:, :3])
@@ -71,6 +73,19 @@ def test_each_place_of_a_word_has_the_mean_of_its_pieces(encoder, tokenizer):
 def test_a_text_without_the_word(encoder, tokenizer):
     with pytest.raises(ValueError, match="Received: 'foxes', number 1"):
         word_in_context(encoder, tokenizer, ["fox", "foxes"], "fox")
+    with pytest.raises(ValueError, match="has the word ''"):
+        word_in_context(encoder, tokenizer, ["fox"], "")
+
+
+@pytest.mark.parametrize("texts", [[], [("the fox", "a fox")]])
+def test_a_word_of_no_text_or_of_pairs(encoder, tokenizer, texts):
+    with pytest.raises(ValueError, match="single texts, one or more. Received: "):
+        word_in_context(encoder, tokenizer, texts, "fox")
+
+
+def test_a_word_in_bytes_and_in_a_table(encoder, tokenizer):
+    for texts in ([b"the fox"], {"text": ["the fox"]}, "the fox"):
+        assert word_in_context(encoder, tokenizer, texts, "fox").contexts == ["the [fox]"]
 
 
 def test_a_word_that_was_cut_off(encoder, tokenizer):

@@ -218,10 +218,21 @@ def test_texts_that_are_none(encoder, tokenizer):
         features(encoder, tokenizer, ["a", 3])
     with pytest.raises(ValueError, match=r"need words=True\). Received: .* as number 0"):
         features(encoder, tokenizer, [["a", "b", "c"]])
+    with pytest.raises(ValueError, match="pairs of strings .* as number 0"):
+        features(encoder, tokenizer, [tf.constant("a")])
+    with pytest.raises(TypeError, match="pairs or lists of words. Received: None"):
+        features(encoder, tokenizer, None)
     with pytest.raises(ValueError, match="as number 1, after lists of words"):
         features(encoder, tokenizer, [["a"], "b"], words=True)
     with pytest.raises(ValueError, match="Words are asked of single texts"):
         features(encoder, tokenizer, {"first": ["a"], "second": ["b"]}, words=True)
+
+
+def test_a_preset_is_loaded_before(encoder, tokenizer):
+    with pytest.raises(TypeError, match="Received: 'bert-base-uncased' and <"):
+        features("bert-base-uncased", tokenizer, ["x"])
+    with pytest.raises(TypeError, match="and 'bert-base-uncased'"):
+        features(encoder, "bert-base-uncased", ["x"])
 
 
 def test_few_layers_have_no_last_four(tokenizer, tiny_vocabulary, encoder):

@@ -103,11 +103,36 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
 
 def test_another_run_does_not_go_on_with_the_file(encoder, tokenizer, tmp_path):
     path = tmp_path / "a.npy"
-    with pytest.raises(TypeError, match="Received: 3"):
+    with pytest.raises(TypeError, match="Received: 3 as number 3"):
         write(path, encoder, tokenizer, ["a", "b", "c", 3])
     assert json.loads((tmp_path / "a.npy.progress.json").read_text())["texts"] == 2
     with pytest.raises(ValueError, match="another value of layers; give the old one, or remove"):
         write(path, encoder, tokenizer, layers="sum_all")
+    with pytest.raises(ValueError, match="it holds 2 of them. Received: 1 texts"):
+        write(path, encoder, tokenizer, ["a"])
+
+
+@pytest.mark.parametrize(
+    "texts, settings, message",
+    [
+        (["a", "b", "c", 3], {}, "texts must be strings. Received: 3 as number 3"),
+        (
+            [("a", "b")] * 3 + [("a", 3)],
+            {},
+            "second texts must be .* 3 as number 3",
+        ),
+        ([("a", "b")] * 3 + [("a",)], {}, r"Received: \('a',\) as number 3"),
+        ([["a"], ["b"], ["c"], "d"], {"words": True}, "Received: 'd' as number 3"),
+        ([["a"], ["b"], ["c"], ["the"] * 90], {"words": True}, "90 tokens in text number 3"),
+    ],
+)
+def test_a_bad_text_is_named_by_its_place_in_all(
+    encoder, tokenizer, tmp_path, texts, settings, message
+):
+    path = tmp_path / "a.npy"
+    for _ in range(2):  # a run that goes on counts from the first text too
+        with pytest.raises((TypeError, ValueError), match=message):
+            write(path, encoder, tokenizer, texts, **settings)
 
 
 def test_texts_of_files(encoder, tokenizer, tmp_path):
