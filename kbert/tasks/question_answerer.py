@@ -104,6 +104,10 @@ class QuestionAnswerer(FineTuned):
         for what, value in (("max_answer_length", max_answer_length), ("n_best", n_best)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{what} must be 1 or more. Received: {what}={value!r}")
+        if not isinstance(null_threshold, int | float | None):
+            raise ValueError(
+                f"null_threshold must be a number or None. Received: {null_threshold!r}"
+            )
         self.doc_stride = doc_stride
         self.max_question_length = max_question_length
         self.max_answer_length = max_answer_length
@@ -291,6 +295,11 @@ def _questions(table: Table) -> Table:
         return table
     if not len(table):
         return Table({"question": [], "context": []})
+    if "first" not in table:
+        raise ValueError(
+            "Questions are asked about contexts: the columns `question` and `context`, or pairs of "
+            f"them. Received: the columns {list(table.columns)}"
+        )
     return table.rename({"first": "question", "second": "context"})
 
 
@@ -299,6 +308,12 @@ def _first_answers(table):
     starts, ends = np.full(len(table), -1, np.int64), np.full(len(table), -1, np.int64)
     columns = (table[name] for name in ("context", "answers", "answer_starts"))
     for row, (context, answers, places) in enumerate(zip(*columns, strict=True)):
+        are_listed = isinstance(places, list | tuple)
+        if not (are_listed and all(isinstance(place, int | np.integer) for place in places)):
+            raise ValueError(
+                f"{table.place(row)}: answer_starts must be a list of whole numbers, the "
+                f"characters at which the answers begin. Received: {places!r:.80}"
+            )
         if len(answers) != len(places):
             raise ValueError(
                 f"{table.place(row)}: every answer has a place in answer_starts. Received: "

@@ -268,6 +268,11 @@ class Task(TrainStep, keras.Model):
             >>> type(Task.from_preset(folder)).__name__
             'Pretraining'
         """
+        if new_head and cls is Task:
+            raise ValueError(
+                "new_head=True is asked of the kind of task whose head begins anew, such as "
+                "TextClassifier. Received: Task, which is of no kind"
+            )
         folder = locate(path)
         checkpoint = read_checkpoint(folder)
         tokenizer = load_tokenizer(folder)

@@ -219,6 +219,8 @@ def test_a_folder_of_another_task_or_none(tmp_path, config, tokenizer):
     task.save_to_preset(tmp_path / "task")
     with pytest.raises(ValueError, match="TextClassifier. Received: a TextRegressor .*new_head"):
         tasks.TextClassifier.from_preset(tmp_path / "task")
+    with pytest.raises(ValueError, match="new_head=True is asked of .* Received: Task"):
+        tasks.Task.from_preset(tmp_path / "task", new_head=True)
     content = json.loads((tmp_path / "task" / "kbert.json").read_text())
     for kind in ("Summarizer", "adapt"):  # the second is a function there
         content["task"]["kind"] = kind

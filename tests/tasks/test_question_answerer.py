@@ -334,6 +334,8 @@ def test_two_replicas_train_as_one(config, tokenizer, mirrored):
         ({"answer_starts": [[3]]}, "row 0 of the data: .*Received: 'dog' at 3, .*has ' do'"),
         ({"answer_starts": [[-1]]}, "Received: 'dog' at -1"),
         ({"answer_starts": [[]]}, "row 0 of the data: .*1 answers, 0 places"),
+        ({"answer_starts": [["4"]]}, r"row 0 of the data: .*whole numbers.*Received: \['4'\]"),
+        ({"answer_starts": [4]}, "must be a list of whole numbers.*Received: 4"),
         ({"answers": [[""]]}, "Received: '' at 4"),
     ],
 )
@@ -343,6 +345,8 @@ def test_bad_answers_name_their_row(task, columns, message):
         task.evaluate({**data, **columns})
     with pytest.raises(ValueError, match="no column 'answers'"):
         task.evaluate([("he?", "the dog")])
+    with pytest.raises(ValueError, match=r"or pairs of them. Received: the columns \['text'\]"):
+        task.predict(["he?"])
 
 
 @pytest.mark.parametrize(
@@ -354,6 +358,7 @@ def test_bad_answers_name_their_row(task, columns, message):
         ({"max_length": 41}, "max_length must be from 4 to 40"),
         ({"n_best": 0}, "n_best must be 1 or more. Received: n_best=0"),
         ({"max_answer_length": 2.5}, "max_answer_length=2.5"),
+        ({"null_threshold": "0"}, "null_threshold must be a number or None. Received: '0'"),
     ],
 )
 def test_bad_settings(config, tokenizer, changes, message):
