@@ -78,6 +78,7 @@ def _evaluate(options: flags.FlagValues) -> None:
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
     if options.submission:
+        finetuning.check_submission(named, table)
         answers = task.predict(table, batch_size=options.batch_size)
         path = finetuning.write_submission(named, answers, folder)
         print(f"{len(table):,} answers written to {path}")

@@ -81,7 +81,8 @@ def define_flags() -> None:
     flags.DEFINE_integer("seeds", None, "Runs that differ in the seed.", 1)
     flags.DEFINE_boolean("grid", False, "A run for every combination of the paper's settings.")
     for name, values in _GRID.items():
-        flags.DEFINE_list(f"grid_{name}", [f"{value:g}" for value in values], "Of --grid.")
+        tried = f"The {name.replace('_', ' ')} that --grid tries."
+        flags.DEFINE_list(f"grid_{name}", [f"{value:g}" for value in values], tried)
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 
@@ -177,6 +178,7 @@ def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
         shutil.copytree(preset, options.preset_dir, dirs_exist_ok=True)
         print(f"model written to {options.preset_dir}")
     if options.export_dir and not (finished and Path(options.export_dir).exists()):
+        logging.set_verbosity(logging.WARNING)  # what TensorFlow says of its files is no news here
         task = kbert.tasks.Task.from_preset(preset)
         print(f"SavedModel written to {task.export(options.export_dir)}")
 

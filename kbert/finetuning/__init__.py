@@ -2,7 +2,13 @@
 
 from kbert.finetuning.answer_file import AnswerFile, answer_records, answer_stream, model_checksum
 from kbert.finetuning.catalogue import TASKS, NamedTask, named_task, task_for, task_table
-from kbert.finetuning.evaluation import Evaluation, evaluate, tune_threshold, write_submission
+from kbert.finetuning.evaluation import (
+    Evaluation,
+    check_submission,
+    evaluate,
+    tune_threshold,
+    write_submission,
+)
 from kbert.finetuning.experiment import Experiment
 from kbert.finetuning.folder import RunFolder
 from kbert.finetuning.preview import preview, show_examples
@@ -30,6 +36,7 @@ __all__ = [
     "TASKS",
     "answer_records",
     "answer_stream",
+    "check_submission",
     "evaluate",
     "grid",
     "model_checksum",

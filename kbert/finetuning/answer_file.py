@@ -40,11 +40,14 @@ class AnswerFile:
         self.path = Path(path)
         self._state_path = Path(f"{self.path}.state.json")
         self.state = {"records": 0, "checksum": 0, "finished": False, **identity}
+        written = self.path.exists() and self.path.stat().st_size > 0
+        before = None
         if self._state_path.exists():
             before = json.loads(self._state_path.read_text(encoding="utf-8"))
+        if before and (written or before["finished"]):
             self._check(before, json.loads(json.dumps(identity)))
             self.state = before
-        elif self.path.exists() and self.path.stat().st_size:
+        elif written:
             raise ValueError(
                 f"{self.path} is there already and nothing tells what wrote it; remove it, or "
                 "name another file"

@@ -65,6 +65,11 @@ class NamedTask:
         return self.kind in ("TextClassifier", "TokenClassifier")
 
     @property
+    def label_column(self) -> str:
+        """Where a table has the classes, of a kind that has some."""
+        return "labels" if self.kind == "TokenClassifier" else "label"
+
+    @property
     def has_threshold(self) -> bool:
         """Whether the class has a threshold that can be tuned."""
         return self.multi_label or self.kind == "QuestionAnswerer"

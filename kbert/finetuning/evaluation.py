@@ -12,7 +12,7 @@ import numpy as np
 
 from kbert import atomic
 from kbert.data import Table
-from kbert.data.readers import write_glue_submission
+from kbert.data.readers import check_glue_submission, write_glue_submission
 from kbert.finetuning.catalogue import NamedTask
 from kbert.metrics import (
     EntityReport,
@@ -133,8 +133,8 @@ def tune_threshold(
         return f"null_threshold={task.null_threshold:.4g}"
     if not task.settings.get("multi_label"):
         raise ValueError(
-            "A threshold have answers to questions that may have none, and models with any number "
-            f"of labels a text. Received: a {type(task).__name__}"
+            "Only questions that may have no answer and texts with any number of labels have a "
+            f"threshold. Received: a {type(task).__name__}"
         )
     return f"threshold={task.tune_threshold(data, **options):.4g}"
 
@@ -150,14 +150,22 @@ def write_answers(path: str | os.PathLike, table: Table, answers: Sequence[Any])
     atomic.write(path, "".join(f"{line}\n" for line in lines).encode())
 
 
-def write_submission(named: NamedTask, answers: Sequence[Any], folder: str | os.PathLike) -> str:
-    """Writes answers to a test set of GLUE as its server takes them; returns the file's path.
+def check_submission(named: NamedTask, table: Table) -> None:
+    """Checks before the work that GLUE takes answers to these questions.
 
     Raises:
-        ValueError: the task is none of GLUE's, or the answers are not those of its test set.
+        ValueError: the task is none of GLUE's server, or the table not its test set.
     """
     if not named.glue:
         raise ValueError(f"GLUE takes answers to its own tasks. Received: {named.name}")
+    check_glue_submission(named.name, len(table))
+
+
+def write_submission(named: NamedTask, answers: Sequence[Any], folder: str | os.PathLike) -> str:
+    """Writes answers to a test set of GLUE as its server takes them; returns the file's path.
+
+    The test set is one that `check_submission` lets through.
+    """
     plain = [answer["label"] if isinstance(answer, dict) else float(answer) for answer in answers]
     return write_glue_submission(named.name, plain, folder)
 

@@ -12,6 +12,7 @@ import numpy as np
 from kbert import tasks
 from kbert.data import Table
 from kbert.finetuning.catalogue import named_task
+from kbert.finetuning.evaluation import check_submission, is_labelled
 from kbert.finetuning.reading import first_place, labels_of, read
 from kbert.finetuning.settings import Settings
 from kbert.tasks.fine_tuning import FineTuned
@@ -36,8 +37,9 @@ class Experiment:
         label_separator: what stands between the labels of one text, for "multilabel".
 
     Raises:
-        ValueError: an unknown task, data that cannot be read, neither `dev` nor `dev_share`, or a
-            label of `dev` or `test` that no class is for.
+        ValueError: an unknown task, data that cannot be read, neither `dev` nor `dev_share`, a
+            label of `dev` that `train` has not, fewer than two classes, or a test set of GLUE that
+            is not the published one.
 
     Example:
         >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
@@ -82,23 +84,36 @@ class Experiment:
         else:
             self.dev = table(dev, "dev")
         self.test = None if test is None else table(test, "test")
-        found = labels or self.named.labels or labels_of(self.train, self.named)
+        if self.test is not None and self.named.glue and not is_labelled(self.test):
+            check_submission(self.named, self.test)
+        seen = labels_of(self.train, self.named)
+        found = labels or self.named.labels or seen
         self.labels = None if found is None else list(found)
         if self.named.labels is None and self.labels is not None:
-            self._check_labels()
+            self._check_labels(seen)
 
-    def _check_labels(self) -> None:
+    def _check_labels(self, seen: list[str]) -> None:
         """A class that is in no training example cannot be learned."""
-        for table in (self.train, self.dev, self.test):
-            found = table and labels_of(table, self.named)
-            new = sorted(set(found or ()) - set(self.labels))
-            if new:
-                raise ValueError(
-                    f"{first_place(table, new[0], self.named)}: the label {new[0]!r} does not "
-                    "occur in the training data. To have it as a class all the same, name all "
-                    f"classes (labels). Received: {len(new)} such label(s), "
-                    f"{', '.join(map(repr, new[:5]))}"
-                )
+        column = self.train[self.named.label_column]  # raises where there is none
+        if len(self.labels) < 2 and not self.named.multi_label:
+            raise ValueError(
+                f"A {self.named.kind} learns two classes or more. Received: {self.labels} in all "
+                f"{len(column)} rows of the training data"
+            )
+        self._check_table(self.train, self.labels, "is none of those named: name it (labels)")
+        self._check_table(self.dev, seen, "does not occur in the training data: add examples of it")
+        if self.test is not None:
+            self._check_table(self.test, self.labels, "is no class of the model: name it (labels)")
+
+    def _check_table(self, table: Table, known: list[str], problem: str) -> None:
+        """Raises for a label that is not known; `problem` ends with one of two ways out."""
+        new = sorted(set(labels_of(table, self.named)) - set(known))
+        if new:
+            raise ValueError(
+                f"{first_place(table, new[0], self.named)}: the label {new[0]!r} {problem}, or "
+                f"leave its rows out. Received: {len(new)} such label(s), "
+                f"{', '.join(map(repr, new[:5]))}"
+            )
 
     def settings(self, **settings: Any) -> Settings:
         """The task's defaults with other values."""

@@ -74,7 +74,7 @@ def labels_of(table: Table, named: NamedTask) -> list[str] | None:
     """The classes that occur in training data, sorted, "O" first; None for tasks without."""
     if not named.has_classes:
         return None
-    if _label_column(named) not in table:
+    if named.label_column not in table:
         return []  # a test set
     found = {label for labels in _labels(table, named) for label in labels}
     return sorted(found, key=lambda name: (name != "O", *_natural(name)))
@@ -86,13 +86,9 @@ def first_place(table: Table, label: str, named: NamedTask) -> str:
     return table.place(next(rows))
 
 
-def _label_column(named: NamedTask) -> str:
-    return "labels" if named.kind == "TokenClassifier" else "label"
-
-
 def _labels(table: Table, named: NamedTask) -> list[Sequence[str]]:
     """The labels of every row, one or many."""
-    labels = table[_label_column(named)]
+    labels = table[named.label_column]
     return [label if isinstance(label, list) else [label] for label in labels]
 
 

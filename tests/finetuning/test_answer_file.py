@@ -87,6 +87,15 @@ def test_another_input_or_model_is_refused(source, tmp_path):
         answer(source, path)
 
 
+def test_a_call_that_failed_before_its_first_answer_leaves_the_file_free(source, tmp_path):
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        answer(source, path, Counter(dies_after=0), columns={})
+    answer(source, path, columns={"text": "review"})
+    with pytest.raises(ValueError, match="columns was {'text': 'review'}, is {}"):
+        answer(source, path, columns={})
+
+
 def test_a_file_of_something_else_stays(source, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("precious\n")

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from kbert.data import Table
-from kbert.finetuning import evaluate, named_task, tune_threshold, write_submission
+from kbert.finetuning import (
+    check_submission,
+    evaluate,
+    named_task,
+    tune_threshold,
+    write_submission,
+)
 from kbert.finetuning.evaluation import answer_lines, write_answers
 
 
@@ -97,7 +103,7 @@ def test_answers_of_unlabelled_data(tmp_path):
 
 
 def test_a_threshold_belongs_to_tasks_that_have_one():
-    with pytest.raises(ValueError, match="A threshold have answers.*Received: a TextRegressor"):
+    with pytest.raises(ValueError, match="have a threshold. Received: a TextRegressor"):
         tune_threshold(TextRegressor([], None), None)
 
 
@@ -106,4 +112,6 @@ def test_submissions_are_for_glue(tmp_path):
     path = write_submission(named_task("wnli"), answers, tmp_path)
     assert open(path).read().splitlines()[:2] == ["index\tprediction", "0\t1"]
     with pytest.raises(ValueError, match="GLUE takes answers to its own tasks. Received: classify"):
-        write_submission(named_task("classify"), answers, tmp_path)
+        check_submission(named_task("classify"), Table({"text": ["a"]}))
+    with pytest.raises(ValueError, match="has 146 rows. Received: 1 answers"):
+        check_submission(named_task("wnli"), Table({"first": ["a"], "second": ["b"]}))

@@ -53,10 +53,24 @@ def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
     with pytest.raises(ValueError, match="row 1 of the data: the label 'eggs' does not occur"):
         Experiment("classify", preset=preset, train=mail, dev=dev)
     named = ["eggs", "ham", "spam"]
-    assert Experiment("classify", preset=preset, train=mail, dev=dev, labels=named).labels == named
+    with pytest.raises(ValueError, match="'eggs' does not occur in the training data: add"):
+        Experiment("classify", preset=preset, train=mail, dev=dev, labels=named)
+    more = {"train": mail, "dev": mail, "test": dev, "labels": named}
+    assert Experiment("classify", preset=preset, **more).labels == named
+    with pytest.raises(ValueError, match="'ham' is none of those named"):
+        Experiment("classify", preset=preset, train=mail, dev=mail, labels=["eggs", "spam"])
+    with pytest.raises(ValueError, match=r"two classes or more. Received: \['a'\] in all 2 rows"):
+        one = {"text": ["x", "y"], "label": ["a", "a"]}
+        Experiment("classify", preset=preset, train=one, dev=one)
+    with pytest.raises(ValueError, match="There is no column 'label'"):
+        Experiment("classify", preset=preset, train={"text": ["x"]}, dev=mail)
     tagged = {"words": [["a", "b"]], "labels": [["O", "B-x"]]}
     more = {"words": [["a"], ["b", "c"]], "labels": [["O"], ["B-x", "I-x"]]}
     with pytest.raises(ValueError, match="row 1 of the data: the label 'I-x' does not occur"):
         Experiment("ner", preset=preset, train=tagged, dev=more)
+    pair = {"first": ["a"], "second": ["b"]}
+    labelled = {**pair, "label": ["entailment"]}
+    with pytest.raises(ValueError, match="test set of WNLI has 146 rows. Received: 1 answers"):
+        Experiment("wnli", preset=preset, train=labelled, dev=labelled, test=pair)
     with pytest.raises(ValueError, match="`labels` are of tasks with classes.*TextRegressor"):
         Experiment("regress", preset=preset, train=mail, dev=dev, labels=named)

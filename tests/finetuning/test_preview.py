@@ -45,14 +45,16 @@ SHOWN = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_examples_as_the_model_reads_them(preset, name):
     data, expected = SHOWN[name]
-    experiment = Experiment(name, preset=preset, train=data, dev=data)
+    labels = ["ham", "spam"] if name == "classify" else None
+    experiment = Experiment(name, preset=preset, train=data, dev=data, labels=labels)
     task = experiment.make_task(experiment.settings())
     assert show_examples(task, experiment.train) == expected
 
 
 def test_windows_are_rows_of_their_own(preset):
     data = {"text": ["red fox " * 10], "label": ["spam"]}
-    experiment = Experiment("classify", preset=preset, train=data, dev=data)
+    labels = ["ham", "spam"]
+    experiment = Experiment("classify", preset=preset, train=data, dev=data, labels=labels)
     task = experiment.make_task(experiment.settings(max_length=12, stride=8))
     shown = show_examples(task, experiment.train).splitlines()
     assert shown[1] == "  [CLS]" + " red fox" * 5 + " [SEP]" and len(shown) == 4

@@ -5,12 +5,13 @@ from kbert.data.readers.conll import read_conll, read_conllu
 from kbert.data.readers.glue import read_glue
 from kbert.data.readers.glue_tasks import GLUE, GlueTask, glue_task
 from kbert.data.readers.squad import read_squad
-from kbert.data.readers.submissions import write_glue_submission
+from kbert.data.readers.submissions import check_glue_submission, write_glue_submission
 from kbert.data.readers.tables import read_table
 
 __all__ = [
     "GLUE",
     "GlueTask",
+    "check_glue_submission",
     "glue_task",
     "read_choices",
     "read_conll",

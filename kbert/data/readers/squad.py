@@ -58,7 +58,10 @@ def _read(path: str, on_error: str) -> Table:
     try:
         content = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path}, line {error.lineno} is not JSON: {error.msg}") from None
+        raise ValueError(
+            f"{path}, line {error.lineno} is not JSON: {error.msg}. "
+            f"Received: {error.doc[error.pos : error.pos + 40]!r}"
+        ) from None
     except RecursionError:
         raise ValueError(f"{path} is not SQuAD: its JSON is nested too deeply") from None
     columns = {"id": [], "question": [], "context": [], "answers": [], "answer_starts": []}

@@ -8,6 +8,31 @@ from kbert import atomic
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
 
 
+def check_glue_submission(task: str, answers: int) -> GlueTask:
+    """The task, if GLUE's server takes so many answers for it.
+
+    Args:
+        task: as in `read_glue`.
+        answers: how many.
+
+    Raises:
+        ValueError: a task that is not of GLUE's server, or another number than its test set's.
+
+    Example:
+        >>> check_glue_submission("WNLI", 146).submission
+        'WNLI.tsv'
+    """
+    described = glue_task(task)
+    if not described.submission:
+        raise ValueError(f"GLUE's server takes answers to its own tasks. Received: {task}")
+    if answers != described.test_rows:
+        raise ValueError(
+            f"The test set of {described.name} has {described.test_rows} rows. "
+            f"Received: {answers} answers"
+        )
+    return described
+
+
 def write_glue_submission(
     task: str, answers: Sequence[str | int | float], path: str | os.PathLike
 ) -> str:
@@ -34,14 +59,7 @@ def write_glue_submission(
         >>> os.path.basename(path), open(path).read()[:21]
         ('WNLI.tsv', 'index\\tprediction\\n0\\t1\\n')
     """
-    described = glue_task(task)
-    if not described.submission:
-        raise ValueError(f"{described.name} is no task of GLUE's server")
-    if len(answers) != described.test_rows:
-        raise ValueError(
-            f"The test set of {described.submission} has {described.test_rows} rows. "
-            f"Received: {len(answers)} answers"
-        )
+    described = check_glue_submission(task, len(answers))
     path = os.fspath(path)
     if os.path.isdir(path):
         path = os.path.join(path, described.submission)

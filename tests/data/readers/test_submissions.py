@@ -69,13 +69,13 @@ def test_scores_are_clipped_to_three_decimals(tmp_path):
 @pytest.mark.parametrize(
     "task, answers, match",
     [
-        ("WNLI", ["entailment"] * 145, "WNLI.tsv has 146 rows. Received: 145 answers"),
+        ("WNLI", ["entailment"] * 145, "WNLI has 146 rows. Received: 145 answers"),
         ("WNLI", ["entailment"] * 145 + ["yes"], r"answer 145 must be one of .*Received: 'yes'"),
         ("WNLI", [2] * 146, "answer 0 must be one of .* or its index. Received: 2"),
         ("WNLI", [0.5] * 146, "answer 0 must be one of"),
         ("STS-B", [float("nan")] * 1379, "answer 0 must be a finite number. Received: nan"),
         ("STS-B", ["3"] * 1379, "answer 0 must be a finite number. Received: '3'"),
-        ("SNLI", [], "SNLI is no task of GLUE's server"),
+        ("SNLI", [], "to its own tasks. Received: SNLI"),
     ],
 )
 def test_bad_answers_raise(tmp_path, task, answers, match):
