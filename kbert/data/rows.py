@@ -24,7 +24,6 @@ class Rows:
         lengths: (N,), tokens that a row has in a batch: rows of like length meet there.
         examples: (N,), which row of the table each row was made from.
         cut: how many examples lost tokens because they were too long.
-        aside: what predictions are made with and no batch reads, such as the pieces' offsets.
 
     Raises:
         ValueError: if columns differ in length.
@@ -42,7 +41,6 @@ class Rows:
     lengths: np.ndarray
     examples: np.ndarray
     cut: int = 0
-    aside: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         sizes = {name: int(x.nrows()) for name, x in self.ragged.items()}

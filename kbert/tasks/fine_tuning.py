@@ -69,7 +69,8 @@ class FineTuned(Asked, Task):
         name: of the model.
 
     Raises:
-        ValueError: if `max_length` is no number of tokens that the encoder takes.
+        ValueError: if `max_length` is no number of tokens that the encoder takes, or the encoder
+            lacks the pooler that the task needs.
     """
 
     metric = "accuracy"
@@ -78,6 +79,12 @@ class FineTuned(Asked, Task):
         self, encoder: keras.Model, tokenizer: Any, *, max_length: int | None = None, name: str
     ):
         super().__init__(encoder, tokenizer, name=name)
+        if self.needs_pooler and encoder.pooler is None:
+            raise ValueError(
+                "The head reads the pooled vector, so the encoder must have a pooler: "
+                f"{type(self).__name__}.from_preset(path, new_head=True, …) begins one anew. "
+                "Received: a config with pooler_activation=None"
+            )
         most = encoder.config.max_positions
         is_whole = isinstance(max_length, int | np.integer)
         if max_length is not None and not (is_whole and 4 <= max_length <= most):

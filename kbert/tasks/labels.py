@@ -37,26 +37,25 @@ class Labels:
     def __len__(self) -> int:
         return len(self.names)
 
-    def ids(self, table: Table, column: str = "label") -> np.ndarray:
+    def ids(self, table: Table) -> np.ndarray:
         """(N,) int32, the class of each row.
 
         Args:
-            table: with a column of names, or of indices into the names.
-            column: its name.
+            table: with a column `label` of names, or of indices into the names.
 
         Raises:
             ValueError: a label that is no class, by its row.
         """
-        return np.array([self._id(table, row, x) for row, x in enumerate(table[column])], np.int32)
+        return np.array([self._id(table, row, x) for row, x in enumerate(table["label"])], np.int32)
 
-    def indicators(self, table: Table, column: str = "label") -> np.ndarray:
+    def indicators(self, table: Table) -> np.ndarray:
         """(N, C) float32, 1 where a row's list of labels names the class.
 
         Raises:
             ValueError: a row that holds no list, or a label that is no class.
         """
         found = np.zeros((len(table), len(self)), np.float32)
-        for row, labels in enumerate(table[column]):
+        for row, labels in enumerate(table["label"]):
             if not isinstance(labels, list | tuple):
                 raise ValueError(
                     f"{table.place(row)}: with multi_label=True a row has a list of labels, which "

@@ -69,12 +69,6 @@ class MultipleChoice(FineTuned):
         name: str = "multiple_choice",
     ):
         super().__init__(encoder, tokenizer, max_length=max_length, name=name)
-        if encoder.pooler is None:
-            raise ValueError(
-                "The head reads the pooled vectors, so the encoder must have a pooler: "
-                "MultipleChoice.from_preset(path, new_head=True) begins one anew. "
-                "Received: a config with pooler_activation=None"
-            )
         self.dropout_rate = dropout
         rate = encoder.config.dropout if dropout is None else dropout
         self.dropout = Dropout(rate, dtype=encoder.dtype_policy, name="dropout")

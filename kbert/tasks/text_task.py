@@ -64,19 +64,7 @@ class TextTask(FineTuned):
         name: str,
     ):
         super().__init__(encoder, tokenizer, max_length=max_length, name=name)
-        if encoder.pooler is None:
-            raise ValueError(
-                "The head reads the pooled vector, so the encoder must have a pooler: "
-                f"{type(self).__name__}.from_preset(path, new_head=True, …) begins one anew. "
-                "Received: a config with pooler_activation=None"
-            )
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling must be one of {POOLINGS}. Received: {pooling!r}")
-        if stride is not None and (not isinstance(stride, int) or stride < 1):
-            raise ValueError(
-                "stride must be the tokens between the beginnings of two windows, 1 or more, or "
-                f"None. Received: {stride!r}"
-            )
+        check_windows(stride, pooling)
         self.stride = stride
         self.pooling = pooling
         self.dropout_rate = dropout
@@ -207,6 +195,17 @@ class TextTask(FineTuned):
             for (entry, function), columns in zip(functions.items(), TEXT_COLUMNS, strict=True)
         }
         return dict(reversed(entries.items())) if pairs_first else entries
+
+
+def check_windows(stride: int | None, pooling: str) -> None:
+    """Raises ValueError unless these are a stride and a pooling of windows."""
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling must be one of {POOLINGS}. Received: {pooling!r}")
+    if stride is not None and (not isinstance(stride, int) or stride < 1):
+        raise ValueError(
+            "stride must be the tokens between the beginnings of two windows, 1 or more, or "
+            f"None. Received: {stride!r}"
+        )
 
 
 def _text_columns(table):

@@ -24,7 +24,7 @@ from kbert.tasks import inference, tagging
 from kbert.tasks.fine_tuning import FineTuned
 from kbert.tasks.labels import Labels, class_weights_of
 from kbert.tasks.losses import accuracy, cross_entropy
-from kbert.tasks.text_task import POOLINGS
+from kbert.tasks.text_task import check_windows
 
 
 class TokenClassifier(FineTuned):
@@ -95,13 +95,7 @@ class TokenClassifier(FineTuned):
         name: str = "token_classifier",
     ):
         super().__init__(encoder, tokenizer, max_length=max_length, name=name)
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling must be one of {POOLINGS}. Received: {pooling!r}")
-        if stride is not None and (not isinstance(stride, int) or stride < 1):
-            raise ValueError(
-                "stride must be the tokens between the beginnings of two windows, 1 or more, or "
-                f"None. Received: {stride!r}"
-            )
+        check_windows(stride, pooling)
         if tokenizer.unk_id is None:
             raise ValueError(
                 "A tagger's tokenizer has an unknown token, for words of which nothing is left. "
