@@ -67,7 +67,7 @@ def _predict(options: flags.FlagValues) -> None:
     if output.finished:
         print(f"{options.output} holds {output.records:,} answers, finished", file=sys.stderr)
         return
-    with Progress(options.output, records.size, "B") as bar:
+    with Progress(options.output, records.size, "B", "answers") as bar:
         for answered in finetuning.answer_records(
             task, records, output, batch_size=options.batch_size
         ):

@@ -118,10 +118,16 @@ class Records:
         try:
             for fields in reader:
                 number, begin = begin, reader.line_num + 1
-                if not fields and names != [""]:
+                if not fields and (names is None or len(names) > 1):
                     continue
+                fields = fields or [""]  # in a file of one column a blank line is an empty text
                 if names is None:
                     names = fields
+                    if len(set(names)) < len(names):
+                        raise ValueError(
+                            f"{self.source}, line {number}: every column has a name of its own. "
+                            f"Received: {names}"
+                        )
                 elif len(fields) != len(names):
                     raise ValueError(
                         f"{self.source}, line {number}: the row has {len(fields)} columns, the "

@@ -5,19 +5,21 @@ import time
 
 
 class Progress:
-    """A bar over bytes or files, with documents and the true speed of text beside it.
+    """A bar over bytes or files, with documents or the like and the true speed of text beside it.
 
     Args:
         description: what is being done.
         total: the amount at the end.
         unit: of the amount; "B" is shown with prefixes.
+        counted: what `show` counts beside it.
     """
 
-    def __init__(self, description: str, total: int, unit: str):
+    def __init__(self, description: str, total: int, unit: str, counted: str = "documents"):
         from tqdm import tqdm
 
         in_terminal = sys.stderr.isatty()
         self._start = time.monotonic()
+        self._counted = counted
         self._bar = tqdm(
             desc=description,
             total=total,
@@ -42,7 +44,7 @@ class Progress:
             text_bytes: bytes of text done in this run; they tell the speed when what is counted
                 on disk is compressed.
         """
-        fields = {"documents": f"{documents:,}"}
+        fields = {self._counted: f"{documents:,}"}
         if text_bytes is not None:
             elapsed = max(time.monotonic() - self._start, 1e-3)
             fields["text"] = f"{text_bytes / 1e6 / elapsed:.1f} MB/s"

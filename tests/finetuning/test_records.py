@@ -107,3 +107,13 @@ def test_what_is_wrong_in_which_line(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         texts(tmp_path / name)
+
+
+def test_a_blank_line_of_one_column_is_a_text_and_columns_have_names_of_their_own(tmp_path):
+    path = tmp_path / "texts.csv"
+    path.write_text("text\na\n\nb\n")
+    texts = [record["text"] for _, record in Records(path, "TextClassifier")]
+    assert texts == read_table(path)["text"] == ["a", "", "b"]
+    path.write_text("text,text\na,b\n")
+    with pytest.raises(ValueError, match="line 1: every column has a name.*Received: .'text', 'te"):
+        list(Records(path, "TextClassifier"))

@@ -13,6 +13,7 @@ def test_the_last_line_tells_amount_documents_and_speed(capsys):
 
 
 def test_counts_without_text(capsys):
-    with Progress("shards", 3, " shards") as bar:
+    with Progress("shards", 3, " shards", "rows") as bar:
         bar.show(3, documents=7)
-    assert "3/3" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "3/3" in said and "rows=7" in said
