@@ -271,7 +271,11 @@ class FineTuned(Asked, Task):
                 evaluate_every=evaluate_every,
                 model_dir=model_dir,
                 checkpoint_every=checkpoint_every,
-                settings={"task": type(self).__name__, "examples": len(table), **settings},
+                settings={
+                    "task": {"kind": type(self).__name__, **self.settings},
+                    "examples": len(table),
+                    **settings,
+                },
                 verbose=verbose,
                 callbacks=callbacks,
             )

@@ -82,6 +82,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(config, tokenizer, t
     again.fit(*data(30), **options)
     for found, wanted in zip(again.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_array_equal(found, wanted)
+    other = TextClassifier(kbert.Encoder(config), tokenizer, ["yes", "no"])
+    with pytest.warns(UserWarning, match=r"labels was \['no', 'yes'\], is \['yes', 'no'\]"):
+        other.fit(*data(30), **options)
 
 
 def test_frozen_weights_stay_and_move_again_in_the_next_fit(config, tokenizer):
