@@ -24,6 +24,7 @@ CHOICES = {
 POOLED = {"cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0)}
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("layers", CHOICES)
 def test_tokens_equal_the_reference(encoder, tokenizer, hidden_states, layers):
     for texts in (TEXTS, PAIRS):
@@ -33,6 +34,7 @@ def test_tokens_equal_the_reference(encoder, tokenizer, hidden_states, layers):
             assert_close(row, CHOICES[layers](states), 1e-4)
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("layers", ["last", "sum_last_four", "concat_last_four"])
 @pytest.mark.parametrize("pooling", POOLED)
 def test_pooled_equal_the_reference(encoder, tokenizer, hidden_states, layers, pooling):
@@ -41,6 +43,7 @@ def test_pooled_equal_the_reference(encoder, tokenizer, hidden_states, layers, p
     assert_close(ours, expected, 1e-4)
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 @pytest.mark.parametrize("texts", [TEXTS, PAIRS], ids=["texts", "pairs"])
 def test_special_tokens_left_out(encoder, tokenizer, hidden_states, pooling, texts):
@@ -57,8 +60,9 @@ def test_special_tokens_left_out(encoder, tokenizer, hidden_states, pooling, tex
         assert_close(vector, POOLED[pooling](expected) if len(places) else np.zeros(16), 1e-4)
 
 
-def test_order_and_batches_change_nothing(encoder, tokenizer, monkeypatch):
+def test_order_and_batches_change_nothing(encoder, tokenizer, hidden_states, monkeypatch):
     whole = features(encoder, tokenizer, TEXTS)
+    assert_close(whole, [states[-1].mean(0) for states in hidden_states(TEXTS)], 1e-4)
     monkeypatch.setattr("kbert.extraction.extract.CHUNK", 2)
     assert_close(features(encoder, tokenizer, TEXTS, batch_size=1), whole, 1e-5)
     assert_close(features(encoder, tokenizer, TEXTS[::-1], batch_size=5)[::-1], whole, 1e-5)
@@ -93,6 +97,7 @@ def test_tokens_and_where_they_stand(encoder, tokenizer):
     assert (pair.starts.tolist(), pair.ends.tolist()) == ([0, 2, 0, 1], [1, 5, 1, 2])
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("merge", ["mean", "first"])
 def test_words_are_their_pieces_merged(encoder, tokenizer, merge):
     words = [["Foxes", "jumped", "", "over", "it's"], [], ["x"]]
@@ -131,6 +136,7 @@ def test_a_long_text_is_cut_and_counted(encoder, tokenizer, caplog):
     assert len(pair) == 12
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("pooling", [None, "cls", "mean", "max"])
 @pytest.mark.parametrize("pair", [False, True])
 def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, pooling, pair, caplog):

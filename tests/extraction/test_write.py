@@ -63,6 +63,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing handles it."""
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     "name, pooling", [("a.npy", "mean"), ("a.npy", None), ("a.tfrecord", None)]
 )
