@@ -60,6 +60,16 @@ class Rows:
             dense = {name: tf.convert_to_tensor(x) for name, x in self.dense.items()}
         return {**self.ragged, **dense}
 
+    @property
+    def checksum(self) -> int:
+        """Of all columns: the same for the same data, on any machine."""
+        crc = 0
+        for name, column in sorted({**self.ragged, **self.dense}.items()):
+            crc = zlib.crc32(name.encode(), crc)
+            for part in tf.nest.flatten(column, expand_composites=True):
+                crc = zlib.crc32(np.ascontiguousarray(part), crc)
+        return crc
+
     def gather(self, index: Any) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """The columns of some rows, (B,) integers, in a graph or eagerly."""
         return gather(self.columns, index)

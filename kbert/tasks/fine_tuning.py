@@ -274,6 +274,7 @@ class FineTuned(Asked, Task):
                 settings={
                     "task": {"kind": type(self).__name__, **self.settings},
                     "examples": len(table),
+                    "data_checksum": rows.checksum,
                     **settings,
                 },
                 verbose=verbose,

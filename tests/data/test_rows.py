@@ -36,3 +36,14 @@ def test_columns_asked_for_first_in_a_graph_serve_the_next_graph_too():
 def test_columns_must_be_equally_long():
     with pytest.raises(ValueError, match="one entry a row. Received: first 3, labels 2, .*3"):
         make(dense={"labels": np.zeros(2)})
+
+
+def test_other_data_has_another_checksum():
+    same = make(ragged={"first": tf.ragged.constant([[1], [2, 3], []], dtype=tf.int32)})
+    assert make().checksum == same.checksum
+    others = [
+        make(ragged={"first": tf.ragged.constant([[1, 2], [3], []], dtype=tf.int32)}),
+        make(ragged={"second": IDS}),
+        make(dense={"labels": np.array([4, 6, 5], np.int32)}),
+    ]
+    assert len({make().checksum, *(rows.checksum for rows in others)}) == 4
