@@ -5,6 +5,7 @@ Shapes: N rows, B rows of a batch.
 
 import dataclasses
 import functools
+import zlib
 from typing import Any
 
 import numpy as np
