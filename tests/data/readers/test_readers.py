@@ -33,7 +33,7 @@ def check(folder, reader, content: bytes) -> None:
         assert str(path) in str(error)
 
 
-@pytest.mark.parametrize("reader", [*READERS.values(), *GZIPPED.values()], ids=str)
+@pytest.mark.parametrize("reader", [*READERS.values(), *GZIPPED.values()], ids=[*READERS, *GZIPPED])
 @settings(deadline=None, max_examples=25)
 @given(
     content=st.one_of(
