@@ -35,7 +35,8 @@ def main(folder, *, task=None, send=None, evaluate=None, **settings):
         data = toy_task.dataset(2, seed=9)
         return task.evaluate(data, verbose=0, return_dict=True)
 
-    defaults = {"metric": "loss", "mode": "min", "evaluate_every": 4, "checkpoint_every": 5}
+    defaults = {"metric": "loss", "mode": "min", "evaluate_every": 4}
+    defaults["checkpoint_every"] = 5 if folder else None
     return fine_tune(
         task,
         make_dataset,
