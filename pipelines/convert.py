@@ -21,7 +21,7 @@ exit code 1. Nothing is written over: --to is a new or empty folder.
 
 import sys
 
-from absl import flags, logging
+from absl import flags
 
 import kbert
 from kbert import conversion
@@ -49,11 +49,8 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"kbert-convert takes flags only, --from and --to. Received: {argv[1:]}")
-    try:
+    with command.one_line_errors("kbert-convert", ImportError):
         equal = _convert(flags.FLAGS)
-    except (ValueError, OSError, ImportError) as error:
-        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
-        sys.exit(f"kbert-convert: {error}")
     if not equal:
         sys.exit("kbert-convert: the converted model does not compute what the source does.")
 

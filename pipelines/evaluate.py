@@ -19,12 +19,11 @@ GLUE keeps the labels of its test sets: --submission answers them, in a file to 
 """
 
 import json
-import signal
 import sys
 import textwrap
 from pathlib import Path
 
-from absl import flags, logging
+from absl import flags
 
 import kbert
 from kbert import finetuning
@@ -51,13 +50,8 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"kbert-evaluate takes flags only. Received: {argv[1:]}")
-    try:
+    with command.one_line_errors("kbert-evaluate"):
         _evaluate(flags.FLAGS)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError) as error:
-        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
-        sys.exit(f"kbert-evaluate: {error}")
 
 
 def _evaluate(options: flags.FlagValues) -> None:

@@ -34,7 +34,6 @@ Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
 """
 
 import shutil
-import signal
 import sys
 import textwrap
 from pathlib import Path
@@ -90,16 +89,12 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"kbert-finetune takes flags only. Received: {argv[1:]}")
-    try:
-        _finetune(flags.FLAGS)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except finetuning.Stopped as stopped:
-        print(stopped)
-        sys.exit(128 + stopped.signal)  # as a shell would say it: the job is not done
-    except (ValueError, OSError, RuntimeError, NonFiniteLoss) as error:
-        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
-        sys.exit(f"kbert-finetune: {error}")
+    with command.one_line_errors("kbert-finetune", RuntimeError, NonFiniteLoss):
+        try:
+            _finetune(flags.FLAGS)
+        except finetuning.Stopped as stopped:
+            print(stopped)
+            sys.exit(128 + stopped.signal)  # as a shell would say it: the job is not done
 
 
 def _finetune(options: flags.FlagValues) -> None:

@@ -17,10 +17,9 @@ Answers stand in the order of the input, with the text they are to: {"text": "â€
 goes on after the last whole line; it refuses where the input or the model is another.
 """
 
-import signal
 import sys
 
-from absl import flags, logging
+from absl import flags
 
 import kbert
 from kbert import finetuning
@@ -41,13 +40,8 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"kbert-predict takes flags only. Received: {argv[1:]}")
-    try:
+    with command.one_line_errors("kbert-predict"):
         _predict(flags.FLAGS)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError) as error:
-        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
-        sys.exit(f"kbert-predict: {error}")
 
 
 def _predict(options: flags.FlagValues) -> None:

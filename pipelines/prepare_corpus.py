@@ -24,7 +24,7 @@ Then: kbert-pretrain --data_dir=shards …
 import os
 import sys
 
-from absl import flags, logging
+from absl import flags
 
 import kbert
 from kbert import tokenizers
@@ -73,11 +73,8 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"Sources are given with --input. Received: {argv[1:]}")
-    try:
+    with command.one_line_errors("kbert-prepare-corpus"):
         _prepare(flags.FLAGS)
-    except (ValueError, OSError) as error:
-        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
-        sys.exit(f"kbert-prepare-corpus: {error}")
 
 
 def _prepare(options: flags.FlagValues) -> None:

@@ -26,7 +26,6 @@ checkpoints/. The vocabulary is that of the shards.
 
 import functools
 import json
-import signal
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -87,13 +86,8 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"kbert-pretrain takes flags only. Received: {argv[1:]}")
-    try:
+    with command.one_line_errors("kbert-pretrain", RuntimeError, NonFiniteLoss):
         _pretrain(flags.FLAGS)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError, RuntimeError, NonFiniteLoss) as error:
-        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
-        sys.exit(f"kbert-pretrain: {error}")
 
 
 def _pretrain(options: flags.FlagValues) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.data.bucketing import BUCKET, bucketed_batches
-from kbert.data.packing import pack
 from kbert.data.rows import Rows
 from kbert.data.table import Table, as_table
 from kbert.tasks import inference
@@ -74,6 +73,8 @@ class FineTuned(Asked, Task):
     """
 
     metric = "accuracy"
+    # TensorFlow's graph is for any width; elsewhere each new one is compiled.
+    width_multiple = BUCKET if keras.backend.backend() == "tensorflow" else 4 * BUCKET
 
     def __init__(
         self, encoder: keras.Model, tokenizer: Any, *, max_length: int | None = None, name: str
@@ -118,22 +119,6 @@ class FineTuned(Asked, Task):
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         """Metrics; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `score`.")
-
-    def pack(
-        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Ragged ids as the encoder's input, at most `row_length` wide (`kbert.data.packing`)."""
-        return pack(
-            first,
-            second,
-            cls_id=self.tokenizer.cls_id,
-            sep_id=self.tokenizer.sep_id,
-            pad_id=self.tokenizer.pad_id,
-            max_length=self.row_length,
-            # TensorFlow's graph is for any width; elsewhere each new one is compiled.
-            multiple=BUCKET if keras.backend.backend() == "tensorflow" else 4 * BUCKET,
-            separators=self.tokenizer.pair_separators,
-        )
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
         """The features of a batch; see the class."""

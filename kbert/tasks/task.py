@@ -41,6 +41,8 @@ class Task(TrainStep, keras.Model):
         name: of the model.
     """
 
+    # Rows are padded to a multiple of so many tokens: a compiled model sees few widths.
+    width_multiple = 16
     # Parts that no other library has a place for.
     unknown_elsewhere: tuple[str, ...] = ()
     # Whether the heads read the encoder's "pooled", so that an encoder without a pooler gets one.
@@ -105,17 +107,23 @@ class Task(TrainStep, keras.Model):
         inputs = {name: features[name] for name in names if name in features}
         return encoder(inputs, training=training)
 
+    @property
+    def row_length(self) -> int:
+        """The most tokens of a row: what the encoder takes."""
+        return self.encoder.config.max_positions
+
     def pack(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Ragged ids as the encoder's input (see `kbert.data.packing.pack`)."""
+        """Ragged ids as the encoder's input, at most `row_length` wide (`kbert.data.packing`)."""
         return pack(
             first,
             second,
             cls_id=self.tokenizer.cls_id,
             sep_id=self.tokenizer.sep_id,
             pad_id=self.tokenizer.pad_id,
-            max_length=self.encoder.config.max_positions,
+            max_length=self.row_length,
+            multiple=self.width_multiple,
             separators=self.tokenizer.pair_separators,
         )
 
