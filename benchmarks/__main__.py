@@ -3,7 +3,7 @@
 Each benchmark is a module of this folder that prints one table of its own and can be run alone:
 `python -m benchmarks.dataset`. They run one after another, each in a fresh process, so that none
 inherits another's threads or memory. Those that train for half an hour run where they are named:
-`recipes`, `objectives` and, alone because it needs data, `fine_tuning`.
+`recipes`, `objectives` and, alone because they need data, `elmo`, `elmo_tagging`, `fine_tuning`.
 """
 
 import argparse
@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-LONG = ("fine_tuning", "objectives", "recipes")  # left out where none is named
+# Left out where none is named.
+LONG = ("elmo", "elmo_tagging", "fine_tuning", "objectives", "recipes")
 
 
 def names() -> list[str]:

@@ -127,6 +127,7 @@ def learn(
     optimizer=None,
     clip_norm: float | None = 1.0,
     at_evaluation: Callable[[int], dict] | None = None,
+    jit_compile: bool | str = True,
 ) -> dict[str, Any]:
     """Trains, and measures on held-out text `EVALUATIONS` times.
 
@@ -138,11 +139,14 @@ def learn(
         optimizer: in the place of `default_optimizer`.
         clip_norm: as in `compile`.
         at_evaluation: given the step, adds to what is measured there.
+        jit_compile: as in `compile`.
 
     Returns:
         "curve", a dict of values for each evaluation; the last one's values; parameters; seconds.
     """
-    task.compile(optimizer or default_optimizer(steps), clip_norm=clip_norm, jit_compile=True)
+    task.compile(
+        optimizer or default_optimizer(steps), clip_norm=clip_norm, jit_compile=jit_compile
+    )
     every, added = steps // EVALUATIONS, []
     callbacks = []
     if at_evaluation:

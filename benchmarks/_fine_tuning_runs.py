@@ -187,7 +187,7 @@ _QUESTIONS = {"max_length": 384, "doc_stride": 128, "batch_size": 16, "epochs": 
 RUNS = {
     "sst2": Run("TextClassifier", "accuracy", _SST2),
     "sst2-any-order": Run("TextClassifier", "accuracy", _SST2, {"by_length": False}),
-    "stsb": Run("TextRegressor", "spearman", _STSB),
+    "stsb": Run("TextRegressor", "spearman", _STSB, {"learning_rate": 1e-4, "epochs": 4}),
     "rte": Run("TextClassifier", "accuracy", _glue("RTE", "rte/train.tsv", "rte/dev.tsv")),
     "cola": Run("TextClassifier", "matthews", _glue("CoLA", "cola/train.tsv", "cola/dev.tsv")),
     "squad": Run("QuestionAnswerer", "f1", _squad, {**_QUESTIONS, "learning_rate": 2e-4}),

@@ -8,8 +8,9 @@ time is printed first), fills rows with sentences and draws pairs and masks anew
 reproducibly. KerasHub's pipeline has no such stage: each epoch it reads lines, tokenizes and masks
 them, one line a row and no pairs, so most of a row is padding. Hence the figures in brackets: the
 same without the padding. Then every masking scheme (on BERT's pairs) and every segment scheme (with
-token masks) of kbert alone. `python -m benchmarks.dataset [--text FILE] [--vocabulary vocab.txt]
-[--only-schemes]`.
+token masks) of kbert alone, and the streams of words that ELMo reads (words of both directions,
+in millions a second). `python -m benchmarks.dataset [--text FILE] [--vocabulary vocab.txt]
+[--only-schemes | --only-streams]`.
 """
 
 import argparse
@@ -18,17 +19,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from kbert.data import prepare_corpus, pretraining_dataset
+from kbert.data import language_model_dataset, prepare_corpus, pretraining_dataset
 from kbert.data.masking import MASKING_SCHEMES, max_predictions
 from kbert.data.segments import SEGMENT_SCHEMES
 from kbert.text import documents, open_sources
-from kbert.tokenizers import WordPieceTokenizer, load_tokenizer, read_vocabulary, train_wordpiece
+from kbert.tokenizers import (
+    WordPieceTokenizer,
+    WordTokenizer,
+    load_tokenizer,
+    read_vocabulary,
+    train_wordpiece,
+    train_words,
+)
 
 SECONDS = 4.0  # of each measurement
 
@@ -50,15 +58,16 @@ def hub_dataset(path: str, tokenizer: WordPieceTokenizer, length: int, batch: in
     return lines.map(lambda features, labels, weights: features).with_options(options)
 
 
-def speed(batches: Iterator) -> tuple[float, float]:
+def speed(batches: Iterator, masks: Sequence[str] = ("padding_mask",)) -> tuple[float, float]:
     """Millions of tokens a second of processor time, with padding and without."""
     next(batches)
     padded, text = 0, []
     start = time.process_time()
     while (seconds := time.process_time() - start) < SECONDS:
-        mask = next(batches)["padding_mask"]
-        padded += mask.shape[0] * mask.shape[1]
-        text.append(mask)
+        batch = next(batches)
+        for mask in (batch[name] for name in masks):
+            padded += mask.shape[0] * mask.shape[1]
+            text.append(mask)
     real = sum(int(tf.math.count_nonzero(mask)) for mask in text)
     return padded / seconds / 1e6, real / seconds / 1e6
 
@@ -119,6 +128,21 @@ def schemes(folder: str, tokenizer: WordPieceTokenizer, rounds: int) -> None:
         print(f"{f'masking {masking}, segments {segments}':44} {row}", flush=True)
 
 
+def streams(source: str, rounds: int) -> None:
+    """The speed of ELMo's batches, of the paper's shape and of a larger one."""
+    lines = (line for document in documents(source) for line in document)
+    tokenizer = WordTokenizer(train_words(lines))
+    with tempfile.TemporaryDirectory() as folder:
+        prepare_corpus(source, folder, tokenizer)
+        for length, batch in ((20, 128), (40, 512)):
+            settings = {"sequence_length": length, "batch_size": batch, "threads": 1}
+            batches = iter(language_model_dataset(folder, tokenizer, **settings))
+            masks = ("weights", "reverse_weights")
+            padded, real = max(speed(batches, masks) for _ in range(rounds))
+            name = f"streams of {batch} rows of {length} words"
+            print(f"{name:44} {padded:6.1f} ({real:5.1f})", flush=True)
+
+
 def restart(folder: str, tokenizer: WordPieceTokenizer) -> str:
     """Time from nothing to the first batch, begun anew and gone on after a thousand batches."""
     settings = {"batch_size": 256, "threads": 1}
@@ -155,11 +179,16 @@ def main() -> None:
     parser.add_argument("--vocabulary", help="vocab.txt (default: trained on the text)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only-schemes", action="store_true", help="leave out the rest")
+    parser.add_argument("--only-streams", action="store_true", help="ELMo's batches alone")
     options = parser.parse_args()
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     tf.config.threading.set_intra_op_parallelism_threads(1)
     (source,) = open_sources(options.text)
+    if not options.only_schemes:
+        streams(source.path, options.rounds)
+    if options.only_streams:
+        return
     with tempfile.TemporaryDirectory() as folder:
         if options.vocabulary:
             vocabulary = read_vocabulary(options.vocabulary)

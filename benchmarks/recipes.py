@@ -16,7 +16,7 @@ from typing import Any
 import kbert
 from benchmarks import _experiments as experiments
 from kbert.training import WarmupDecay
-from kbert.training.optimizers import OPTIMIZERS
+from kbert.training.optimizers import make_optimizer
 
 NAMES = ("bert", "bert-wwm", "roberta", "albert", "spanbert", "electra")
 # The published rates are those of batches up to a hundred times as large and runs as long. Without
@@ -55,19 +55,12 @@ def learning_rate(chosen) -> float:
     return CORRECTED_RATE if chosen.bias_correction else UNCORRECTED_RATE
 
 
-def make_optimizer(chosen, steps: int):
+def optimizer_of(chosen, steps: int):
     """The recipe's, for a run of this length."""
     rate = WarmupDecay(
         learning_rate(chosen), steps, steps // 10, chosen.decay, join=chosen.decay_join
     )
-    return OPTIMIZERS[chosen.optimizer](
-        rate,
-        weight_decay=chosen.weight_decay,
-        beta_1=chosen.beta_1,
-        beta_2=chosen.beta_2,
-        epsilon=chosen.epsilon,
-        bias_correction=chosen.bias_correction,
-    )
+    return make_optimizer(chosen.optimizer, rate, chosen)
 
 
 def run(chosen, corpus: experiments.Corpus, steps: int, seed: int) -> dict[str, Any]:
@@ -85,7 +78,7 @@ def run(chosen, corpus: experiments.Corpus, steps: int, seed: int) -> dict[str, 
         corpus.batches(seed=seed, **data),
         held_out,
         steps,
-        make_optimizer(chosen, steps),
+        optimizer_of(chosen, steps),
         clip_norm=chosen.clip_norm or None,
     )
     rows = list(held_out.as_numpy_iterator())

@@ -14,12 +14,16 @@ from kbert.version import __version__
 
 # Public name -> module that defines it. Rooms (`kbert.data`, `kbert.tasks`, …) are names too.
 _NAMES = {
+    "CharacterTokenizer": "kbert.tokenizers",
+    "Elmo": "kbert.models.elmo",
+    "ElmoConfig": "kbert.elmo_config",
     "EncoderConfig": "kbert.config",
     "Encoder": "kbert.models.encoder",
     "BytePairTokenizer": "kbert.tokenizers",
     "TextFeatures": "kbert.extraction",
     "UnigramTokenizer": "kbert.tokenizers",
     "WordPieceTokenizer": "kbert.tokenizers",
+    "WordTokenizer": "kbert.tokenizers",
     "describe": "kbert.models.description",
     "family": "kbert.models.family",
     "features": "kbert.extraction",

@@ -1,4 +1,4 @@
-"""The one configuration of every encoder of the BERT family.
+"""The one configuration of every encoder of the BERT family, and what all configurations can do.
 
 A difference between models becomes a field only where two published checkpoints disagree in a
 value. Where they disagree in code it is a part handed to the encoder (see `kbert.models.encoder`).
@@ -7,14 +7,41 @@ value. Where they disagree in code it is a part handed to the encoder (see `kber
 import dataclasses
 import difflib
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderConfig:
+class Config:
+    """What every configuration can do; a kind of model adds its fields and checks them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as a plain dict that JSON can hold."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """The reverse of `to_dict`; an unknown key raises and names the close ones."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in fields:
+            if key not in known:
+                close = difflib.get_close_matches(str(key), known, n=3)
+                hint = f" Did you mean: {', '.join(close)}?" if close else ""
+                raise ValueError(
+                    f"{cls.__name__} has no such field.{hint} Known: {', '.join(known)}. "
+                    f"Received: {key!r}"
+                )
+        return cls(**fields)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated anew."""
+        return type(self).from_dict({**self.to_dict(), **changes})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderConfig(Config):
     """The sizes and values that tell one encoder from another.
 
     Args:
@@ -72,11 +99,11 @@ class EncoderConfig:
             "intermediate_size",
             "max_positions",
         ):
-            _check_count(name, getattr(self, name), minimum=1)
-        _check_count("num_segments", self.num_segments, minimum=0)
+            check_count(name, getattr(self, name), minimum=1)
+        check_count("num_segments", self.num_segments, minimum=0)
         for name in ("embedding_size", "num_layer_groups"):
             if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name), minimum=1)
+                check_count(name, getattr(self, name), minimum=1)
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 "`hidden_size` must be a multiple of `num_heads`. "
@@ -87,15 +114,15 @@ class EncoderConfig:
                 "`num_layer_groups` must not exceed `num_layers`. Received: "
                 f"num_layer_groups={self.num_layer_groups}, num_layers={self.num_layers}"
             )
-        _check_activation("activation", self.activation)
+        check_activation("activation", self.activation)
         if self.pooler_activation is not None:
-            _check_activation("pooler_activation", self.pooler_activation)
+            check_activation("pooler_activation", self.pooler_activation)
         for name in ("dropout", "attention_dropout"):
-            _check_real(
+            check_real(
                 name, getattr(self, name), "at least 0 and less than 1", lambda x: 0 <= x < 1
             )
         for name in ("layer_norm_epsilon", "initializer_range"):
-            _check_real(name, getattr(self, name), "positive", lambda x: x > 0)
+            check_real(name, getattr(self, name), "positive", lambda x: x > 0)
 
     @property
     def embedding_width(self) -> int:
@@ -107,40 +134,21 @@ class EncoderConfig:
         """Blocks with weights of their own."""
         return self.num_layers if self.num_layer_groups is None else self.num_layer_groups
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as a plain dict that JSON can hold."""
-        return dataclasses.asdict(self)
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "EncoderConfig":
-        """The reverse of `to_dict`; an unknown key raises and names the close ones."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for key in fields:
-            if key not in known:
-                close = difflib.get_close_matches(str(key), known, n=3)
-                hint = f" Did you mean: {', '.join(close)}?" if close else ""
-                raise ValueError(
-                    f"EncoderConfig has no such field.{hint} Known: {', '.join(known)}. "
-                    f"Received: {key!r}"
-                )
-        return cls(**fields)
-
-    def replace(self, **changes: Any) -> "EncoderConfig":
-        """A copy with some fields changed, validated anew."""
-        return type(self).from_dict({**self.to_dict(), **changes})
-
-
-def _check_count(name, value, minimum):
+def check_count(name: str, value: Any, minimum: int) -> None:
+    """Raises unless a field's value is an integer, and not below `minimum`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ValueError(f"`{name}` must be an integer of at least {minimum}. Received: {value!r}")
 
 
-def _check_real(name, value, rule, holds):
+def check_real(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> None:
+    """Raises unless a field's value is a finite number that `holds`, as `rule` says in words."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not holds(value):
         raise ValueError(f"`{name}` must be a number that is {rule}. Received: {value!r}")
 
 
-def _check_activation(name, value):
+def check_activation(name: str, value: Any) -> None:
+    """Raises unless a field's value is one of `ACTIVATIONS`."""
     if value not in ACTIVATIONS:
         raise ValueError(f"`{name}` must be one of {', '.join(ACTIVATIONS)}. Received: {value!r}")

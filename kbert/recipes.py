@@ -10,7 +10,9 @@ import dataclasses
 import difflib
 from typing import Any
 
-OBJECTIVES = ("masked_lm", "span_boundary", "replaced_tokens")
+from kbert.training.optimizers import OPTIMIZER_SETTINGS
+
+OBJECTIVES = ("masked_lm", "span_boundary", "replaced_tokens", "language_model")
 # What the rows' segments have to do with each other -> what is predicted of it.
 SENTENCE_OBJECTIVES = {"pairs": "next_sentence", "halves": "sentence_order"}
 
@@ -25,21 +27,24 @@ class Recipe:
 
     Attributes:
         name: in the table.
-        tokenizer: its kind: "wordpiece", "bpe" or "unigram".
+        tokenizer: its kind: "wordpiece", "bpe", "unigram" or "words".
         source: where the values are from.
         model: name in `kbert.family`.
-        objective: "masked_lm"; "span_boundary", which fills masked spans from their ends too; or
-            "replaced_tokens", ELECTRA's.
+        objective: "masked_lm"; "span_boundary", which fills masked spans from their ends too;
+            "replaced_tokens", ELECTRA's; or "language_model", ELMo's, which masks nothing and has
+            no segments: what follows about these is None.
         generator_share: width of ELECTRA's generator over the discriminator's; else None.
+        negatives: sampled words that ELMo's targets are told from; else None.
         segments: how text is laid out in rows, see `kbert.data.pretraining_dataset`. It decides
             about the sentence objective.
         short_sequence_share: share of rows cut shorter.
         masking: which tokens are masked together.
         masked_share: share of the tokens that is predicted.
         replacement: shares of these that become [MASK], and a random token.
-        optimizer: "adamw" or "lamb".
+        optimizer: "adamw", "lamb" or "adagrad".
         learning_rate: its peak.
-        beta_1, beta_2, epsilon, bias_correction, weight_decay: of the optimizer.
+        beta_1, beta_2, epsilon, bias_correction, weight_decay: of the first two.
+        initial_accumulator_value: of Adagrad's sums of squares; else None.
         clip_norm: largest norm of all gradients; 0 clips nothing.
         warmup_steps: steps of the rise.
         decay: what follows it.
@@ -55,11 +60,12 @@ class Recipe:
     model: str
     objective: str = "masked_lm"
     generator_share: float | None = None
-    segments: str
-    short_sequence_share: float
-    masking: str
-    masked_share: float = 0.15
-    replacement: tuple[float, float] = (0.8, 0.1)
+    negatives: int | None = None
+    segments: str | None
+    short_sequence_share: float | None
+    masking: str | None
+    masked_share: float | None = 0.15
+    replacement: tuple[float, float] | None = (0.8, 0.1)
     optimizer: str = "adamw"
     learning_rate: float
     beta_1: float = 0.9
@@ -67,6 +73,7 @@ class Recipe:
     epsilon: float = 1e-6
     bias_correction: bool = False
     weight_decay: float = 0.01
+    initial_accumulator_value: float | None = None
     clip_norm: float = 1.0
     warmup_steps: int = 10_000
     decay: str = "linear"
@@ -86,8 +93,10 @@ class Recipe:
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in told}
 
     def describe(self) -> str:
-        """All values as a table to print."""
+        """All values as a table to print; of optimizers' settings those that its own has."""
         rows = dataclasses.asdict(self) | {"sentence_objective": self.sentence_objective}
+        others = set().union(*OPTIMIZER_SETTINGS.values()) - {*OPTIMIZER_SETTINGS[self.optimizer]}
+        rows = {name: value for name, value in rows.items() if name not in others}
         return "\n".join(f"{name:21} {_shown(value)}" for name, value in rows.items())
 
 
@@ -208,6 +217,29 @@ RECIPES: dict[str, Recipe] = {
             phases="512:1",
             **_ELECTRA,
         ),
+        Recipe(
+            name="elmo",
+            tokenizer="words",
+            source="bin/train_elmo.py and bilm/training.py of allenai/bilm-tf; 10 epochs of the "
+            "768,648,884 tokens of the 1 Billion Word Benchmark on 3 GPUs of 128 rows each",
+            model="elmo-original",
+            objective="language_model",
+            negatives=8192,
+            segments=None,
+            short_sequence_share=None,
+            masking=None,
+            masked_share=None,
+            replacement=None,
+            optimizer="adagrad",
+            learning_rate=0.2,
+            initial_accumulator_value=1.0,
+            clip_norm=10.0,
+            warmup_steps=0,
+            decay="constant",
+            train_steps=1_000_840,
+            batch_size=384,
+            phases="20:1",
+        ),
     )
 }
 
@@ -217,7 +249,7 @@ def recipe(name: str) -> Recipe:
 
     Args:
         name: "bert", "bert-wwm", "roberta", "albert", "spanbert", "electra" (small),
-            "electra-base" or "electra-large".
+            "electra-base", "electra-large" or "elmo".
 
     Returns:
         The recipe.

@@ -1,6 +1,7 @@
 """Groups of flags that programs share. Each is defined by a call, none at import."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
@@ -16,9 +17,9 @@ PRECISIONS = ("float32", "mixed_bfloat16")
 
 
 def define_model_flags() -> None:
-    """Which encoder."""
+    """Which model."""
     flags.DEFINE_string(
-        "model", "bert-small", "A size from kbert.family, or a JSON file with an encoder's config."
+        "model", "bert-small", "A size from kbert.family, or a JSON file with a model's config."
     )
     flags.DEFINE_multi_string(
         "set",
@@ -57,9 +58,10 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
         most = values.pop("warmup_steps")
         if options["sequence_length"].present:
             del values["phases"]
-        values["replacement"] = ",".join(map(str, chosen.replacement))
+        values["replacement"] = _joined(chosen.replacement)
         for name, value in values.items():
-            options.set_default(name, value)
+            if value is not None:  # what its objective and its optimizer have not
+                options.set_default(name, value)
     if options.train_steps is None:
         raise ValueError("--train_steps must be given, or --recipe. Received: neither")
     options.set_default("warmup_steps", default_warmup(options.train_steps, most))
@@ -68,11 +70,22 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
 
 def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
     """Where the flags differ from the recipe, each as `flag=value (the recipe's)`."""
-    wanted = {**chosen.settings(), "replacement": ",".join(map(str, chosen.replacement))}
+    wanted = {**chosen.settings(), "replacement": _joined(chosen.replacement)}
     if options.phases is None:
         wanted["sequence_length"] = wanted.pop("phases")
     pairs = [(name, options[name].value, value) for name, value in wanted.items()]
-    return [f"{name}={now} ({value})" for name, now, value in pairs if now != value]
+    said = ((name, now, value) for name, now, value in pairs if value is not None)
+    return [f"{name}={now} ({value})" for name, now, value in said if now != value]
+
+
+def refuse_flags(options: flags.FlagValues, names: Sequence[str]) -> None:
+    """Raises where one of these flags is given: the objective would not read it."""
+    given = [f"--{name}={options[name].value}" for name in names if options[name].present]
+    if given:
+        raise ValueError(
+            f"--objective={options.objective} does not read {', '.join(names)}: leave them out. "
+            f"Received: {', '.join(given)}"
+        )
 
 
 def define_objective_flags() -> None:
@@ -82,7 +95,8 @@ def define_objective_flags() -> None:
         "masked_lm",
         OBJECTIVES,
         "masked_lm: fill the masks. span_boundary: fill masked spans from their ends too. "
-        "replaced_tokens: ELECTRA's, tell which tokens a generator replaced.",
+        "replaced_tokens: ELECTRA's, tell which tokens a generator replaced. language_model: "
+        "ELMo's, the next word and the one before; it has neither masks nor segments.",
     )
     flags.DEFINE_float(
         "generator_share", 0.25, "Width of ELECTRA's generator over the discriminator's.", 0.0
@@ -113,10 +127,30 @@ def define_objective_flags() -> None:
     )
 
 
+def define_language_model_flags() -> None:
+    """Of the softmax over words."""
+    flags.DEFINE_integer(
+        "vocabulary_size",
+        None,
+        "Words that --objective=language_model predicts, the most frequent ones; others count as "
+        "unknown, and are read letter by letter all the same. Default: all of the shards.",
+        4,
+    )
+    flags.DEFINE_integer(
+        "negatives",
+        8192,
+        "Words that each one is told from in training, where the vocabulary has more.",
+        1,
+    )
+
+
 def define_optimizer_flags(learning_rate: float) -> None:
     """How weights move."""
     flags.DEFINE_enum(
-        "optimizer", "adamw", sorted(OPTIMIZERS), "adamw is BERT's, lamb is ALBERT's."
+        "optimizer",
+        "adamw",
+        sorted(OPTIMIZERS),
+        "adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's.",
     )
     flags.DEFINE_float("learning_rate", learning_rate, "Highest learning rate, after warm-up.")
     flags.DEFINE_integer(
@@ -140,6 +174,9 @@ def define_optimizer_flags(learning_rate: float) -> None:
     flags.DEFINE_float("epsilon", 1e-6, "Added to the root of the second moment.", 0.0)
     flags.DEFINE_boolean("bias_correction", False, "Scale early moments up, as RoBERTa does.")
     flags.DEFINE_float("weight_decay", 0.01, "Not applied to biases and LayerNorm.", 0.0)
+    flags.DEFINE_float(
+        "initial_accumulator_value", 1.0, "What Adagrad's sums of squares begin with.", 0.0
+    )
     flags.DEFINE_float("clip_norm", 1.0, "Largest norm of all gradients; 0 clips nothing.", 0.0)
     flags.DEFINE_integer(
         "micro_batches",
@@ -199,6 +236,10 @@ def parse_settings(items: list[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             settings[field] = value
     return settings
+
+
+def _joined(shares: tuple[float, float] | None) -> str | None:
+    return None if shares is None else ",".join(map(str, shares))
 
 
 def parse_shares(text: str | None) -> tuple[float, ...] | None:

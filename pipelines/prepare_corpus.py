@@ -3,11 +3,15 @@ r"""Text of any size to shards of tokens, once, for any number of pretrainings.
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=vocab.txt --output_dir=shards
   kbert-prepare-corpus --input=docs: --vocabulary_size=8000 --output_dir=shards --num_workers=4
   kbert-prepare-corpus --input=docs: --tokenizer=unigram --vocabulary_size=8000 --output_dir=shards
+  kbert-prepare-corpus --input=split.txt --tokenizer=words --output_dir=shards
 
 The tokenizer is one that is there, of any kind (--vocabulary: a vocab.txt, a SentencePiece .model,
-a folder of kbert's or Hugging Face's), or is learned from the input (--vocabulary_size, and
---tokenizer for its kind: wordpiece as BERT's, bpe as RoBERTa's, unigram as ALBERT's). Its files lie
-with the shards, and training takes it from there.
+a folder of kbert's or Hugging Face's; with --tokenizer=words a file of words, as bilm-tf's), or is
+learned from the input (--vocabulary_size, and --tokenizer for its kind: wordpiece as BERT's, bpe as
+RoBERTa's, unigram as ALBERT's, words as ELMo's). Its files lie with the shards, and training takes
+it from there. Words are what stands between white space, so punctuation is best split off before;
+without --vocabulary_size there are all of them: ELMo reads the letters of each, and how many it
+learns to predict is said when it is trained.
 
 First look, then work: --dry_run shows the first documents as sentences and pieces, and what time,
 disk and memory the whole will take. Interrupted or killed, the same command goes on where it was.
@@ -42,17 +46,22 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("output_dir", None, "Folder for the shards and manifest.json.")
     flags.DEFINE_string(
-        "vocabulary", None, "A vocab.txt, a SentencePiece .model, or the folder of a tokenizer."
+        "vocabulary",
+        None,
+        "A vocab.txt, a SentencePiece .model, a file of words (with --tokenizer=words), or the "
+        "folder of a tokenizer.",
     )
     flags.DEFINE_integer(
-        "vocabulary_size", None, "Learn a vocabulary of this size from the input instead."
+        "vocabulary_size",
+        None,
+        "Learn a vocabulary of this size from the input instead. Default for words: all.",
     )
-    flags.DEFINE_enum("tokenizer", None, tokenizers.KINDS, "The kind to learn. Default: wordpiece.")
+    flags.DEFINE_enum("tokenizer", None, tokenizers.KINDS, "Its kind. Default: wordpiece.")
     flags.DEFINE_boolean(
         "lowercase",
         None,
-        "Lower case and no accents; not for bpe. Default: as the folder of --vocabulary says, else "
-        "true.",
+        "Lower case and no accents; not for bpe and words. Default: as the folder of --vocabulary "
+        "says, else true.",
     )
     flags.DEFINE_float(
         "held_out_share", 0.01, "Share of the documents kept for evaluation.", 0.0, 0.999
@@ -67,7 +76,17 @@ def define_flags() -> None:
     )
     flags.DEFINE_boolean("dry_run", False, "Show what would be done, and stop.")
     flags.mark_flags_as_required(["input", "output_dir"])
-    flags.mark_flags_as_mutual_exclusive(["vocabulary", "vocabulary_size"], required=True)
+    flags.register_multi_flags_validator(
+        ["vocabulary", "vocabulary_size", "tokenizer"],
+        _says_the_vocabulary,
+        "Exactly one of (vocabulary, vocabulary_size) must have a value, or none of them with "
+        "--tokenizer=words, for all words.",
+    )
+
+
+def _says_the_vocabulary(values: dict) -> bool:
+    given = [name for name in ("vocabulary", "vocabulary_size") if values[name] is not None]
+    return len(given) == 1 or (not given and values["tokenizer"] == "words")
 
 
 def main(argv: list[str]) -> None:
@@ -105,28 +124,30 @@ def _split(values: list[str]) -> list[str]:
 def _tokenizer(
     options: flags.FlagValues, sources: list[str], reading: dict
 ) -> tokenizers.Tokenizer:
-    if options.vocabulary_size is None:
+    if options.vocabulary is not None:
         return _given_tokenizer(options)
+    size = options.vocabulary_size or 0  # all words
     learning = {"kind": options.tokenizer or "wordpiece", "lowercase": options.lowercase}
     if options.dry_run:
         print(f"(The vocabulary below is learned from {_DRY_RUN_DOCUMENTS} documents alone.)\n")
         texts = (text for source in open_sources(sources, **reading) for text in source.documents())
         first = (text for text, _ in zip(texts, range(_DRY_RUN_DOCUMENTS), strict=False))
-        return tokenizers.train_tokenizer(first, options.vocabulary_size, **learning)
+        return tokenizers.train_tokenizer(first, size, **learning)
     return kbert.data.train_or_reuse_tokenizer(
-        options.output_dir, sources, options.vocabulary_size, progress=True, **learning, **reading
+        options.output_dir, sources, size, progress=True, **learning, **reading
     )
 
 
 def _given_tokenizer(options: flags.FlagValues) -> tokenizers.Tokenizer:
     """The tokenizer of --vocabulary, with the case of --lowercase."""
     path = options.vocabulary
-    if os.path.isfile(path) and not path.endswith(".model"):
+    is_vocabulary = os.path.isfile(path) and not path.endswith(".model")
+    if is_vocabulary and options.tokenizer != "words":
         return kbert.WordPieceTokenizer(path, lowercase=options.lowercase is not False)
-    tokenizer = kbert.load_tokenizer(path)
+    tokenizer = tokenizers.WordTokenizer(path) if is_vocabulary else kbert.load_tokenizer(path)
     if options.tokenizer not in (None, tokenizer.kind):
         raise ValueError(
-            f"--tokenizer is the kind to learn; {path} holds one of kind {tokenizer.kind}. "
+            f"{path} holds a tokenizer of kind {tokenizer.kind}. "
             f"Received: --tokenizer={options.tokenizer}"
         )
     config = tokenizer.get_config()

@@ -1,4 +1,4 @@
-r"""Shards of tokens to a pretrained model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA.
+r"""Shards of tokens to a pretrained model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA, ELMo.
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary_size=30000 --output_dir=shards
   kbert-pretrain --data_dir=shards --model=bert-small --model_dir=run --train_steps=100000
@@ -17,6 +17,12 @@ Or as another model of the family was trained, with the batches and the time tha
   kbert-pretrain --data_dir=shards --model_dir=run --recipe=electra --batch_size=32 \
     --train_steps=50000 --preset_dir=electra
 
+ELMo reads words, each letter by letter, and predicts the most frequent ones:
+
+  kbert-prepare-corpus --input='corpus/*.txt.gz' --tokenizer=words --output_dir=words
+  kbert-pretrain --data_dir=words --model_dir=run --recipe=elmo --model=elmo-small \
+    --vocabulary_size=100000 --batch_size=128 --train_steps=50000 --preset_dir=elmo
+
 To go on from a pretrained model with texts of your own, give --init_preset=FOLDER and prepare the
 corpus with the model's vocabulary; entries added at its end become new rows of the table.
 
@@ -24,40 +30,36 @@ model_dir holds run.json (all settings), steps.jsonl (every step's losses), eval
 checkpoints/. The vocabulary is that of the shards.
 """
 
-import functools
-import json
+import math
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import keras
-import tensorflow as tf
 from absl import flags, logging
 
 import kbert
-from kbert.data.segments import SEGMENT_SCHEMES
-from kbert.recipes import SENTENCE_OBJECTIVES, Recipe, table
+from kbert.recipes import Recipe, table
 from kbert.training.estimates import estimate
-from kbert.training.optimizers import OPTIMIZERS
+from kbert.training.optimizers import make_optimizer
 from kbert.training.phases import Phase, parse_phases
 from kbert.training.run import Start, train
 from kbert.training.schedules import WarmupDecay
+from kbert.training.step import TrainStep
 from kbert.training.step_values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 from pipelines import command
 from pipelines.flags import (
     apply_recipe,
+    define_language_model_flags,
     define_model_flags,
     define_objective_flags,
     define_optimizer_flags,
     define_recipe_flag,
     define_run_flags,
     departures,
-    parse_settings,
-    parse_shares,
 )
+from pipelines.language_model import LanguageModel
+from pipelines.masked_text import MaskedText
 
 
 def define_flags() -> None:
@@ -72,6 +74,7 @@ def define_flags() -> None:
     )
     define_recipe_flag()
     define_objective_flags()
+    define_language_model_flags()
     flags.DEFINE_string(
         "init_preset", None, "Folder of a model to go on from; it says the sizes, not --model."
     )
@@ -97,38 +100,23 @@ def _pretrain(options: flags.FlagValues) -> None:
     tokenizer = kbert.load_tokenizer(options.data_dir)
     text = options.phases or f"{options.sequence_length}:1"
     phases = parse_phases(text, options.train_steps, options.batch_size)
-    replacement = parse_shares(options.replacement)
     keras.utils.set_random_seed(options.seed)
+    kind = LanguageModel if options.objective == "language_model" else MaskedText
+    objective = kind(options, tokenizer)
     with strategy.scope():
-        task = make_task(options, tokenizer)
-
-    def batches(phase: Phase, **settings):
-        return kbert.data.pretraining_dataset(
-            options.data_dir,
-            tokenizer,
-            sequence_length=phase.sequence_length,
-            batch_size=phase.batch_size,
-            seed=options.seed,
-            segments=options.segments,
-            short_sequence_share=options.short_sequence_share,
-            masking=options.masking,
-            phrases=options.phrases,
-            masked_share=options.masked_share,
-            replacement=replacement,
-            static_masks=options.static_masks,
-            num_hosts=strategy.num_hosts,
-            host_index=strategy.host_index,
-            **settings,
-        )
+        task = objective.make_task()
+        compile_task(task, options)
+    hosts = {"num_hosts": strategy.num_hosts, "host_index": strategy.host_index}
 
     def training(phase: Phase, start: Start):
-        return batches(phase, start=start)
+        return objective.batches(phase, start=start, **hosts)
 
     def held_out(phase: Phase):
-        return batches(phase, split="held_out", epochs=1).take(options.evaluation_steps or -1)
+        batches = objective.batches(phase, split="held_out", epochs=1, **hosts)
+        return batches.take(options.evaluation_steps or -1)
 
-    check_phases(phases, task.encoder.config, batches)
-    no_evaluation = why_no_evaluation(manifest, options.segments)
+    objective.check_phases(phases, task)
+    no_evaluation = objective.why_no_evaluation(manifest)
     if no_evaluation and options.evaluate_every:
         raise ValueError(
             "--evaluate_every needs held-out documents: prepare the corpus with a larger "
@@ -137,7 +125,8 @@ def _pretrain(options: flags.FlagValues) -> None:
     if strategy.is_chief:
         if chosen is not None:
             print(describe_recipe(chosen, options, tokenizer))
-        print(f"{task.count_params():,} parameters; {manifest.summary()}")
+        parameters = sum(math.prod(v.shape) for v in task.trainable_variables)
+        print(f"{parameters:,} parameters; {manifest.summary()}")
         if no_evaluation:
             print(f"no evaluation: {no_evaluation}")
     if options.dry_run:
@@ -156,7 +145,7 @@ def _pretrain(options: flags.FlagValues) -> None:
         checkpoint_minutes=options.checkpoint_minutes,
         keep_checkpoints=options.keep_checkpoints,
         tensorboard=options.tensorboard,
-        settings=settings(options, task),
+        settings=settings(options, objective, task),
     )
     if history.stopped_by is not None:
         sys.exit(128 + history.stopped_by)  # as a shell would say it: the job is not done
@@ -167,30 +156,6 @@ def _pretrain(options: flags.FlagValues) -> None:
         print(f"model written to {options.preset_dir}")
     if options.export_dir:
         print(f"SavedModel written to {task.export(options.export_dir)}")
-
-
-def check_phases(
-    phases: Sequence[Phase],
-    config: kbert.EncoderConfig,
-    batches: Callable[[Phase], tf.data.Dataset],
-) -> None:
-    """Refuses what would fail days later, when a phase begins."""
-    for phase in phases:
-        if phase.sequence_length > config.max_positions:
-            raise ValueError(
-                "No phase may be longer than the model's max_positions. Received: "
-                f"sequence_length={phase.sequence_length}, max_positions={config.max_positions}"
-            )
-        batches(phase)  # raises for what it does not accept
-
-
-def why_no_evaluation(manifest: kbert.data.Manifest, segments: str) -> str | None:
-    """What the held-out split lacks, if it does."""
-    documents = manifest.split("held_out").documents
-    needed = SEGMENT_SCHEMES[segments].documents
-    if documents >= needed:
-        return None
-    return f"{documents} held-out document(s), and segments={segments} needs {needed}"
 
 
 def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer) -> str:
@@ -205,22 +170,8 @@ def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer) -> str
     return "\n".join([*lines, chosen.describe()] if options.dry_run else lines)
 
 
-def make_task(options: flags.FlagValues, tokenizer) -> kbert.tasks.Task:
-    """The compiled task that the flags describe."""
-    changes = parse_settings(options.set)
-    build = task_builder(options)
-    if options.init_preset:
-        task = kbert.tasks.adapt(
-            options.init_preset,
-            tokenizer,
-            make_task=build,
-            changes=changes,
-            dtype=options.precision,
-            seed=options.seed,
-        )
-    else:
-        config = read_config(options.model, changes, tokenizer)
-        task = build(kbert.Encoder(config, dtype=options.precision), tokenizer)
+def compile_task(task: TrainStep, options: flags.FlagValues) -> None:
+    """The optimizer and the step that the flags describe."""
     schedule = WarmupDecay(
         options.learning_rate,
         options.train_steps,
@@ -229,71 +180,24 @@ def make_task(options: flags.FlagValues, tokenizer) -> kbert.tasks.Task:
         options.decay_power,
         options.decay_join,
     )
-    optimizer = OPTIMIZERS[options.optimizer](
-        schedule,
-        weight_decay=options.weight_decay,
-        beta_1=options.beta_1,
-        beta_2=options.beta_2,
-        epsilon=options.epsilon,
-        bias_correction=options.bias_correction,
-    )
     task.compile(
-        optimizer,
+        make_optimizer(options.optimizer, schedule, options),
         micro_batches=options.micro_batches,
         clip_norm=options.clip_norm or None,
         jit_compile="auto" if options.xla is None else options.xla,
     )
-    return task
 
 
-def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kbert.tasks.Task]:
-    """(encoder, tokenizer) -> the task of --objective and --segments."""
-    sentence = SENTENCE_OBJECTIVES.get(options.segments)
-    if options.objective == "replaced_tokens":
-        if sentence:
-            raise ValueError(
-                "ELECTRA has no sentence objective: with --objective=replaced_tokens take other "
-                f"segments, such as consecutive. Received: --segments={options.segments}"
-            )
-        return lambda encoder, tokenizer: kbert.tasks.ReplacedTokenDetection(
-            encoder,
-            tokenizer,
-            generator=kbert.tasks.generator_config(encoder.config, options.generator_share),
-            seed=options.seed,
-        )
-    spans = options.objective == "span_boundary"
-    if spans and options.masking != "span":
-        raise ValueError(
-            "The boundary objective fills spans: --objective=span_boundary needs --masking=span. "
-            f"Received: --masking={options.masking}"
-        )
-    return functools.partial(
-        kbert.tasks.Pretraining,
-        next_sentence=sentence == "next_sentence",
-        sentence_order=sentence == "sentence_order",
-        span_boundary=spans,
-    )
-
-
-def read_config(model: str, changes: dict, tokenizer) -> kbert.EncoderConfig:
-    """A config of the family or of a JSON file, with as many entries as the tokenizer has."""
-    if model.endswith(".json"):
-        content = json.loads(Path(model).read_text(encoding="utf-8"))
-        config = kbert.EncoderConfig.from_dict(content)
-    else:
-        config = kbert.family(model)
-    fields = {**config.to_dict(), "vocabulary_size": tokenizer.vocabulary_size, **changes}
-    return kbert.EncoderConfig.from_dict(fields)
-
-
-def settings(options: flags.FlagValues, task) -> dict:
+def settings(
+    options: flags.FlagValues, objective: LanguageModel | MaskedText, task: TrainStep
+) -> dict:
     """All flags that shape the run and the config that came of them, for run.json."""
     own = options.get_key_flags_for_module(sys.argv[0])
-    afterwards = ("help", "dry_run", "preset_dir", "export_dir")
+    left_out = ("help", "dry_run", "preset_dir", "export_dir", *objective.unread)
     return {
         "backend": keras.backend.backend(),
-        "encoder": task.encoder.config.to_dict(),
-        "flags": {flag.name: flag.value for flag in own if flag.name not in afterwards},
+        **objective.model(task),
+        "flags": {flag.name: flag.value for flag in own if flag.name not in left_out},
     }
 
 

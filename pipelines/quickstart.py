@@ -111,7 +111,10 @@ def make_task(
     model: str, tokenizer: kbert.WordPieceTokenizer, learning_rate: float, train_steps: int
 ) -> kbert.tasks.Pretraining:
     """A fresh task, compiled. A small model on a short run wants no dropout and a high rate."""
-    config = kbert.family(model).replace(
+    config = kbert.family(model)
+    if not isinstance(config, kbert.EncoderConfig):
+        raise ValueError(f"The quickstart trains a BERT. Received: --model={model}")
+    config = config.replace(
         vocabulary_size=tokenizer.vocabulary_size, dropout=0.0, attention_dropout=0.0
     )
     task = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)

@@ -104,3 +104,50 @@ def run_layer_test(layer: keras.layers.Layer, inputs, expected_weights: dict, ou
 
 def _shapes(structure):
     return keras.tree.map_structure(lambda x: tuple(x.shape), structure)
+
+
+def layer_gradients(layer: keras.layers.Layer, loss) -> dict[str, np.ndarray]:
+    """path -> gradient of `loss()`, a scalar, by every trainable weight of a built layer."""
+    weights = layer.trainable_variables
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = loss()
+        found = tape.gradient(value, [weight.value for weight in weights])
+        found = [tf.convert_to_tensor(gradient) for gradient in found]  # a lookup's are sparse
+    else:
+        import jax
+
+        def stateless(values):
+            with keras.StatelessScope(zip(weights, values, strict=True)):
+                return loss()
+
+        found = jax.grad(stateless)([weight.value for weight in weights])
+    return {weight.path: to_numpy(g) for weight, g in zip(weights, found, strict=True)}
+
+
+def numeric_gradients(loss, weights: dict[str, np.ndarray], step=1e-6) -> dict[str, np.ndarray]:
+    """path -> gradient of `loss(weights)` by central differences, entry by entry, in float64."""
+    gradients = {}
+    for name, value in weights.items():
+        gradients[name] = np.zeros_like(value)
+        for index in np.ndindex(value.shape):
+            sides = []
+            for shift in (step, -step):
+                moved = value.copy()
+                moved[index] += shift
+                sides.append(loss({**weights, name: moved}))
+            gradients[name][index] = (sides[0] - sides[1]) / (2 * step)
+    return gradients
+
+
+def compiled(function):
+    """The function by XLA, on TensorFlow and on JAX."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=True)
+    import jax
+
+    return jax.jit(function)

@@ -10,10 +10,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 RANKS = {
     **dict.fromkeys(("atomic", "cache"), -2),
-    "hub": -1,
-    **dict.fromkeys(("version", "config", "tokenizers", "text", "metrics"), 0),
-    **dict.fromkeys(("layers", "data", "checkpoints"), 1),
-    **dict.fromkeys(("models", "heads", "training", "serving"), 2),
+    **dict.fromkeys(("hub", "config"), -1),
+    **dict.fromkeys(("version", "elmo_config", "tokenizers", "text", "metrics"), 0),
+    **dict.fromkeys(("layers", "data", "checkpoints", "serving"), 1),
+    **dict.fromkeys(("models", "heads", "training"), 2),
     "tasks": 3,
     **dict.fromkeys(("conversion", "distillation", "visualization", "recipes", "__init__"), 4),
     **dict.fromkeys(("extraction", "finetuning"), 4),

@@ -16,8 +16,13 @@ def test_every_value_is_one_that_kbert_knows(name):
     assert found.objective in OBJECTIVES
     assert found.optimizer in OPTIMIZERS and found.decay in DECAYS and found.decay_join in JOINS
     phases = parse_phases(found.phases, found.train_steps, found.batch_size)
-    longest = max(phase.sequence_length for phase in phases)
-    assert longest <= kbert.family(found.model).max_positions
+    masks = found.objective != "language_model"
+    if masks:
+        longest = max(phase.sequence_length for phase in phases)
+        assert longest <= kbert.family(found.model).max_positions
+    assert (found.segments is not None) == (found.masking is not None) == masks
+    assert (found.negatives is None) == masks
+    assert (found.initial_accumulator_value is None) == (found.optimizer != "adagrad")
     if found.sentence_objective:
         assert kbert.family(found.model).pooler_activation is not None
     assert (found.generator_share is not None) == (found.objective == "replaced_tokens")
@@ -39,6 +44,11 @@ def test_published_values():
     assert (electra.decay_join, electra.generator_share) == ("product", 0.25)
     base, large = recipe("electra-base"), recipe("electra-large")
     assert (base.generator_share, large.masked_share) == (1 / 3, 0.25)
+    elmo = recipe("elmo")
+    assert (elmo.optimizer, elmo.learning_rate, elmo.decay) == ("adagrad", 0.2, "constant")
+    assert (elmo.initial_accumulator_value, elmo.clip_norm) == (1.0, 10.0)
+    assert (elmo.batch_size, elmo.phases, elmo.negatives) == (3 * 128, "20:1", 8192)
+    assert elmo.train_steps == 10 * (768_648_884 // (3 * 128 * 20))
 
 
 def test_an_unknown_name_lists_the_close_ones():
@@ -51,5 +61,7 @@ def test_an_unknown_name_lists_the_close_ones():
 def test_it_prints_all_it_holds():
     lines = recipe("electra-base").describe().splitlines()
     assert "generator_share       0.3333" in lines and "train_steps           766,000" in lines
-    assert "sentence_objective    None" in lines
+    assert "sentence_objective    None" in lines and "beta_1                0.9" in lines
+    settings = {line.split()[0] for line in recipe("elmo").describe().splitlines()}
+    assert "initial_accumulator_value" in settings and "beta_1" not in settings
     assert [line.split()[0] for line in table().splitlines()] == ["recipe", *RECIPES]

@@ -2,11 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from kbert.config import EncoderConfig
+from kbert.config import Config, EncoderConfig
+from kbert.elmo_config import ElmoConfig
+
+_LOADED_BY = {
+    EncoderConfig: "an encoder of the BERT family, which kbert.Encoder loads",
+    ElmoConfig: "a language model of ELMo's, which kbert.Elmo loads",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,8 +20,8 @@ class Checkpoint:
     """Config and weights under kbert's names.
 
     Attributes:
-        config: the encoder's.
-        arrays: weight name -> array: "encoder/…" and whatever heads there are.
+        config: the encoder's, or that of ELMo's language model.
+        arrays: weight name -> array: "encoder/…" or "elmo/…", and whatever heads there are.
         task: settings of the task it was saved from, or None.
         source: the folder, for messages.
         labels: names of the classes of a fine-tuned head, in the order of its logits, where the
@@ -24,7 +30,7 @@ class Checkpoint:
             the generator beside a discriminator.
     """
 
-    config: EncoderConfig
+    config: EncoderConfig | ElmoConfig
     arrays: dict[str, np.ndarray]
     task: dict[str, Any] | None
     source: str
@@ -34,6 +40,19 @@ class Checkpoint:
     def part(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays whose names begin with `prefix`, e.g. "encoder/"."""
         return {name: array for name, array in self.arrays.items() if name.startswith(prefix)}
+
+    def expect(self, kind: type[Config]) -> Self:
+        """Itself, where its config is of that kind.
+
+        Raises:
+            ValueError: it is another kind of model.
+        """
+        if not isinstance(self.config, kind):
+            raise ValueError(
+                f"The folder must hold {_LOADED_BY[kind]}. "
+                f"Received: {_LOADED_BY[type(self.config)]}, in {self.source}"
+            )
+        return self
 
 
 # What `problem_type` of Hugging Face's config says of a classifier: kind and settings.

@@ -8,19 +8,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert.checkpoints import google, huggingface, keras_hub, preset
+from kbert.checkpoints import bilm, google, huggingface, keras_hub, preset
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.shards import INDEX_FILE
 from kbert.checkpoints.sizes import check_size
-from kbert.config import EncoderConfig
+from kbert.config import Config
+from kbert.elmo_config import ElmoConfig
 
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
-_FORMATS = (preset, huggingface, keras_hub, google)
+_FORMATS = (preset, huggingface, keras_hub, google, bilm)
 _READ = (
     "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors), a KerasHub "
-    "one (config.json + model.weights.h5) or a Google one (*_config.json + *.ckpt.index, "
-    "TensorFlow 1)"
+    "one (config.json + model.weights.h5), a Google one (*_config.json + *.ckpt.index, "
+    "TensorFlow 1) or one of ELMo's (*options.json + *weights.hdf5)"
 )
 
 
@@ -29,8 +30,8 @@ def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
 
     Args:
         folder: a kbert preset folder, a Hugging Face folder with `model.safetensors`, a KerasHub
-            preset or a Google TF1 folder, with or without pooler and heads; or a KerasHub
-            backbone in memory.
+            preset, a Google TF1 folder, with or without pooler and heads, or one of ELMo's; or a
+            KerasHub backbone in memory.
 
     Returns:
         The checkpoint.
@@ -54,11 +55,12 @@ def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
 
 
 FORMATS = ("kbert", "huggingface", "keras_hub")
+ELMO_FORMATS = ("kbert", "bilm")
 
 
 def write_checkpoint(
     folder: str | os.PathLike,
-    config: EncoderConfig,
+    config: Config,
     arrays: Mapping[str, np.ndarray],
     format: str = "kbert",
     *,
@@ -72,10 +74,10 @@ def write_checkpoint(
 
     Args:
         folder: made where it is missing.
-        config: the encoder's.
+        config: the model's.
         arrays: weight name -> array, under kbert's names; heads as far as there are any.
-        format: "kbert", "huggingface" or "keras_hub".
-        task: settings of the task around the encoder.
+        format: "kbert", "huggingface" or "keras_hub"; for ELMo "kbert" or "bilm".
+        task: settings of the task around the model.
         tokenizer: of the model, where the format repeats what it says.
         labels: names of the classes of a fine-tuned head; not for "keras_hub".
         architecture: the model's kind in the other library; None = as the config says.
@@ -85,12 +87,13 @@ def write_checkpoint(
         ValueError: an unknown format, an option that the format has not, a folder with a model of
             another format, or a model that the other library cannot be.
     """
-    if format not in FORMATS:
-        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
-    if format == "kbert" and architecture is not None:
+    formats = ELMO_FORMATS if isinstance(config, ElmoConfig) else FORMATS
+    if format not in formats:
+        raise ValueError(f"`format` must be one of {', '.join(formats)}. Received: {format!r}")
+    if format in ELMO_FORMATS and architecture is not None:
         raise ValueError(
             "`architecture` says which of another library's models to write. "
-            f"Received: architecture={architecture!r} with format='kbert'"
+            f"Received: architecture={architecture!r} with format={format!r}"
         )
     if format != "huggingface" and max_shard_size is not None:
         raise ValueError(
@@ -99,6 +102,8 @@ def write_checkpoint(
         )
     if format == "kbert":
         preset.write_preset(folder, config, arrays, task=task, labels=labels)
+    elif format == "bilm":
+        bilm.write_bilm(folder, config, arrays, task=task)
     elif format == "keras_hub":
         keras_hub.write_keras_hub(
             folder, config, arrays, architecture=architecture, tokenizer=tokenizer

@@ -15,9 +15,11 @@ from kbert.checkpoints.architectures.base import CLASSIFIERS, has_inner_classifi
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
 from kbert.checkpoints.huggingface_config import (
     read_config,
+    read_head_dropout,
     read_labels,
     read_problem_type,
     write_config,
+    write_head_dropout,
     write_labels,
 )
 from kbert.checkpoints.renames import read_arrays, write_arrays
@@ -116,6 +118,9 @@ def import_model(
     labels = None
     if task is not None and task["kind"] in ("TextClassifier", "TokenClassifier"):
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
+    if task is not None and head is not None:
+        dropout = read_head_dropout(architecture, content, head, config.dropout, source)
+        task |= {} if dropout is None else {"dropout": dropout}
     unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
     left = tuple(name for name in rest if name in unread or _UNREAD.search(name))
     for name, array in rest.items():
@@ -166,6 +171,9 @@ def export_model(
     content["architectures"] = [table.class_prefix + _class_ending(table, arrays, head)]
     if head in ("classifier", "tokens"):
         content |= write_labels(labels, len(arrays[f"{head}/dense/bias"]))
+    if head is not None:
+        dropout = (task or {}).get("dropout")
+        content |= write_head_dropout(table, head, dropout, config.dropout)
     problem_type = problem_type_of(task or {})
     if problem_type is not None:
         content["problem_type"] = problem_type

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from absl import logging
+
 from kbert.checkpoints.architectures import Architecture
 from kbert.checkpoints.architectures.base import ACTIVATIONS
 from kbert.checkpoints.checkpoint import PROBLEM_TYPES
@@ -130,6 +132,62 @@ def read_problem_type(content: Mapping[str, Any], source: str) -> str | None:
             f"Received: {problem_type!r} in {source}"
         )
     return problem_type
+
+
+def read_head_dropout(
+    architecture: Architecture, content: Mapping[str, Any], head: str, usual: float, source: str
+) -> float | None:
+    """The rate of dropout before the last layer of a fine-tuned head.
+
+    Args:
+        architecture: the table.
+        content: the JSON object.
+        head: which of `CLASSIFIERS`.
+        usual: the encoder's rate.
+        source: where it is from, for messages.
+
+    Returns:
+        The rate; None where it is the encoder's.
+
+    Raises:
+        ValueError: it is no rate.
+
+    Example:
+        >>> from kbert.checkpoints.architectures import find
+        >>> read_head_dropout(find("distilbert", "memory"), {}, "classifier", 0.1, "memory")
+        0.2
+    """
+    key, absent = architecture.head_dropouts.get(head, (None, None))
+    rate = content.get(key, absent)
+    if rate is None or rate == usual:
+        return None
+    if not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise ValueError(
+            f"`{key}` must be at least 0 and less than 1, or null. Received: {rate!r} in {source}"
+        )
+    return float(rate)
+
+
+def write_head_dropout(
+    architecture: Architecture, head: str, rate: float | None, usual: float
+) -> dict[str, float]:
+    """The reverse of `read_head_dropout`; a rate that has no place is named in a warning.
+
+    Args:
+        architecture: the table.
+        head: which of `CLASSIFIERS`.
+        rate: the task's; None = the encoder's.
+        usual: the encoder's rate.
+    """
+    key, absent = architecture.head_dropouts.get(head, (None, None))
+    if key is None and rate not in (None, usual):
+        logging.warning(
+            "Hugging Face's %s has no place for the dropout of this head: dropout=%s",
+            *(architecture.title, rate),
+        )
+    if key is None or (rate is None and absent is None):
+        return {}
+    return {key: usual if rate is None else rate}
 
 
 def default_labels(count: int) -> tuple[str, ...]:

@@ -14,15 +14,18 @@ import numpy as np
 
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
-from kbert.config import EncoderConfig
+from kbert.config import Config, EncoderConfig
+from kbert.elmo_config import ElmoConfig
 
 CONFIG_FILE = "kbert.json"
 FORMAT_VERSION = 1
+# The key under which a model's config lies says what it is.
+_KINDS: dict[str, type[Config]] = {"encoder": EncoderConfig, "elmo": ElmoConfig}
 
 
 def write_preset(
     folder: str | os.PathLike,
-    config: EncoderConfig,
+    config: Config,
     arrays: Mapping[str, np.ndarray],
     task: Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
@@ -31,9 +34,9 @@ def write_preset(
 
     Args:
         folder: made where it is missing. Other files in it are left alone.
-        config: the encoder's.
+        config: the model's.
         arrays: weight name -> array.
-        task: settings of a task around the encoder, as JSON can hold them.
+        task: settings of a task around the model, as JSON can hold them.
         labels: names of the classes of a fine-tuned head.
 
     Raises:
@@ -41,7 +44,8 @@ def write_preset(
     """
     refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
     refuse_other(Path(folder), "config.json", "a Hugging Face model")
-    content: dict[str, Any] = {"format_version": FORMAT_VERSION, "encoder": config.to_dict()}
+    (kind,) = (key for key, kind in _KINDS.items() if isinstance(config, kind))
+    content: dict[str, Any] = {"format_version": FORMAT_VERSION, kind: config.to_dict()}
     if task is not None:
         content["task"] = dict(task)
     if labels is not None:
@@ -74,15 +78,16 @@ def read_folder(folder: Path) -> Checkpoint:
             f"This version of kbert reads presets of format {FORMAT_VERSION}. "
             f"Received: format_version={version!r} in {path}"
         )
-    unknown = sorted(set(content) - {"format_version", "encoder", "task", "labels"})
-    if unknown or "encoder" not in content:
+    kinds = [key for key in _KINDS if key in content]
+    unknown = set(content) - {"format_version", *_KINDS, "task", "labels"}
+    if unknown or len(kinds) != 1:
         raise ValueError(
-            "A preset's kbert.json has the keys format_version and encoder and may have task and "
-            "labels. "
-            f"Received: {', '.join(content)} in {path}"
+            f"A preset's kbert.json has the keys format_version and {' or '.join(_KINDS)} and may "
+            f"have task and labels. Received: {', '.join(content)} in {path}"
         )
+    (kind,) = kinds
     return Checkpoint(
-        config=EncoderConfig.from_dict(content["encoder"]),
+        config=_KINDS[kind].from_dict(content[kind]),
         arrays=read_safetensors(folder / WEIGHTS_FILE),
         task=content.get("task"),
         source=str(folder),

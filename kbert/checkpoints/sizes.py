@@ -4,31 +4,34 @@ A damaged config could otherwise fill the memory with a model that nothing fits.
 """
 
 from kbert.config import EncoderConfig
+from kbert.elmo_config import ElmoConfig
 
 # Not less, for what is loaded in part (strict=False).
 _LARGEST_RATIO = 20
 _ALWAYS_ALLOWED = 1 << 26  # numbers: 256 MiB
 
 
-def fewest_numbers(config: EncoderConfig) -> int:
-    """Numbers that any encoder of the config holds: its tables and matrices.
+def fewest_numbers(config: EncoderConfig | ElmoConfig) -> int:
+    """Numbers that any model of the config holds: its tables and matrices.
 
     Example:
         >>> fewest_numbers(EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1,
         ...                              num_heads=2, intermediate_size=16, max_positions=4))
         616
     """
+    if isinstance(config, ElmoConfig):
+        return config.count_parameters()
     width = config.hidden_size
     block = 4 * width * width + 2 * width * config.intermediate_size
     rows = config.vocabulary_size + config.max_positions
     return rows * config.embedding_width + config.num_blocks * block
 
 
-def check_size(config: EncoderConfig, stored: int, source: str) -> None:
+def check_size(config: EncoderConfig | ElmoConfig, stored: int, source: str) -> None:
     """Refuses a config of a model that is far larger than its weights.
 
     Args:
-        config: the encoder's.
+        config: the model's.
         stored: how many numbers the weights are.
         source: where both are from, for the message.
 

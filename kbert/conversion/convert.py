@@ -13,6 +13,7 @@ import numpy as np
 from kbert import atomic
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.checkpoints.keras_hub import without_place
+from kbert.config import EncoderConfig
 from kbert.conversion.heads import HEADS, check_heads
 from kbert.hub import locate
 from kbert.models import Encoder
@@ -117,7 +118,7 @@ def convert(
             f"A model is written to a folder that is empty or not there yet. Received: {target}"
         )
     folder = locate(source, revision=revision)
-    checkpoint = read_checkpoint(folder)
+    checkpoint = read_checkpoint(folder).expect(EncoderConfig)
     encoder = Encoder(checkpoint.config)
     arrays, unknown = _split(checkpoint, encoder, strict)
     # Refuses what does not fit, as for everyone who loads an encoder.

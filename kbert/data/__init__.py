@@ -1,6 +1,7 @@
 """Text to shards, shards to batches: everything between a corpus and `fit`."""
 
 from kbert.data.examples import show_examples
+from kbert.data.language_model import language_model_dataset
 from kbert.data.manifest import Manifest, read_manifest, verify_corpus
 from kbert.data.prepare import prepare_corpus
 from kbert.data.pretraining import pretraining_dataset
@@ -21,6 +22,7 @@ __all__ = [
     "Manifest",
     "Table",
     "as_table",
+    "language_model_dataset",
     "prepare_corpus",
     "pretraining_dataset",
     "preview_corpus",

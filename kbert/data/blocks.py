@@ -6,13 +6,16 @@ one window with all there are). Any window of any epoch can so be read alone.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from kbert.data.manifest import Manifest
+from kbert.data.pipeline import stage
 
 WINDOW_BLOCKS = 64
+_FOREVER = np.iinfo(np.int32).max
 _READ_BUFFER = 1 << 18  # a block of 64k uint16 tokens fits: one read call
 
 
@@ -49,6 +52,33 @@ class BlockReader:
     def windows(self) -> int:
         """Windows of one epoch, of nearly equal size: none is left with a single document."""
         return max(1, len(self.offsets) // self.window_blocks)
+
+    def windows_from(
+        self,
+        epoch: int | tf.Tensor,
+        window: int | tf.Tensor,
+        epochs: int | None = None,
+        version: Callable = lambda epoch: epoch,
+    ) -> tf.data.Dataset:
+        """The windows of all epochs, one after the other.
+
+        Args:
+            epoch, window: the first one that is read.
+            epochs: passes over the data, those before `epoch` included; None never ends.
+            version: epoch -> the epoch in whose order the blocks come.
+
+        Returns:
+            A dataset of (epoch, window, records of its blocks (blocks,)).
+        """
+        stop = _FOREVER if epochs is None else epochs * self.windows
+        numbers = tf.data.Dataset.range(epoch * self.windows + window, stop)
+
+        def read(number: tf.Tensor) -> tf.data.Dataset:
+            epoch, window = number // self.windows, number % self.windows
+            records = self.window(version(epoch), window)
+            return records.map(lambda serialized: (epoch, window, serialized))
+
+        return numbers.flat_map(stage(read))
 
     def window(self, epoch: tf.Tensor, window: tf.Tensor) -> tf.data.Dataset:
         """One element: the records of the window's blocks, (blocks,) string, in their order."""

@@ -13,10 +13,11 @@ from typing import Any
 import tensorflow as tf
 
 from kbert.data.hashing import fold
+from kbert.data.pipeline import exact_options
 from kbert.data.rows import Rows
 
 # Rows whose lengths agree when rounded up to this many tokens are of like length.
-BUCKET = 8
+BUCKET = 4
 _RANDOM_BITS = 40  # of the sorting key, below those of the bucket
 
 
@@ -97,17 +98,12 @@ def bucketed_batches(
         return batch
 
     last = tf.int64.max if epochs is None else epochs
-    options = tf.data.Options()
-    options.deterministic = True
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # The operations are small: parallel calls of the map beat threads inside an operation.
-    options.threading.max_intra_op_parallelism = 1
     dataset = tf.data.Dataset.range(first_epoch, last).flat_map(epoch_batches)
     dataset = dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
     if epochs is not None:
         left = max(0, (epochs - first_epoch) * steps - first_batch)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
-    return dataset.with_options(options)
+    return dataset.with_options(exact_options())
 
 
 class _Keys:

@@ -7,6 +7,8 @@ from typing import TextIO
 import numpy as np
 import tensorflow as tf
 
+from kbert.tokenizers.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
+
 _COLOURS = {"masked": "\033[31m", "random": "\033[33m", "kept": "\033[32m"}
 _RESET = "\033[0m"
 _WIDTH = 100
@@ -15,18 +17,21 @@ _LABELS = {
     "next_sentence_labels": ("next: actual", "next: random"),
     "sentence_order_labels": ("order: kept", "order: swapped"),
 }
+# How the features of a language model's directions begin.
+_DIRECTIONS = {"forward": "", "backward": "reverse_"}
 
 
 def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO | None = None):
     """Prints the first rows of a pretraining dataset as tokens.
 
-    Each predicted token is marked with what the model sees in its place: `{fox -> [MASK]}` where
-    it is masked, `{fox -> ##ly}` where a random token stands in, `{fox}` where it is kept; in
-    colours too on a terminal. A position that was drawn twice says so: `{fox -> [MASK]}x2`. Spans
-    stand between `<` and `>`.
+    Of a language model's rows it shows what is read, spelled as the model is given it, and what is
+    predicted, in both directions. Of masked rows each predicted token is marked with what the model
+    sees in its place: `{fox -> [MASK]}` where it is masked, `{fox -> ##ly}` where a random token
+    stands in, `{fox}` where it is kept; in colours too on a terminal. A position that was drawn
+    twice says so: `{fox -> [MASK]}x2`. Spans stand between `<` and `>`.
 
     Args:
-        dataset: batches of `pretraining_dataset`.
+        dataset: batches of `pretraining_dataset` or `language_model_dataset`.
         tokenizer: gives ids their names.
         n: how many rows.
         file: where to print; None is standard output.
@@ -44,13 +49,42 @@ def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO 
     file = file or sys.stdout
     colours = _COLOURS if file.isatty() else {}
     for row in dataset.unbatch().take(n).as_numpy_iterator():
-        words, kinds = _marked(row, tokenizer)
-        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in _COLOURS)
-        title = f"{len(words)} tokens, {np.sum(row['mask_weights']):.0f} predicted: {counts}"
-        for feature, meanings in _LABELS.items():
-            if feature in row:
-                title += f"; {meanings[row[feature]]}"
-        print(title, *_lines(words, kinds, colours), sep="\n", file=file)
+        if "character_ids" in row:
+            lines = [*_streams(row, tokenizer)]
+        else:
+            lines = [*_masked(row, tokenizer, colours)]
+        print(*lines, sep="\n", file=file)
+
+
+def _streams(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
+    """What a language model reads and predicts, forward and backward."""
+    for name, prefix in _DIRECTIONS.items():
+        used = row[f"{prefix}weights"] > 0
+        words = [_spelled(ids) for ids in row[f"{prefix}character_ids"][used].tolist()]
+        targets = [tokenizer.id_to_token(target) for target in row[f"{prefix}targets"][used]]
+        yield f"{name}: {len(words)} words"
+        for line in (["reads:", *words], ["predicts:", *targets]):
+            yield from _lines(line, [""] * len(line), {})
+
+
+def _spelled(ids: list[int]) -> str:
+    """A word from its characters: bytes and the ends of a sentence, each + 1, then marks."""
+    ends = {257: BEGIN_OF_SENTENCE, 258: END_OF_SENTENCE}
+    if ids[1] in ends:
+        return ends[ids[1]]
+    return bytes(number - 1 for number in ids if number <= 256).decode(errors="replace")
+
+
+def _masked(row: dict[str, np.ndarray], tokenizer, colours: dict[str, str]) -> Iterator[str]:
+    """The tokens of a row, with marks at those that are predicted."""
+    words, kinds = _marked(row, tokenizer)
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in _COLOURS)
+    title = f"{len(words)} tokens, {np.sum(row['mask_weights']):.0f} predicted: {counts}"
+    for feature, meanings in _LABELS.items():
+        if feature in row:
+            title += f"; {meanings[row[feature]]}"
+    yield title
+    yield from _lines(words, kinds, colours)
 
 
 def _marked(row: dict[str, np.ndarray], tokenizer) -> tuple[list[str], list[str]]:

@@ -8,7 +8,12 @@ Serving binary: tensorflow-text's own round-robin trimmer is an operation that o
 Shapes: B rows, T columns (the batch's longest row, rounded up).
 """
 
+from collections.abc import Sequence
+
 import tensorflow as tf
+
+# One number, or several where that many stand for a token.
+TokenId = int | Sequence[int]
 
 
 def pair_lengths(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -32,22 +37,13 @@ def pair_limits(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple[tf.Te
     return keep_first, keep_second
 
 
-def _gather(ids: tf.RaggedTensor, column: tf.Tensor, inside: tf.Tensor) -> tf.Tensor:
-    """ids[row, column] where inside, 0 elsewhere; `column` counts from the row's first token."""
-    # One spare value at the end: a batch without a single token still has something to gather.
-    values = tf.concat([ids.flat_values, tf.zeros([1], ids.dtype)], 0)
-    starts = tf.cast(ids.row_starts(), tf.int32)[:, None]
-    index = tf.where(inside, starts + column, tf.size(values) - 1)
-    return tf.cast(tf.gather(values, index), tf.int32)
-
-
 def pack(
     first: tf.RaggedTensor,
     second: tf.RaggedTensor | None = None,
     *,
-    cls_id: int,
-    sep_id: int,
-    pad_id: int,
+    cls_id: TokenId,
+    sep_id: TokenId,
+    pad_id: TokenId,
     max_length: int,
     multiple: int = 16,
     separators: int = 1,
@@ -59,16 +55,17 @@ def pack(
     that a compiled model sees few shapes.
 
     Args:
-        first: ids of segment A, (B, ragged), without special tokens.
-        second: ids of segment B, (B, ragged), or None for single texts.
+        first: ids of segment A, (B, ragged), without special tokens; or (B, ragged, C) where C
+            numbers stand for a token, such as the characters of a word.
+        second: ids of segment B, likewise, or None for single texts.
         cls_id, sep_id, pad_id: the tokenizer's special ids.
         max_length: the widest row, special tokens included (the encoder's `max_positions`).
         multiple: the width is a multiple of this, except that it never exceeds `max_length`.
         separators: how many [SEP] stand between A and B (the tokenizer's `pair_separators`).
 
     Returns:
-        `token_ids`, `segment_ids` (0 up to the [SEP] before B, and for padding; 1 for B [SEP]) and
-        `padding_mask` (1 = a token), each (B, T) int32.
+        `token_ids`, (B, T) or (B, T, C), `segment_ids` (0 up to the [SEP] before B, and for
+        padding; 1 for B [SEP]) and `padding_mask` (1 = a token), both (B, T); all int32.
 
     Raises:
         ValueError: if `max_length` has no room for the special tokens.
@@ -100,16 +97,27 @@ def pack(
     column = tf.range(width)[None, :]  # (1, T)
     total, end_a = total[:, None], length_a[:, None] + 1  # end_a: column of the first [SEP]
 
+    # Which of all tokens, the special ones behind those of the texts, stands in each place.
+    texts = [first] if second is None else [first, second]
+    special = [tf.cast(x, first.dtype) for x in (cls_id, sep_id, pad_id)]
+    tokens = tf.concat([*(ids.flat_values for ids in texts), tf.stack(special)], 0)
+    cls, sep, pad = (tf.shape(tokens)[0] - x for x in (3, 2, 1))
     inside = (column >= 1) & (column < end_a)  # (B, T)
-    token_ids = tf.where(inside, _gather(first, column - 1, inside), sep_id)
+    index = tf.where(inside, _starts(first) + column - 1, sep)
     start_b = end_a + separators
     if second is not None:
         inside = (column >= start_b) & (column < total - 1)
-        token_ids = tf.where(inside, _gather(second, column - start_b, inside), token_ids)
-    token_ids = tf.where(column == 0, cls_id, token_ids)
+        behind_a = tf.shape(first.flat_values)[0] + _starts(second)
+        index = tf.where(inside, behind_a + column - start_b, index)
+    index = tf.where(column == 0, cls, index)
     real = column < total
     return {
-        "token_ids": tf.where(real, token_ids, pad_id),
+        "token_ids": tf.cast(tf.gather(tokens, tf.where(real, index, pad)), tf.int32),
         "segment_ids": tf.cast((column >= start_b) & real, tf.int32),
         "padding_mask": tf.cast(real, tf.int32),
     }
+
+
+def _starts(ids: tf.RaggedTensor) -> tf.Tensor:
+    """(B, 1): which of all tokens is the first of each row."""
+    return tf.cast(ids.row_starts(), tf.int32)[:, None]

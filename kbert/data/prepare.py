@@ -93,6 +93,11 @@ def prepare_corpus(
         raise ValueError(f"held_out_share lies in 0 … 1, below 1. Received: {held_out_share}")
     if num_workers < 0:
         raise ValueError(f"num_workers is 0 or more. Received: {num_workers}")
+    if not hasattr(tokenizer, "vocabulary_size"):
+        raise ValueError(
+            "Shards hold the ids of a vocabulary, so a corpus is prepared with a tokenizer that "
+            f"has a vocabulary. Received: a {type(tokenizer).__name__}"
+        )
     opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
     plan = make_plan(opened, tokenizer, held_out_share, on_bad_utf8)
     output_dir = os.fspath(output_dir)

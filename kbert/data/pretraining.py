@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
@@ -11,6 +10,8 @@ from kbert.data import stream
 from kbert.data.blocks import WINDOW_BLOCKS, BlockReader
 from kbert.data.manifest import Manifest, read_manifest
 from kbert.data.phrases import read_phrases
+from kbert.data.pipeline import exact_options
+from kbert.data.position import checked_start
 from kbert.data.prepared import prepared_folder
 from kbert.data.settings import Settings
 
@@ -151,16 +152,9 @@ def pretraining_dataset(
     manifest.check_tokenizer(tokenizer)
     _check_enough_text(manifest, split, settings)
     reader = BlockReader.from_manifest(manifest, split, seed, window_blocks)
-    start = _checked_start(start, reader.windows)
-
-    options = tf.data.Options()
-    options.deterministic = True
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # The operations are small: parallel calls of the map beat threads inside an operation.
-    options.threading.max_intra_op_parallelism = 1
-    if threads is not None:
-        options.threading.private_threadpool_size = threads
-    return stream.batches(settings, reader, tokenizer, start, lexicon).with_options(options)
+    start = checked_start(start, reader.windows)
+    batches = stream.batches(settings, reader, tokenizer, start, lexicon)
+    return batches.with_options(exact_options(threads))
 
 
 def _check_special_tokens(tokenizer) -> None:
@@ -183,29 +177,3 @@ def _check_enough_text(manifest: Manifest, split: str, settings: Settings) -> No
             'another document. Documents are told apart by blank lines; segments="single" '
             f"(next_sentence=False) needs one. Received: {documents} document(s)"
         )
-
-
-def _checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]:
-    numbers = np.asarray((0, 0, 0) if start is None else start)
-    rows = numbers.reshape(-1, numbers.shape[-1]) if numbers.ndim in (1, 2) else numbers[None]
-    if (
-        rows.shape[1:] != (3,)
-        or not len(rows)
-        or not np.issubdtype(numbers.dtype, np.integer)
-        or np.any(rows != rows[0])
-    ):
-        raise ValueError(
-            "`start` must be three integers (epoch, window, row), or a batch's `position` whole: "
-            f"the same three in every row. Received: {numbers.dtype} of shape {numbers.shape}: "
-            f"{numbers.tolist()!r:.100}"
-        )
-    epoch, window, row = rows[0].tolist()
-    if window == windows:  # the one after an epoch's last is the next epoch's first
-        epoch, window = epoch + 1, 0
-    if min(epoch, window, row) < 0 or window > windows:
-        raise ValueError(
-            "`start` must be the (epoch, window, row) of a batch's `position`, and the corpus the "
-            f"one it was made from: an epoch of this one has {windows} window(s). "
-            f"Received: start={(epoch, window, row)}"
-        )
-    return epoch, window, row

@@ -132,13 +132,31 @@ def join_documents(
         [7, 3, 8, 9]
     """
     ends = tf.gather(sentence_bounds(sentences), tf.cumsum(documents)[:-1])
-    place = ends + tf.range(tf.size(ends))
-    total = tf.size(tokens) + tf.size(ends)
+    return insert_token(tokens, ends, sep_id)
+
+
+def insert_token(tokens: tf.Tensor, before: tf.Tensor, token_id: int) -> tf.Tensor:
+    """One more token in several places.
+
+    Args:
+        tokens: (tokens,) ids.
+        before: (K,) int32, ascending: the tokens before which it comes; their count is the end.
+        token_id: the id that is put in.
+
+    Returns:
+        (tokens + K,), of the type of `tokens`.
+
+    Example:
+        >>> insert_token(tf.constant([7, 8, 9]), tf.constant([0, 2, 3]), 1).numpy().tolist()
+        [1, 7, 8, 1, 9, 1]
+    """
+    place = before + tf.range(tf.size(before))
+    total = tf.size(tokens) + tf.size(before)
     is_text = tf.tensor_scatter_nd_update(
         tf.ones([total], tf.int32), place[:, None], tf.zeros_like(place)
     )
     source = tf.where(is_text > 0, tf.cumsum(is_text) - 1, tf.size(tokens))
-    return tf.gather(tf.concat([tokens, tf.cast([sep_id], tokens.dtype)], 0), source)
+    return tf.gather(tf.concat([tokens, tf.cast([token_id], tokens.dtype)], 0), source)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The settings of a pretraining dataset, checked as a whole."""
+"""The settings of datasets made from shards, each checked as a whole."""
 
 import dataclasses
 
@@ -7,16 +7,47 @@ from kbert.data.segments import SEGMENT_SCHEMES, SegmentScheme
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class StreamSettings:
+    """What every stream of batches is told: shape, order, end, and which host makes it."""
+
+    sequence_length: int
+    batch_size: int
+    seed: int
+    epochs: int | None
+    num_hosts: int
+    host_index: int
+    threads: int | None
+    window_blocks: int
+
+    def __post_init__(self):
+        rule, batch, hosts = self._rule, self.batch_size, self.num_hosts
+        rule(0 <= self.seed < 2**63, "`seed` must lie in 0..2**63-1", "seed")
+        rule(self.epochs is None or self.epochs > 0,
+             "`epochs` must be above 0, or None to go on for ever", "epochs")  # fmt: skip
+        rule(0 <= self.host_index < hosts,
+             "`host_index` must lie in 0..num_hosts-1", "host_index", "num_hosts")  # fmt: skip
+        rule(batch > 0 and batch % hosts == 0,
+             "`batch_size` counts the rows of all hosts: it must be above 0 and a multiple of "
+             "`num_hosts`", "batch_size", "num_hosts")  # fmt: skip
+        rule(self.threads is None or self.threads > 0,
+             "`threads` must be above 0, or None to leave it to TensorFlow", "threads")  # fmt: skip
+        # A window of one block may hold a single document, which has no random next.
+        rule(self.window_blocks >= 2, "`window_blocks` must be at least 2", "window_blocks")
+
+    def _rule(self, holds: bool, text: str, *names: str) -> None:
+        if not holds:
+            received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+            raise ValueError(f"{text}. Received: {received}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(StreamSettings):
     """What `pretraining_dataset` was told, apart from where the data lies and where to start.
 
     Values left out (None) become those of the masking or segment scheme. After construction
     `segments`, `replacement` and `short_sequence_share` are never None.
     """
 
-    sequence_length: int
-    batch_size: int
-    seed: int
     masking: str
     masked_share: float
     replacement: tuple[float, float] | None
@@ -24,21 +55,13 @@ class Settings:
     next_sentence: bool | None
     short_sequence_share: float | None
     static_masks: int | None
-    epochs: int | None
     drop_remainder: bool
-    num_hosts: int
-    host_index: int
-    threads: int | None
-    window_blocks: int
 
     def __post_init__(self):
-        def rule(holds: bool, text: str, *names: str) -> None:
-            if not holds:
-                received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-                raise ValueError(f"{text}. Received: {received}")
-
-        length, batch, hosts = self.sequence_length, self.batch_size, self.num_hosts
-        rule(8 <= length <= 2**16, "`sequence_length` must lie in 8..65536", "sequence_length")
+        super().__post_init__()
+        rule = self._rule
+        rule(8 <= self.sequence_length <= 2**16,
+             "`sequence_length` must lie in 8..65536", "sequence_length")  # fmt: skip
         rule(self.masking in MASKING_SCHEMES,
              f"`masking` must be {_one_of(MASKING_SCHEMES)}", "masking")  # fmt: skip
         if self.segments is None:
@@ -65,18 +88,6 @@ class Settings:
         rule(self.static_masks is None or self.static_masks > 0,
              "`static_masks` must be above 0, or None for new masks in every epoch",
              "static_masks")  # fmt: skip
-        rule(0 <= self.seed < 2**63, "`seed` must lie in 0..2**63-1", "seed")
-        rule(self.epochs is None or self.epochs > 0,
-             "`epochs` must be above 0, or None to go on for ever", "epochs")  # fmt: skip
-        rule(0 <= self.host_index < hosts,
-             "`host_index` must lie in 0..num_hosts-1", "host_index", "num_hosts")  # fmt: skip
-        rule(batch > 0 and batch % hosts == 0,
-             "`batch_size` counts the rows of all hosts: it must be above 0 and a multiple of "
-             "`num_hosts`", "batch_size", "num_hosts")  # fmt: skip
-        rule(self.threads is None or self.threads > 0,
-             "`threads` must be above 0, or None to leave it to TensorFlow", "threads")  # fmt: skip
-        # A window of one block may hold a single document, which has no random next.
-        rule(self.window_blocks >= 2, "`window_blocks` must be at least 2", "window_blocks")
 
     def _set(self, name: str, value) -> None:
         object.__setattr__(self, name, value)

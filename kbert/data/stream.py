@@ -8,9 +8,8 @@ be taken up at any batch. Only windows are held in memory, never the corpus.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from kbert.data import assembly, records
@@ -18,11 +17,11 @@ from kbert.data.blocks import BlockReader
 from kbert.data.hashing import fold
 from kbert.data.masking import mask_rows
 from kbert.data.phrases import Phrases
+from kbert.data.pipeline import stage
 from kbert.data.segments import join_documents
 from kbert.data.settings import Settings
 
 _CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
-_FOREVER = np.iinfo(np.int32).max
 _PLAN, _MASK = 0, 1  # streams of draws under the seed
 
 
@@ -35,41 +34,26 @@ def batches(
 ) -> tf.data.Dataset:
     """The batches that `pretraining_dataset` describes, from `start` = (epoch, window, row) on."""
     epoch, window, row = start
-    per_epoch = reader.windows
-    stop = _FOREVER if settings.epochs is None else settings.epochs * per_epoch
-    windows = tf.data.Dataset.range(epoch * per_epoch + window, stop)
-    windows = windows.flat_map(_stage(_read, settings, reader))
-    windows = windows.map(_stage(_plan, settings, tokenizer, reader.token_dtype))
+    windows = reader.windows_from(epoch, window, settings.epochs, settings.version)
+    windows = windows.map(stage(_plan, settings, tokenizer, reader.token_dtype))
     if settings.epochs is not None:
         windows = windows.concatenate(_end_of_data(reader.token_dtype))
     windows = windows.scan(
         assembly.carry_state(reader.token_dtype, row),
-        _stage(
+        stage(
             assembly.whole_batches,
             batch_size=settings.batch_size,
             keep_rest=not settings.drop_remainder,
         ),
     )
     # The next window is read and planned while this one is made into batches.
-    chunks = windows.prefetch(1).flat_map(_stage(_chunks, settings))
+    chunks = windows.prefetch(1).flat_map(stage(_chunks, settings))
     rows = chunks.map(
-        _stage(_finish, settings, tokenizer, phrases),
+        stage(_finish, settings, tokenizer, phrases),
         num_parallel_calls=settings.threads or tf.data.AUTOTUNE,
     )
     rows = rows.rebatch(settings.batch_size // settings.num_hosts, drop_remainder=True)
     return rows.prefetch(tf.data.AUTOTUNE)
-
-
-def _stage(function: Callable, *arguments, **options) -> Callable:
-    """A stage with its settings, traced as it stands: AutoGraph would double the time to start."""
-    bound = functools.partial(function, *arguments, **options)
-    return tf.autograph.experimental.do_not_convert(lambda *elements: bound(*elements))
-
-
-def _read(settings: Settings, reader: BlockReader, number: tf.Tensor) -> tf.data.Dataset:
-    epoch, window = number // reader.windows, number % reader.windows
-    blocks = reader.window(settings.version(epoch), window)
-    return blocks.map(lambda serialized: (epoch, window, serialized))
 
 
 def _plan(settings: Settings, tokenizer, token_dtype: str, epoch, window, serialized):

@@ -21,6 +21,7 @@ _MODEL_FILES = {
     "wordpiece": ("vocab.txt",),
     "bpe": ("vocab.json", "merges.txt"),
     "unigram": ("*.model",),
+    "words": ("words.txt",),
     "any": ("tokenizer.json",),
 }
 
@@ -45,8 +46,8 @@ def train_or_reuse_tokenizer(
     Args:
         folder: where the tokenizer is kept; made where it does not exist.
         sources: text, as `kbert.text.open_sources` takes it.
-        vocabulary_size: how many pieces at most.
-        kind: "wordpiece", "bpe" or "unigram".
+        vocabulary_size: how many pieces at most; for "words" 0 is all of them.
+        kind: "wordpiece", "bpe", "unigram" or "words".
         lowercase: as in `kbert.tokenizers.train_tokenizer`.
         field: where JSON lines and TensorFlow data sets keep the text.
         on_bad_utf8: "fail" or "replace".

@@ -17,7 +17,7 @@ from kbert.extraction.hidden_states import choose_layers
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
 from kbert.extraction.plan import Layout, Window, plan_windows
 from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces, pool
-from kbert.tasks import inference
+from kbert.serving import inference
 
 _MULTIPLE = 8  # the width of a batch is one of it
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.data.table import Table, as_table
-from kbert.tasks.inference import as_texts
+from kbert.serving.inference import as_texts
 
 
 class Texts(NamedTuple):

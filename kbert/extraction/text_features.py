@@ -16,7 +16,7 @@ import numpy as np
 from kbert.extraction.extract import features
 from kbert.extraction.hidden_states import choose_layers
 from kbert.models import Encoder
-from kbert.tasks.inference import BATCH_SIZE
+from kbert.serving.inference import BATCH_SIZE
 from kbert.tokenizers import load_tokenizer
 
 

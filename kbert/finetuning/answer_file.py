@@ -160,11 +160,21 @@ def model_checksum(task: FineTuned) -> str:
 def _answered(
     task: FineTuned, records: Iterator[Record], source: str, batch_size: int
 ) -> Iterator[tuple[list[Record], list[str]]]:
-    """Records, so many as memory always holds, and a line for each."""
+    """Records, so many as memory always holds, and a line for each.
+
+    Texts that are cut are told of when the first ones are, and counted at the end.
+    """
+    count = cut = told = 0
     while chunk := list(itertools.islice(records, CHUNK)):
         table = _table(chunk, source)
-        answers = task.predict(table, batch_size=batch_size, verbose=0)
+        answers, more = task.predict_and_count(table, batch_size=batch_size, verbose=0)
+        count, cut = count + len(chunk), cut + more
+        if not told:
+            task.report_cut(cut, count)
+            told = cut
         yield chunk, answer_lines(table, answers, expected=False)
+    if cut > told:
+        task.report_cut(cut, count)
 
 
 def _skip(records: Iterator[Record], output: AnswerFile, source: str) -> int:

@@ -91,6 +91,7 @@ def evaluate(
     Raises:
         ValueError: the data has no labels, or others than the task.
     """
+    task.check_labels(data)  # before hours of answering
     answers = task.predict(data, batch_size=batch_size, verbose=verbose)
     found = {"metrics": task.score(data, answers), "answers": answers}
     kind = type(task).__name__

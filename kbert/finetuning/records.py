@@ -3,13 +3,14 @@
 The same formats as `kbert.data.readers.read_table`, which holds a whole table in memory.
 """
 
-import csv
+import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kbert.data.readers.content import DataFile, format_of, json_object
+from kbert.data.readers.delimited import parse_rows
 
 # A line number (from 1) of the input, and our names of columns -> values.
 Record = tuple[int, dict[str, Any]]
@@ -22,7 +23,6 @@ _ASKED = {
     "QuestionAnswerer": (("question", "context"),),
     "MultipleChoice": (("context", "choices"),),
 }
-_MOST_FIELD_BYTES = 1 << 30
 
 
 class Records:
@@ -73,7 +73,7 @@ class Records:
 
     def __iter__(self) -> Iterator[Record]:
         if self._format == "lines":
-            for number, line in self._lines():
+            for number, line in self._texts():
                 yield number, {"text": line}
             return
         rows = self._objects() if self._format == "jsonl" else self._fields()
@@ -89,54 +89,38 @@ class Records:
                     f"Received: {list(row)}"
                 ) from None
 
-    def _lines(self) -> Iterator[tuple[int, str]]:
-        """Numbered, without their ends; only \\n and \\r\\n end a line."""
-        count, rest = 0, b""
-        blocks = self._file.blocks() if self._file else _standard_input()
-        for block in blocks:
+    def _lines(self) -> Iterator[str]:
+        """With their ends; only \\n and \\r\\n end a line."""
+        rest = b""
+        for block in self._file.blocks() if self._file else _standard_input():
             *lines, rest = (rest + block).split(b"\n")
-            for number, line in enumerate(lines, count + 1):
-                yield number, line.removesuffix(b"\r").decode()
-            count += len(lines)
+            yield from (f"{line.decode()}\n" for line in lines)
         if rest:
-            yield count + 1, rest.removesuffix(b"\r").decode()
+            yield rest.decode()
+
+    def _texts(self) -> Iterator[tuple[int, str]]:
+        """Lines with their numbers, without their ends."""
+        for number, line in enumerate(self._lines(), 1):
+            yield number, line.removesuffix("\n").removesuffix("\r")
 
     def _objects(self) -> Iterator[tuple[int, dict]]:
-        for number, line in self._lines():
+        for number, line in self._texts():
             if not line.strip():
                 continue
             yield number, json_object(f"{self.source}, line {number}", line)
 
     def _fields(self) -> Iterator[tuple[int, dict]]:
-        csv.field_size_limit(max(csv.field_size_limit(), _MOST_FIELD_BYTES))
-        lines = (f"{line}\n" for _, line in self._lines())
-        if self._format == "csv":
-            reader = csv.reader(lines, strict=True)
-        else:
-            reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        names, begin = None, 1
-        try:
-            for fields in reader:
-                number, begin = begin, reader.line_num + 1
-                if not fields and (names is None or len(names) > 1):
-                    continue
-                fields = fields or [""]  # in a file of one column a blank line is an empty text
-                if names is None:
-                    names = fields
-                    if len(set(names)) < len(names):
-                        raise ValueError(
-                            f"{self.source}, line {number}: every column has a name of its own. "
-                            f"Received: {names}"
-                        )
-                elif len(fields) != len(names):
-                    raise ValueError(
-                        f"{self.source}, line {number}: the row has {len(fields)} columns, the "
-                        f"first row has {len(names)}. Received: {str(fields):.80}"
-                    )
-                else:
-                    yield number, dict(zip(names, fields, strict=True))
-        except csv.Error as error:
-            raise ValueError(f"{self.source}, line {begin}: {error}") from None
+        quoted = self._format == "csv"
+        rows = parse_rows(self._lines(), self.source, "," if quoted else "\t", quoted)
+        rows = itertools.dropwhile(lambda row: row[1] == [""], rows)  # lines above the header
+        number, names = next(rows, (1, []))
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"{self.source}, line {number}: every column has a name of its own. "
+                f"Received: {names}"
+            )
+        for number, fields in rows:
+            yield number, dict(zip(names, fields, strict=True))
 
     def _wanted(self, row: dict) -> dict[str, str | Sequence[str]]:
         """Our names of the columns that the task is asked by -> the file's."""

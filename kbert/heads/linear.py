@@ -13,9 +13,12 @@ class LinearHead(keras.layers.Layer):
         config: the encoder's.
         units: width of the logits.
         name: of the layer, the first part of its weights' names.
+        width: of the vectors; None = the config's `hidden_size`.
     """
 
-    def __init__(self, config: EncoderConfig, units: int, *, name: str, **kwargs):
+    def __init__(
+        self, config: EncoderConfig, units: int, *, name: str, width: int | None = None, **kwargs
+    ):
         super().__init__(name=name, **kwargs)
         self.dense = Dense(
             units,
@@ -24,11 +27,11 @@ class LinearHead(keras.layers.Layer):
             dtype=keras.DTypePolicy(self.variable_dtype),
             name="dense",
         )
-        self.hidden_size = config.hidden_size
+        self.width = width or config.hidden_size
         self.build()
 
     def build(self, *shapes):
-        self.dense.build((None, self.hidden_size))
+        self.dense.build((None, self.width))
 
     def call(self, vectors):
         """(..., H) -> logits (..., C), float32."""

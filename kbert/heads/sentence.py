@@ -18,6 +18,7 @@ class SentenceHead(LinearHead):
         config: the encoder's.
         num_classes: C.
         name: "sentence" in pretraining, "classifier" in a fine-tuned model.
+        width: of the pooled vectors, where it is not H.
 
     Example:
         >>> import numpy as np

@@ -2,24 +2,33 @@
 
 from kbert.layers.activations import get_activation
 from kbert.layers.attention import SelfAttention, attention_bias
+from kbert.layers.bidirectional_lstm import BidirectionalLSTM
 from kbert.layers.block import Block
+from kbert.layers.character_cnn import CharacterCNN
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.embeddings import Embeddings, SharedEmbeddings
 from kbert.layers.feed_forward import FeedForward
+from kbert.layers.highway import Highway
 from kbert.layers.normalization import LayerNorm
 from kbert.layers.scalar_mix import ScalarMix
+from kbert.layers.word_softmax import LogUniformSampler, WordSoftmax
 
 __all__ = [
+    "BidirectionalLSTM",
     "Block",
+    "CharacterCNN",
     "Dense",
     "Dropout",
     "Embeddings",
     "FeedForward",
+    "Highway",
     "LayerNorm",
+    "LogUniformSampler",
     "ScalarMix",
     "SelfAttention",
     "SharedEmbeddings",
+    "WordSoftmax",
     "attention_bias",
     "get_activation",
 ]

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Iterable
 
 from kbert.config import EncoderConfig
+from kbert.elmo_config import ElmoConfig
+from kbert.models.elmo_description import ElmoDescription, describe_elmo
 from kbert.models.family import family_row
 from kbert.models.memory import TrainingMemory, estimate_memory
 
@@ -127,16 +129,17 @@ class Description:
         return "\n".join(f"{name:20}{value}" for name, value in lines.items())
 
 
-def describe(name_or_config: str | EncoderConfig) -> Description:
+def describe(name_or_config: str | EncoderConfig | ElmoConfig) -> Description | ElmoDescription:
     """Counts a model's parameters by formula: exact, and nothing is allocated.
 
-    Heads are not counted. Shared groups of layers count once.
+    Heads are not counted. Shared groups of layers count once. Of ELMo's language models the
+    softmax counts where the config has one.
 
     Args:
         name_or_config: a name `kbert.family` knows, or a config.
 
     Returns:
-        The description.
+        The description: an `ElmoDescription` for a language model of ELMo's.
 
     Raises:
         TypeError: it is neither a name nor a config.
@@ -148,11 +151,17 @@ def describe(name_or_config: str | EncoderConfig) -> Description:
         >>> roberta = describe("roberta-base")
         >>> roberta.parameters - roberta.held_parameters == 3 * 768
         True
+        >>> describe("elmo-original").parameters
+        93600848
     """
+    if isinstance(name_or_config, ElmoConfig):
+        return describe_elmo(name_or_config)
     if isinstance(name_or_config, EncoderConfig):
         name, config, tokenizer, unused_rows = None, name_or_config, None, 0
     else:
         row = family_row(name_or_config)
+        if isinstance(row.config, ElmoConfig):
+            return describe_elmo(row.config, name_or_config, row.tokenizer)
         name, config = name_or_config, row.config
         tokenizer, unused_rows = row.tokenizer, row.unused_rows
     pooler = _dense(config.hidden_size, config.hidden_size) if config.pooler_activation else 0

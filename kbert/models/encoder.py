@@ -98,6 +98,11 @@ class Encoder(keras.Model):
         dtype: Any = None,
         **kwargs,
     ):
+        if not isinstance(config, EncoderConfig):
+            raise TypeError(
+                "An encoder is made of an EncoderConfig; kbert.Elmo takes an ElmoConfig. "
+                f"Received: {config!r}"
+            )
         super().__init__(name=name, dtype=dtype, **kwargs)
         self.config = config
         self.make_block = make_block
@@ -137,6 +142,10 @@ class Encoder(keras.Model):
             block.build((None, None, self.config.hidden_size))
         if self.pooler is not None:
             self.pooler.build((None, self.config.hidden_size))
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """First part of the weights' names in a preset -> the layer that has them."""
+        return {"encoder": self}
 
     @property
     def token_embedding(self) -> keras.Variable:
@@ -225,7 +234,7 @@ class Encoder(keras.Model):
             ValueError: the folder is of another kind, or its weights do not fit its config.
         """
         named = isinstance(path, str | os.PathLike)
-        checkpoint = read_checkpoint(locate(path) if named else path)
+        checkpoint = read_checkpoint(locate(path) if named else path).expect(EncoderConfig)
         encoder = cls(checkpoint.config, dtype=dtype)
         set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source, strict)
         return encoder

@@ -1,16 +1,18 @@
 """The table of the family: name -> sizes and values. Values only; what is code is elsewhere.
 
 Sizes are those of the releases (README.md and configs of google-research/bert, /albert, /electra,
-facebookresearch's fairseq and SpanBERT, huawei-noah's TinyBERT, microsoft's UniLM); names are those
-of the Hugging Face hub. Activations and dropout are what the original code trained with: `gelu` is
-the tanh form in Google's BERT and ALBERT, and the erf form in ELECTRA and everything trained with
-PyTorch. A checkpoint loaded from files brings the values that its own config names.
+facebookresearch's fairseq and SpanBERT, huawei-noah's TinyBERT, microsoft's UniLM, allenai's
+bilm-tf); names are those of the Hugging Face hub, where they are on it. Activations and dropout are
+what the original code trained with: `gelu` is the tanh form in Google's BERT and ALBERT, and the
+erf form in ELECTRA and everything trained with PyTorch. A checkpoint loaded from files brings the
+values that its own config names.
 """
 
 import dataclasses
 import itertools
 
 from kbert.config import EncoderConfig
+from kbert.elmo_config import ElmoConfig
 from kbert.hub.names import REPOSITORIES, SIZES, close_names
 
 _UNCASED = 30522
@@ -26,14 +28,14 @@ class Row:
     """What the table knows of a published model.
 
     Attributes:
-        config: of the encoder.
-        tokenizer: the kind of its tokenizer: "wordpiece", "bpe" or "unigram".
+        config: of the encoder, or of ELMo's language model.
+        tokenizer: the kind of its tokenizer: "wordpiece", "bpe", "unigram" or "words".
         unused_rows: rows of the published tables that carry nothing and that an encoder does not
             hold. RoBERTa's have 3: the two positions before its first one, and a token-type row
             that is the same for every token.
     """
 
-    config: EncoderConfig
+    config: EncoderConfig | ElmoConfig
     tokenizer: str = "wordpiece"
     unused_rows: int = 0
 
@@ -79,6 +81,11 @@ def _trained_in_pytorch(num_layers, hidden_size, num_heads, vocabulary_size, **c
     """BERT's architecture, with the erf form of GELU."""
     changes = {"activation": "gelu", **changes}
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **changes))
+
+
+def _elmo(num_highway, lstm_size, projection_size):
+    sizes = {"lstm_size": lstm_size, "projection_size": projection_size}
+    return Row(ElmoConfig(num_highway=num_highway, **sizes), "words")
 
 
 # fmt: off
@@ -149,6 +156,16 @@ FAMILY: dict[str, Row] = {
     "microsoft/MiniLM-L12-H384-uncased":     _trained_in_pytorch(12,  384, 12, _UNCASED),
 }
 
+# ELMo (https://arxiv.org/abs/1802.05365): no encoders of the family but bidirectional language
+# models, `kbert.Elmo`. The last was trained on 5.5 billion words. Sizes without their softmax.
+#                                  highway lstm projection
+BILMS: dict[str, Row] = {
+    "elmo-small":              _elmo(1, 1024, 128),
+    "elmo-medium":             _elmo(1, 2048, 256),
+    "elmo-original":           _elmo(2, 4096, 512),
+    "elmo-original-5.5b":      _elmo(2, 4096, 512),
+}
+
 ALIASES: dict[str, str] = {
     **SIZES,
     "sentence-transformers/all-MiniLM-L6-v2":  "nreimers/MiniLM-L6-H384-uncased",
@@ -157,7 +174,7 @@ ALIASES: dict[str, str] = {
 # fmt: on
 
 # A model is known by its name of old and by that with an owner.
-_BY_REPOSITORY = {REPOSITORIES.get(name, name): row for name, row in FAMILY.items()}
+_BY_REPOSITORY = {REPOSITORIES.get(name, name): row for name, row in (FAMILY | BILMS).items()}
 
 
 def family_row(name: str) -> Row:
@@ -172,23 +189,24 @@ def family_row(name: str) -> Row:
     key = ALIASES.get(name, name)
     repository = REPOSITORIES.get(key, key)
     if repository not in _BY_REPOSITORY:
-        names = [*ALIASES, *FAMILY]
+        names = [*ALIASES, *FAMILY, *BILMS]
         close = close_names(name, names)
         hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(names)}."
         raise ValueError(f"No model of the family has this name. {hint} Received: {name!r}")
     return _BY_REPOSITORY[repository]
 
 
-def family(name: str) -> EncoderConfig:
+def family(name: str) -> EncoderConfig | ElmoConfig:
     """The config of a published model.
 
     Args:
         name: as on the Hugging Face hub ("bert-base-uncased" or "google-bert/bert-base-uncased",
             "albert-base-v2", "google/electra-small-discriminator"), or a size of BERT: "bert-tiny",
-            "-mini", "-small", "-medium", "-base", "-large" (uncased).
+            "-mini", "-small", "-medium", "-base", "-large" (uncased); or a language model of
+            ELMo's: "elmo-original", "elmo-original-5.5b", "elmo-small", "elmo-medium".
 
     Returns:
-        The config.
+        The config: an `ElmoConfig` for the last four.
 
     Raises:
         TypeError: the name is no string.
@@ -199,5 +217,7 @@ def family(name: str) -> EncoderConfig:
         768
         >>> family("albert/albert-base-v2").num_blocks
         1
+        >>> family("elmo-original").lstm_size
+        4096
     """
     return family_row(name).config

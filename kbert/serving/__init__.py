@@ -1,4 +1,4 @@
-"""Functions to SavedModel signatures, in the form that TensorFlow Serving loads."""
+"""Functions of layers, compiled: for answers in this process, and as SavedModel signatures."""
 
 from kbert.serving.savedmodel import Signature, export_saved_model
 

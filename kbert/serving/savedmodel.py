@@ -95,7 +95,9 @@ def export_saved_model(
         archive.track(resource)
     partial = os.path.join(directory, f".{uuid.uuid4().hex}.partial")
     try:
-        archive.write_out(partial, verbose=False)
+        # Nobody differentiates a served model, and gradients of a loop cannot be saved.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        archive.write_out(partial, options=options, verbose=False)
         return _publish(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,6 +1,8 @@
 """One file per objective: heads, losses, metrics, and what the trained model answers."""
 
 from kbert.tasks.adaptation import adapt
+from kbert.tasks.bidirectional_lm import BidirectionalLM
+from kbert.tasks.elmo_adaptation import adapt_elmo
 from kbert.tasks.fine_tuning import FineTuned
 from kbert.tasks.multiple_choice import MultipleChoice
 from kbert.tasks.pretraining import Pretraining
@@ -12,6 +14,7 @@ from kbert.tasks.text_regressor import TextRegressor
 from kbert.tasks.token_classifier import TokenClassifier
 
 __all__ = [
+    "BidirectionalLM",
     "FineTuned",
     "MultipleChoice",
     "Pretraining",
@@ -22,5 +25,6 @@ __all__ = [
     "TextRegressor",
     "TokenClassifier",
     "adapt",
+    "adapt_elmo",
     "generator_config",
 ]

@@ -62,7 +62,7 @@ def adapt(
         8
     """
     folder = locate(folder)
-    checkpoint = read_checkpoint(folder)
+    checkpoint = read_checkpoint(folder).expect(EncoderConfig)
     before = load_tokenizer(folder)
     known = before.vocabulary_size
     if tokenizer.vocabulary[:known] != before.vocabulary:

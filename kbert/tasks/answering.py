@@ -13,7 +13,7 @@ from absl import logging
 
 from kbert.data.rows import Rows
 from kbert.data.table import Table, as_table
-from kbert.tasks import inference
+from kbert.serving import inference
 from kbert.tasks.runner import ProgressBar, Runner
 
 
@@ -47,11 +47,27 @@ class Asked:
         Raises:
             ValueError: for data that does not fit.
         """
-        inference.check_batch_size(batch_size)
         table = as_table([data] if isinstance(data, str | bytes) else data)
-        answers, _, cut = self._ask(self._parts(table), len(table), batch_size, verbose)
-        self._report_cut(cut, len(table))
+        answers, cut = self.predict_and_count(table, batch_size=batch_size, verbose=verbose)
+        self.report_cut(cut, len(table))
         return answers
+
+    def predict_and_count(
+        self, table: Table, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
+    ) -> tuple[Sequence, int]:
+        """`predict` for a part of a longer input.
+
+        Args:
+            table: the part.
+            batch_size: as in `predict`.
+            verbose: as in `predict`.
+
+        Returns:
+            The answers, and how many examples were cut, for `report_cut` of the whole.
+        """
+        inference.check_batch_size(batch_size)
+        answers, _, cut = self._ask(self._parts(table), len(table), batch_size, verbose)
+        return answers, cut
 
     def evaluate(
         self,
@@ -78,7 +94,7 @@ class Asked:
         inference.check_batch_size(batch_size)
         table = as_table(data, labels)
         scores, cut = self._measure(table, self._parts(table, True), batch_size, verbose)
-        self._report_cut(cut, len(table))
+        self.report_cut(cut, len(table))
         return scores
 
     def _parts(self, table: Table, labelled: bool = False) -> Iterator[tuple[Table, Rows]]:
@@ -113,7 +129,8 @@ class Asked:
         shown = losses if len(losses) > 1 else {}
         return {"loss": sum(losses.values()), **shown, **self.score(table, answers)}, cut
 
-    def _report_cut(self, cut: int, count: int, what: str = "") -> None:
+    def report_cut(self, cut: int, count: int, what: str = "") -> None:
+        """Warns that `cut` of `count` examples lost tokens, if any did."""
         if cut:
             logging.warning(
                 "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",

@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from kbert.serving import Signature
-from kbert.tasks import inference
+from kbert.serving import Signature, inference
 from kbert.tasks.task import Task
 
 # Logits of a batch that exist at a time, in masks: with BERT's vocabulary 512 take 62 MB.

@@ -16,7 +16,7 @@ import tensorflow as tf
 from kbert.data.bucketing import BUCKET, bucketed_batches
 from kbert.data.rows import Rows
 from kbert.data.table import Table, as_table
-from kbert.tasks import inference
+from kbert.serving import inference
 from kbert.tasks.answering import Asked
 from kbert.tasks.losses import Pair
 from kbert.tasks.task import Task
@@ -56,8 +56,10 @@ class FineTuned(Asked, Task):
       `answers` needs of a batch, which holds no labels.
     - `answers(table, rows, outputs)` -> a list or array of one prediction an example;
       `outputs[i]` are the outputs of row `i`, NumPy arrays without the batch's axis.
+    - `check_labels(table)`: raises ValueError for a table without labels, or with one that the task
+      cannot have.
     - `score(table, answers)` -> dict of the task's official metrics, floats, against the table's
-      labels.
+      labels; `score_names(table)` -> their names, whatever the answers are.
     - `metric`: name of the one, or "loss", that tells which weights are best: those with the
       largest value, or with the smallest loss.
 
@@ -74,7 +76,7 @@ class FineTuned(Asked, Task):
 
     metric = "accuracy"
     # TensorFlow's graph is for any width; elsewhere each new one is compiled.
-    width_multiple = BUCKET if keras.backend.backend() == "tensorflow" else 4 * BUCKET
+    width_multiple = BUCKET if keras.backend.backend() == "tensorflow" else 8 * BUCKET
 
     def __init__(
         self, encoder: keras.Model, tokenizer: Any, *, max_length: int | None = None, name: str
@@ -116,9 +118,17 @@ class FineTuned(Asked, Task):
         """Predictions; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `answers`.")
 
+    def check_labels(self, table: Table) -> None:
+        """Looks at the labels; see the class."""
+        raise NotImplementedError(f"{type(self).__name__} must define `check_labels`.")
+
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         """Metrics; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `score`.")
+
+    def score_names(self, table: Table) -> list[str]:
+        """Names of metrics; see the class."""
+        raise NotImplementedError(f"{type(self).__name__} must define `score_names`.")
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
         """The features of a batch; see the class."""
@@ -195,7 +205,8 @@ class FineTuned(Asked, Task):
             model_dir: where checkpoints and logs are written, to resume from.
             checkpoint_every: steps between checkpoints within an epoch; each epoch ends with one.
             by_length: whether texts of like length meet in a batch, which saves padding.
-            verbose: "auto" or 1 for a progress bar, 2 for a line an epoch, 0 for silence.
+            verbose: 1 for a progress bar, 2 for a line an epoch, 0 for silence; "auto" = 1 in a
+                terminal or a notebook, else 2.
             callbacks: of Keras.
 
         Returns:
@@ -215,11 +226,12 @@ class FineTuned(Asked, Task):
             raise ValueError(f"Training needs words. Received: {len(table)} examples without any")
         if class_weights is not None:
             rows = self.weigh_classes(rows, class_weights)
-        self._report_cut(rows.cut, len(table))
+        self.report_cut(rows.cut, len(table))
         evaluate = None
         if validation_data is not None:
-            evaluate = self._evaluation(table, as_table(validation_data), batch_size)
-            metric = metric or self.metric
+            held_out = as_table(validation_data)
+            evaluate = self._evaluation(table, held_out, batch_size)
+            metric = self._known_metric(metric or self.metric, held_out)
         steps = math.ceil(len(rows) / batch_size)
         schedule = fine_tuning_schedule(learning_rate, epochs * steps, warmup_share)
         self._seed_dropout(seed)
@@ -279,8 +291,17 @@ class FineTuned(Asked, Task):
             raise ValueError("validation_data needs examples. Received: a table without rows")
         self.check_held_out(table, held_out)
         parts = list(self._parts(held_out, labelled=True))
-        self._report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
+        self.report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
         return lambda: self._measure(held_out, parts, batch_size, verbose=0)[0]
+
+    def _known_metric(self, metric, held_out):
+        known = ["loss", *self.score_names(held_out)]
+        if metric not in known:
+            raise ValueError(
+                f"metric must be one of the values of an evaluation, {', '.join(known)}. "
+                f"Received: metric={metric!r}"
+            )
+        return metric
 
     def _check_numbers(self, epochs, batch_size, micro_batches, seed):
         inference.check_batch_size(batch_size)

@@ -1,12 +1,18 @@
 """Tasks out of folders: which class a folder holds, with which settings, and what it lacks."""
 
 import importlib
+import os
 from typing import Any
+
+import keras
 
 from kbert.checkpoints import Checkpoint
 from kbert.checkpoints.architectures import usual_pooler
-from kbert.models import Encoder
+from kbert.config import EncoderConfig
+from kbert.elmo_config import ElmoConfig
+from kbert.models import Elmo, ElmoEncoder, Encoder
 from kbert.models.weights import get_arrays, set_arrays
+from kbert.tokenizers import CharacterTokenizer, load_tokenizer
 
 
 def find_class(asked: type, kind: str, source: str) -> type:
@@ -58,9 +64,23 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: str) -> dict[str
     return settings
 
 
+def read_tokenizer(checkpoint: Checkpoint, folder: str | os.PathLike) -> Any:
+    """The tokenizer of a folder; for ELMo's the one that its config says all about."""
+    if isinstance(checkpoint.config, ElmoConfig):
+        return CharacterTokenizer(checkpoint.config.max_characters)
+    return load_tokenizer(folder)
+
+
+def make_encoder(config: EncoderConfig | ElmoConfig, dtype: Any) -> keras.Model:
+    """An encoder of a folder's config, its weights drawn."""
+    if isinstance(config, ElmoConfig):
+        return ElmoEncoder(Elmo(config, dtype=dtype))
+    return Encoder(config, dtype=dtype)
+
+
 def load_encoder(
     checkpoint: Checkpoint, tokenizer: Any, dtype: Any, *, strict: bool, pooler: bool
-) -> Encoder:
+) -> keras.Model:
     """The encoder of a folder for a head that begins anew.
 
     Args:
@@ -71,6 +91,8 @@ def load_encoder(
         pooler: whether it must have a pooler; where the folder has none, it is drawn.
     """
     config = checkpoint.config
+    if isinstance(config, ElmoConfig):
+        return _load_elmo(checkpoint, dtype, strict)
     arrays = checkpoint.part("encoder/")
     drawn = pooler and config.pooler_activation is None
     if drawn:
@@ -81,3 +103,12 @@ def load_encoder(
         arrays |= get_arrays(encoder.pooler, "encoder/pooler")
     set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)
     return encoder
+
+
+def _load_elmo(checkpoint, dtype, strict):
+    """Without the softmax over words: large, and of no use to a task."""
+    elmo = Elmo(checkpoint.config.replace(vocabulary_size=None), dtype=dtype)
+    arrays = checkpoint.part("elmo/")
+    arrays = {name: x for name, x in arrays.items() if not name.startswith("elmo/softmax/")}
+    set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
+    return ElmoEncoder(elmo)

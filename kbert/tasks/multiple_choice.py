@@ -149,9 +149,15 @@ class MultipleChoice(FineTuned):
             for choices, output in zip(table["choices"], outputs, strict=True)
         ]
 
+    def check_labels(self, table):
+        _labels(table)
+
     def score(self, table, answers):
         found = [answer["choice"] for answer in answers]
         return {"accuracy": share_right(_labels(table), found)}
+
+    def score_names(self, table):
+        return ["accuracy"]
 
     def signatures(self) -> dict[str, Signature]:
         """`choose`, also `serving_default`.

@@ -13,8 +13,8 @@ from keras import ops
 
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
-from kbert.serving import Signature
-from kbert.tasks import fill_mask, inference
+from kbert.serving import Signature, inference
+from kbert.tasks import fill_mask
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tasks.task import Task
 

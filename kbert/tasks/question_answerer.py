@@ -191,7 +191,7 @@ class QuestionAnswerer(FineTuned):
             cut=int(np.sum(self.windows.too_long(questions))),
         )
 
-    def _report_cut(self, cut, count, what=""):
+    def report_cut(self, cut, count, what=""):
         if cut:
             logging.warning(
                 "%d of %d %squestions have more than %d tokens and are cut there",
@@ -268,13 +268,21 @@ class QuestionAnswerer(FineTuned):
             "n_best": n_best,
         }
 
+    def check_labels(self, table):
+        _golds(table)
+
     def score(self, table: Table, answers: Sequence[Mapping]) -> dict[str, float]:
         """`exact` and `f1` in percent, and what else `kbert.metrics.squad_scores` gives."""
-        golds = _questions(table)["answers"]
+        golds = _golds(table)
         if all(golds):
             return squad_scores([answer["answer"] for answer in answers], golds)
         spans, nulls = _best_spans(answers)
         return squad_scores(spans, golds, no_answer_scores=nulls, threshold=self.null_threshold)
+
+    def score_names(self, table):
+        golds = _golds(table)
+        nulls = None if all(golds) else [0.0] * len(golds)
+        return list(squad_scores([""] * len(golds), golds, no_answer_scores=nulls))
 
     def signatures(self) -> dict[str, Signature]:
         """`answer` (also `serving_default`), and `encode` of `Task`.
@@ -301,6 +309,11 @@ def _questions(table: Table) -> Table:
             f"them. Received: the columns {list(table.columns)}"
         )
     return table.rename({"first": "question", "second": "context"})
+
+
+def _golds(table):
+    """The right answers to each question; none where the context has none."""
+    return _questions(table)["answers"]
 
 
 def _first_answers(table):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.tasks import inference
+from kbert.serving import inference
 from kbert.tasks.answer_edges import Edges, covering_pieces, find_edges
 from kbert.tasks.context_windows import Windows, context_windows
 

@@ -19,8 +19,7 @@ from kbert.hub import locate
 from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.serving import Signature
-from kbert.tasks import inference
+from kbert.serving import Signature, inference
 from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
 from kbert.tasks.pretraining import Pretraining
 from kbert.tasks.sampling import row_keys, sample_tokens

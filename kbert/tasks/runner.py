@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert.data.rows import Rows, gather
-from kbert.tasks import inference
+from kbert.serving import inference
 
 SECONDS_BEFORE_A_BAR = 2.0
 

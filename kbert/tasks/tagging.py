@@ -180,10 +180,14 @@ def windows_of(words: tf.RaggedTensor, encode: Callable, room: int, stride: int)
 
     Args:
         words: (B, ragged) strings.
-        encode: (U,) words -> ids of their pieces (U, ragged), none of them empty.
+        encode: (U,) words -> ids of their pieces (U, ragged), none of them empty; or of words that
+            are read whole, as their characters, (U, C).
         room: the most pieces of a window.
         stride: how many pieces apart two windows begin, at most.
     """
     unique, index = tf.unique(words.values)  # most words of a text come again
-    pieces = words.with_values(tf.gather(encode(unique), index))
+    encoded = encode(unique)
+    if isinstance(encoded, tf.Tensor):
+        encoded = tf.RaggedTensor.from_uniform_row_length(encoded, 1)
+    pieces = words.with_values(tf.gather(encoded, index))
     return word_windows(pieces, room, max(room - stride, 0))

@@ -13,18 +13,23 @@ from absl import logging
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.data.packing import pack
 from kbert.hub import locate
-from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
-from kbert.tasks.loading import find_class, load_encoder, saved_settings
+from kbert.tasks.loading import (
+    find_class,
+    load_encoder,
+    make_encoder,
+    read_tokenizer,
+    saved_settings,
+)
 from kbert.tasks.tensorflow_copy import export_copy
-from kbert.tokenizers import load_tokenizer
 from kbert.training.optimizers import AdamW
 from kbert.training.schedules import WARMUP_STEPS, WarmupDecay, default_warmup
 from kbert.training.step import TrainStep
 
 # Settings that follow from the heads and from the config of another library's folder.
 HELD_ELSEWHERE = ("labels", "multi_label", "next_sentence", "sentence_order", "span_boundary")
+HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
 
@@ -36,9 +41,13 @@ class Task(TrainStep, keras.Model):
     one on texts; `fit` and `evaluate` are Keras'.
 
     Args:
-        encoder: a `kbert.Encoder`.
+        encoder: a `kbert.Encoder`; for tasks that take words as characters also a
+            `kbert.models.ElmoEncoder`.
         tokenizer: the tokenizer whose ids the encoder's table is indexed by.
         name: of the model.
+
+    Raises:
+        ValueError: encoder, tokenizer and task do not fit together.
     """
 
     # Rows are padded to a multiple of so many tokens: a compiled model sees few widths.
@@ -47,15 +56,12 @@ class Task(TrainStep, keras.Model):
     unknown_elsewhere: tuple[str, ...] = ()
     # Whether the heads read the encoder's "pooled", so that an encoder without a pooler gets one.
     needs_pooler: bool = False
+    # Whether an encoder may read words as their characters, as ELMo does.
+    takes_characters: bool = False
 
     def __init__(self, encoder: keras.Model, tokenizer: Any, *, name: str):
         super().__init__(name=name, dtype=encoder.dtype_policy)
-        if tokenizer.vocabulary_size > encoder.config.vocabulary_size:
-            raise ValueError(
-                "The encoder's token table must have a row for each vocabulary entry. Received: "
-                f"vocabulary_size={encoder.config.vocabulary_size} in the encoder's config, "
-                f"{tokenizer.vocabulary_size} entries in the tokenizer"
-            )
+        self._check_tokens(encoder, tokenizer)
         missing = [x for x in ("pad", "cls", "sep") if getattr(tokenizer, f"{x}_id") is None]
         if missing:
             raise ValueError(
@@ -66,10 +72,32 @@ class Task(TrainStep, keras.Model):
         self.encoder = encoder
         self.tokenizer = tokenizer
 
+    def _check_tokens(self, encoder, tokenizer):
+        """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
+        read, given = (getattr(x, "max_characters", None) for x in (encoder.config, tokenizer))
+        if read != given:
+            raise ValueError(
+                "ELMo reads words with a CharacterTokenizer of its config's max_characters, and "
+                "every other encoder ids of a tokenizer with a vocabulary. Received: a "
+                f"{type(encoder).__name__} with max_characters={read}, a "
+                f"{type(tokenizer).__name__} with max_characters={given}"
+            )
+        if read is not None and not self.takes_characters:
+            raise ValueError(
+                "On ELMo's features there are the tasks TextClassifier, TextRegressor and "
+                f"TokenClassifier. Received: {type(self).__name__}"
+            )
+        if read is None and tokenizer.vocabulary_size > encoder.config.vocabulary_size:
+            raise ValueError(
+                "The encoder's token table must have a row for each vocabulary entry. Received: "
+                f"vocabulary_size={encoder.config.vocabulary_size} in the encoder's config, "
+                f"{tokenizer.vocabulary_size} entries in the tokenizer"
+            )
+
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
         """First part of the weights' names in a preset -> the layer: the encoder and the heads."""
-        return {"encoder": self.encoder}
+        return self.encoder.parts()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -219,7 +247,7 @@ class Task(TrainStep, keras.Model):
                 continue
             arrays |= get_arrays(part, prefix)
         settings = dict(self.settings)
-        if format != "kbert" and (left := _without_place(type(self), settings)):
+        if format != "kbert" and (left := _without_place(type(self), settings, format)):
             listed = ", ".join(f"{name}={value!r}" for name, value in left.items())
             logging.warning("%s has no place for settings of the task: %s", format, listed)
         labels = settings.pop("labels", None)
@@ -250,7 +278,8 @@ class Task(TrainStep, keras.Model):
 
         Args:
             path: a folder of kbert's, or of Hugging Face's or Google's, or whatever else
-                `kbert.hub.locate` knows.
+                `kbert.hub.locate` knows. With `new_head` also one of an ELMo, whose biLM is frozen
+                and whose mix begins anew.
             dtype: a Keras dtype policy or its name.
             strict: False takes the weights that fit by name and logs what it leaves: weights and
                 whole heads that the folder lacks stay as they were drawn, others of the folder are
@@ -267,7 +296,7 @@ class Task(TrainStep, keras.Model):
 
         Example:
             >>> import tempfile
-            >>> from kbert import EncoderConfig, WordPieceTokenizer, tasks
+            >>> from kbert import Encoder, EncoderConfig, WordPieceTokenizer, tasks
             >>> tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
             >>> config = EncoderConfig(vocabulary_size=6, hidden_size=8, num_layers=1, num_heads=2,
             ...                        intermediate_size=16)
@@ -283,7 +312,7 @@ class Task(TrainStep, keras.Model):
             )
         folder = locate(path)
         checkpoint = read_checkpoint(folder)
-        tokenizer = load_tokenizer(folder)
+        tokenizer = read_tokenizer(checkpoint, folder)
         if new_head:
             encoder = load_encoder(
                 checkpoint, tokenizer, dtype, strict=strict, pooler=cls.needs_pooler
@@ -291,24 +320,25 @@ class Task(TrainStep, keras.Model):
             return cls(encoder, tokenizer, **settings)
         saved = saved_settings(checkpoint, strict, cls.__name__)
         cls = find_class(cls, saved.pop("kind", cls.__name__), checkpoint.source)
-        task = cls(Encoder(checkpoint.config, dtype=dtype), tokenizer, **{**saved, **settings})
+        task = cls(make_encoder(checkpoint.config, dtype), tokenizer, **{**saved, **settings})
         for prefix, part in task.parts.items():
             arrays = checkpoint.part(f"{prefix}/")
-            if strict or arrays or prefix == "encoder":
+            if strict or arrays or prefix in task.encoder.parts():
                 set_arrays(part, prefix, arrays, checkpoint.source, strict)
             else:
                 logging.warning("%s has no %s: it begins anew", checkpoint.source, prefix)
         return task
 
 
-def _without_place(kind, settings):
+def _without_place(kind, settings, format):
     """Settings that no other library's folder holds, and that are not what they begin as."""
     parameters = inspect.signature(kind.__init__).parameters.items()
     usual = {name: parameter.default for name, parameter in parameters}
+    held = HELD_ELSEWHERE + (HELD_BY_HUGGING_FACE if format == "huggingface" else ())
     return {
         name: value
         for name, value in settings.items()
-        if name not in HELD_ELSEWHERE and (name not in usual or value != usual[name])
+        if name not in held and (name not in usual or value != usual[name])
     }
 
 

@@ -14,8 +14,7 @@ from keras import ops
 
 from kbert import metrics
 from kbert.data.table import as_table
-from kbert.serving import Signature
-from kbert.tasks import inference
+from kbert.serving import Signature, inference
 from kbert.tasks.labels import Labels, class_weights_of, thresholds_of
 from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
 from kbert.tasks.text_task import TextTask
@@ -151,6 +150,12 @@ class TextClassifier(TextTask):
         if len(self.labels) == 2:
             scores["f1"] = metrics.f1(labels, found)
         return scores
+
+    def score_names(self, table):
+        if self.multi_label:
+            return ["micro_f1", "macro_f1", "subset_accuracy"]
+        of_two = ["f1"] if len(self.labels) == 2 else []
+        return ["accuracy", "macro_f1", "matthews", *of_two]
 
     def _indicators(self, answers):
         found = np.zeros((len(answers), len(self.labels)), np.int32)

@@ -89,6 +89,9 @@ class TextRegressor(TextTask):
             "spearman": metrics.spearman(labels, answers),
         }
 
+    def score_names(self, table):
+        return ["pearson", "spearman"]
+
     def signatures(self, pairs: bool = False) -> dict[str, Signature]:
         """`score` for texts and `score_pairs` for pairs of texts.
 

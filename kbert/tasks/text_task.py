@@ -50,6 +50,7 @@ class TextTask(FineTuned):
     """
 
     needs_pooler = True
+    takes_characters = True
 
     def __init__(
         self,
@@ -71,7 +72,10 @@ class TextTask(FineTuned):
         rate = encoder.config.dropout if dropout is None else dropout
         self.dropout = Dropout(rate, dtype=encoder.dtype_policy, name="dropout")
         self.classifier = SentenceHead(
-            encoder.config, units, name="classifier", dtype=encoder.dtype_policy
+            *(encoder.config, units),
+            width=encoder.pooler.units,
+            name="classifier",
+            dtype=encoder.dtype_policy,
         )
         self.build()
 
@@ -110,6 +114,9 @@ class TextTask(FineTuned):
             cut=int(np.count_nonzero(lost)),
         )
 
+    def check_labels(self, table):
+        self.targets(table)
+
     def _extent(self, lengths):
         """Tokens of each row in a batch (N,), and how many of its text are in none (N,)."""
         specials, room = self._room(len(lengths))
@@ -139,7 +146,7 @@ class TextTask(FineTuned):
             first, counts = text_windows(first, room, self.stride)
         else:
             first, second, counts = pair_windows(first, second, room, self.stride)
-        fill = {"token_ids": self.tokenizer.pad_id}
+        fill = {"token_ids": tf.expand_dims(self.tokenizer.pad_id, 0)}  # (1,) or (1, C)
         return {
             name: tf.RaggedTensor.from_row_lengths(x, counts).to_tensor(fill.get(name, 0))
             for name, x in super().pack(first, second).items()
@@ -147,12 +154,13 @@ class TextTask(FineTuned):
 
     def call(self, batch, training=False):
         """Logits: `classifier` (B, C), of windows (B, W, T) pooled."""
-        shape = ops.shape(batch["token_ids"])
+        shape = ops.shape(batch["padding_mask"])
         if len(shape) == 2:
             return {"classifier": self._logits(batch, training)}
-        rows, windows, length = shape
+        rows, windows, _ = shape
         names = ("token_ids", "segment_ids", "padding_mask")
-        flat = {name: ops.reshape(batch[name], (-1, length)) for name in names}
+        features = {name: batch[name] for name in names}
+        flat = {k: ops.reshape(x, (-1, *ops.shape(x)[2:])) for k, x in features.items()}
         logits = self._logits(flat, True) if training else self._logits_in_groups(flat)
         logits = ops.reshape(logits, (rows, windows, self.classifier.dense.units))
         real = ops.cast(batch["padding_mask"][:, :, :1], logits.dtype)  # (B, W, 1)
@@ -162,13 +170,13 @@ class TextTask(FineTuned):
 
     def _logits_in_groups(self, features):
         """Logits of windows, a few at a time: a book in one request must not fill the memory."""
-        count, length = ops.shape(features["token_ids"])
+        count = ops.shape(features["padding_mask"])[0]
         groups = (count + WINDOWS_AT_ONCE) // WINDOWS_AT_ONCE  # one where there are no windows
         size = (count + groups - 1) // groups
         # The last group is filled up with copies of the last window.
         index = ops.minimum(ops.arange(groups * size, dtype="int32"), count - 1)
         parts = {
-            name: ops.reshape(ops.take(x, index, axis=0), (groups, size, length))
+            name: ops.reshape(ops.take(x, index, axis=0), (groups, size, *ops.shape(x)[1:]))
             for name, x in features.items()
         }
         logits = ops.map(lambda part: self._logits(part, False), parts)
@@ -183,11 +191,19 @@ class TextTask(FineTuned):
     ) -> dict[str, Signature]:
         """`name` for texts and `name_pairs` for pairs, one of them first."""
 
+        def answer_rows(*columns):
+            rows = tf.shape(columns[0])[0]
+            # A row of nothing where there is none, cut off again: ELMo's convolutions need one.
+            more = [[0, tf.cast(rows == 0, tf.int32)]]
+            columns = [tf.pad(column, more, constant_values="") for column in columns]
+            found = answer(self.pack(*map(self.tokenizer.encode, columns)))
+            return {key: value[:rows] for key, value in found.items()}
+
         def single(text):
-            return answer(self.pack(self.tokenizer.encode(text)))
+            return answer_rows(text)
 
         def pairs(first, second):
-            return answer(self.pack(self.tokenizer.encode(first), self.tokenizer.encode(second)))
+            return answer_rows(first, second)
 
         functions = {name: single, f"{name}_pairs": pairs}
         entries = {

@@ -19,8 +19,8 @@ from kbert.data.table import as_table
 from kbert.data.words import split_at_white_space
 from kbert.heads import TokenHead
 from kbert.layers import Dropout
-from kbert.serving import Signature
-from kbert.tasks import inference, tagging
+from kbert.serving import Signature, inference
+from kbert.tasks import tagging
 from kbert.tasks.fine_tuning import FineTuned
 from kbert.tasks.labels import Labels, class_weights_of
 from kbert.tasks.losses import accuracy, cross_entropy
@@ -81,6 +81,8 @@ class TokenClassifier(FineTuned):
         >>> answer["words"], answer["starts"], len(answer["labels"])
         (['Ada', 'Lovelace'], [0, 4], 2)
     """
+
+    takes_characters = True
 
     def __init__(
         self,
@@ -220,6 +222,9 @@ class TokenClassifier(FineTuned):
         logits = tagging.pooled(logits, words, num_words, self.pooling)
         return tf.argmax(logits, 1), tf.reduce_max(tf.nn.softmax(logits), 1)
 
+    def check_labels(self, table):
+        self._named(table)
+
     def score(self, table, answers):
         labels, found = self._named(table), [answer["labels"] for answer in answers]
         flat = [label for row in labels for label in row], [label for row in found for label in row]
@@ -229,6 +234,12 @@ class TokenClassifier(FineTuned):
         if self.scheme is None:
             return {**scores, "macro_f1": metrics.macro_f1(*flat)}
         return {**metrics.entity_report(labels, found).scores, **scores}
+
+    def score_names(self, table):
+        if self.scheme is None:
+            return ["accuracy", "macro_f1"]
+        labels = self._named(table)  # types that are only answered have an F1 too, which is 0
+        return [*metrics.entity_report(labels, labels).scores, "accuracy"]
 
     def report(
         self,

@@ -1,26 +1,24 @@
-"""What every tokenizer shares: the way in for strings, lists and tensors, decoding, saving."""
+"""What every tokenizer with a vocabulary shares: the way in for texts, decoding, saving."""
 
 import abc
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from kbert import atomic
+from kbert.tokenizers.batching import call_with_batch
+from kbert.tokenizers.serializable import Serializable
 
 # What a special token can be for, and what BERT's and RoBERTa's inputs are made of.
 ROLES = ("pad", "unk", "cls", "sep", "mask")
-# The constructors' arguments that are kept in files of their own.
-_MODEL_ARGUMENTS = ("vocabulary", "merges", "model")
 
 
-class Tokenizer(abc.ABC):
+class Tokenizer(Serializable):
     """Text to ids and back, the same eagerly, inside `tf.data` and inside a SavedModel.
 
     A kind of tokenizer sets `kind` and `continuation`, and defines `_encode`,
@@ -40,7 +38,6 @@ class Tokenizer(abc.ABC):
         pad_id, unk_id, cls_id, sep_id, mask_id: their ids, likewise.
     """
 
-    kind: str
     # Separators between two segments: [CLS] A [SEP] B [SEP], but <s> A </s></s> B </s>.
     pair_separators: int = 1
     continuation: np.ndarray
@@ -99,11 +96,6 @@ class Tokenizer(abc.ABC):
         tokens = [*self.special_tokens.values(), *self.additional_special_tokens]
         return sorted({self._id_of[token] for token in tokens})
 
-    @property
-    def resources(self) -> list[Any]:
-        """What a SavedModel of this tokenizer's graphs must track, such as lookup tables."""
-        return []
-
     @cached_property
     def checksum(self) -> str:
         """SHA-256 of what decides the ids, in hexadecimal. For WordPiece: of the vocabulary."""
@@ -133,7 +125,7 @@ class Tokenizer(abc.ABC):
         Returns:
             An int32 RaggedTensor (B, None); for one string, a 1-D int32 tensor.
         """
-        return self._batched(self._encode_graph, texts)
+        return call_with_batch(self._encode_graph, texts)
 
     def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         """Ids of words that are split already, each by itself, as it is read within a text.
@@ -160,7 +152,7 @@ class Tokenizer(abc.ABC):
                 "Words are encoded with a tokenizer that has an unknown token, for words of which "
                 f"nothing is left. Received: a {type(self).__name__} without one"
             )
-        return self._batched(self._words_graph, words)
+        return call_with_batch(self._words_graph, words)
 
     def encode_with_offsets(
         self, texts: str | Sequence[str] | tf.Tensor, unit: str = "byte"
@@ -187,7 +179,7 @@ class Tokenizer(abc.ABC):
         """
         if unit not in self._offsets_graphs:
             raise ValueError(f'unit must be "byte" or "character". Received: {unit!r}')
-        return self._batched(self._offsets_graphs[unit], texts)
+        return call_with_batch(self._offsets_graphs[unit], texts)
 
     def decode(self, ids: Any, *, skip_special_tokens: bool = True) -> Any:
         """Text from ids: pieces joined, special tokens left out.
@@ -218,24 +210,6 @@ class Tokenizer(abc.ABC):
             )
         return tf.strings.split(texts, self.mask_token)
 
-    @abc.abstractmethod
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments without the vocabulary and what else is data."""
-        config = self.get_config()
-        return {name: value for name, value in config.items() if name not in _MODEL_ARGUMENTS}
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """A tokenizer from `get_config()`."""
-        return cls(**config)
-
-    def __reduce__(self):
-        return _revive, (type(self), self.get_config())
-
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the vocabulary and tokenizer_config.json, which `kbert.load_tokenizer` and Hugging
         Face read.
@@ -246,13 +220,13 @@ class Tokenizer(abc.ABC):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._save_model(folder)
+        super().save(folder)
+
+    def _config_file(self) -> dict[str, Any]:
         config = {f"{role}_token": token for role, token in self.special_tokens.items()}
         if self.additional_special_tokens:
             config["additional_special_tokens"] = self.additional_special_tokens
-        config |= self._options()
-        atomic.write(
-            folder / "tokenizer_config.json", (json.dumps(config, indent=2) + "\n").encode()
-        )
+        return config | self._options()
 
     @abc.abstractmethod
     def _save_model(self, folder: Path) -> None:
@@ -304,18 +278,6 @@ class Tokenizer(abc.ABC):
                 f"Received: {wrong.ravel()[0]}"
             )
 
-    def _batched(self, function: Any, texts: Any) -> Any:
-        """Calls a function of a batch of strings, also for one string."""
-        texts = tf.convert_to_tensor(texts, tf.string)
-        rank = texts.shape.rank
-        if rank not in (0, 1):
-            raise ValueError(
-                "Texts are one string or a 1-D list or tensor of strings. "
-                f"Received: a tensor of shape {texts.shape}"
-            )
-        out = function(texts[None] if rank == 0 else texts)
-        return tf.nest.map_structure(lambda x: x[0], out) if rank == 0 else out
-
     def _decode(self, ids: tf.Tensor | tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
         """(B, T) ids -> (B,) strings, (T,) ids -> a scalar."""
         if isinstance(ids, tf.Tensor):
@@ -326,7 +288,3 @@ class Tokenizer(abc.ABC):
             self._check_ids(ids.flat_values.numpy())
         ids = tf.cast(ids.with_row_splits_dtype(tf.int64), tf.int32)
         return self._decode_graphs[skip_special_tokens](ids)
-
-
-def _revive(kind: type[Tokenizer], config: dict[str, Any]) -> Tokenizer:
-    return kind.from_config(config)

@@ -1,10 +1,41 @@
-"""Texts for training: checked, in batches for a graph, with a progress bar."""
+"""Texts on their way into a graph: checked, in batches, with a progress bar."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
 
 # Texts go through the graph in batches of about this size.
 _BATCH_BYTES = 1 << 20
 _BATCH_TEXTS = 4096
+
+
+def call_with_batch(function: Callable[[tf.Tensor], Any], texts: Any) -> Any:
+    """Calls a function of a batch of strings, also for one string.
+
+    Args:
+        function: (B,) strings -> tensors, all with B rows.
+        texts: a list or 1-D tensor of strings, or one string.
+
+    Returns:
+        What the function returns; for one string its only row.
+
+    Raises:
+        ValueError: strings of more dimensions than one.
+
+    Example:
+        >>> call_with_batch(tf.strings.length, "three").numpy().item()
+        5
+    """
+    texts = tf.convert_to_tensor(texts, tf.string)
+    rank = texts.shape.rank
+    if rank not in (0, 1):
+        raise ValueError(
+            "Texts are one string or a 1-D list or tensor of strings. "
+            f"Received: a tensor of shape {texts.shape}"
+        )
+    out = function(texts[None] if rank == 0 else texts)
+    return tf.nest.map_structure(lambda x: x[0], out) if rank == 0 else out
 
 
 def each_text(texts: Iterable[str | bytes]) -> Iterator[str | bytes]:

@@ -6,23 +6,27 @@ from typing import Any
 
 from kbert.hub import locate
 from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.characters import CharacterTokenizer
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.loading_bpe import load_byte_pair
 from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
 from kbert.tokenizers.loading_unigram import load_unigram, model_file
 from kbert.tokenizers.vocabulary import read_vocabulary
+from kbert.tokenizers.word_vocabulary import words_file
 from kbert.tokenizers.wordpiece import CONFIG_KEYS, WordPieceTokenizer
+from kbert.tokenizers.words import WordTokenizer
 
 
-def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
+def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | CharacterTokenizer:
     """The tokenizer of a model folder or of prepared data.
 
     Its files tell the kind: vocab.txt a WordPiece, vocab.json and merges.txt a byte-level BPE, one
     *.model a SentencePiece unigram tokenizer, and where there is none of these Hugging Face's
-    tokenizer.json or KerasHub's assets/tokenizer any of the three. Settings come from
-    tokenizer_config.json and tokenizer.json, special tokens also from special_tokens_map.json and
-    added_tokens.json. A WordPiece folder without settings (Google's TensorFlow 1 releases) is taken
-    for uncased where no piece holds an upper-case letter.
+    tokenizer.json or KerasHub's assets/tokenizer any of the three; words.txt whole words, and so
+    does the one vocab*.txt beside bilm-tf's options.json; tokenizer_config.json names the tokenizer
+    of characters. Settings come from tokenizer_config.json and tokenizer.json, special tokens also
+    from special_tokens_map.json and added_tokens.json. A WordPiece folder without settings
+    (Google's TensorFlow 1 releases) is taken for uncased where no piece holds an upper-case letter.
 
     Args:
         folder: the folder, a SentencePiece `.model` in one, or a model's name:
@@ -31,7 +35,8 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
         options: arguments of the tokenizer that go before what the folder says.
 
     Returns:
-        The tokenizer: a `WordPieceTokenizer`, `BytePairTokenizer` or `UnigramTokenizer`.
+        The tokenizer: a `WordPieceTokenizer`, `BytePairTokenizer`, `UnigramTokenizer`,
+        `WordTokenizer` or `CharacterTokenizer`.
 
     Raises:
         FileNotFoundError: no such folder or model, or nothing in it that holds a vocabulary.
@@ -50,6 +55,10 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
         return load_unigram(TokenizerFolder.read(Path(folder).parent), Path(folder), **options)
     files = TokenizerFolder.read(locate(folder, weights=False))
     kind = (files.full.get("model") or {}).get("type")
+    if files.config.get("tokenizer_class") == CharacterTokenizer.__name__:
+        return CharacterTokenizer(**({"max_characters": files.config["max_characters"]} | options))
+    if words := words_file(files):
+        return WordTokenizer(words, **options)
     if files.has("vocab.txt"):
         return _load_wordpiece(files, read_vocabulary(files.path / "vocab.txt"), options)
     if files.has("vocab.json", "merges.txt") or (kind == "BPE" and not model_file(files.path)):
@@ -66,7 +75,7 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer:
             f"Received: {files.path / 'tokenizer.json'} with model type {kind!r}"
         )
     raise FileNotFoundError(
-        "A tokenizer's folder holds vocab.txt, vocab.json and merges.txt, a *.model or "
+        "A tokenizer's folder holds vocab.txt, vocab.json and merges.txt, a *.model, words.txt or "
         f"tokenizer.json. Received: {files.path} with {sorted(os.listdir(files.path))}"
     )
 

@@ -1,17 +1,15 @@
 """Training a byte-level BPE: counted by our own graph, merged by Hugging Face's trainer."""
 
-import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.bpe_words import prefix_space, split_words
 from kbert.tokenizers.byte_alphabet import CHARACTERS, spell
 from kbert.tokenizers.normalization import drop_invalid
-from kbert.tokenizers.word_counts import limited, repeated
+from kbert.tokenizers.word_counts import count, repeated
 
 # RoBERTa's, in the order of its ids (where the mask comes after all pieces).
 ROBERTA_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -88,30 +86,16 @@ def count_byte_words(
         >>> sorted(count_byte_words(["one one"]).items())
         [('one', 1), ('Ġone', 1)]
     """
-    counted = _counting_graph(add_prefix_space)
-    counts: Counter[str] = Counter()
-    for batch in batches(with_progress(texts, "counting words") if progress else texts):
-        words, repeats = counted(tf.constant(batch))
-        for word, count in zip(words.numpy(), repeats.numpy().tolist(), strict=True):
-            counts[spell(word)] += count
-        counts = limited(counts)
-    return counts
+    divide = _divide_with_space if add_prefix_space else _divide
+    return count(texts, divide, spell, progress=progress)
 
 
-@functools.cache
-def _counting_graph(add_prefix_space: bool) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """A batch of texts -> its different words and how often each is in it. Traced once."""
+def _divide(texts: tf.Tensor) -> tf.RaggedTensor:
+    return split_words(drop_invalid(texts))
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def counted(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.device("CPU"):
-            batch = drop_invalid(batch)
-            if add_prefix_space:
-                batch, _ = prefix_space(batch)
-            words, _, repeats = tf.unique_with_counts(split_words(batch).flat_values)
-            return words, repeats
 
-    return counted
+def _divide_with_space(texts: tf.Tensor) -> tf.RaggedTensor:
+    return split_words(prefix_space(drop_invalid(texts))[0])
 
 
 def _merge(

@@ -7,10 +7,14 @@ from kbert.tokenizers.bpe import BytePairTokenizer
 from kbert.tokenizers.training import train_wordpiece
 from kbert.tokenizers.training_bpe import train_byte_pair
 from kbert.tokenizers.training_unigram import train_unigram
+from kbert.tokenizers.training_words import train_words
 from kbert.tokenizers.unigram import UnigramTokenizer
 from kbert.tokenizers.wordpiece import WordPieceTokenizer
+from kbert.tokenizers.words import WordTokenizer
 
-KINDS = ("wordpiece", "bpe", "unigram")
+KINDS = ("wordpiece", "bpe", "unigram", "words")
+# Those that keep a text as it is.
+_CASED = ("bpe", "words")
 
 
 def train_tokenizer(
@@ -25,10 +29,12 @@ def train_tokenizer(
 
     Args:
         texts: lines or documents, UTF-8.
-        vocabulary_size: how many pieces at most, special tokens included.
-        kind: "wordpiece" (BERT, ELECTRA, DistilBERT: [CLS] …), "bpe" (RoBERTa: <s> …) or "unigram"
-            (ALBERT: [CLS] …); see `train_wordpiece`, `train_byte_pair` and `train_unigram`.
-        lowercase: lower case and no accents. None: true, but for "bpe", which keeps every byte.
+        vocabulary_size: how many pieces at most, special tokens included. For "words" 0 is all.
+        kind: "wordpiece" (BERT, ELECTRA, DistilBERT: [CLS] …), "bpe" (RoBERTa: <s> …), "unigram"
+            (ALBERT: [CLS] …) or "words" (ELMo: </S> …); see `train_wordpiece`, `train_byte_pair`,
+            `train_unigram` and `train_words`.
+        lowercase: lower case and no accents. None: true, but for "bpe" and "words", which keep a
+            text as it is.
         progress: show a progress bar.
 
     Raises:
@@ -38,6 +44,13 @@ def train_tokenizer(
         >>> train_tokenizer(["low lower lowest"] * 9, 30, kind="unigram").kind
         'unigram'
     """
+    if kind not in KINDS:
+        raise ValueError(f"kind is one of {', '.join(KINDS)}. Received: {kind!r}")
+    if lowercase and kind in _CASED:
+        raise ValueError(
+            f"Tokenizers of the kinds {' and '.join(_CASED)} keep a text as it is. Received: "
+            f"lowercase=True, kind={kind!r}"
+        )
     if kind == "wordpiece":
         lowercase = lowercase is not False
         pieces = train_wordpiece(texts, vocabulary_size, lowercase=lowercase, progress=progress)
@@ -46,12 +59,8 @@ def train_tokenizer(
         lowercase = lowercase is not False
         model = train_unigram(texts, vocabulary_size, lowercase=lowercase, progress=progress)
         return UnigramTokenizer(model, lowercase=lowercase)
-    if kind != "bpe":
-        raise ValueError(f"kind is one of {', '.join(KINDS)}. Received: {kind!r}")
-    if lowercase:
-        raise ValueError(
-            "Byte-level BPE keeps a text byte for byte. Received: lowercase=True, kind='bpe'"
-        )
+    if kind == "words":
+        return WordTokenizer(train_words(texts, vocabulary_size, progress=progress))
     # A corpus is encoded sentence by sentence: without a space before each, the last word of one
     # and the first of the next would run together.
     model = train_byte_pair(texts, vocabulary_size, add_prefix_space=True, progress=progress)

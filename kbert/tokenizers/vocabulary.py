@@ -35,6 +35,18 @@ def read_vocabulary(path: str | os.PathLike) -> list[str]:
         >>> read_vocabulary(path)[5]
         'pen'
     """
+    pieces = read_lines(path)
+    check_vocabulary(pieces, source=str(path))
+    return pieces
+
+
+def read_lines(path: str | os.PathLike) -> list[str]:
+    """The lines of a vocabulary file. Only line feeds end one, with or without a return before.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: not UTF-8; the message names file and line.
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"No vocabulary file (one piece a line). Received: {path}")
@@ -50,9 +62,7 @@ def read_vocabulary(path: str | os.PathLike) -> list[str]:
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
-    pieces = [line.removesuffix("\r") for line in lines]
-    check_vocabulary(pieces, source=str(path))
-    return pieces
+    return [line.removesuffix("\r") for line in lines]
 
 
 def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:

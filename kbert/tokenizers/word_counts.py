@@ -1,13 +1,65 @@
 """Counted words on their way to a trainer."""
 
+import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import tensorflow as tf
+
+from kbert.tokenizers.batching import batches, with_progress
 
 # Different words held at a time (about 1 GB); past it the words seen once are forgotten.
 _MAX_WORDS = 8_000_000
 # A trainer takes text, not counts: a word goes to it as often as it was seen, in strings of about
 # this many characters.
 _FEED_CHARACTERS = 50_000
+
+
+def count(
+    texts: Iterable[str | bytes],
+    divide: Callable[[tf.Tensor], tf.RaggedTensor],
+    spell: Callable[[bytes], str],
+    *,
+    progress: bool = False,
+) -> Counter[str]:
+    """Counts the words of texts in a graph, a batch at a time.
+
+    Args:
+        texts: lines or documents, UTF-8.
+        divide: (B,) texts -> (B, None) words. The same function each time: its graph is kept.
+        spell: a word as the trainer will read it.
+        progress: show a progress bar.
+
+    Returns:
+        Word -> how often it was seen.
+
+    Example:
+        >>> sorted(count(["so so", "it"], tf.strings.split, bytes.decode).items())
+        [('it', 1), ('so', 2)]
+    """
+    distinct = _distinct_words(divide)
+    counts: Counter[str] = Counter()
+    for batch in batches(with_progress(texts, "counting words") if progress else texts):
+        words, repeats = distinct(tf.constant(batch))
+        for word, times in zip(words.numpy(), repeats.numpy().tolist(), strict=True):
+            counts[spell(word)] += times
+        counts = limited(counts)
+    return counts
+
+
+@functools.cache
+def _distinct_words(
+    divide: Callable[[tf.Tensor], tf.RaggedTensor],
+) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """A batch of texts -> its different words and how often each is in it. Traced once."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def distinct(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device("CPU"):
+            words, _, repeats = tf.unique_with_counts(divide(batch).flat_values)
+            return words, repeats
+
+    return distinct
 
 
 def limited(counts: Counter[str]) -> Counter[str]:

@@ -22,7 +22,7 @@ from kbert.training.best import BestWeights
 from kbert.training.checkpoints import Checkpoints
 from kbert.training.fine_tuning_run import Callbacks, FineTuningHistory, Run
 from kbert.training.run_settings import write_settings
-from kbert.training.runlog import RunLog
+from kbert.training.runlog import RunLog, keras_verbosity
 from kbert.training.signals import stopping
 
 KEPT_CHECKPOINTS = 2  # the newest, and the one before in case that is damaged
@@ -76,7 +76,8 @@ def fine_tune(
             is written, and nothing can be resumed.
         checkpoint_every: Steps between checkpoints within an epoch; the end of each has one.
         settings: What the run is, as JSON can hold it, to be written beside the checkpoints.
-        verbose: 0 for silence, 1 or `"auto"` for a progress bar, 2 for a line an epoch.
+        verbose: 0 for silence, 1 for a progress bar, 2 for a line an epoch; `"auto"`: 1 in a
+            terminal or a notebook, else 2.
         callbacks: Of Keras.
 
     Returns:
@@ -133,7 +134,8 @@ def fine_tune(
         history=history,
     )
     latest = _open(folder, checkpoints, run, settings) if folder else None
-    params = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
+    shown = keras_verbosity(verbose)
+    params = {"epochs": epochs, "steps": steps_per_epoch, "verbose": shown}
     listeners = Callbacks(run, [*callbacks, history], params)
     total = epochs * steps_per_epoch
     with _scope(task), stopping(run.stop) if folder else contextlib.nullcontext():

@@ -22,11 +22,16 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
         Path of each trainable weight of the encoder -> factor, for `AdamW(rate_scales=…)`.
 
     Raises:
-        ValueError: If `decay` is out of its range.
+        ValueError: If `decay` is out of its range, or the encoder is not made of blocks.
     """
     if not 0 < decay <= 1:
         raise ValueError(
             f"The decay from layer to layer must be above 0 and at most 1. Received: {decay}"
+        )
+    if not hasattr(encoder, "blocks"):
+        raise ValueError(
+            "Rates that decay from layer to layer are those of a Transformer's blocks. "
+            f"Received: a {type(encoder).__name__}"
         )
     layers, blocks = encoder.config.num_layers, encoder.blocks
     parts = {encoder.embeddings: 0}

@@ -1,10 +1,12 @@
 """The optimizers that the family was pretrained with.
 
-Keras' own differ in what made the released weights: no original decays LayerNorm or biases here,
-and those of BERT, ALBERT and ELECTRA do not correct the bias of their moments.
+Keras' own AdamW and LAMB differ in what made the released weights: no original decays LayerNorm or
+biases here, and those of BERT, ALBERT and ELECTRA do not correct the bias of their moments. Its
+Adagrad is that of ELMo's.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -205,4 +207,33 @@ class Lamb(_Moments):
         self.assign(variable, variable - rate * direction)
 
 
-OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
+OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb, "adagrad": keras.optimizers.Adagrad}
+_MOMENTS = ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction")
+# Name -> what it is made with beside its learning rate, in programs and recipes.
+OPTIMIZER_SETTINGS = {
+    "adamw": _MOMENTS,
+    "lamb": _MOMENTS,
+    "adagrad": ("initial_accumulator_value",),
+}
+
+
+def make_optimizer(name: str, learning_rate, settings: Any) -> keras.optimizers.Optimizer:
+    """An optimizer of the table, with those settings that it has.
+
+    Args:
+        name: of `OPTIMIZERS`.
+        learning_rate: A float or a schedule.
+        settings: Anything with the settings of `OPTIMIZER_SETTINGS` as attributes: parsed flags,
+            a `kbert.recipes.Recipe`.
+
+    Returns:
+        The optimizer.
+
+    Example:
+        >>> import types
+        >>> settings = types.SimpleNamespace(initial_accumulator_value=1.0)
+        >>> make_optimizer("adagrad", 0.2, settings).initial_accumulator_value
+        1.0
+    """
+    own = {setting: getattr(settings, setting) for setting in OPTIMIZER_SETTINGS[name]}
+    return OPTIMIZERS[name](learning_rate, **own)

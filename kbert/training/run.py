@@ -33,6 +33,7 @@ Start = tuple[int, int, int]
 SHOWN = (
     *("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy"),
     *("rtd_loss", "rtd_precision", "rtd_recall"),
+    *("forward_perplexity", "backward_perplexity"),
 )
 
 

@@ -5,7 +5,8 @@ Keras' own step divides by local sums, clips before it reduces and does not run 
 
 1. the denominators of the *whole* batch, over all replicas, are summed: each loss is divided once;
 2. forward and backward, micro-batch by micro-batch, summing gradients and pairs;
-3. gradients become dense, and are summed over the replicas;
+3. gradients become dense, and are summed over the replicas; what a task keeps of each row
+   (`row_state`) is exchanged between them;
 4. they are clipped by the norm of that sum;
 5. the optimizer moves the weights; the sums for the logs and the data position are filed.
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert.training.ratios import DataPosition, Ratios, divide
+from kbert.training.runlog import keras_verbosity
 
 # Logged in training beside the task's own terms; evaluation has neither.
 UPDATE_TERMS = ("gradient_norm", "learning_rate")
@@ -45,6 +46,25 @@ class StepBase:
             the sum over the losses of numerator / denominator of the whole global batch.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `loss_terms`.")
+
+    def loss_denominators(self, batch):
+        """Denominators of the losses, in order, float32; they are summed before the step begins.
+
+        A graph computes them alone and drops the rest of `loss_terms`. A task whose `loss_terms`
+        writes to variables, which no graph drops, gives its denominators without it.
+        """
+        losses, _ = self.loss_terms(batch, training=False)
+        return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
+
+    def between_replicas(self, total: Callable) -> None:
+        """Called on every replica after forward and backward, outside of what XLA compiles.
+
+        For what a task keeps of each row of the global batch (see `row_state`). Only TensorFlow
+        has replicas; JAX computes with whole batches, and does not call it.
+
+        Args:
+            total: sums a tensor over all replicas.
+        """
 
     def compile(
         self,
@@ -83,11 +103,7 @@ class StepBase:
             raise ValueError(
                 f"`clip_norm` must be positive, or None for no clipping. Received: {clip_norm}"
             )
-        if self.dtype_policy.name == "mixed_float16":
-            raise ValueError(
-                "Training in float16 needs loss scaling, which is not done here: use "
-                "mixed_bfloat16. Received: dtype policy mixed_float16"
-            )
+        self._check_precision()
         self.micro_batches = micro_batches
         self.clip_norm = clip_norm
         self._filed = Filed()
@@ -98,17 +114,33 @@ class StepBase:
             auto_scale_loss=False,
         )
 
-    def fit(self, x=None, *args, **kwargs) -> keras.callbacks.History:
-        """Keras' `fit`; a dataset comes in its own order."""
+    def _check_precision(self) -> None:
+        policy = self.dtype_policy
+        if policy.compute_dtype == "float16":
+            raise ValueError(
+                "Training in float16 needs loss scaling, which is not done here: use "
+                f"mixed_bfloat16. Received: dtype policy {policy.name}"
+            )
+        dtypes = {policy.variable_dtype, *(v.dtype for v in self.trainable_variables)}
+        if narrow := sorted(dtypes & {"bfloat16", "float16"}):
+            raise ValueError(
+                "Weights are trained in float32: with the 8 bits of bfloat16 most updates round "
+                "to nothing, and the second moment of Adam cannot move at all, for 1 - 0.999 is 0. "
+                "The dtype policy mixed_bfloat16 computes in bfloat16 and keeps them in float32. "
+                f"Received: dtype policy {policy.name}, weights in {', '.join(narrow)}"
+            )
+
+    def fit(self, x=None, *args, verbose: str | int = "auto", **kwargs) -> keras.callbacks.History:
+        """Keras' `fit`; a dataset comes in its own order. `verbose`: see `keras_verbosity`."""
         if isinstance(x, tf.data.Dataset):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
         with _to_the_end(kwargs.get("steps_per_epoch")):
-            return super().fit(x, *args, **kwargs)
+            return super().fit(x, *args, verbose=keras_verbosity(verbose), **kwargs)
 
-    def evaluate(self, x=None, *args, **kwargs):
-        """Keras' `evaluate`."""
+    def evaluate(self, x=None, *args, verbose: str | int = "auto", **kwargs):
+        """Keras' `evaluate`; `verbose`: see `keras_verbosity`."""
         with _to_the_end(kwargs.get("steps")):
-            return super().evaluate(x, *args, **kwargs)
+            return super().evaluate(x, *args, verbose=keras_verbosity(verbose), **kwargs)
 
     @property
     def metrics(self) -> list:
@@ -172,11 +204,6 @@ class StepBase:
         names = self._filed.ratios.names
         ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
         return self._values(ratios | dict(zip(UPDATE_TERMS, update, strict=False)))
-
-    def _denominators(self, batch):
-        """Denominators of the losses, in order. A graph computes them alone and drops the rest."""
-        losses, _ = self.loss_terms(batch, training=False)
-        return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
 
     @staticmethod
     def _total_loss(losses: dict, denominators):

@@ -36,7 +36,7 @@ class JaxStep(StepBase):
         trainable, frozen, slots, sums = state
         batch = only_features(data)
         with keras.StatelessScope(self._mapping(trainable, frozen)):
-            denominators = self._denominators(batch)
+            denominators = self.loss_denominators(batch)
         gradients, pairs, frozen = self._gradients(trainable, frozen, batch, denominators)
         gradients, norm = self._clip(gradients)
         with keras.StatelessScope(zip(self.optimizer.variables, slots, strict=True)):

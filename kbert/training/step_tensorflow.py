@@ -1,5 +1,7 @@
 """The training step on TensorFlow: one replica per device, sums over replicas by all-reduce."""
 
+import functools
+
 import tensorflow as tf
 
 from kbert.training.step_base import StepBase, only_features
@@ -97,12 +99,13 @@ class TensorFlowStep(StepBase):
 
     def _update(self, batch) -> dict:
         replica = tf.distribute.get_replica_context()
-        denominators = _sum(replica, self._denominators(batch))
+        denominators = _sum(replica, self.loss_denominators(batch))
         gradients, pairs = self._differentiate(batch, denominators)
         variables = self.trainable_variables
         variables = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
         gradients = [g for g in gradients if g is not None]
         *gradients, global_pairs = _sum(replica, [*gradients, pairs])
+        self.between_replicas(functools.partial(_sum, replica))
         gradients, norm = self._clip(gradients)
         if self._optimizer_sums:
             gradients = [g / replica.num_replicas_in_sync for g in gradients]

@@ -107,3 +107,27 @@ def test_a_position_drawn_twice_is_counted(tokenizer):
     title, line = shown(tokenizer, ids, [2, 1, 2], ["fox", "the", "fox"])
     assert title == "4 tokens, 3 predicted: 1 masked, 0 random, 1 kept"
     assert line == "  [CLS] {the} {fox -> [MASK]}x2 [SEP]"
+
+
+def test_language_model_rows_are_shown_in_both_directions():
+    words = kbert.tokenizers.WordTokenizer(["</S>", "<S>", "<UNK>", "to", "be", "日本"])
+    batch = {
+        "character_ids": [["<S>", "日本", "to", "</S>"]],
+        "reverse_character_ids": [["</S>", "sein", "be", "</S>"]],
+        "targets": [[5, 3, 2, 0]],
+        "reverse_targets": [[4, 2, 1, 0]],
+        "weights": [[1.0, 1.0, 1.0, 0.0]],
+        "reverse_weights": [[1.0, 1.0, 0.0, 0.0]],
+    }
+    for name in ("character_ids", "reverse_character_ids"):
+        batch[name] = kbert.tokenizers.character_ids(batch[name], 7)
+    out = io.StringIO()
+    show_examples(tf.data.Dataset.from_tensors(batch), words, n=1, file=out)
+    assert out.getvalue().splitlines() == [
+        "forward: 3 words",
+        "  reads: <S> 日\N{REPLACEMENT CHARACTER} to",
+        "  predicts: 日本 to <UNK>",
+        "backward: 2 words",
+        "  reads: </S> sein",
+        "  predicts: be <UNK>",
+    ]

@@ -119,3 +119,18 @@ def test_pairs_with_one_text_missing():
     ids = tf.ragged.constant([[7], [8]], dtype=tf.int32)
     with pytest.raises(tf.errors.InvalidArgumentError, match="Every pair needs both texts"):
         pack(ids, ids[:1], cls_id=2, sep_id=3, pad_id=0, max_length=8)
+
+
+@pytest.mark.parametrize("two", [False, True], ids=["texts", "pairs"])
+def test_a_token_of_several_numbers_is_packed_as_one_of_one(two):
+    """As ELMo's words, of which each is a row of characters."""
+    table = np.random.default_rng(0).integers(0, 262, (100, 7)).astype("int32")
+    first, second = ragged([[5, 6, 7], [], [8] * 30]), ragged([[9], [10], [11] * 9])
+    texts = [first, second] if two else [first]
+    numbers = pack(*texts, **SPECIALS, max_length=24)
+    vectors = {name: table[token] for name, token in SPECIALS.items()}
+    texts = [ids.with_flat_values(tf.gather(table, ids.flat_values)) for ids in texts]
+    batch = pack(*texts, **vectors, max_length=24)
+    np.testing.assert_array_equal(batch["token_ids"], table[numbers.pop("token_ids")])
+    for name, x in numbers.items():
+        np.testing.assert_array_equal(batch[name], x)

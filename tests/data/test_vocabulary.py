@@ -8,7 +8,7 @@ import pytest
 from kbert.data import train_or_reuse_tokenizer, vocabulary
 from kbert.tokenizers import load_tokenizer, save_vocabulary
 
-KINDS = [("wordpiece", 60), ("bpe", 300), ("unigram", 60)]
+KINDS = [("wordpiece", 60), ("bpe", 300), ("unigram", 60), ("words", 20), ("words", 0)]
 
 
 @pytest.fixture
@@ -93,6 +93,8 @@ def test_another_kind_of_unknown_origin_is_left_alone(text, folder):
     os.remove(folder / vocabulary.RECORD)
     with pytest.raises(ValueError, match=r"holds one tokenizer. .*kind unigram, with vocab.txt"):
         train_or_reuse_tokenizer(folder, text, 60, kind="unigram")
+    with pytest.raises(ValueError, match=r"holds one tokenizer. .*kind words, with vocab.txt"):
+        train_or_reuse_tokenizer(folder, text, 0, kind="words")
     assert load_tokenizer(folder).kind == "wordpiece"
 
 

@@ -12,14 +12,20 @@ from kbert.finetuning import answer_file as module
 class Counter:
     """Answers a text with its length, and dies when it is told to."""
 
-    def __init__(self, dies_after=None):
-        self.calls, self.dies_after = 0, dies_after
+    def __init__(self, dies_after=None, longest=99):
+        self.calls, self.dies_after, self.longest = 0, dies_after, longest
+        self.told = []
 
-    def predict(self, table, *, batch_size, verbose):
+    def predict_and_count(self, table, *, batch_size, verbose):
         if self.calls == self.dies_after:
             raise KeyboardInterrupt
         self.calls += 1
-        return [{"length": len(text)} for text in table["text"]]
+        lengths = [len(text) for text in table["text"]]
+        return [{"length": n} for n in lengths], sum(n > self.longest for n in lengths)
+
+    def report_cut(self, cut, count):
+        if cut:
+            self.told.append(f"{cut} of {count}")
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +120,18 @@ def test_records_of_other_fields_name_their_line(tmp_path):
 def test_a_stream_for_standard_output(source):
     lines = list(answer_stream(Counter(), Records(source, "TextClassifier")))
     assert len(lines) == 45 and json.loads(lines[3]) == {"text": "xxx", "length": 3}
+
+
+@pytest.mark.parametrize(
+    ("longest", "told"),
+    [
+        (99, []),
+        (41, ["3 of 45"]),  # in the last chunk alone
+        (25, ["4 of 30", "19 of 45"]),  # when it is first seen, and all of them in the end
+    ],
+)
+def test_texts_that_are_cut_are_told_of_at_once_and_counted_once(source, tmp_path, longest, told):
+    assert answer(source, tmp_path / "a.jsonl", Counter(longest=longest)).told == told
 
 
 def test_the_checksum_is_of_weights_and_settings():

@@ -23,6 +23,9 @@ class TextClassifier:
         self.found = answers
         self.settings = {"labels": labels, **settings}
 
+    def check_labels(self, table):
+        table["labels" if "words" in table else "label"]
+
     def predict(self, table, **options):
         return self.found
 
@@ -55,6 +58,15 @@ def test_labels_by_index_are_reported_by_name():
     table = Table({"text": ["a", "b"], "label": [1, 0]})
     task = TextClassifier([{"label": "spam"}, {"label": "ham"}], ["ham", "spam"])
     assert evaluate(task, table).report.accuracy == 1.0
+
+
+def test_labels_are_looked_at_before_the_work():
+    class Asked(TextClassifier):
+        def predict(self, table, **options):
+            raise AssertionError("was asked")
+
+    with pytest.raises(ValueError, match="There is no column 'label' in mail.csv"):
+        evaluate(Asked([], ["ham", "spam"]), Table({"text": ["a"]}, source="mail.csv"))
 
 
 def test_each_of_any_number_of_labels():

@@ -15,6 +15,7 @@ ROWS = [
     ("1", "plain"),
     ("2", 'a "quoted" word, and a comma'),
     ("3", "two\nlines"),
+    ("3", "two\r\nlines"),
     ("4", ""),
     ("5", "déjà vu 北京 \u2028 \x0b"),
     ("6", '5" nails'),
@@ -95,7 +96,8 @@ def test_it_reads_no_more_than_it_is_asked_for(tmp_path):
     ("name", "content", "message"),
     [
         ("a.csv", "text,x\na,b\nc\n", "a.csv, line 3: the row has 1 columns, the first row has 2"),
-        ("a.csv", 'text,x\na,"b', "a.csv, line 2: unexpected end of data"),
+        ("a.csv", 'text,x\na,"b\n', "a.csv, line 2: a quote opens here and never closes"),
+        ("a.csv", 'text,x\na,"b"c\n', "a.csv, line 2: a quote opens here and closes in line 2"),
         ("a.csv", "body\na\n", "asked by the column.s. text or first and second; .*'body'"),
         ("a.jsonl", '{"text": "a"}\n{"txt": "a"}\n', "a.jsonl, line 2: 'text' is not there"),
         ("a.jsonl", '{"text": "a"}\n{', "a.jsonl, line 2 is not JSON"),

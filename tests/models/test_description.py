@@ -39,6 +39,10 @@ from tests.harness import tiny_config
         ("google/electra-base-discriminator", 108_891_648),
         ("nreimers/MiniLM-L6-H384-uncased", 22_713_216),
         ("SpanBERT/spanbert-base-cased", 108_310_272),
+        ("elmo-small", 13_593_296),
+        ("elmo-medium", 28_027_728),
+        ("elmo-original", 93_600_848),
+        ("elmo-original-5.5b", 93_600_848),
     ],
 )
 def test_published_counts(name, parameters):
@@ -152,3 +156,19 @@ def test_family_table_has_a_line_for_each_choice():
     assert all(name in FAMILY or name in ALIASES for name in CHOICES)
     line = next(line for line in lines if "`roberta-base`" in line)
     assert line.startswith("| `roberta-base` | 12 | 768 | 12 | 50,265 bpe | 124.6 M | ")
+
+
+def test_an_elmo_is_described():
+    found = describe("elmo-small")
+    lines = dict(line.split("  ", 1) for line in str(found).splitlines())
+    lines = {name: value.strip() for name, value in lines.items()}
+    assert lines["model"] == "elmo-small"
+    assert lines["width"] == "256, 128 of each direction"
+    assert lines["LSTM state"] == "1,024, clipped at 3 and 3"
+    assert lines["filters"] == "1x32 2x32 3x64 4x128 5x256 6x512 7x1024, relu, 1 highway"
+    assert lines["parameters"] == "13,593,296, no softmax"
+    assert (found.tokenizer, found.held_parameters) == ("words", found.parameters)
+    own = describe(family("elmo-small").replace(vocabulary_size=1000, cell_clip=None))
+    assert (own.name, own.tokenizer, own.softmax_parameters) == (None, None, 129_000)
+    assert "13,722,296, 129,000 of them the softmax's" in str(own)
+    assert "clipped at nothing and 3" in str(own) and "1,000 of the softmax" in str(own)

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from kbert.models import describe, family
-from kbert.models.family import FAMILY, family_row
+from kbert.elmo_config import ElmoConfig
+from kbert.models import Encoder, describe, family
+from kbert.models.family import BILMS, FAMILY, family_row
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,8 @@ def test_an_unknown_name_lists_the_close_ones():
         family(None)
     with pytest.raises(ValueError, match="Known: bert-tiny, .*Received: 'xyzzy'"):
         family("xyzzy")
+    with pytest.raises(ValueError, match="Close: elmo-original, elmo-original-5.5b.*'elmo-orig'"):
+        family("elmo-orig")
 
 
 def test_every_size_of_bert_is_there():
@@ -186,3 +189,24 @@ def test_parameters_equal_those_of_transformers(architecture):
         assert describe(name).config.num_heads == heads, name
         pooler = [p.numel() for n, p in model.named_parameters() if n.startswith("pooler.")]
         assert describe(name).pooler_parameters == sum(pooler), name
+
+
+@pytest.mark.parametrize(
+    ("name", "num_highway", "lstm_size", "projection_size"),
+    [
+        ("elmo-small", 1, 1024, 128),
+        ("elmo-medium", 1, 2048, 256),
+        ("elmo-original", 2, 4096, 512),
+        ("elmo-original-5.5b", 2, 4096, 512),
+    ],
+)
+def test_elmos_differ_in_three_sizes(name, num_highway, lstm_size, projection_size):
+    sizes = {"lstm_size": lstm_size, "projection_size": projection_size}
+    assert family(name) == ElmoConfig(num_highway=num_highway, **sizes)
+    assert family_row(name).tokenizer == "words"
+    assert name in BILMS and name not in FAMILY
+
+
+def test_an_elmo_is_no_encoder():
+    with pytest.raises(TypeError, match="kbert.Elmo takes an ElmoConfig. Received: ElmoConfig"):
+        Encoder(family("elmo-small"))

@@ -4,18 +4,22 @@ import pathlib
 import numpy as np
 import pytest
 
-from kbert.models import Encoder, family
+from kbert.models import Elmo, Encoder, family
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from tests.harness import tiny_config
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 
 
-def test_weight_names_and_shapes_are_those_of_the_golden_file():
+@pytest.mark.parametrize("name", ["bert-tiny", "elmo-small"])
+def test_weight_names_and_shapes_are_those_of_the_golden_file(name):
     """A renamed weight must fail here, not with whoever loads an older preset."""
-    weights = named_weights(Encoder(family("bert-tiny")), "encoder")
+    if name.startswith("elmo"):
+        weights = named_weights(Elmo(family(name).replace(vocabulary_size=100)), "elmo")
+    else:
+        weights = named_weights(Encoder(family(name)), "encoder")
     shapes = {name: list(weight.shape) for name, weight in weights.items()}
-    assert shapes == json.loads((GOLDEN / "bert-tiny.json").read_text())
+    assert shapes == json.loads((GOLDEN / f"{name}.json").read_text())
 
 
 def test_the_model_s_own_name_is_no_part_of_weight_names():

@@ -1,5 +1,6 @@
 """The tiny pretrained model and the texts of the fine-tuning tests; programs called in-process."""
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +20,26 @@ def call() -> Callable:
             program.main(flags.FLAGS(["kbert", *map(str, arguments)]))
 
     return call
+
+
+@pytest.fixture
+def parse(monkeypatch):
+    """Arguments -> the flags of kbert-pretrain, apart from the process' own."""
+
+    from pipelines import pretrain
+
+    def parsed(*arguments):
+        own = flags.FlagValues()
+        for kind in ("string", "integer", "float", "boolean", "enum", "multi_string"):
+            define = getattr(flags, f"DEFINE_{kind}")
+            monkeypatch.setattr(flags, f"DEFINE_{kind}", functools.partial(define, flag_values=own))
+        monkeypatch.setattr(flags, "mark_flag_as_required", lambda name: None)
+        pretrain.define_flags()
+        monkeypatch.undo()
+        own(["kbert-pretrain", *arguments])
+        return own
+
+    return parsed
 
 
 @pytest.fixture(scope="session")

@@ -60,11 +60,22 @@ def test_a_threshold_found_on_the_data_is_kept(preset, call, tmp_path, capsys):
         (("--label_column=body",), "a label must be one of|never"),
     ],
 )
-def test_mistakes_are_told_in_one_line(run_dir, call, mail_file, tmp_path, flags, message):
+def test_mistakes_are_told_before_the_work(
+    run_dir, call, mail_file, tmp_path, flags, message, monkeypatch
+):
+    monkeypatch.setattr(kbert.tasks.TextClassifier, "_ask", None)
     flags = [flag.replace("TMP", str(tmp_path)) for flag in flags]
     arguments = (f"--preset={run_dir / 'preset'}", f"--data={mail_file}", *COLUMNS)
     with pytest.raises(SystemExit, match=f"^kbert-evaluate: .*({message})"):
         call(evaluate, *arguments, *flags)
+
+
+def test_data_without_labels_are_told_before_the_work(run_dir, call, tmp_path, monkeypatch):
+    monkeypatch.setattr(kbert.tasks.TextClassifier, "_ask", None)
+    path = tmp_path / "mail.csv"
+    path.write_text("text,kind\nthe red fox,spam\n")
+    with pytest.raises(SystemExit, match="^kbert-evaluate: There is no column 'label' in .*mail"):
+        call(evaluate, f"--preset={run_dir / 'preset'}", f"--data={path}")
 
 
 def test_a_pretrained_model_is_no_fine_tuned_one(preset, call, mail_file):

@@ -44,6 +44,17 @@ def test_a_run_leaves_model_numbers_report_and_picture(run_dir):
     assert type(task).__name__ == "TextClassifier" and task.labels == ["ham", "spam"]
 
 
+def test_elmo_is_a_preset_too(call, mail_file, tmp_path):
+    config = kbert.ElmoConfig(
+        character_size=4, filters=((1, 4), (2, 8)), num_highway=1, lstm_size=8, projection_size=6
+    )
+    kbert.Elmo(config).save_to_preset(tmp_path / "elmo", format="bilm")
+    data = (f"--train={mail_file}", f"--dev={mail_file}", *COLUMNS, f"--preset={tmp_path / 'elmo'}")
+    call(finetune, "--task=classify", *data, "--epochs=1", f"--output_dir={tmp_path / 'out'}")
+    task = kbert.tasks.TextClassifier.from_preset(tmp_path / "out" / "preset")
+    assert isinstance(task.encoder, kbert.models.ElmoEncoder)
+
+
 def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, capsys):
     data = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
     more = (f"--output_dir={run_dir}", f"--preset_dir={tmp_path / 'preset'}")
@@ -104,6 +115,7 @@ def test_dry_run_writes_nothing(program, tmp_path, monkeypatch, capsys):
         (("--train=nowhere.csv",), "nowhere.csv"),
         (("--preset=nowhere",), "nowhere"),
         (("--max_length=9999",), "max_length must be from 4 to 32"),
+        (("--metric=acuracy",), "loss, accuracy, .*Received: metric='acuracy'"),
     ],
 )
 def test_mistakes_are_told_in_one_line(program, flag, message):

@@ -57,7 +57,7 @@ def test_columns_of_a_table(run_dir, call, mail_file, tmp_path):
 def test_an_interrupted_one_goes_on(run_dir, call, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(answer_file, "CHUNK", 1)
     asked = []
-    ask = kbert.tasks.TextClassifier.predict
+    ask = kbert.tasks.TextClassifier.predict_and_count
 
     def interrupted(self, data, **options):
         asked.append(data)
@@ -68,7 +68,7 @@ def test_an_interrupted_one_goes_on(run_dir, call, texts, tmp_path, monkeypatch)
     arguments = (f"--preset={run_dir / 'preset'}", f"--input={texts}")
     arguments += (f"--output={tmp_path / 'a.jsonl'}",)
     with monkeypatch.context() as patch:
-        patch.setattr(kbert.tasks.TextClassifier, "predict", interrupted)
+        patch.setattr(kbert.tasks.TextClassifier, "predict_and_count", interrupted)
         with pytest.raises(SystemExit) as stopped:
             call(predict, *arguments)
     assert stopped.value.code == 130 and len(answers(tmp_path / "a.jsonl")) == 2

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
 import kbert
+from kbert.data.records import parse_blocks
 from pipelines import prepare_corpus
 
 ROOT = Path(kbert.__path__[0]).parent
@@ -67,6 +69,81 @@ def test_every_kind_of_tokenizer(corpus, capsys, kind, size):
     assert learned.id_to_token(learned.encode("It runs.")[0].numpy()) in capsys.readouterr().out
 
 
+def test_words_come_back_from_the_shards(corpus, capsys):
+    """Two documents of split words and what the shards must hold of them."""
+    source = f"--input={corpus}/split.txt"
+    texts = ["the sun shone . <unk> sank .\nthe Sun\n", "a caf\u00e9 , the sun .\n"]
+    (corpus / "split.txt").write_text("\n".join(texts))
+    program(source, "--tokenizer=words", f"--output_dir={corpus}/out", "--held_out_share=0")
+    learned = kbert.load_tokenizer(corpus / "out")
+    special = ["</S>", "<S>", "<UNK>"]
+    words = [".", "the", "sun", ",", "<unk>", "Sun", "a", "caf\u00e9", "sank", "shone"]
+    assert (learned.kind, learned.vocabulary) == ("words", [*special, *words])
+    sentences = [["the sun shone .", "<unk> sank .", "the Sun"], ["a caf\u00e9 , the sun ."]]
+    expected = [
+        [[learned.vocabulary.index(word) for word in sentence.split()] for sentence in document]
+        for document in sentences
+    ]
+    manifest = kbert.data.verify_corpus(corpus / "out")
+    assert (manifest.token_dtype, manifest.vocabulary_size) == ("uint16", 13)
+    assert sorted(documents_of(manifest)) == sorted(expected)
+    manifest.check_tokenizer(learned)
+    # A file of words, of another order and without some of them.
+    (corpus / "vocab.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", "sun", "the", "."]))
+    program(
+        source, f"--vocabulary={corpus}/vocab.txt", "--tokenizer=words",
+        f"--output_dir={corpus}/given", "--held_out_share=0",
+    )  # fmt: skip
+    given = kbert.data.verify_corpus(corpus / "given")
+    assert [[2, 2, 2, 4, 3, 5]] in documents_of(given)
+    with pytest.raises(ValueError, match="written with another vocabulary"):
+        given.check_tokenizer(learned)
+    program(source, "--tokenizer=words", f"--output_dir={corpus}/none", "--dry_run")
+    assert "    the sun shone .\n" in capsys.readouterr().out
+
+
+def documents_of(manifest) -> list[list[list[int]]]:
+    """The ids of the sentences of the documents of the train split."""
+    found = []
+    for record in tf.data.TFRecordDataset(manifest.shard_paths()).batch(1):
+        block = parse_blocks(record, manifest.token_dtype)
+        tokens = tf.RaggedTensor.from_row_lengths(block["tokens"], block["sentences"])
+        found += tf.RaggedTensor.from_row_lengths(tokens, block["documents"]).to_list()
+    return found
+
+
+def test_more_words_than_sixteen_bits(corpus):
+    numbers = [" ".join(map(str, range(n, n + 500))) for n in range(0, 66_000, 500)]
+    (corpus / "numbers.txt").write_text("\n\n".join(numbers))
+    program(
+        f"--input={corpus}/numbers.txt", "--tokenizer=words", f"--output_dir={corpus}/out",
+        "--held_out_share=0",
+    )  # fmt: skip
+    manifest = kbert.data.verify_corpus(corpus / "out")
+    assert (manifest.token_dtype, manifest.vocabulary_size) == ("int32", 66_003)
+    words = kbert.load_tokenizer(corpus / "out").vocabulary
+    found = [" ".join(words[i] for i in row) for doc in documents_of(manifest) for row in doc]
+    assert sorted(" ".join(found).split()) == sorted(words[3:])
+
+
+def test_what_words_do_not_take(corpus):
+    arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out", "--tokenizer=words")
+    with pytest.raises(SystemExit, match="words keep a text as it is"):
+        program(*arguments, "--lowercase")
+    with pytest.raises(SystemExit, match="must hold a word beside .*Received: 2"):
+        program(*arguments, "--vocabulary_size=2")
+    (corpus / "vocab.txt").write_text("the\nsun\n")
+    with pytest.raises(SystemExit, match=r"must hold </S>, <S>, <UNK>. Received: .*vocab.txt"):
+        program(*arguments, f"--vocabulary={corpus}/vocab.txt")
+    (corpus / "vocab.txt").write_text("</S>\n<S>\n<UNK>\n")
+    with pytest.raises(SystemExit, match="kind words has no case. Received: --lowercase"):
+        program(*arguments, f"--vocabulary={corpus}/vocab.txt", "--lowercase")
+    with pytest.raises(ValueError, match="a vocabulary. Received: a CharacterTokenizer"):
+        kbert.data.prepare_corpus(
+            f"{corpus}/a.txt", f"{corpus}/out", kbert.tokenizers.CharacterTokenizer()
+        )
+
+
 def test_a_sentencepiece_file(corpus):
     text = f"--input={corpus}/a.txt"
     program(text, "--tokenizer=unigram", "--vocabulary_size=80", f"--output_dir={corpus}/out")
@@ -81,9 +158,9 @@ def test_a_sentencepiece_file(corpus):
 def test_kinds_that_do_not_fit(corpus, tiny_vocabulary):
     kbert.WordPieceTokenizer(tiny_vocabulary).save(corpus / "model")
     arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out")
-    with pytest.raises(SystemExit, match="holds one of kind wordpiece. .*--tokenizer=bpe"):
+    with pytest.raises(SystemExit, match="a tokenizer of kind wordpiece. .*--tokenizer=bpe"):
         program(*arguments, f"--vocabulary={corpus}/model", "--tokenizer=bpe")
-    with pytest.raises(SystemExit, match="keeps a text byte for byte"):
+    with pytest.raises(SystemExit, match="bpe and words keep a text as it is"):
         program(*arguments, "--tokenizer=bpe", "--vocabulary_size=300", "--lowercase")
 
 
@@ -137,8 +214,11 @@ def test_bad_input_is_one_line_not_a_traceback(corpus):
 def test_flags_that_must_be_there():
     with pytest.raises(flags.IllegalFlagValueError, match="--output_dir must have a value"):
         program("--input=a", "--vocabulary_size=80")
-    with pytest.raises(flags.IllegalFlagValueError, match="vocabulary, vocabulary_size"):
-        program("--input=a", "--output_dir=b")
+    common = ("--input=a", "--output_dir=b")
+    both = ("--vocabulary=c", "--vocabulary_size=9")
+    for wrong in ((), ("--tokenizer=bpe",), both, (*both, "--tokenizer=words")):
+        with pytest.raises(flags.IllegalFlagValueError, match="vocabulary, vocabulary_size"):
+            program(*common, *wrong)
 
 
 def test_importing_the_program_defines_no_flags():

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,8 @@ import pytest
 
 import kbert
 from kbert.training.checkpoints import Checkpoints
-from kbert.training.phases import parse_phases
 from pipelines.flags import parse_settings
-from pipelines.pretrain import check_phases, why_no_evaluation
+from tests.killing import kill_after_checkpoint
 
 ROOT = Path(__file__).parents[2]
 TINY = ["hidden_size=16", "num_layers=1", "num_heads=2", "intermediate_size=32"]
@@ -101,12 +99,7 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     assert "parameters; train: " in out and "step 12/12 · loss" in out
 
     broken = pretrain(data_dir, tmp_path / "broken", *flags)
-    checkpoints = Checkpoints(tmp_path / "broken" / "checkpoints")
-    while not checkpoints.steps() and broken.poll() is None:
-        time.sleep(0.01)
-    broken.send_signal(signal.SIGKILL)
-    broken.communicate()
-    assert checkpoints.steps()[-1] < 12, "it was too fast to be killed"
+    kill_after_checkpoint(broken, tmp_path / "broken", last_step=12)
     preset = tmp_path / "preset"
     finished(pretrain(data_dir, tmp_path / "broken", *flags, f"--preset_dir={preset}"))
     for name in ("steps.jsonl", "evaluations.jsonl"):
@@ -150,32 +143,6 @@ def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary):
     assert "--evaluate_every needs held-out documents" in message
     assert message.endswith("Received: 0 held-out document(s), and segments=pairs needs 2")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    "documents, pairs, single", [(0, False, False), (1, False, True), (2, True, True)]
-)
-def test_one_held_out_document_has_no_random_next(documents, pairs, single):
-    held_out = types.SimpleNamespace(documents=documents)
-    manifest = types.SimpleNamespace(split={"held_out": held_out}.__getitem__)
-    assert (why_no_evaluation(manifest, "pairs") is None) == pairs
-    assert (why_no_evaluation(manifest, "single") is None) == single
-
-
-def test_every_phase_is_checked_before_the_first_step(data_dir):
-    tokenizer = kbert.load_tokenizer(data_dir)
-    config = kbert.family("bert-tiny").replace(max_positions=64)
-
-    def batches(phase):
-        return kbert.data.pretraining_dataset(
-            data_dir, tokenizer, sequence_length=phase.sequence_length, batch_size=8
-        )
-
-    check_phases(parse_phases("16:0.5,64:0.5", 10, 8), config, batches)
-    with pytest.raises(ValueError, match="Received: sequence_length=65, max_positions=64"):
-        check_phases(parse_phases("16:0.5,65:0.5", 10, 8), config, batches)
-    with pytest.raises(ValueError, match="must lie in 8..65536. Received: sequence_length=7"):
-        check_phases(parse_phases("16:0.5,7:0.5", 10, 8), config, batches)
 
 
 def test_help_teaches():

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.quickstart import make_task
+
 pytestmark = pytest.mark.tensorflow
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -66,3 +68,8 @@ def test_all_stages_then_again(tmp_path):
     assert other.returncode == 1
     assert "Received: model: bert-tiny before, bert-mini now" in other.stderr
     assert "Traceback" not in other.stderr
+
+
+def test_it_trains_encoders_alone():
+    with pytest.raises(ValueError, match="trains a BERT. Received: --model=elmo-small"):
+        make_task("elmo-small", tokenizer=None, learning_rate=1e-3, train_steps=9)

@@ -1,42 +1,20 @@
 """`kbert-pretrain --recipe`: defaults that flags override, and a whole run of ELECTRA's."""
 
-import functools
 import json
-import signal
-import time
 
 import numpy as np
 import pytest
-from absl import flags
 
 import kbert
-from kbert.training.checkpoints import Checkpoints
 from pipelines.flags import apply_recipe, departures, parse_shares
-from pipelines.pretrain import define_flags, task_builder
+from pipelines.masked_text import task_builder
+from tests.killing import kill_after_checkpoint
 from tests.pipelines.test_pretrain import failed, finished, pretrain, write_corpus
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory, tiny_vocabulary):
     return write_corpus(tmp_path_factory.mktemp("corpus"), tiny_vocabulary)
-
-
-@pytest.fixture
-def parse(monkeypatch):
-    """Arguments -> the flags of kbert-pretrain, apart from the process' own."""
-
-    def parsed(*arguments):
-        own = flags.FlagValues()
-        for kind in ("string", "integer", "float", "boolean", "enum", "multi_string"):
-            define = getattr(flags, f"DEFINE_{kind}")
-            monkeypatch.setattr(flags, f"DEFINE_{kind}", functools.partial(define, flag_values=own))
-        monkeypatch.setattr(flags, "mark_flag_as_required", lambda name: None)
-        define_flags()
-        monkeypatch.undo()
-        own(["kbert-pretrain", *arguments])
-        return own
-
-    return parsed
 
 
 def test_a_recipe_sets_what_is_not_given(parse):
@@ -69,6 +47,26 @@ def test_a_length_takes_the_place_of_phases(parse):
     assert departures(options, chosen) == ["sequence_length=64 (128:0.9,512:0.1)"]
 
 
+def test_elmo_reads_words_and_masks_nothing(parse):
+    options = parse("--recipe=elmo", "--model=elmo-small", "--batch_size=64")
+    chosen = apply_recipe(options)
+    assert (options.optimizer, options.initial_accumulator_value) == ("adagrad", 1.0)
+    assert (options.decay, options.warmup_steps, options.clip_norm) == ("constant", 0, 10.0)
+    assert (options.phases, options.negatives, options.train_steps) == ("20:1", 8192, 1_000_840)
+    # What the recipe has nothing to say about keeps its default, whatever else is chosen then.
+    assert (options.beta_1, options.generator_share) == (0.9, 0.25)
+    assert departures(options, chosen) == [
+        "model=elmo-small (elmo-original)",
+        "batch_size=64 (384)",
+    ]
+
+
+def test_a_recipe_can_be_left_for_another_optimizer(parse):
+    options = parse("--recipe=bert", "--optimizer=adagrad")
+    apply_recipe(options)
+    assert options.initial_accumulator_value == 1.0
+
+
 def test_steps_come_from_somewhere(parse):
     with pytest.raises(ValueError, match="--train_steps must be given, or --recipe"):
         apply_recipe(parse())
@@ -95,18 +93,6 @@ def test_every_recipe_names_a_task(parse, tiny_vocabulary):
     }
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("--objective=replaced_tokens",), "no sentence objective.*--segments=pairs"),
-        (("--objective=span_boundary",), "needs --masking=span.*--masking=token"),
-    ],
-)
-def test_objectives_that_need_other_data(parse, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        task_builder(parse(*arguments))
-
-
 def test_shares_are_numbers():
     assert parse_shares(None) is None
     with pytest.raises(ValueError, match="two shares, as 0.8,0.1. Received: --replacement=a"):
@@ -128,12 +114,7 @@ def test_electra_is_killed_goes_on_and_is_written(data_dir, tmp_path):
     assert "recipe electra: " in out and "batch_size=8 (128)" in out and "rtd_loss" in out
 
     broken = pretrain(data_dir, tmp_path / "broken", *flags)
-    checkpoints = Checkpoints(tmp_path / "broken" / "checkpoints")
-    while not checkpoints.steps() and broken.poll() is None:
-        time.sleep(0.01)
-    broken.send_signal(signal.SIGKILL)
-    broken.communicate()
-    assert checkpoints.steps()[-1] < 12, "it was too fast to be killed"
+    kill_after_checkpoint(broken, tmp_path / "broken", last_step=12)
     preset, exported = tmp_path / "preset", tmp_path / "export"
     finals = (f"--preset_dir={preset}", f"--export_dir={exported}")
     finished(pretrain(data_dir, tmp_path / "broken", *flags, *finals))

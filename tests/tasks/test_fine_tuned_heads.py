@@ -143,6 +143,61 @@ def test_a_problem_that_transformers_does_not_know_is_refused(tmp_path, tokenize
         tasks.Task.from_preset(tmp_path)
 
 
+# model_type, kind of task, the key of the config there.
+HEAD_DROPOUTS = [
+    ("bert", tasks.TextClassifier, "classifier_dropout"),
+    ("bert", tasks.MultipleChoice, "classifier_dropout"),
+    ("roberta", tasks.TokenClassifier, "classifier_dropout"),
+    ("albert", tasks.TextClassifier, "classifier_dropout_prob"),
+    ("electra", tasks.MultipleChoice, "summary_last_dropout"),
+    ("distilbert", tasks.TextClassifier, "seq_classif_dropout"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kind", "key"),
+    HEAD_DROPOUTS,
+    ids=lambda x: x if isinstance(x, str) else x.__name__,
+)
+def test_the_head_s_dropout_is_read_and_written_back(tmp_path, tokenizer, model_type, kind, key):
+    """It stands before the last layer, the encoder's own being 0; predictions have none."""
+    saved(tmp_path / "theirs", tokenizer, model_type, ENDINGS[kind], **{key: 0.25})
+    task = tasks.Task.from_preset(tmp_path / "theirs")
+    assert type(task) is kind
+    assert (task.settings["dropout"], task.dropout.rate) == (0.25, 0.25)
+    architecture = None if model_type == "albert" else model_type
+    task.save_to_preset(tmp_path / "ours", "huggingface", architecture=architecture)
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())[key] == 0.25
+
+    begun = kind.from_preset(tmp_path / "ours", new_head=True, **head_arguments(kind))
+    assert begun.settings["dropout"] is None and begun.dropout.rate == 0.0
+
+
+@pytest.mark.parametrize(("model_type", "usual"), [("bert", None), ("distilbert", 0.2)])
+def test_a_head_without_a_rate_of_its_own(tmp_path, tokenizer, model_type, usual):
+    """Some architectures have another default there: then the encoder's rate is written out."""
+    saved(tmp_path / "theirs", tokenizer, model_type, "ForSequenceClassification")
+    assert tasks.Task.from_preset(tmp_path / "theirs").settings["dropout"] == usual
+    task = tasks.TextClassifier.from_preset(tmp_path / "theirs", dropout=None)
+    assert task.dropout.rate == 0.0
+    task.save_to_preset(tmp_path / "ours", "huggingface", architecture=model_type)
+    content = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert content.get("seq_classif_dropout") == (None if usual is None else 0.0)
+    assert tasks.Task.from_preset(tmp_path / "ours").settings["dropout"] is None
+
+
+def test_a_head_s_dropout_that_is_none_or_has_no_place(tmp_path, tokenizer, caplog):
+    saved(tmp_path, tokenizer, "bert", "ForSequenceClassification")
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**content, "classifier_dropout": "high"}))
+    with pytest.raises(ValueError, match="`classifier_dropout` must be at least 0.*'high' in "):
+        tasks.Task.from_preset(tmp_path)
+    saved(tmp_path / "roberta", tokenizer, "roberta", "ForMultipleChoice")
+    task = tasks.MultipleChoice.from_preset(tmp_path / "roberta", dropout=0.3)
+    task.save_to_preset(tmp_path / "ours", "huggingface", architecture="roberta")
+    assert "RoBERTa has no place for the dropout of this head: dropout=0.3" in caplog.text
+
+
 def head_arguments(kind) -> dict:
     takes_labels = kind in (tasks.TextClassifier, tasks.TokenClassifier)
     return {"labels": ["ham", "spam"]} if takes_labels else {}

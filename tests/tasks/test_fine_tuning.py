@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 import kbert
+from kbert import tasks
+from kbert.data import as_table
 from kbert.models.weights import get_arrays
 from kbert.tasks import TextClassifier
 from kbert.tasks import runner as runner_module
@@ -103,7 +105,7 @@ def test_chunks_and_batches_change_no_answer(config, tokenizer, monkeypatch):
     task = make(config, tokenizer)
     texts, labels = data(20)
     whole, scores = task.predict(texts), task.evaluate(texts, labels)
-    monkeypatch.setattr("kbert.tasks.inference.CHUNK", 6)
+    monkeypatch.setattr("kbert.serving.inference.CHUNK", 6)
     for found, wanted in zip(task.predict(texts, batch_size=3), whole, strict=True):
         assert found["label"] == wanted["label"]
         assert_close(found["probability"], wanted["probability"], 1e-5)
@@ -120,6 +122,72 @@ def test_a_bar_shows_how_many_examples_are_done(config, tokenizer, monkeypatch, 
     monkeypatch.setattr(runner_module, "SECONDS_BEFORE_A_BAR", 0.0)
     task.predict(data(9)[0])
     assert "9/9" in capsys.readouterr().err
+
+
+TEXTS, WORDS = ["the red fox", "a dog"], [["the", "fox"], ["a", "dog"]]
+
+
+def questions(first, second):
+    """Answers to two questions, a list each."""
+    contexts = ["the king", "a house"]
+    answers = [first, second]
+    starts = [[text.index(x) for x in xs] for text, xs in zip(contexts, answers, strict=True)]
+    asked = {"question": ["he?", "in?"], "context": contexts}
+    return {**asked, "answers": answers, "answer_starts": starts}
+
+
+# Kind, arguments, labelled data: all scores that there are.
+SCORED = {
+    "two classes": (tasks.TextClassifier, {"labels": ["a", "b"]}, {"text": TEXTS, "label": [0, 1]}),
+    "three": (tasks.TextClassifier, {"labels": list("abc")}, {"text": TEXTS, "label": [0, 1]}),
+    "several": (
+        tasks.TextClassifier,
+        {"labels": ["a", "b"], "multi_label": True},
+        {"text": TEXTS, "label": [["a"], []]},
+    ),
+    "numbers": (tasks.TextRegressor, {}, {"text": TEXTS, "label": [0.5, 1.5]}),
+    "entities": (
+        tasks.TokenClassifier,
+        {"labels": ["O", "B-x", "B-y"]},
+        {"words": WORDS, "labels": [["O", "B-x"], ["O", "B-y"]]},
+    ),
+    "tags": (
+        tasks.TokenClassifier,
+        {"labels": ["D", "N"]},
+        {"words": WORDS, "labels": [[0, 1]] * 2},
+    ),
+    "answers": (tasks.QuestionAnswerer, {}, questions(["king"], [])),
+    "always answered": (tasks.QuestionAnswerer, {}, questions(["king"], ["house"])),
+    "never answered": (tasks.QuestionAnswerer, {}, questions([], [])),
+    "choices": (
+        tasks.MultipleChoice,
+        {},
+        {"context": TEXTS, "choices": [["a", "b"]] * 2, "label": [0, 1]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SCORED)
+def test_the_names_of_scores_are_known_before_the_work(config, tokenizer, case):
+    kind, arguments, data = SCORED[case]
+    task = kind(kbert.Encoder(config), tokenizer, **arguments)
+    found = task.evaluate(data, verbose=0)
+    assert sorted(["loss", *task.score_names(as_table(data))]) == sorted(found)
+    assert task.metric in found
+
+    task.check_labels(as_table(data))
+    unlabelled = {k: x for k, x in data.items() if k not in ("label", "labels", "answers")}
+    with pytest.raises(ValueError, match="There is no column '(label|labels|answers)' in the data"):
+        task.check_labels(as_table(unlabelled))
+
+
+def test_a_metric_that_is_none_is_told_before_training(config, tokenizer, tmp_path):
+    task = make(config, tokenizer)
+    options = {"validation_data": data(8), "model_dir": tmp_path / "run", "verbose": 0}
+    known = "loss, accuracy, macro_f1, matthews, f1"
+    with pytest.raises(ValueError, match=f"evaluation, {known}. Received: metric='acuracy'"):
+        task.fit(*data(8), metric="acuracy", **options)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -139,10 +207,6 @@ def test_a_bar_shows_how_many_examples_are_done(config, tokenizer, monkeypatch, 
         (lambda task: task.fit(["a"], [1, 0]), "all columns have the same number of rows"),
         (lambda task: task.predict([3]), "row 0 .*'text' must be a string. Received: 3"),
         (lambda task: task.fit(["a"], [1], freeze="encoder/layer_9/*"), "A pattern must match"),
-        (
-            lambda task: task.fit(["a"], [1], validation_data=(["a"], [1]), metric="bleu"),
-            "bleu",
-        ),
     ],
 )
 def test_what_does_not_fit(config, tokenizer, call, message):

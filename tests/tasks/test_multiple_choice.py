@@ -10,7 +10,7 @@ from keras import ops
 
 import kbert
 from kbert.checkpoints.huggingface import import_model
-from kbert.data.bucketing import bucketed_batches
+from kbert.data.bucketing import BUCKET, bucketed_batches
 from kbert.data.table import Table
 from kbert.models.weights import named_weights
 from kbert.tasks import MultipleChoice
@@ -149,7 +149,7 @@ def test_batches_hold_alternatives_of_like_length(task):
     seen = []
     for batch in bucketed_batches(rows, task.assemble, batch_size=8, epochs=1):
         mask = batch["padding_mask"].numpy()  # (B, A, T)
-        assert mask.shape[2] == -(-mask.sum(-1).max() // 8) * 8
+        assert mask.shape[2] == -(-mask.sum(-1).max() // BUCKET) * BUCKET
         for place, number in enumerate(batch["rows"].numpy()):
             own = mask[place].any(-1)
             assert own.tolist() == [i < real[number] for i in range(mask.shape[1])]

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert.tasks import inference
+from kbert.serving import inference
 from kbert.training.optimizers import AdamW
 from kbert.training.schedules import WarmupDecay
 from tests.serving import session

@@ -69,11 +69,11 @@ def test_errors():
 
 
 def test_a_tokenizer_of_any_kind():
-    for kind, size in (("wordpiece", 200), ("bpe", 300), ("unigram", 200)):
+    for kind, size in (("wordpiece", 200), ("bpe", 300), ("unigram", 200), ("words", 200)):
         tokenizer = train_tokenizer(corpus(100), size, kind=kind)
         assert tokenizer.kind == kind and tokenizer.vocabulary_size <= size
         assert tokenizer.unk_id not in tokenizer.encode("the lights of winter").numpy()
-    with pytest.raises(ValueError, match="wordpiece, bpe, unigram. Received: 'words'"):
-        train_tokenizer(corpus(1), 20, kind="words")
-    with pytest.raises(ValueError, match="byte for byte. Received: lowercase=True"):
+    with pytest.raises(ValueError, match="wordpiece, bpe, unigram, words. Received: 'letters'"):
+        train_tokenizer(corpus(1), 20, kind="letters")
+    with pytest.raises(ValueError, match="keep a text as it is. Received: lowercase=True"):
         train_tokenizer(corpus(1), 300, kind="bpe", lowercase=True)

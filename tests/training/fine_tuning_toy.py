@@ -35,7 +35,7 @@ def main(folder, *, task=None, send=None, evaluate=None, **settings):
         data = toy_task.dataset(2, seed=9)
         return task.evaluate(data, verbose=0, return_dict=True)
 
-    defaults = {"metric": "loss", "mode": "min", "evaluate_every": 4}
+    defaults = {"metric": "loss", "mode": "min", "evaluate_every": 4, "verbose": 0}
     defaults["checkpoint_every"] = 5 if folder else None
     return fine_tune(
         task,
@@ -45,7 +45,6 @@ def main(folder, *, task=None, send=None, evaluate=None, **settings):
         steps_per_epoch=STEPS_PER_EPOCH,
         evaluate=evaluate or on_held_out,
         model_dir=folder,
-        verbose=0,
         **{**defaults, **settings},
     )
 

@@ -1,9 +1,12 @@
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from kbert.training.optimizers import AdamW, Lamb, decays
+from kbert.recipes import recipe
+from kbert.training.optimizers import OPTIMIZERS, AdamW, Lamb, decays, make_optimizer
 from kbert.training.schedules import WarmupDecay
 
 RATE, DECAY, EPSILON = 0.03, 0.1, 1e-6
@@ -58,6 +61,12 @@ def corrected_lamb_in_numpy(w, g, m, v, decay, n):
     return w - RATE * ratio * update, m, v
 
 
+def adagrad_in_numpy(w, g, m, v, decay, n):
+    """TensorFlow 1's `AdagradOptimizer`, its sums of squares beginning with 1: ELMo's."""
+    v = v + g * g
+    return w - RATE * g / np.sqrt(1.0 + v), m, v
+
+
 @pytest.mark.parametrize(
     "optimizer, step",
     [
@@ -68,8 +77,9 @@ def corrected_lamb_in_numpy(w, g, m, v, decay, n):
         ),
         (Lamb(RATE, weight_decay=DECAY), lamb_in_numpy),
         (Lamb(RATE, weight_decay=DECAY, bias_correction=True), corrected_lamb_in_numpy),
+        (make_optimizer("adagrad", RATE, recipe("elmo")), adagrad_in_numpy),
     ],
-    ids=["adamw", "corrected_adamw", "lamb", "corrected_lamb"],
+    ids=["adamw", "corrected_adamw", "lamb", "corrected_lamb", "adagrad"],
 )
 def test_steps_equal_numpy(optimizer, step):
     model = layer()
@@ -133,6 +143,19 @@ def test_gradients_that_are_no_sums_are_summed(mirrored, kind):
     alone = keras.Variable(np.ones((2, 2), "float32"))
     kind(RATE, weight_decay=0.0).apply([np.full((2, 2), 4.0, "float32")], [alone])
     assert variable.numpy() == pytest.approx(alone.numpy(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_takes_the_settings_that_it_has(name):
+    settings = dataclasses.replace(
+        recipe("elmo"), epsilon=1e-8, weight_decay=0.5, initial_accumulator_value=0.25
+    )
+    made = make_optimizer(name, RATE, settings)
+    assert isinstance(made, OPTIMIZERS[name])
+    if name == "adagrad":
+        assert made.initial_accumulator_value == 0.25
+    else:
+        assert (made.decay, made.epsilon, made.beta_1) == (0.5, 1e-8, 0.9)
 
 
 def test_who_decays():

@@ -206,6 +206,32 @@ def test_compile_refuses_what_the_step_does_itself():
         task.compile(AdamW(), clip_norm=0)
 
 
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("mixed_float16", "needs loss scaling.*Received: dtype policy mixed_float16"),
+        ("float16", "needs loss scaling.*Received: dtype policy float16"),
+        ("bfloat16", "policy mixed_bfloat16 .*Received: dtype policy bfloat16, weights in bfl"),
+    ],
+)
+def test_weights_are_trained_in_float32(policy, message, request):
+    before = keras.config.dtype_policy()
+    request.addfinalizer(lambda: keras.config.set_dtype_policy(before))
+    keras.config.set_dtype_policy(policy)
+    with pytest.raises(ValueError, match=message):
+        toy_task.ToyTask().compile(AdamW())
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    toy_task.ToyTask().compile(AdamW())
+
+
+def test_a_part_with_weights_in_bfloat16_is_found():
+    task = toy_task.ToyTask()
+    task.label = keras.layers.Dense(2, dtype="bfloat16")
+    task.label.build((None, toy_task.WIDTH))
+    with pytest.raises(ValueError, match="Received: dtype policy float32, weights in bfloat16"):
+        task.compile(AdamW())
+
+
 def test_rows_must_divide_by_micro_batches():
     with pytest.raises(ValueError, match="Received: 16 rows, micro_batches=3"):
         make_task(micro_batches=3).fit(toy_task.dataset(1), verbose=0)

@@ -79,7 +79,7 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def run_workers(count: int, folder, steps: int) -> list[dict]:
+def run_workers(count: int, folder, steps: int, code: str = WORKER) -> list[dict]:
     """`count` processes on this machine, as `--strategy=multi_worker` has them."""
     addresses = [f"localhost:{free_port()}" for _ in range(count)]
     processes = []
@@ -88,7 +88,7 @@ def run_workers(count: int, folder, steps: int) -> list[dict]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": json.dumps(task)}
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-c", WORKER, str(folder), str(steps)],
+                [sys.executable, "-c", code, str(folder), str(steps)],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -3,6 +3,7 @@
 import numpy as np
 
 from kbert.checkpoints.architectures.base import (
+    CLASSIFIERS,
     IGNORED,
     REQUIRED,
     Architecture,
@@ -43,6 +44,7 @@ class Albert(Architecture):
         "classifier_dropout_prob "
         "down_scale_factor gap_size layers_to_keep net_structure_type num_memory_blocks".split()
     )
+    head_dropouts = dict.fromkeys(CLASSIFIERS, ("classifier_dropout_prob", 0.1))
     factorised = True
     shared_layers = True
     sentence_objective = "sentence_order"

@@ -71,6 +71,8 @@ class Architecture:
         defaults: key -> what transformers takes where it is absent; other keys must be there.
         required: key -> values that kbert's encoder has an equal for, the default first.
         ignored: keys that say nothing about the encoder's function.
+        head_dropouts: which of `CLASSIFIERS` -> key of the rate of dropout before its last layer,
+            and what transformers takes where it is absent; None = the encoder's rate.
         fixed: fields of EncoderConfig that have one value in all models.
         pooler_activations: what the pooler may have.
         replaced_pooler: names there of a pooler that nothing reads where the classifier has a
@@ -94,6 +96,10 @@ class Architecture:
     defaults: ClassVar[Mapping[str, Any]]
     required: ClassVar[Mapping[str, tuple]] = REQUIRED
     ignored: ClassVar[frozenset[str]] = IGNORED
+    head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = {
+        "classifier": ("classifier_dropout", None),
+        "tokens": ("classifier_dropout", None),
+    }
     fixed: ClassVar[Mapping[str, Any]] = {}
     pooler_activations: ClassVar[tuple[str, ...]] = ("tanh",)
     replaced_pooler: ClassVar[tuple[str, ...]] = ()

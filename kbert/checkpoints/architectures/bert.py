@@ -1,6 +1,7 @@
 """Hugging Face's BERT, and what loads as one: SpanBERT, BERT-wwm, MiniLM, TinyBERT."""
 
 from kbert.checkpoints.architectures.base import (
+    CLASSIFIERS,
     IGNORED,
     Architecture,
     dense,
@@ -48,6 +49,7 @@ class Bert(Architecture):
         "pooler_size_per_head pooler_type "
         "cell emb_size pre_trained structure training".split()
     )
+    head_dropouts = dict.fromkeys(CLASSIFIERS, ("classifier_dropout", None))
     sentence_objective = "next_sentence"
     sentence_class = "ForNextSentencePrediction"
 

@@ -49,6 +49,7 @@ class DistilBert(Architecture):
     ignored = IGNORED | frozenset(
         "qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_".split()
     )
+    head_dropouts = dict.fromkeys(("classifier", "choice"), ("seq_classif_dropout", 0.2))
     fixed = {"num_segments": 0, "layer_norm_epsilon": 1e-12}
     pooler_activations = ("relu",)
     min_segments = 0

@@ -33,6 +33,7 @@ class Electra(Architecture):
     ignored = IGNORED | frozenset(
         "summary_activation summary_last_dropout summary_type summary_use_proj".split()
     )
+    head_dropouts = {**Architecture.head_dropouts, "choice": ("summary_last_dropout", 0.1)}
     pooler_activations = ("gelu",)
     factorised = True
     masked_lm_activation = "gelu"

@@ -1,18 +1,40 @@
-"""Rows of CSV and TSV with the line each begins at."""
+"""Rows of CSV and TSV with the line each begins at, one after the other."""
 
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from kbert.data.readers.content import numbered_lines, read_text
+from kbert.data.readers.content import read_text
+
+# What follows an opening quote in its line: up to the closing one, or to the line's end.
+_INSIDE = re.compile(r'[^"]*(?:""[^"]*)*')
 
 
 def rows(path: str, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """`parse_rows` of a file.
+
+    Args:
+        path: the file; `.gz` is unpacked while reading.
+        delimiter: as there.
+        quoted: as there.
+
+    Raises:
+        ValueError: what `read_text` and `parse_rows` raise.
+    """
+    lines = io.StringIO(read_text(path), newline="\n")
+    return parse_rows(lines, path, delimiter, quoted)
+
+
+def parse_rows(
+    lines: Iterable[str], source: str, delimiter: str, quoted: bool
+) -> Iterator[tuple[int, list[str]]]:
     """(line, fields) of every row that is not blank; all rows have as many fields as the first.
 
     A blank line is an empty field in a file of one column.
 
     Args:
-        path: the file; `.gz` is unpacked while reading.
+        lines: with their ends, which are \\n or \\r\\n.
+        source: where they are from, for messages.
         delimiter: one character between fields.
         quoted: a field that begins with a double quote ends with one, holds any character in
             between, and a quote as two of them (RFC 4180). Without it a quote is a character
@@ -20,66 +42,77 @@ def rows(path: str, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[st
 
     Raises:
         ValueError: a row of another number of fields, a quote that never closes; with the line.
+
+    Example:
+        >>> list(parse_rows(["a,b\\n", '"x\\n', 'y",z\\n'], "memory", ",", quoted=True))
+        [(1, ['a', 'b']), (2, ['x\\ny', 'z'])]
     """
-    found = list(_quoted(path, delimiter) if quoted else _plain(path, delimiter))
-    width = next((len(fields) for _, fields in found if fields != [""]), 0)
-    for line, fields in found:
+    parse = _quoted if quoted else _plain
+    width, blank = None, []
+    for line, fields in parse(lines, source, delimiter):
         if fields == [""] and width != 1:
+            if width is None:
+                blank.append(line)  # a row or not: the first that is one will tell
             continue
+        if width is None:
+            width = len(fields)
+            yield from ((number, [""]) for number in blank if width == 1)
         if len(fields) != width:
             hint = ""
             if not quoted and any(field.startswith('"') for field in fields):
                 hint = "; if fields are quoted, say so (quoted=True)"
             raise ValueError(
-                f"{path}, line {line}: the row has {len(fields)} columns, the first row has "
+                f"{source}, line {line}: the row has {len(fields)} columns, the first row has "
                 f"{width}{hint}. Received: {str(fields):.80}"
             )
         yield line, fields
 
 
-def _plain(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    for line, text in numbered_lines(path):
-        yield line, text.split(delimiter)
+def _plain(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, 1):
+        yield number, line.removesuffix("\n").removesuffix("\r").split(delimiter)
 
 
-def _quoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _quoted(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     # Not the csv module: it limits the size of fields for the whole process, and gives the end of
     # the file as the line of a quote that never closes.
-    text = read_text(path)
-    end = rf"({re.escape(delimiter)}|\r?\n|\r?\Z)"
-    field = re.compile(
-        rf'"([^"]*(?:""[^"]*)*)"{end}|(?!")([^{re.escape(delimiter)}\n]*)({re.escape(delimiter)}|\n|\Z)'
-    )
-    line, position, fields = 1, 0, []
-    begin = 0  # of the row
-    while position < len(text) or fields:
-        match = field.match(text, position)
-        if match is None:
-            raise ValueError(_bad_quote(path, text, position, delimiter))
-        quoted, quoted_end, plain, plain_end = match.groups()
-        stop = plain_end if quoted is None else quoted_end
-        position = match.end()
-        if quoted is not None:
-            fields.append(quoted.replace('""', '"'))
-        else:
-            fields.append(plain if stop == delimiter else plain.removesuffix("\r"))
-        if stop != delimiter:
-            yield line, fields
-            line += text.count("\n", begin, position)
-            begin, fields = position, []
-
-
-def _bad_quote(path: str, text: str, position: int, delimiter: str) -> str:
-    line = text.count("\n", 0, position) + 1
-    closing = re.compile(r'"[^"]*(?:""[^"]*)*"').match(text, position)
-    if closing is None:
-        return (
-            f"{path}, line {line}: a quote opens here and never closes. "
-            f"Received: {text[position : position + 40]!r}"
+    between = re.escape(delimiter)
+    plain, end = re.compile(rf"[^{between}\n]*"), re.compile(rf"{between}|\r?\n|\r?\Z")
+    parts = None  # of a quoted field that has not closed yet
+    for number, line in enumerate(lines, 1):
+        position = 0
+        if parts is None:
+            begin, fields = number, []
+        while True:
+            if parts is None and line.startswith('"', position):
+                parts, opened = [], (number, line[position : position + 40])
+                position += 1
+            if parts is None:
+                field = plain.match(line, position)
+                stop = end.match(line, field.end())
+                # A carriage return belongs to the line's end, but not to a delimiter.
+                fields.append(field[0] if stop[0] == delimiter else field[0].removesuffix("\r"))
+            else:
+                inside = _INSIDE.match(line, position)
+                parts.append(inside[0])
+                if inside.end() == len(line):
+                    break  # it goes on in the next line
+                stop = end.match(line, inside.end() + 1)
+                if stop is None:
+                    around = line[max(inside.end() - 19, 0) : inside.end() + 21]
+                    raise ValueError(
+                        f"{source}, line {opened[0]}: a quote opens here and closes in line "
+                        f"{number}, where {delimiter!r} or the end of the line must follow. "
+                        f"Received: {around!r}"
+                    )
+                fields.append("".join(parts).replace('""', '"'))
+                parts = None
+            position = stop.end()
+            if stop[0] != delimiter:
+                yield begin, fields
+                break
+    if parts is not None:
+        raise ValueError(
+            f"{source}, line {opened[0]}: a quote opens here and never closes. "
+            f"Received: {opened[1]!r}"
         )
-    after = text.count("\n", 0, closing.end()) + 1
-    return (
-        f"{path}, line {line}: a quote opens here and closes in line {after}, where "
-        f"{delimiter!r} or the end of the line must follow. "
-        f"Received: {text[max(closing.end() - 20, position) : closing.end() + 20]!r}"
-    )

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbert.tasks import inference
+from kbert.serving import inference
 
 
 def test_as_texts():

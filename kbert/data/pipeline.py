@@ -1,0 +1,37 @@
+"""How `tf.data` is used here: the stages of a pipeline, and the options it runs with."""
+
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+def stage(function: Callable, *arguments, **options) -> Callable:
+    """A stage with its settings, traced as it stands: AutoGraph would double the time to start.
+
+    >>> next(iter(tf.data.Dataset.range(3, 9).map(stage(lambda offset, x: x + offset, 4)))).numpy()
+    np.int64(7)
+    """
+    bound = functools.partial(function, *arguments, **options)
+    return tf.autograph.experimental.do_not_convert(lambda *elements: bound(*elements))
+
+
+def exact_options(threads: int | None = None) -> tf.data.Options:
+    """Elements in their order, whole on every host: hosts take their shares by themselves.
+
+    Args:
+        threads: threads of the dataset's own; None leaves it to TensorFlow.
+
+    Example:
+        >>> dataset = tf.data.Dataset.range(3).with_options(exact_options(threads=2))
+        >>> dataset.options().threading.private_threadpool_size
+        2
+    """
+    options = tf.data.Options()
+    options.deterministic = True
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # The operations are small: parallel calls of the map beat threads inside an operation.
+    options.threading.max_intra_op_parallelism = 1
+    if threads is not None:
+        options.threading.private_threadpool_size = threads
+    return options

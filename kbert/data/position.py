@@ -1,0 +1,46 @@
+"""Where a stream of batches goes on: three integers, (epoch, window, row)."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]:
+    """What a dataset was told as `start`, as three integers.
+
+    Args:
+        start: `position` of a batch, one row or all, or None for the beginning.
+        windows: windows of an epoch.
+
+    Returns:
+        Epoch, window and row, where `window` is one of the epoch's.
+
+    Raises:
+        ValueError: it is no position, or none of this corpus.
+
+    Example:
+        >>> checked_start([[2, 1, 96], [2, 1, 96]], windows=3), checked_start((2, 3, 0), windows=3)
+        ((2, 1, 96), (3, 0, 0))
+    """
+    numbers = np.asarray((0, 0, 0) if start is None else start)
+    rows = numbers.reshape(-1, numbers.shape[-1]) if numbers.ndim in (1, 2) else numbers[None]
+    if (
+        rows.shape[1:] != (3,)
+        or not len(rows)
+        or not np.issubdtype(numbers.dtype, np.integer)
+        or np.any(rows != rows[0])
+    ):
+        raise ValueError(
+            "`start` must be three integers (epoch, window, row), or a batch's `position` whole: "
+            f"the same three in every row. Received: {numbers.dtype} of shape {numbers.shape}: "
+            f"{numbers.tolist()!r:.100}"
+        )
+    epoch, window, row = rows[0].tolist()
+    if window == windows:  # the one after an epoch's last is the next epoch's first
+        epoch, window = epoch + 1, 0
+    if min(epoch, window, row) < 0 or window > windows:
+        raise ValueError(
+            "`start` must be the (epoch, window, row) of a batch's `position`, and the corpus the "
+            f"one it was made from: an epoch of this one has {windows} window(s). "
+            f"Received: start={(epoch, window, row)}"
+        )
+    return epoch, window, row

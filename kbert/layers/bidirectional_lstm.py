@@ -1,0 +1,214 @@
+"""ELMo's stack of LSTMs: two directions that never see each other, projected, clipped, residual.
+
+Shapes: `D` = 2 directions (0 reads forward, 1 backward), `B` rows, `T` words, `P` width of the
+projection, `U` units, `L` layers.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.layers.dropout import Dropout
+from kbert.layers.recurrence import projected_lstm
+
+DIRECTIONS = ("forward", "backward")
+
+
+@keras.saving.register_keras_serializable(package="kbert")
+class BidirectionalLSTM(keras.layers.Layer):
+    """L layers of LSTM with projection in each direction, and their state.
+
+    (Peters et al. 2018, https://arxiv.org/abs/1802.05365, section 3.4; `_build_lstms` in
+    bilm/model.py and `LanguageModel._build` in bilm/training.py of allenai/bilm-tf.) The cell is
+    described at `projected_lstm`. The state is float32 under any dtype policy.
+
+    Args:
+        units: U, the width of the cells.
+        projection_size: P, the width of input, hidden state and output.
+        num_layers: L.
+        cell_clip: bound of the entries of the cells; None = none.
+        projection_clip: bound of the entries of the hidden states; None = none.
+        skip_connections: whether each layer but the first adds its input to its output. The hidden
+            state is without it.
+        dropout: rate on the input of each layer, in training; drawn for every word. What a skip
+            connection adds is the input after dropout.
+
+    Raises:
+        ValueError: a size below 1 or a bound that is not positive.
+
+    Example:
+        >>> layer = BidirectionalLSTM(units=8, projection_size=4, num_layers=2)
+        >>> outputs, state = layer(ops.ones((2, 3, 5, 4)))
+        >>> len(outputs), tuple(outputs[0].shape), tuple(state.shape)
+        (2, (2, 3, 5, 4), (2, 2, 3, 12))
+        >>> outputs, state = layer(ops.ones((2, 3, 5, 4)), state=state)  # the text goes on
+    """
+
+    def __init__(
+        self,
+        units: int,
+        projection_size: int,
+        num_layers: int,
+        *,
+        cell_clip: float | None = 3.0,
+        projection_clip: float | None = 3.0,
+        skip_connections: bool = True,
+        dropout: float = 0.0,
+        **kwargs,
+    ):
+        # Keras would cast the state with the inputs: both are cast where they are used.
+        super().__init__(autocast=False, **kwargs)
+        for name, size in (
+            ("units", units),
+            ("projection_size", projection_size),
+            ("num_layers", num_layers),
+        ):
+            if size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {size!r}")
+        for name, bound in (("cell_clip", cell_clip), ("projection_clip", projection_clip)):
+            if bound is not None and bound <= 0:
+                raise ValueError(
+                    f"`{name}` must be positive, or None for no bound. Received: {bound!r}"
+                )
+        self.units = units
+        self.projection_size = projection_size
+        self.num_layers = num_layers
+        self.cell_clip = cell_clip
+        self.projection_clip = projection_clip
+        self.skip_connections = skip_connections
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.cells = [  # flat: Keras saves no weights that lie in a list of lists
+            ProjectedCell(units, projection_size, dtype=self.dtype_policy, name=f"{way}_{i}")
+            for i in range(num_layers)
+            for way in DIRECTIONS
+        ]
+
+    def build(self, input_shape):
+        _check_shape("x", input_shape, (len(DIRECTIONS), "rows", "words", self.projection_size))
+        for cell in self.cells:
+            cell.build((None, self.projection_size))
+
+    def cell(self, layer: int, direction: int) -> "ProjectedCell":
+        """The weights of one layer in one direction: 0 forward, 1 backward."""
+        return self.cells[layer * len(DIRECTIONS) + direction]
+
+    def call(self, x: Any, padding_mask: Any = None, state: Any = None, training: bool = False):
+        """Reads.
+
+        Args:
+            x: (D, B, T, P), each direction in the order in which it is read.
+            padding_mask: (D, B, T), 1 for a word. Where it is 0 the state stays and the outputs
+                are 0. None = words everywhere.
+            state: (L, D, B, U + P), cell and hidden state side by side, as returned for the words
+                before. None = zeros.
+            training: whether dropout acts.
+
+        Returns:
+            The outputs of the layers, a list of L tensors (D, B, T, P), and the state after the
+            last word.
+        """
+        masks = [None] * len(DIRECTIONS)
+        if padding_mask is not None:
+            _check_shape("padding_mask", padding_mask.shape, (len(DIRECTIONS), "rows", "words"))
+            kept = ops.transpose(ops.cast(padding_mask, "bool"), (0, 2, 1))[..., None]
+            masks = [kept[d] for d in range(len(DIRECTIONS))]  # (T, B, 1)
+        state_shape = [self.num_layers, len(DIRECTIONS), "rows", self.units + self.projection_size]
+        if state is None:
+            state_shape[2] = ops.shape(x)[1]
+            state = ops.zeros(state_shape, "float32")
+        else:
+            _check_shape("state", state.shape, state_shape)
+            state = ops.cast(state, "float32")
+        x = ops.transpose(ops.cast(x, self.compute_dtype), (0, 2, 1, 3))  # (D, T, B, P)
+        outputs, states = [], []
+        for layer in range(self.num_layers):
+            x = self.dropout(x, training=training)
+            read, last = zip(
+                *(
+                    self._read(self.cell(layer, d), x[d], masks[d], state[layer, d])
+                    for d in range(len(DIRECTIONS))
+                ),
+                strict=True,
+            )
+            read = ops.stack(read)  # (D, T, B, P)
+            x = read + x if self.skip_connections and layer else read
+            outputs.append(ops.transpose(x, (0, 2, 1, 3)))  # (D, B, T, P)
+            states.append(ops.stack(last))
+        return outputs, ops.stack(states)
+
+    def _read(self, weights, x, mask, state):
+        """One layer in one direction: (T, B, P), (B, U + P) -> the same."""
+        hidden_states, cell, hidden = projected_lstm(
+            x,
+            ops.cast(weights.kernel, self.compute_dtype),
+            ops.cast(weights.bias, self.compute_dtype),
+            ops.cast(weights.projection, self.compute_dtype),
+            state[:, : self.units],
+            state[:, self.units :],
+            mask=mask,
+            cell_clip=self.cell_clip,
+            projection_clip=self.projection_clip,
+        )
+        if mask is not None:
+            hidden_states = ops.where(mask, hidden_states, 0.0)
+        return (
+            ops.cast(hidden_states, self.compute_dtype),
+            ops.concatenate([cell, hidden], axis=-1),
+        )
+
+    def compute_output_spec(self, x, padding_mask=None, state=None, training=False):
+        # Otherwise Keras finds out by running: 172 steps where the number of words is not known.
+        outputs = [keras.KerasTensor(x.shape, self.compute_dtype) for _ in range(self.num_layers)]
+        width = self.units + self.projection_size
+        shape = (self.num_layers, len(DIRECTIONS), x.shape[1], width)
+        return outputs, keras.KerasTensor(shape, "float32")
+
+    def get_config(self):
+        own = {
+            "units": self.units,
+            "projection_size": self.projection_size,
+            "num_layers": self.num_layers,
+            "cell_clip": self.cell_clip,
+            "projection_clip": self.projection_clip,
+            "skip_connections": self.skip_connections,
+            "dropout": self.dropout.rate,
+        }
+        return {**super().get_config(), **own}
+
+
+class ProjectedCell(keras.layers.Layer):
+    """The weights of one LSTM: `kernel` (2P, 4U), `bias` (4U,), `projection` (U, P).
+
+    They start as TensorFlow 1 starts them: uniform by Glorot and Bengio's rule, biases at zero.
+    """
+
+    def __init__(self, units: int, projection_size: int, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.projection_size = projection_size
+
+    def build(self, input_shape):
+        rows = input_shape[-1] + self.projection_size
+        self.kernel = self.add_weight(
+            name="kernel", shape=(rows, 4 * self.units), initializer="glorot_uniform"
+        )
+        self.bias = self.add_weight(name="bias", shape=(4 * self.units,), initializer="zeros")
+        self.projection = self.add_weight(
+            name="projection",
+            shape=(self.units, self.projection_size),
+            initializer="glorot_uniform",
+        )
+
+
+def _check_shape(name, shape, rule):
+    """`rule` has a number where it demands one and a word where it does not."""
+    fits = len(shape) == len(rule) and all(
+        isinstance(wanted, str) or size in (None, wanted)
+        for size, wanted in zip(shape, rule, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` must have the shape ({', '.join(map(str, rule))}). "
+            f"Received: shape {tuple(shape)}"
+        )

@@ -1,0 +1,138 @@
+"""Words from their characters: a table, convolutions, highway layers, a projection.
+
+Shapes: `...` any leading axes (rows and words), `N` words, `C` characters a word, `E` width of a
+character, `F` filters of one width, `A` filters of all widths, `P` width of the output.
+"""
+
+import math
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from kbert.layers.activations import get_activation
+from kbert.layers.highway import Highway
+
+
+class CharacterCNN(keras.layers.Layer):
+    """A vector for each word, made of its characters alone: no word is unknown.
+
+    (Kim et al. 2016, https://arxiv.org/abs/1508.06615; `_build_word_char_embeddings` in
+    bilm/training.py of allenai/bilm-tf.) The convolutions see whole windows only; of each filter
+    the largest answer in a word is kept. A word of padding (zeros) is the answer to zero vectors,
+    as in the original, and not a zero vector itself.
+
+    Args:
+        character_size: E.
+        filters: (width, count) of each convolution.
+        num_highway: highway layers after the convolutions.
+        projection_size: P. The projection is left out where the filters are already as many.
+        activation: a name `get_activation` knows, applied to the largest answers.
+        num_characters: rows of the table. Its row i is of id i + 1; id 0 is padding.
+
+    Raises:
+        ValueError: no filters, or words with fewer characters than the widest filter sees.
+
+    Example:
+        >>> cnn = CharacterCNN(4, filters=((1, 8), (3, 16)), num_highway=1, projection_size=6)
+        >>> word = [259, 98, 101, 260, 261]  # begin, "b", "e", end, filler
+        >>> tuple(cnn(ops.array([[word, word]])).shape)
+        (1, 2, 6)
+    """
+
+    def __init__(
+        self,
+        character_size: int,
+        filters: Sequence[tuple[int, int]],
+        num_highway: int,
+        projection_size: int,
+        activation: str = "relu",
+        num_characters: int = 261,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.character_size = character_size
+        self.filters = tuple((int(width), int(count)) for width, count in filters)
+        if not self.filters or min(map(min, self.filters)) < 1:
+            raise ValueError(
+                "`filters` must be pairs (width, count) of positive integers, at least one. "
+                f"Received: {filters!r}"
+            )
+        self.projection_size = projection_size
+        self.num_characters = num_characters
+        self.activation_name = activation
+        self.activation = get_activation(activation)
+        self.highways = [
+            Highway(dtype=self.dtype_policy, name=f"highway_{i}") for i in range(num_highway)
+        ]
+
+    def build(self, character_ids_shape):
+        self._check_characters(character_ids_shape[-1])
+        self.table = self.add_weight(
+            name="table",
+            shape=(self.num_characters, self.character_size),
+            initializer=keras.initializers.RandomUniform(-1.0, 1.0),
+            # Looked up before the cast, as every table.
+            autocast=False,
+        )
+        self.kernels, self.biases = [], []
+        for index, (width, count) in enumerate(self.filters):
+            kernel = self.add_weight(
+                name=f"kernel_{index}",
+                shape=(width, self.character_size, count),
+                initializer=self._kernel_initializer(width),
+            )
+            self.kernels.append(kernel)
+            bias = self.add_weight(name=f"bias_{index}", shape=(count,), initializer="zeros")
+            self.biases.append(bias)
+        total = sum(count for _, count in self.filters)
+        for highway in self.highways:
+            highway.build((None, total))
+        self.has_projection = total != self.projection_size
+        if self.has_projection:
+            self.projection_kernel = self.add_weight(
+                name="projection_kernel",
+                shape=(total, self.projection_size),
+                initializer=keras.initializers.RandomNormal(stddev=math.sqrt(1 / total)),
+            )
+            self.projection_bias = self.add_weight(
+                name="projection_bias", shape=(self.projection_size,), initializer="zeros"
+            )
+
+    def _check_characters(self, characters):
+        widest = max(width for width, _ in self.filters)
+        if characters is not None and characters < widest:
+            raise ValueError(
+                f"A word must have at least as many characters as the widest filter, {widest}. "
+                f"Received: {characters} characters"
+            )
+
+    def _kernel_initializer(self, width):
+        if self.activation_name == "relu":
+            return keras.initializers.RandomUniform(-0.05, 0.05)
+        return keras.initializers.RandomNormal(stddev=math.sqrt(1 / (width * self.character_size)))
+
+    def call(self, character_ids, training=False):
+        """Embeds.
+
+        Args:
+            character_ids: (..., C) integers; 0 is padding, i + 1 has row i of the table.
+            training: whether it will be differentiated.
+
+        Returns:
+            (..., P).
+        """
+        *leading, characters = ops.shape(character_ids)
+        ids = ops.reshape(character_ids, (-1, characters))  # (N, C)
+        padded = ops.concatenate([ops.zeros_like(self.table[:1]), self.table])
+        x = ops.cast(ops.take(padded, ids, axis=0), self.compute_dtype)  # (N, C, E)
+        answers = [
+            ops.max(ops.conv(x, kernel, padding="valid"), axis=1) + bias  # (N, C - width + 1, F)
+            for kernel, bias in zip(self.kernels, self.biases, strict=True)
+        ]
+        x = self.activation(ops.concatenate(answers, axis=-1), training)  # (N, A)
+        for highway in self.highways:
+            x = highway(x)
+        if self.has_projection:
+            x = ops.matmul(x, self.projection_kernel) + self.projection_bias
+        return ops.reshape(x, (*leading, self.projection_size))

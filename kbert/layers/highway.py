@@ -1,0 +1,43 @@
+"""Highway layers: part of the input goes by unchanged.
+
+Shapes: `...` any leading axes, `H` width.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+
+class Highway(keras.layers.Layer):
+    """`carry * relu(x @ transform) + (1 - carry) * x` with a learned `carry` in (0, 1).
+
+    (Srivastava et al. 2015, https://arxiv.org/abs/1505.00387; as in bilm/training.py of
+    allenai/bilm-tf, where the gate is called carry though it weighs the new value, the transform
+    is a ReLU whatever the activation of the convolutions, and the gate starts nearly shut.)
+
+    Example:
+        >>> tuple(Highway()(ops.ones((2, 5, 4))).shape)
+        (2, 5, 4)
+    """
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        for part, bias in (("carry", -2.0), ("transform", 0.0)):
+            kernel = self.add_weight(
+                name=f"{part}_kernel",
+                shape=(width, width),
+                initializer=keras.initializers.RandomNormal(stddev=math.sqrt(1 / width)),
+            )
+            bias = self.add_weight(
+                name=f"{part}_bias",
+                shape=(width,),
+                initializer=keras.initializers.Constant(bias),
+            )
+            setattr(self, f"{part}_kernel", kernel)
+            setattr(self, f"{part}_bias", bias)
+
+    def call(self, x):
+        carry = ops.sigmoid(ops.matmul(x, self.carry_kernel) + self.carry_bias)  # (..., H)
+        transformed = ops.relu(ops.matmul(x, self.transform_kernel) + self.transform_bias)
+        return x + carry * (transformed - x)

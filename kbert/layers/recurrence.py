@@ -1,0 +1,216 @@
+"""The recurrence of an LSTM with a projection, with a backward half of its own.
+
+What does not depend on the step before is done for all steps at once: the input's half of the
+gates before the loop, the gradients of all weights after the loop backward. Differentiated step by
+step, each step would add a product as large as the kernel to a sum of that size.
+
+Shapes: `B` rows, `T` steps, `I` width of the input, `U` units, `P` width of the projection.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.layers.scan import scan, stack
+
+
+def projected_lstm(
+    inputs: Any,
+    kernel: Any,
+    bias: Any,
+    projection: Any,
+    cell: Any,
+    hidden: Any,
+    *,
+    mask: Any = None,
+    cell_clip: float | None = None,
+    projection_clip: float | None = None,
+) -> tuple[Any, Any, Any]:
+    """Runs one LSTM over all steps.
+
+    The cell is TensorFlow 1's `LSTMCell` with `num_proj` (Sak et al. 2014,
+    https://arxiv.org/abs/1402.1128, without peepholes): gates in the order input, candidate,
+    forget, output; 1 is added to the forget gate; the cell is clipped before the output gate acts
+    on it, the projected output after.
+
+    Args:
+        inputs: (T, B, I); its dtype is that of the products.
+        kernel: (I + P, 4U), rows of the input first.
+        bias: (4U,).
+        projection: (U, P).
+        cell: (B, U) float32, before the first step.
+        hidden: (B, P) float32, likewise.
+        mask: (T, B, 1) bool; where it is False the state stays. None = all True.
+        cell_clip: bound of the cell's entries; None = none.
+        projection_clip: bound of the output's entries; None = none.
+
+    Returns:
+        The hidden state after each step (T, B, P), the last cell (B, U) and the last hidden state
+        (B, P), all float32.
+
+    Example:
+        >>> states, cell, hidden = projected_lstm(
+        ...     ops.ones((5, 1, 3)), ops.ones((5, 16)), ops.ones((16,)), ops.ones((4, 2)),
+        ...     ops.zeros((1, 4)), ops.zeros((1, 2)), projection_clip=0.5)
+        >>> tuple(states.shape), float(hidden[0, 0])
+        ((5, 1, 2), 0.5)
+    """
+    run = _Recurrence(mask, cell_clip, projection_clip)
+    arguments = (inputs, kernel, bias, projection, cell, hidden)
+    if keras.backend.backend() == "torch":
+        # Its own tape: Keras' custom gradient on PyTorch allows one output only.
+        return run(*arguments)[0]
+    return ops.custom_gradient(run.with_gradient)(*arguments)
+
+
+class _Recurrence:
+    """Both halves, for one mask and one pair of bounds."""
+
+    def __init__(self, mask, cell_clip, projection_clip):
+        self.masks = [] if mask is None else [mask]
+        self.cell_clip = cell_clip
+        self.projection_clip = projection_clip
+
+    def __call__(self, inputs, kernel, bias, projection, cell, hidden):
+        """The results, and what `backward` reads of each step."""
+        steps, rows, width = ops.shape(inputs)
+        units, projected = projection.shape
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        forget_bias = ops.repeat(ops.convert_to_tensor([0.0, 0.0, 1.0, 0.0], dtype), units)
+        gates = ops.matmul(ops.reshape(inputs, (-1, width)), kernel[:width])  # (TB, I) @ (I, 4U)
+        gates = ops.reshape(ops.add(gates, bias + forget_bias), (steps, rows, 4 * units))
+        recurrent = kernel[width:]  # (P, 4U)
+
+        def step(carry, elements):
+            cell, hidden = carry
+            gates, *mask = elements
+            gates = _wide(gates) + _wide(ops.matmul(ops.cast(hidden, dtype), recurrent))
+            i, j, f, o = ops.split(gates, 4, axis=-1)
+            i, j, f, o = ops.sigmoid(i), ops.tanh(j), ops.sigmoid(f), ops.sigmoid(o)
+            unclipped = f * cell + i * j
+            new_cell = _clip(unclipped, self.cell_clip)
+            cell_inside = ops.equal(unclipped, new_cell)
+            squashed = ops.tanh(new_cell)
+            output = ops.cast(o * squashed, dtype)
+            unclipped = _wide(ops.matmul(output, projection))  # (B, U) @ (U, P)
+            new_hidden = _clip(unclipped, self.projection_clip)
+            hidden_inside = ops.equal(unclipped, new_hidden)
+            if mask:
+                new_cell = ops.where(mask[0], new_cell, cell)
+                new_hidden = ops.where(mask[0], new_hidden, hidden)
+            saved = [ops.cast(x, dtype) for x in (i, j, f, o, squashed)]
+            saved += [output, cell, cell_inside, hidden_inside]
+            return (new_cell, new_hidden), (new_hidden, *saved)
+
+        outputs = [(projected, "float32"), *[(units, dtype)] * 6, (units, "float32")]
+        outputs += [(units, "bool"), (projected, "bool")]
+        (cell, hidden), (states, *saved) = scan(step, (cell, hidden), [gates, *self.masks], outputs)
+        return (stack(states), cell, hidden), saved
+
+    def with_gradient(self, inputs, kernel, bias, projection, cell, hidden):
+        (states, last_cell, last_hidden), saved = self(
+            inputs, kernel, bias, projection, cell, hidden
+        )
+
+        def gradient(*upstream):
+            return self.backward(inputs, kernel, projection, hidden, states, saved, upstream)
+
+        return (states, last_cell, last_hidden), gradient
+
+    def backward(self, inputs, kernel, projection, hidden, states, saved, upstream):
+        """The gradients of the six arguments of `projected_lstm`."""
+        if len(upstream) == 1:  # JAX hands over one tuple
+            (upstream,) = upstream
+        steps, rows, width = ops.shape(inputs)
+        units, projected = projection.shape
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        recurrent = kernel[width:]
+
+        def step(carry, elements):
+            d_cell, d_hidden = carry
+            d_state, i, j, f, o, squashed, cell, cell_inside, hidden_inside, *mask = elements
+            i, j, f, o, squashed = (_wide(x) for x in (i, j, f, o, squashed))
+            d_hidden = d_hidden + d_state
+            kept_cell, kept_hidden = 0.0, 0.0
+            if mask:
+                kept_cell = ops.where(mask[0], 0.0, d_cell)
+                kept_hidden = ops.where(mask[0], 0.0, d_hidden)
+                d_cell = ops.where(mask[0], d_cell, 0.0)
+                d_hidden = ops.where(mask[0], d_hidden, 0.0)
+            d_projected = ops.cast(ops.where(hidden_inside, d_hidden, 0.0), dtype)
+            d_output = _wide(_matmul(d_projected, projection, transpose_b=True))  # (B, U)
+            d_cell = d_cell + _tanh_gradient(squashed, d_output * o)
+            d_cell = ops.where(cell_inside, d_cell, 0.0)
+            d_gates = ops.concatenate(
+                [
+                    _sigmoid_gradient(i, d_cell * j),
+                    _tanh_gradient(j, d_cell * i),
+                    _sigmoid_gradient(f, d_cell * cell),
+                    _sigmoid_gradient(o, d_output * squashed),
+                ],
+                axis=-1,
+            )
+            d_gates = ops.cast(d_gates, dtype)
+            d_hidden = _wide(_matmul(d_gates, recurrent, transpose_b=True))  # (B, P)
+            carry = d_cell * f + kept_cell, d_hidden + kept_hidden
+            return carry, (d_gates, d_projected)
+
+        d_states, d_cell, d_hidden = upstream
+        *gates, output, cell, cell_inside, hidden_inside = saved
+        carry, (d_gates, d_projected) = scan(
+            step,
+            (d_cell, d_hidden),
+            [d_states, *gates, cell, cell_inside, hidden_inside, *self.masks],
+            [(4 * units, dtype), (projected, dtype)],
+            reverse=True,
+        )
+        d_gates = ops.reshape(stack(d_gates), (-1, 4 * units))
+        d_projected = ops.reshape(stack(d_projected), (-1, projected))
+        output = ops.reshape(stack(output), (-1, units))
+        before = ops.cast(ops.concatenate([hidden[None], states], axis=0)[:-1], dtype)
+        read = ops.reshape(ops.concatenate([inputs, before], axis=-1), (-1, width + projected))
+        d_inputs = _matmul(d_gates, kernel[:width], transpose_b=True)  # (TB, 4U) @ (4U, I)
+        return (
+            ops.reshape(d_inputs, (steps, rows, width)),
+            _matmul(read, d_gates, transpose_a=True),  # (I + P, TB) @ (TB, 4U)
+            ops.sum(d_gates, axis=0),
+            _matmul(output, d_projected, transpose_a=True),  # (U, TB) @ (TB, P)
+            *carry,
+        )
+
+
+def _wide(x):
+    return ops.cast(x, "float32")
+
+
+def _clip(x, bound):
+    return x if bound is None else ops.clip(x, -bound, bound)
+
+
+# TensorFlow has each of the three in one kernel, where formulas would read and write the memory
+# several times; the other backends fuse them.
+
+
+def _sigmoid_gradient(y, gradient):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.raw_ops.SigmoidGrad(y=y, dy=gradient)
+    return gradient * y * (1.0 - y)
+
+
+def _tanh_gradient(y, gradient):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.raw_ops.TanhGrad(y=y, dy=gradient)
+    return gradient * (1.0 - y * y)
+
+
+def _matmul(a, b, transpose_a=False, transpose_b=False):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    return ops.matmul(a.T if transpose_a else a, b.T if transpose_b else b)

@@ -1,0 +1,163 @@
+"""The softmax over a vocabulary of words, whole or by sampling.
+
+Shapes: `...` any leading axes, `N` places, `P` width, `V` vocabulary, `S` negatives.
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+# For a logit that must not count. Not infinity: where all negatives are hits, the gradient of
+# the log-sum-exp would not be a number.
+_NEVER = -1e9
+
+
+class WordSoftmax(keras.layers.Layer):
+    """`x @ kernel.T + bias`, a row of the kernel a word; and a loss on a sample of the rows.
+
+    (`_build_loss` in bilm/training.py of allenai/bilm-tf.) In float32 under any policy: a product
+    that gives bfloat16 would round each logit to eight bits.
+
+    Args:
+        vocabulary_size: V. For `sampled` the words are to be sorted by falling frequency.
+        projection_size: P.
+
+    Example:
+        >>> softmax = WordSoftmax(vocabulary_size=100, projection_size=8)
+        >>> x = ops.ones((5, 8))
+        >>> tuple(softmax(x).shape)
+        (5, 100)
+        >>> seed = keras.random.SeedGenerator(0)
+        >>> tuple(softmax.sampled(x, ops.arange(5), negatives=20, seed_generator=seed).shape)
+        (5,)
+    """
+
+    def __init__(self, vocabulary_size: int, projection_size: int, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.projection_size = projection_size
+        self.build()
+
+    def build(self, *shapes):
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.vocabulary_size, self.projection_size),
+            initializer=keras.initializers.RandomNormal(stddev=math.sqrt(1 / self.projection_size)),
+            autocast=False,
+        )
+        self.bias = self.add_weight(
+            name="bias", shape=(self.vocabulary_size,), initializer="zeros", autocast=False
+        )
+
+    def call(self, x):
+        """All logits.
+
+        Args:
+            x: (..., P).
+
+        Returns:
+            (..., V), float32.
+        """
+        *leading, width = ops.shape(x)
+        x = ops.reshape(ops.cast(x, "float32"), (-1, width))
+        logits = ops.matmul(x, ops.transpose(self.kernel)) + self.bias
+        return ops.reshape(logits, (*leading, self.vocabulary_size))
+
+    def sampled(
+        self,
+        x: Any,
+        targets: Any,
+        negatives: int,
+        seed_generator: keras.random.SeedGenerator,
+    ):
+        """The cross-entropy of each target against a sample of the other words.
+
+        All places share the sample. Each logit is lowered by the logarithm of how often its word
+        is expected in a sample, and a target's own entry among the negatives does not count: so
+        the loss is least where the logits are those of the whole softmax. (Jean et al. 2015,
+        https://arxiv.org/abs/1412.2007; `tf.nn.sampled_softmax_loss`.)
+
+        Args:
+            x: (N, P).
+            targets: (N,) integers in [0, V).
+            negatives: size of the sample, less than the vocabulary.
+            seed_generator: where the sample's random numbers come from.
+
+        Returns:
+            Losses (N,), float32.
+
+        Raises:
+            ValueError: as many negatives as words, or none.
+        """
+        sampler = LogUniformSampler(self.vocabulary_size, negatives)
+        targets = ops.cast(targets, "int32")
+        sample = sampler.draw(seed_generator)  # (S,)
+        ids = ops.concatenate([targets, sample])
+        rows = ops.take(self.kernel, ids, axis=0)  # (N + S, P)
+        biases = ops.take(self.bias, ids) - sampler.log_expected(ids)
+        count = ops.shape(targets)[0]
+        x = ops.cast(x, "float32")
+        true = ops.sum(x * rows[:count], axis=-1) + biases[:count]  # (N,)
+        others = ops.matmul(x, ops.transpose(rows[count:])) + biases[count:]  # (N, S)
+        others = ops.where(targets[:, None] == sample, _NEVER, others)
+        # log(e^true + Σ e^others) - true, without a joined copy of the logits.
+        return ops.softplus(ops.logsumexp(others, axis=-1) - true)
+
+
+class LogUniformSampler:
+    """Draws words about as Zipf's law has them: word i with p(i) ~ log((i + 2) / (i + 1)).
+
+    The original draws until it has enough different words (TensorFlow's log-uniform candidate
+    sampler with `unique`). Here the number of draws is known beforehand, so that shapes are
+    static: the first words, which nearly any sample of this size would hold, are always in, and
+    the range of the others is cut into as many parts of equal probability as there are draws
+    left, with one draw in each. So word i is expected min(1, t · p(i)) times, exactly.
+
+    Args:
+        vocabulary_size: words, sorted by falling frequency.
+        draws: words a sample.
+
+    Raises:
+        ValueError: `draws` is not in [1, vocabulary_size).
+
+    Example:
+        >>> sampler = LogUniformSampler(vocabulary_size=1000, draws=50)
+        >>> sample = sampler.draw(keras.random.SeedGenerator(0))
+        >>> tuple(sample.shape), sampler.certain
+        ((50,), 8)
+    """
+
+    def __init__(self, vocabulary_size: int, draws: int):
+        if not 0 < draws < vocabulary_size:
+            raise ValueError(
+                "A sample must have at least one word and fewer than the vocabulary of "
+                f"{vocabulary_size}; with as many, take the whole softmax. Received: {draws}"
+            )
+        self.vocabulary_size = vocabulary_size
+        self.draws = draws
+        self.certain = next(i for i in range(draws) if self._draws_of(i, i) <= 1)
+
+    def _draws_of(self, word: int, certain: int) -> float:
+        """How often `word` is expected where the first `certain` words are not drawn."""
+        span = math.log((self.vocabulary_size + 1) / (certain + 1))
+        return (self.draws - certain) * math.log((word + 2) / (word + 1)) / span
+
+    def draw(self, seed_generator: keras.random.SeedGenerator):
+        """A sample (S,) int32: the certain words, then the drawn ones in rising order."""
+        rest = self.draws - self.certain
+        places = ops.arange(rest, dtype="float32")
+        places = (places + keras.random.uniform((rest,), seed=seed_generator)) / rest
+        span = math.log((self.vocabulary_size + 1) / (self.certain + 1))
+        drawn = ops.floor((self.certain + 1) * ops.exp(places * span)) - 1
+        # Rounding may carry the very ends one word too far.
+        drawn = ops.clip(ops.cast(drawn, "int32"), self.certain, self.vocabulary_size - 1)
+        return ops.concatenate([ops.arange(self.certain, dtype="int32"), drawn])
+
+    def log_expected(self, ids: Any):
+        """The logarithm of how often each of `ids` is expected in a sample."""
+        ids = ops.cast(ids, "float32")
+        span = math.log((self.vocabulary_size + 1) / (self.certain + 1))
+        draws = (self.draws - self.certain) * ops.log1p(1 / (ids + 1)) / span
+        return ops.where(ids < self.certain, 0.0, ops.log(draws))

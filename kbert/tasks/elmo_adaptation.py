@@ -1,0 +1,68 @@
+"""Going on from a pretrained bidirectional language model, on texts with other words.
+
+Shapes: V words of the new softmax.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from kbert.models import Elmo
+from kbert.models.weights import get_arrays, set_arrays
+from kbert.tokenizers import WordTokenizer
+
+
+def adapt_elmo(
+    folder: str | os.PathLike,
+    tokenizer: WordTokenizer,
+    *,
+    changes: dict[str, Any] | None = None,
+    dtype: Any = None,
+) -> Elmo:
+    """A model with a folder's weights, and a softmax over the words of a tokenizer.
+
+    Whatever reads words reads new ones too, letter by letter. Of the softmax the words that the
+    folder has keep their rows; those of other words begin anew, and so does a whole softmax that
+    the folder does not have, as releases do not.
+
+    Args:
+        folder: what `Elmo.from_preset` takes.
+        tokenizer: the words to predict, by falling frequency in the new texts.
+        changes: values of the config to replace, such as dropout.
+        dtype: a Keras dtype policy or its name.
+
+    Returns:
+        The model, to be trained by a `BidirectionalLM`.
+
+    Raises:
+        ValueError: the changes ask for weights of other shapes.
+
+    Example:
+        >>> import tempfile, kbert
+        >>> config = kbert.ElmoConfig(
+        ...     filters=((1, 8),), num_highway=1, lstm_size=8, projection_size=4, vocabulary_size=4)
+        >>> folder = tempfile.mkdtemp()
+        >>> kbert.Elmo(config, tokenizer=WordTokenizer(["</S>", "<S>", "<UNK>", "sun"]),
+        ...            ).save_to_preset(folder)
+        >>> longer = WordTokenizer(["</S>", "<S>", "<UNK>", "moon", "sun"])
+        >>> adapt_elmo(folder, longer).config.vocabulary_size
+        5
+    """
+    before = Elmo.from_preset(folder)
+    sizes = {**(changes or {}), "vocabulary_size": tokenizer.vocabulary_size}
+    elmo = Elmo(before.config.replace(**sizes), tokenizer=tokenizer, dtype=dtype)
+    for name in ("character_cnn", "lstm"):
+        arrays = get_arrays(getattr(before, name), name)
+        set_arrays(getattr(elmo, name), name, arrays, os.fspath(folder))
+    if before.softmax is None or before.tokenizer is None:
+        logging.warning("%s has no softmax with words: it begins anew", os.fspath(folder))
+        return elmo
+    ids = {word: i for i, word in enumerate(before.tokenizer.vocabulary)}
+    rows = np.array([ids.get(word, -1) for word in tokenizer.vocabulary])  # (V,)
+    for name, found in get_arrays(before.softmax, "softmax").items():
+        variable = getattr(elmo.softmax, name.removeprefix("softmax/"))
+        known = (rows >= 0).reshape(-1, *[1] * (found.ndim - 1))
+        variable.assign(np.where(known, found[rows], variable.numpy()))
+    return elmo

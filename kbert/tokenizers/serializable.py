@@ -1,0 +1,73 @@
+"""What every tokenizer can do, with a vocabulary or without: be made again from its settings."""
+
+import abc
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from kbert import atomic
+
+# The constructors' arguments that are kept in files of their own.
+_MODEL_ARGUMENTS = ("vocabulary", "merges", "model")
+
+
+class Serializable(abc.ABC):
+    """Made again from its constructor's arguments: in another process, from a folder.
+
+    A kind sets `kind`, and defines `get_config` and `_config_file`.
+    """
+
+    kind: str
+
+    @abc.abstractmethod
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments without the vocabulary and what else is data."""
+        config = self.get_config()
+        return {name: value for name, value in config.items() if name not in _MODEL_ARGUMENTS}
+
+    @property
+    def resources(self) -> list[Any]:
+        """What a SavedModel of this tokenizer's graphs must track, such as lookup tables."""
+        return []
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the constructor's arguments, in hexadecimal."""
+        return hashlib.sha256(json.dumps(self.get_config(), sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """A tokenizer from `get_config()`."""
+        return cls(**config)
+
+    def __reduce__(self):
+        return _revive, (type(self), self.get_config())
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes tokenizer_config.json, which `kbert.load_tokenizer` reads.
+
+        Args:
+            folder: made where it does not exist.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic.write(
+            folder / "tokenizer_config.json",
+            (json.dumps(self._config_file(), indent=2) + "\n").encode(),
+        )
+
+    @abc.abstractmethod
+    def _config_file(self) -> dict[str, Any]:
+        """What tokenizer_config.json holds, under Hugging Face's names where they have one."""
+
+
+def _revive(kind: type[Serializable], config: dict[str, Any]) -> Serializable:
+    return kind.from_config(config)

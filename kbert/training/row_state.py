@@ -1,0 +1,115 @@
+"""State that is carried from batch to batch, a part of it for each row of the global batch.
+
+A recurrent model reads one long text in every row of its batches, so what it remembers belongs to
+the row. The variable holds the rows of all replicas, and every replica has a copy of its own, in
+which only its own rows are right until the copies are exchanged. That is done once a step, so that
+the process that writes checkpoints has the rows of all; what is never saved goes without.
+
+Shapes: N replicas, B rows of the global batch, b = B / N of a replica, W entries of a row.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+
+def row_variable(shape: Sequence[int], name: str) -> keras.Variable:
+    """A variable for the state, zeros; to be made in the scope of the strategy.
+
+    Args:
+        shape: (…, B, W).
+        name: of the variable, and of its scope.
+
+    Returns:
+        A float32 variable that is not trained.
+
+    Example:
+        >>> variable = row_variable((2, 1), "state")
+        >>> write_rows(variable, ops.ones((2, 1)))
+        >>> float(ops.sum(read_rows(variable, 2)))
+        2.0
+    """
+    with keras.name_scope(name):
+        # on_read lets every replica assign to its copy without a barrier.
+        return keras.Variable(
+            initializer="zeros",
+            shape=tuple(shape),
+            dtype="float32",
+            trainable=False,
+            aggregation="only_first_replica",
+            synchronization="on_read",
+            name=name,
+        )
+
+
+def read_rows(variable: keras.Variable, rows: int | None) -> Any:
+    """This replica's rows of the state, (…, b, W); XLA may compile it.
+
+    Args:
+        variable: see `row_variable`.
+        rows: b, those of the batch that this replica has; None where that is not known before,
+            as with several hosts.
+
+    Raises:
+        ValueError: If these are not a replica's share of the rows of the state.
+    """
+    replicas, replica = _replicas()
+    *axes, all_rows, width = variable.shape
+    rows = all_rows // replicas if rows is None else rows
+    if replica is not None and rows != all_rows / replicas:
+        raise ValueError(
+            "A batch must have the rows that the state was made for. Received: "
+            f"batch_size={all_rows} of the state, over {replicas} device(s), and {rows} rows of a "
+            "device's batch"
+        )
+    value = ops.convert_to_tensor(variable)
+    if rows == all_rows:
+        return value
+    shares = ops.reshape(value, (*axes, -1, rows, width))
+    return ops.take(shares, 0 if replica is None else replica, axis=-3)
+
+
+def write_rows(variable: keras.Variable, rows: Any) -> None:
+    """Files this replica's rows, (…, b, W), in its own copy; XLA may compile it.
+
+    While a graph is made for the names of its results alone, of one host's rows, nothing is filed.
+    """
+    replicas, replica = _replicas()
+    *axes, all_rows, width = variable.shape
+    if replica is None and rows.shape[-2] != all_rows:
+        return
+    if replicas > 1:
+        own = ops.reshape(ops.arange(replicas) == replica, (-1, 1, 1))
+        rows = ops.reshape(rows, (*axes, 1, all_rows // replicas, width))
+        rows = ops.where(own, rows, 0.0)  # (…, N, b, W)
+    variable.assign(ops.reshape(rows, variable.shape))
+
+
+def exchange_rows(variable: keras.Variable, total: Callable) -> None:
+    """Gives every replica the rows of all, after `write_rows`.
+
+    Args:
+        variable: see `row_variable`.
+        total: sums a tensor over the replicas.
+    """
+    if _replicas()[0] > 1:
+        # A copy lies on the replica's device; the variable's value is told to lie nowhere.
+        variable.assign(total(ops.copy(ops.convert_to_tensor(variable))))
+
+
+def _replicas() -> tuple[int, Any]:
+    """How many there are, and which this is.
+
+    1 and None where a graph may be traced with the rows of a host, for its results' names.
+    """
+    if keras.backend.backend() == "jax":  # whole batches: the compiler shares them out
+        import jax
+
+        return 1, 0 if jax.process_count() == 1 else None
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        return 1, None
+    return context.num_replicas_in_sync, context.replica_id_in_sync_group

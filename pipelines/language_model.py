@@ -1,0 +1,133 @@
+"""`kbert-pretrain` for ELMo: a language model in both directions."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from absl import flags
+
+import kbert
+from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints.preset import read_json
+from kbert.hub import locate
+from kbert.training.phases import Phase
+from pipelines.flags import parse_settings, refuse_flags
+
+# Flags about masks and segments, of which a language model has none.
+UNREAD = (
+    *("segments", "short_sequence_share", "masking", "phrases", "masked_share", "replacement"),
+    *("static_masks", "generator_share"),
+)
+
+
+class LanguageModel:
+    """The objective language_model.
+
+    Args:
+        options: the parsed flags.
+        tokenizer: the shards'.
+
+    Raises:
+        ValueError: if a flag is given that this objective does not read, or the shards do not
+            hold words.
+    """
+
+    def __init__(self, options: flags.FlagValues, tokenizer: Any):
+        refuse_flags(options, UNREAD)
+        if tokenizer.kind != "words":
+            raise ValueError(
+                "A language model reads whole words: prepare the corpus with --tokenizer=words. "
+                f"Received: shards of a {tokenizer.kind} tokenizer"
+            )
+        self.options = options
+        self.tokenizer = tokenizer
+        self.config = read_config(options, tokenizer)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Flags that shape no run of this objective."""
+        return UNREAD
+
+    def make_task(self) -> kbert.tasks.BidirectionalLM:
+        """The task that the flags describe, not compiled."""
+        # The softmax knows the most frequent words of the shards; the model is given these.
+        words = kbert.WordTokenizer(self.tokenizer.vocabulary[: self.config.vocabulary_size])
+        options = self.options
+        if options.init_preset:
+            elmo = kbert.tasks.adapt_elmo(
+                options.init_preset,
+                words,
+                changes=parse_settings(options.set),
+                dtype=options.precision,
+            )
+        else:
+            elmo = kbert.Elmo(self.config, tokenizer=words, dtype=options.precision)
+        return kbert.tasks.BidirectionalLM(
+            elmo,
+            batch_size=options.batch_size,
+            negatives=options.negatives,
+            seed=options.seed,
+        )
+
+    def model(self, task: kbert.tasks.BidirectionalLM) -> dict:
+        """What the task trains, by its name in run.json."""
+        return {"elmo": task.elmo.config.to_dict()}
+
+    def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
+        """The dataset of a phase."""
+        return kbert.data.language_model_dataset(
+            self.options.data_dir,
+            self.tokenizer,
+            sequence_length=phase.sequence_length,
+            batch_size=phase.batch_size,
+            target_vocabulary=self.config.vocabulary_size,
+            max_characters=self.config.max_characters,
+            seed=self.options.seed,
+            **settings,
+        )
+
+    def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.BidirectionalLM) -> None:
+        """Refuses what would fail days later, when a phase begins."""
+        for phase in phases:
+            if phase.batch_size != task.batch_size:
+                raise ValueError(
+                    "What a language model remembers belongs to the rows of a batch, so all "
+                    f"phases must have --batch_size rows. Received: {phase.batch_size} rows in a "
+                    f"phase, batch_size={task.batch_size}"
+                )
+            self.batches(phase)  # raises for what it does not accept
+
+    def why_no_evaluation(self, manifest: kbert.data.Manifest) -> str | None:
+        """What the held-out split lacks, if it does."""
+        documents = manifest.split("held_out").documents
+        return None if documents else "0 held-out documents"
+
+
+def read_config(options: flags.FlagValues, tokenizer: Any) -> kbert.ElmoConfig:
+    """A preset's, the family's or a JSON file's, with a softmax over --vocabulary_size words."""
+    if options.init_preset:
+        config = read_checkpoint(locate(options.init_preset)).expect(kbert.ElmoConfig).config
+    elif options.model.endswith(".json"):
+        config = kbert.ElmoConfig.from_dict(read_json(Path(options.model)))
+    else:
+        config = kbert.family(options.model)
+    if not isinstance(config, kbert.ElmoConfig):
+        raise ValueError(
+            "--objective=language_model trains ELMo: give --model=elmo-small, another of its "
+            f"sizes, or a JSON file with a config. Received: --model={options.model}"
+        )
+    changes = parse_settings(options.set)
+    if "vocabulary_size" in changes:
+        raise ValueError(
+            "The words of the softmax are counted by --vocabulary_size. "
+            f"Received: --set=vocabulary_size={changes['vocabulary_size']}"
+        )
+    most = tokenizer.vocabulary_size
+    size = most if options.vocabulary_size is None else options.vocabulary_size
+    if size > most:
+        raise ValueError(
+            "The softmax cannot have more words than the shards' vocabulary. Received: "
+            f"--vocabulary_size={size}, {most} words in the vocabulary"
+        )
+    return kbert.ElmoConfig.from_dict({**config.to_dict(), **changes, "vocabulary_size": size})

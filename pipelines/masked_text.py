@@ -1,0 +1,145 @@
+"""`kbert-pretrain` for encoders: masked words, and what two segments have to do with each other."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from absl import flags
+
+import kbert
+from kbert.checkpoints.preset import read_json
+from kbert.data.segments import SEGMENT_SCHEMES
+from kbert.recipes import SENTENCE_OBJECTIVES
+from kbert.training.phases import Phase
+from pipelines.flags import parse_settings, parse_shares, refuse_flags
+
+UNREAD = ("vocabulary_size", "negatives")  # flags that only a language model reads
+
+
+class MaskedText:
+    """The objectives masked_lm, span_boundary and replaced_tokens.
+
+    Args:
+        options: the parsed flags.
+        tokenizer: the shards'.
+
+    Raises:
+        ValueError: if a flag is given that these objectives do not read.
+    """
+
+    def __init__(self, options: flags.FlagValues, tokenizer: Any):
+        refuse_flags(options, UNREAD)
+        self.options = options
+        self.tokenizer = tokenizer
+        self.replacement = parse_shares(options.replacement)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Flags that shape no run of this objective."""
+        return UNREAD
+
+    def make_task(self) -> kbert.tasks.Task:
+        """The task that the flags describe, not compiled."""
+        options = self.options
+        changes = parse_settings(options.set)
+        build = task_builder(options)
+        if options.init_preset:
+            return kbert.tasks.adapt(
+                options.init_preset,
+                self.tokenizer,
+                make_task=build,
+                changes=changes,
+                dtype=options.precision,
+                seed=options.seed,
+            )
+        config = read_config(options.model, changes, self.tokenizer)
+        return build(kbert.Encoder(config, dtype=options.precision), self.tokenizer)
+
+    def model(self, task: kbert.tasks.Task) -> dict:
+        """What the task trains, by its name in run.json."""
+        return {"encoder": task.encoder.config.to_dict()}
+
+    def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
+        """The dataset of a phase."""
+        options = self.options
+        return kbert.data.pretraining_dataset(
+            options.data_dir,
+            self.tokenizer,
+            sequence_length=phase.sequence_length,
+            batch_size=phase.batch_size,
+            seed=options.seed,
+            segments=options.segments,
+            short_sequence_share=options.short_sequence_share,
+            masking=options.masking,
+            phrases=options.phrases,
+            masked_share=options.masked_share,
+            replacement=self.replacement,
+            static_masks=options.static_masks,
+            **settings,
+        )
+
+    def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.Task) -> None:
+        """Refuses what would fail days later, when a phase begins."""
+        longest = task.encoder.config.max_positions
+        for phase in phases:
+            if phase.sequence_length > longest:
+                raise ValueError(
+                    "No phase may be longer than the model's max_positions. Received: "
+                    f"sequence_length={phase.sequence_length}, max_positions={longest}"
+                )
+            self.batches(phase)  # raises for what it does not accept
+
+    def why_no_evaluation(self, manifest: kbert.data.Manifest) -> str | None:
+        """What the held-out split lacks, if it does."""
+        documents = manifest.split("held_out").documents
+        segments = self.options.segments
+        needed = SEGMENT_SCHEMES[segments].documents
+        if documents >= needed:
+            return None
+        return f"{documents} held-out document(s), and segments={segments} needs {needed}"
+
+
+def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kbert.tasks.Task]:
+    """(encoder, tokenizer) -> the task of --objective and --segments."""
+    sentence = SENTENCE_OBJECTIVES.get(options.segments)
+    if options.objective == "replaced_tokens":
+        if sentence:
+            raise ValueError(
+                "ELECTRA has no sentence objective: with --objective=replaced_tokens take other "
+                f"segments, such as consecutive. Received: --segments={options.segments}"
+            )
+        return lambda encoder, tokenizer: kbert.tasks.ReplacedTokenDetection(
+            encoder,
+            tokenizer,
+            generator=kbert.tasks.generator_config(encoder.config, options.generator_share),
+            seed=options.seed,
+        )
+    spans = options.objective == "span_boundary"
+    if spans and options.masking != "span":
+        raise ValueError(
+            "The boundary objective fills spans: --objective=span_boundary needs --masking=span. "
+            f"Received: --masking={options.masking}"
+        )
+    return functools.partial(
+        kbert.tasks.Pretraining,
+        next_sentence=sentence == "next_sentence",
+        sentence_order=sentence == "sentence_order",
+        span_boundary=spans,
+    )
+
+
+def read_config(model: str, changes: dict, tokenizer: Any) -> kbert.EncoderConfig:
+    """A config of the family or of a JSON file, with as many entries as the tokenizer has."""
+    if model.endswith(".json"):
+        config = kbert.EncoderConfig.from_dict(read_json(Path(model)))
+    else:
+        config = kbert.family(model)
+    if not isinstance(config, kbert.EncoderConfig):
+        raise ValueError(
+            "A language model is trained with --objective=language_model, or --recipe=elmo. "
+            f"Received: --model={model}"
+        )
+    fields = {**config.to_dict(), "vocabulary_size": tokenizer.vocabulary_size, **changes}
+    return kbert.EncoderConfig.from_dict(fields)
