@@ -31,7 +31,7 @@ from benchmarks import _experiments as experiments
 from benchmarks import _measures as measures
 from benchmarks._experiments import mean, print_table
 from kbert.data.masking import max_predictions
-from kbert.layers.attention import PENALTY
+from kbert.layers import causal_bias
 from kbert.models.encoder import post_norm_block
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.training import AdamW
@@ -251,9 +251,7 @@ class LeftToRight(keras.layers.Layer):
         self.block.build(input_shape)
 
     def call(self, x, bias=None, training=False):
-        length = ops.shape(x)[1]
-        later = 1.0 - ops.tril(ops.ones((length, length)))
-        bias = (0.0 if bias is None else bias) - PENALTY * later  # (B, 1, T, T)
+        bias = (0.0 if bias is None else bias) + causal_bias(ops.shape(x)[1])  # (B, 1, T, T)
         return self.block(x, bias, training=training)
 
 

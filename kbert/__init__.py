@@ -15,12 +15,17 @@ from kbert.version import __version__
 # Public name -> module that defines it. Rooms (`kbert.data`, `kbert.tasks`, …) are names too.
 _NAMES = {
     "CharacterTokenizer": "kbert.tokenizers",
+    "Decoder": "kbert.models.decoder",
+    "DecoderConfig": "kbert.decoder_config",
     "Elmo": "kbert.models.elmo",
     "ElmoConfig": "kbert.elmo_config",
     "EncoderConfig": "kbert.config",
     "Encoder": "kbert.models.encoder",
     "BytePairTokenizer": "kbert.tokenizers",
+    "Seq2Seq": "kbert.models.seq2seq",
+    "Seq2SeqConfig": "kbert.seq2seq_config",
     "TextFeatures": "kbert.extraction",
+    "Translator": "kbert.tasks.translator",
     "UnigramTokenizer": "kbert.tokenizers",
     "WordPieceTokenizer": "kbert.tokenizers",
     "WordTokenizer": "kbert.tokenizers",

@@ -7,10 +7,11 @@ value. Where they disagree in code it is a part handed to the encoder (see `kber
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
+BLOCKS = ("pre_norm", "post_norm")  # where a block normalises, see kbert.models.blocks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,11 +105,7 @@ class EncoderConfig(Config):
         for name in ("embedding_size", "num_layer_groups"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), minimum=1)
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                "`hidden_size` must be a multiple of `num_heads`. "
-                f"Received: hidden_size={self.hidden_size}, num_heads={self.num_heads}"
-            )
+        check_heads(self.hidden_size, self.num_heads)
         if self.num_layer_groups is not None and self.num_layer_groups > self.num_layers:
             raise ValueError(
                 "`num_layer_groups` must not exceed `num_layers`. Received: "
@@ -118,9 +115,7 @@ class EncoderConfig(Config):
         if self.pooler_activation is not None:
             check_activation("pooler_activation", self.pooler_activation)
         for name in ("dropout", "attention_dropout"):
-            check_real(
-                name, getattr(self, name), "at least 0 and less than 1", lambda x: 0 <= x < 1
-            )
+            check_rate(name, getattr(self, name))
         for name in ("layer_norm_epsilon", "initializer_range"):
             check_real(name, getattr(self, name), "positive", lambda x: x > 0)
 
@@ -148,7 +143,33 @@ def check_real(name: str, value: Any, rule: str, holds: Callable[[float], bool])
         raise ValueError(f"`{name}` must be a number that is {rule}. Received: {value!r}")
 
 
+def check_rate(name: str, value: Any) -> None:
+    """Raises unless a field's value is a rate of dropout."""
+    check_real(name, value, "at least 0 and less than 1", lambda x: 0 <= x < 1)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raises unless a field's value is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {', '.join(choices)}. Received: {value!r}")
+
+
+def check_heads(hidden_size: int, num_heads: int) -> None:
+    """Raises unless the heads share the width evenly."""
+    if hidden_size % num_heads:
+        raise ValueError(
+            "`hidden_size` must be a multiple of `num_heads`. "
+            f"Received: hidden_size={hidden_size}, num_heads={num_heads}"
+        )
+
+
 def check_activation(name: str, value: Any) -> None:
     """Raises unless a field's value is one of `ACTIVATIONS`."""
-    if value not in ACTIVATIONS:
-        raise ValueError(f"`{name}` must be one of {', '.join(ACTIVATIONS)}. Received: {value!r}")
+    check_choice(name, value, ACTIVATIONS)
+
+
+def count_block(hidden_size: int, intermediate_size: int, num_attentions: int = 1) -> int:
+    """Weights of a block with so many attentions, a feed-forward part and a norm for each."""
+    attention = 4 * (hidden_size**2 + hidden_size) + 2 * hidden_size
+    feed_forward = 2 * hidden_size * intermediate_size + intermediate_size + 3 * hidden_size
+    return num_attentions * attention + feed_forward

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kbert.config import Config, check_activation, check_count, check_real
+from kbert.config import Config, check_activation, check_count, check_rate, check_real
 
 # A word needs room for its begin, its end and one byte between them.
 _FEWEST_CHARACTERS = 3
@@ -72,7 +72,7 @@ class ElmoConfig(Config):
             raise ValueError(
                 f"`skip_connections` must be True or False. Received: {self.skip_connections!r}"
             )
-        check_real("dropout", self.dropout, "at least 0 and less than 1", lambda x: 0 <= x < 1)
+        check_rate("dropout", self.dropout)
 
     def _check_filters(self):
         filters = self.filters

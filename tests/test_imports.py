@@ -12,7 +12,8 @@ RANKS = {
     **dict.fromkeys(("atomic", "cache"), -2),
     **dict.fromkeys(("hub", "config"), -1),
     **dict.fromkeys(("version", "elmo_config", "tokenizers", "text", "metrics"), 0),
-    **dict.fromkeys(("layers", "data", "checkpoints", "serving"), 1),
+    **dict.fromkeys(("decoder_config", "seq2seq_config"), 0),
+    **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding"), 1),
     **dict.fromkeys(("models", "heads", "training"), 2),
     "tasks": 3,
     **dict.fromkeys(("conversion", "distillation", "visualization", "recipes", "__init__"), 4),
@@ -22,7 +23,7 @@ RANKS = {
 HEAVY = {
     "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "sentencepiece", "safetensors",
     "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
-    "sklearn", "seqeval",
+    "sklearn", "seqeval", "sacrebleu",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "heads", "models")

@@ -30,6 +30,7 @@ _UNPREFIXED = {
         "distilbert-base-multilingual-cased",
         "distilroberta-base",
     ),
+    "openai-community": ("openai-gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"),
 }
 _PREFIXED = (
     "hfl/chinese-bert-wwm",

@@ -1,53 +1,31 @@
-"""Multi-head self-attention.
+"""Multi-head attention: of a sequence to itself, or to another.
 
-Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `D` width of a head (`H / N`).
+While text is decoded, attention meets one token at a time. Keys and values of what was read before
+lie in two places then: what was there at the beginning, which nothing changes (`fixed`), and what
+has been decoded since (`growing`), with a slot for every token that may come.
+
+Shapes: `B` batch, `T` tokens, `S` tokens of another sequence, `H` hidden width, `N` heads, `D`
+width of a head (`H / N`), `R` rows that are decoded, `P` tokens before decoding, `G` slots.
 """
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
 
+from kbert.layers.bias import slots_bias
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 
-# Far below any score: exp(-3e4) is 0 in float32. Finite in float16 too, to which Keras may cast the
-# bias between layers, so that a row of nothing but padding stays free of NaN.
-PENALTY = 3e4
 
-
-def attention_bias(padding_mask):
-    """What is added to attention scores so that padding gets no attention.
-
-    Args:
-        padding_mask: (B, T), 1 for a token and 0 for padding; any dtype.
-
-    Returns:
-        (B, 1, 1, T) float32: 0 for a token, -30,000 for padding.
-
-    Example:
-        >>> ops.convert_to_numpy(attention_bias(ops.array([[1, 0]])))[0, 0, 0].tolist()
-        [0.0, -30000.0]
-    """
-    keep = ops.cast(padding_mask, "float32")[:, None, None, :]
-    return (keep - 1.0) * PENALTY
-
-
-class SelfAttention(keras.layers.Layer):
-    """Every token looks at every token (Vaswani et al. 2017, section 3.2).
-
-    Query, key and value come from one product. Scores are normalised in float32 whatever the
-    compute dtype.
+class _Attention(keras.layers.Layer):
+    """What both kinds share: heads, dropout, the output's dense layer.
 
     Args:
         num_heads: heads; divides the width of the input.
         dropout: rate on the probabilities.
-        initializer_range: sigma the kernels start from.
-
-    Example:
-        >>> outputs, probabilities = SelfAttention(2)(ops.ones((1, 3, 4)))
-        >>> tuple(outputs.shape), tuple(probabilities.shape)
-        ((1, 3, 4), (1, 2, 3, 3))
+        initializer_range: of the kernels, see `Dense`.
     """
 
     def __init__(
@@ -55,7 +33,7 @@ class SelfAttention(keras.layers.Layer):
         num_heads: int,
         *,
         dropout: float = 0.0,
-        initializer_range: float = 0.02,
+        initializer_range: float | None = 0.02,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -63,33 +41,34 @@ class SelfAttention(keras.layers.Layer):
         self.initializer_range = initializer_range
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, input_shape):
-        hidden_size = input_shape[-1]
-        self.head_size = hidden_size // self.num_heads
-        common = {"initializer_range": self.initializer_range, "dtype": self.dtype_policy}
-        self.qkv = Dense(3 * hidden_size, name="qkv", **common)
-        self.output_dense = Dense(hidden_size, name="output", **common)
-        self.qkv.build(input_shape)
-        self.output_dense.build(input_shape)
+    def _add_dense(self, units, input_shape, name):
+        dense = Dense(
+            units, initializer_range=self.initializer_range, dtype=self.dtype_policy, name=name
+        )
+        dense.build(input_shape)
+        return dense
 
-    def call(self, x, bias=None, training=False):
-        """Attends.
+    def _probabilities(self, query, key, bias):
+        """(B, N, T, D), (B, N, S, D) -> (B, N, T, S), normalised in float32."""
+        return self._normalised(self._scores(query, key, bias))
 
-        Args:
-            x: (B, T, H).
-            bias: added to the scores; broadcasts to (B, N, T, T). See `attention_bias`.
-            training: whether dropout acts.
+    def _scores(self, query, key, bias):
+        """The same before it is normalised, float32."""
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, S)
+        # Scaled behind the product: where the query is scaled, TensorFlow 2.21 on a CPU fuses scale,
+        # product and bias (oneDNN's remapper), and a loop with a bias from outside of it, such as
+        # decoding's, ends without a result.
+        scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(self.head_size))
+        return scores if bias is None else scores + ops.cast(bias, "float32")
 
-        Returns:
-            outputs (B, T, H) and the probabilities (B, N, T, T), before dropout.
-        """
-        query, key, value = (self._split_heads(t) for t in ops.split(self.qkv(x), 3, axis=-1))
-        query = query * ops.cast(1.0 / math.sqrt(self.head_size), query.dtype)
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, T)
-        scores = ops.cast(scores, "float32")
-        if bias is not None:
-            scores = scores + ops.cast(bias, "float32")
-        probabilities = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
+    def _normalised(self, scores):
+        if scores.shape[-1] == 1:  # of one token, where Keras would warn
+            return ops.ones_like(scores, dtype=self.compute_dtype)
+        return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
+
+    def _attend(self, query, key, value, bias, training):
+        """-> outputs (B, T, H) and the probabilities (B, N, T, S), before dropout."""
+        probabilities = self._probabilities(query, key, bias)
         kept = self.dropout(probabilities, training=training)
         return self.output_dense(self._merge_heads(ops.matmul(kept, value))), probabilities
 
@@ -102,3 +81,136 @@ class SelfAttention(keras.layers.Layer):
         batch, _, length, _ = ops.shape(x)
         x = ops.transpose(x, (0, 2, 1, 3))  # (B, T, N, D)
         return ops.reshape(x, (batch, length, self.num_heads * self.head_size))
+
+
+class SelfAttention(_Attention):
+    """Every token looks at every token (Vaswani et al. 2017, section 3.2).
+
+    Query, key and value come from one product. Scores are normalised in float32 whatever the
+    compute dtype. What may not be looked at is said by a bias (see `kbert.layers.bias`).
+
+    Args:
+        num_heads: heads; divides the width of the input.
+        dropout: rate on the probabilities.
+        initializer_range: of the kernels, see `Dense`.
+
+    Example:
+        >>> outputs, probabilities = SelfAttention(2)(ops.ones((1, 3, 4)))
+        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        ((1, 3, 4), (1, 2, 3, 3))
+    """
+
+    def build(self, input_shape):
+        hidden_size = input_shape[-1]
+        self.head_size = hidden_size // self.num_heads
+        self.qkv = self._add_dense(3 * hidden_size, input_shape, "qkv")
+        self.output_dense = self._add_dense(hidden_size, input_shape, "output")
+
+    def call(self, x, bias=None, training=False):
+        """Attends.
+
+        Args:
+            x: (B, T, H).
+            bias: added to the scores; broadcasts to (B, N, T, T). See `attention_bias`.
+            training: whether dropout acts.
+
+        Returns:
+            outputs (B, T, H) and the probabilities (B, N, T, T), before dropout.
+        """
+        query, key, value = self._project(x)
+        return self._attend(query, key, value, bias, training)
+
+    def prefill(self, x: Any, bias: Any) -> tuple[Any, dict[str, Any]]:
+        """As `call`, but beside the outputs come "key" and "value", each (B, N, T, D)."""
+        query, key, value = self._project(x)
+        outputs, _ = self._attend(query, key, value, bias, training=False)
+        return outputs, {"key": key, "value": value}
+
+    def empty_slots(self, fixed: dict[str, Any], slots: int) -> dict[str, Any]:
+        """Room for the keys and values of so many tokens behind those of `prefill`."""
+        rows = ops.shape(fixed["key"])[0]
+        shape = (rows, self.num_heads, slots, self.head_size)
+        return {name: ops.zeros(shape, dtype=self.compute_dtype) for name in ("key", "value")}
+
+    def step(
+        self, x: Any, fixed: dict[str, Any], bias: Any, growing: dict[str, Any], t: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Attends from one more token of each row.
+
+        Args:
+            x: (R, 1, H), token `t` of those decoded.
+            fixed: "key" and "value" (R, N, P, D), as `prefill` gave them.
+            bias: (R, 1, 1, P), added to the scores of the fixed keys.
+            growing: "key" and "value" (R, N, G, D), filled before slot `t`.
+            t: scalar integer.
+
+        Returns:
+            outputs (R, 1, H) and `growing` with slot `t` filled.
+        """
+        query, key, value = self._project(x)  # (R, N, 1, D)
+        slots = growing["key"].shape[2]
+        here = ops.equal(ops.arange(slots), t)[None, None, :, None]
+        growing = {
+            "key": ops.where(here, key, growing["key"]),
+            "value": ops.where(here, value, growing["value"]),
+        }
+        scores = ops.concatenate(
+            [
+                self._scores(query, fixed["key"], bias),
+                self._scores(query, growing["key"], slots_bias(slots, t)),
+            ],
+            axis=-1,
+        )  # (R, N, 1, P + G)
+        probabilities = self._normalised(scores)
+        # From the end, for a graph may not know P.
+        outputs = ops.matmul(probabilities[..., :-slots], fixed["value"])
+        outputs = outputs + ops.matmul(probabilities[..., -slots:], growing["value"])
+        return self.output_dense(self._merge_heads(outputs)), growing
+
+    def _project(self, x):
+        return [self._split_heads(t) for t in ops.split(self.qkv(x), 3, axis=-1)]
+
+
+class CrossAttention(_Attention):
+    """Every token looks at every token of another sequence (Vaswani et al. 2017, section 3.2.3).
+
+    Args:
+        num_heads: heads; divides the width of the input.
+        dropout: rate on the probabilities.
+        initializer_range: of the kernels, see `Dense`.
+
+    Example:
+        >>> layer = CrossAttention(2)
+        >>> layer.build((None, None, 4))
+        >>> memory = layer.keys_values(ops.ones((1, 5, 4)))
+        >>> outputs, probabilities = layer(ops.ones((1, 3, 4)), memory)
+        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        ((1, 3, 4), (1, 2, 3, 5))
+    """
+
+    def build(self, input_shape):
+        hidden_size = input_shape[-1]
+        self.head_size = hidden_size // self.num_heads
+        self.query = self._add_dense(hidden_size, input_shape, "query")
+        self.key_value = self._add_dense(2 * hidden_size, input_shape, "key_value")
+        self.output_dense = self._add_dense(hidden_size, input_shape, "output")
+
+    def keys_values(self, memory: Any) -> dict[str, Any]:
+        """The other sequence (B, S, H) as "key" and "value" (B, N, S, D): once for all steps."""
+        key, value = ops.split(self.key_value(memory), 2, axis=-1)
+        return {"key": self._split_heads(key), "value": self._split_heads(value)}
+
+    def call(self, x, memory, bias=None, training=False):
+        """Attends.
+
+        Args:
+            x: (B, T, H).
+            memory: what `keys_values` gave of the other sequence.
+            bias: added to the scores; broadcasts to (B, N, T, S).
+            training: whether dropout acts.
+
+        Returns:
+            outputs (B, T, H) and the probabilities (B, N, T, S), before dropout.
+        """
+        query = self._split_heads(self.query(x))
+        return self._attend(query, memory["key"], memory["value"], bias, training)

@@ -1,7 +1,11 @@
-"""One Transformer block.
+"""One Transformer block, and one that also looks at another sequence.
 
-Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads.
+Shapes: `B` batch, `T` tokens, `S` tokens of another sequence, `H` hidden width, `N` heads, `R` rows
+that are decoded.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -48,10 +52,10 @@ class Block(keras.layers.Layer):
         self.attention = attention
         self.feed_forward = feed_forward
         self.dropout = dropout
-        self.attention_input_norm = attention_input_norm or keras.layers.Identity()
-        self.attention_norm = attention_norm or keras.layers.Identity()
-        self.feed_forward_input_norm = feed_forward_input_norm or keras.layers.Identity()
-        self.feed_forward_norm = feed_forward_norm or keras.layers.Identity()
+        self.attention_input_norm = attention_input_norm or self._empty_slot()
+        self.attention_norm = attention_norm or self._empty_slot()
+        self.feed_forward_input_norm = feed_forward_input_norm or self._empty_slot()
+        self.feed_forward_norm = feed_forward_norm or self._empty_slot()
 
     def build(self, input_shape):
         self.attention_input_norm.build(input_shape)
@@ -63,10 +67,127 @@ class Block(keras.layers.Layer):
 
     def call(self, x, bias=None, training=False):
         """(B, T, H), scores' bias -> (B, T, H), probabilities (B, N, T, T)."""
-        attended, probabilities = self.attention(
-            self.attention_input_norm(x), bias, training=training
+        x, probabilities = self._attended(
+            x, lambda x: self.attention(x, bias, training=training), training
         )
-        x = self.attention_norm(x + self.dropout(attended, training=training))
-        forwarded = self.feed_forward(self.feed_forward_input_norm(x), training=training)
-        x = self.feed_forward_norm(x + self.dropout(forwarded, training=training))
+        return self._forwarded(x, training), probabilities
+
+    def prefill(self, x: Any, bias: Any) -> tuple[Any, dict[str, Any]]:
+        """As `call`, but beside x come the attention's keys and values."""
+        x, keys_values = self._attended(x, lambda x: self.attention.prefill(x, bias))
+        return self._forwarded(x), keys_values
+
+    def step(
+        self, x: Any, fixed: dict[str, Any], bias: Any, growing: dict[str, Any], t: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """One more token of each row, (R, 1, H), see `SelfAttention.step`."""
+        x, growing = self._attended(x, lambda x: self.attention.step(x, fixed, bias, growing, t))
+        return self._forwarded(x), growing
+
+    def _empty_slot(self):
+        return keras.layers.Identity(dtype=self.dtype_policy)  # else it would cast to float32
+
+    def _attended(self, x, attend: Callable, training=False):
+        """The attention's residual, and what `attend` gives beside its outputs."""
+        outputs, beside = attend(self.attention_input_norm(x))
+        return self.attention_norm(x + self.dropout(outputs, training=training)), beside
+
+    def _forwarded(self, x, training=False):
+        outputs = self.feed_forward(self.feed_forward_input_norm(x), training=training)
+        return self.feed_forward_norm(x + self.dropout(outputs, training=training))
+
+
+class CrossBlock(Block):
+    """A block that looks at another sequence between its two parts: one of a decoder's.
+
+    (Vaswani et al. 2017, section 3.1.)
+
+    Args:
+        *parts: as of `Block`.
+        cross_attention: a `kbert.layers.CrossAttention`.
+        cross_attention_input_norm: before it.
+        cross_attention_norm: after its residual.
+        **options: as of `Block`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kbert.layers import CrossAttention, Dropout, FeedForward, SelfAttention
+        >>> block = CrossBlock(SelfAttention(2), FeedForward(8, activation="relu"), Dropout(0.1),
+        ...                    cross_attention=CrossAttention(2))
+        >>> x, memory = np.ones((1, 3, 4), "float32"), np.ones((1, 5, 4), "float32")
+        >>> x, probabilities, cross = block(x, memory)
+        >>> tuple(x.shape), tuple(cross.shape)
+        ((1, 3, 4), (1, 2, 3, 5))
+    """
+
+    def __init__(
+        self,
+        *parts: keras.layers.Layer,
+        cross_attention: keras.layers.Layer,
+        cross_attention_input_norm: keras.layers.Layer | None = None,
+        cross_attention_norm: keras.layers.Layer | None = None,
+        **options,
+    ):
+        super().__init__(*parts, **options)
+        self.cross_attention = cross_attention
+        self.cross_attention_input_norm = cross_attention_input_norm or self._empty_slot()
+        self.cross_attention_norm = cross_attention_norm or self._empty_slot()
+
+    def build(self, input_shape, memory_shape=None):
+        super().build(input_shape)
+        self.cross_attention_input_norm.build(input_shape)
+        self.cross_attention.build(input_shape)
+        self.cross_attention_norm.build(input_shape)
+
+    def call(self, x, memory, bias=None, memory_bias=None, training=False):
+        """Looks at its own tokens, then at the other sequence.
+
+        Args:
+            x: (B, T, H).
+            memory: (B, S, H), the other sequence.
+            bias: of the scores within x, broadcasts to (B, N, T, T).
+            memory_bias: of the scores between x and memory, broadcasts to (B, N, T, S).
+            training: whether dropout acts.
+
+        Returns:
+            x (B, T, H), its own probabilities (B, N, T, T), and those over memory (B, N, T, S).
+        """
+        x, probabilities = self._attended(
+            x, lambda x: self.attention(x, bias, training=training), training
+        )
+        memory = self.cross_attention.keys_values(memory)
+        x, cross_probabilities = self._crossed(x, memory, memory_bias, training)
+        return self._forwarded(x, training), probabilities, cross_probabilities
+
+    def prefill(
+        self, x: Any, bias: Any, memory: Any, memory_bias: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """As `call`, but beside x come the keys and values of both attentions.
+
+        Those of the other sequence lie under "memory".
+        """
+        x, keys_values = self._attended(x, lambda x: self.attention.prefill(x, bias))
+        memory = self.cross_attention.keys_values(memory)
+        x, _ = self._crossed(x, memory, memory_bias)
+        return self._forwarded(x), {**keys_values, "memory": memory}
+
+    def step(
+        self,
+        x: Any,
+        fixed: dict[str, Any],
+        bias: Any,
+        growing: dict[str, Any],
+        t: Any,
+        memory_bias: Any,
+    ) -> tuple[Any, dict[str, Any]]:
+        """One more token of each row, (R, 1, H); `fixed` is what came beside x from `prefill`."""
+        x, growing = self._attended(x, lambda x: self.attention.step(x, fixed, bias, growing, t))
+        x, _ = self._crossed(x, fixed["memory"], memory_bias)
+        return self._forwarded(x), growing
+
+    def _crossed(self, x, memory, bias, training=False):
+        outputs, probabilities = self.cross_attention(
+            self.cross_attention_input_norm(x), memory, bias, training=training
+        )
+        x = self.cross_attention_norm(x + self.dropout(outputs, training=training))
         return x, probabilities

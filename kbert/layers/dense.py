@@ -12,13 +12,21 @@ from keras import ops
 from kbert.layers.activations import get_activation
 
 
+def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
+    """A truncated normal of that sigma; for None what Glorot & Bengio (2010) found."""
+    if sigma is None:
+        return keras.initializers.GlorotUniform()
+    return keras.initializers.TruncatedNormal(stddev=sigma)
+
+
 class Dense(keras.layers.Layer):
     """`activation(x @ kernel + bias)` over the last axis.
 
     Args:
         units: width of the output.
         activation: a name `get_activation` knows, or None for the identity.
-        initializer_range: sigma of the truncated normal the kernel starts from.
+        initializer_range: sigma of the truncated normal the kernel starts from; None = Glorot's
+            uniform distribution.
 
     Example:
         >>> Dense(3)(ops.ones((2, 5, 4))).shape[-1]
@@ -30,7 +38,7 @@ class Dense(keras.layers.Layer):
         units: int,
         *,
         activation: str | None = None,
-        initializer_range: float = 0.02,
+        initializer_range: float | None = 0.02,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -42,7 +50,7 @@ class Dense(keras.layers.Layer):
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.units),
-            initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
+            initializer=kernel_initializer(self.initializer_range),
         )
         self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 

@@ -10,6 +10,7 @@ from keras import ops
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.normalization import LayerNorm
+from kbert.layers.positions import check_length
 
 
 class Embeddings(keras.layers.Layer):
@@ -80,16 +81,17 @@ class Embeddings(keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, token_ids, segment_ids=None, training=False):
-        x = self.dropout(self.embed(token_ids, segment_ids), training=training)
+    def call(self, token_ids, segment_ids=None, places=None, training=False):
+        x = self.dropout(self.embed(token_ids, segment_ids, places), training=training)
         return x if self.projection is None else self.projection(x)  # (B, T, H)
 
-    def embed(self, token_ids, segment_ids=None):
+    def embed(self, token_ids, segment_ids=None, places=None):
         """The normalised sum of the tables' rows: all that several encoders may share.
 
         Args:
             token_ids: (B, T).
             segment_ids: (B, T), or None for the first segment.
+            places: (B, T), where the tokens stand, below P; None = 0, 1, 2 …
 
         Returns:
             (B, T, E).
@@ -97,10 +99,13 @@ class Embeddings(keras.layers.Layer):
         Raises:
             ValueError: a sequence that is too long, or segment ids where there are no segments.
         """
-        length = ops.shape(token_ids)[1]
-        self._check_length(length)
         x = ops.take(self.token, token_ids, axis=0)  # (B, T, E)
-        x = x + self.position[:length]
+        if places is None:
+            length = ops.shape(token_ids)[1]
+            check_length(length, self.max_positions)
+            x = x + self.position[:length]
+        else:
+            x = x + ops.take(self.position, places, axis=0)
         if self.segment is not None:
             x = x + self._segments(segment_ids)
         elif segment_ids is not None:
@@ -116,17 +121,6 @@ class Embeddings(keras.layers.Layer):
         # A product with one-hot rows: the gradient of a lookup would add B * T rows one by one.
         one_hot = ops.one_hot(segment_ids, self.num_segments, dtype=self.segment.dtype)
         return ops.matmul(one_hot, self.segment)  # (B, T, S) @ (S, E)
-
-    def _check_length(self, length):
-        rule = f"A sequence must not be longer than max_positions={self.max_positions}."
-        if isinstance(length, int):
-            if length > self.max_positions:
-                raise ValueError(f"{rule} Received: {length} tokens")
-        elif keras.backend.backend() == "tensorflow":
-            # A graph for any length: without this the sum below fails with "incompatible shapes".
-            import tensorflow as tf
-
-            tf.debugging.Assert(length <= self.max_positions, [f"{rule} Received: tokens", length])
 
 
 class SharedEmbeddings(keras.layers.Layer):

@@ -11,7 +11,7 @@ class FeedForward(keras.layers.Layer):
     Args:
         intermediate_size: width between the two.
         activation: a name `get_activation` knows.
-        initializer_range: sigma the kernels start from.
+        initializer_range: of the kernels, see `Dense`.
 
     Example:
         >>> import numpy as np
@@ -24,7 +24,7 @@ class FeedForward(keras.layers.Layer):
         intermediate_size: int,
         *,
         activation: str,
-        initializer_range: float = 0.02,
+        initializer_range: float | None = 0.02,
         **kwargs,
     ):
         super().__init__(**kwargs)

@@ -3,11 +3,14 @@
 import dataclasses
 from collections.abc import Iterable
 
-from kbert.config import EncoderConfig
+from kbert.config import Config, EncoderConfig
+from kbert.decoder_config import DecoderConfig
 from kbert.elmo_config import ElmoConfig
 from kbert.models.elmo_description import ElmoDescription, describe_elmo
 from kbert.models.family import family_row
+from kbert.models.generator_description import GeneratorDescription, describe_generator
 from kbert.models.memory import TrainingMemory, estimate_memory
+from kbert.seq2seq_config import Seq2SeqConfig
 
 # The rows of `family_table`: those one chooses among, smallest first within a kind.
 CHOICES = (
@@ -129,7 +132,9 @@ class Description:
         return "\n".join(f"{name:20}{value}" for name, value in lines.items())
 
 
-def describe(name_or_config: str | EncoderConfig | ElmoConfig) -> Description | ElmoDescription:
+def describe(
+    name_or_config: str | EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig,
+) -> Description | ElmoDescription | GeneratorDescription:
     """Counts a model's parameters by formula: exact, and nothing is allocated.
 
     Heads are not counted. Shared groups of layers count once. Of ELMo's language models the
@@ -139,7 +144,8 @@ def describe(name_or_config: str | EncoderConfig | ElmoConfig) -> Description | 
         name_or_config: a name `kbert.family` knows, or a config.
 
     Returns:
-        The description: an `ElmoDescription` for a language model of ELMo's.
+        The description: an `ElmoDescription` for a language model of ELMo's, a
+        `GeneratorDescription` for a decoder or an encoder-decoder.
 
     Raises:
         TypeError: it is neither a name nor a config.
@@ -153,17 +159,18 @@ def describe(name_or_config: str | EncoderConfig | ElmoConfig) -> Description | 
         True
         >>> describe("elmo-original").parameters
         93600848
+        >>> describe("transformer-base").parameters
+        63082496
     """
-    if isinstance(name_or_config, ElmoConfig):
-        return describe_elmo(name_or_config)
-    if isinstance(name_or_config, EncoderConfig):
-        name, config, tokenizer, unused_rows = None, name_or_config, None, 0
-    else:
+    name, config, tokenizer, unused_rows = None, name_or_config, None, 0
+    if not isinstance(config, Config):
         row = family_row(name_or_config)
-        if isinstance(row.config, ElmoConfig):
-            return describe_elmo(row.config, name_or_config, row.tokenizer)
         name, config = name_or_config, row.config
         tokenizer, unused_rows = row.tokenizer, row.unused_rows
+    if isinstance(config, ElmoConfig):
+        return describe_elmo(config, name, tokenizer)
+    if isinstance(config, DecoderConfig | Seq2SeqConfig):
+        return describe_generator(config, name, tokenizer)
     pooler = _dense(config.hidden_size, config.hidden_size) if config.pooler_activation else 0
     held = _embeddings(config) + config.num_blocks * _block(config) + pooler
     return Description(

@@ -12,51 +12,11 @@ import keras
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.config import EncoderConfig
 from kbert.hub import locate
-from kbert.layers import (
-    Block,
-    Dense,
-    Dropout,
-    Embeddings,
-    FeedForward,
-    LayerNorm,
-    SelfAttention,
-    attention_bias,
-)
+from kbert.layers import Dense, Embeddings, attention_bias
+from kbert.models.blocks import post_norm_block
 from kbert.models.weights import get_arrays, set_arrays
 
 INPUTS = ("token_ids", "segment_ids", "padding_mask")
-
-
-def post_norm_block(config: EncoderConfig, **kwargs: Any) -> Block:
-    """BERT's block: normalisation after each residual.
-
-    Args:
-        config: the encoder's.
-        **kwargs: `name` and `dtype` of the block.
-    """
-    dtype = kwargs.get("dtype")
-    sigma = config.initializer_range
-    epsilon = config.layer_norm_epsilon
-    return Block(
-        SelfAttention(
-            config.num_heads,
-            dropout=config.attention_dropout,
-            initializer_range=sigma,
-            dtype=dtype,
-            name="attention",
-        ),
-        FeedForward(
-            config.intermediate_size,
-            activation=config.activation,
-            initializer_range=sigma,
-            dtype=dtype,
-            name="feed_forward",
-        ),
-        Dropout(config.dropout, dtype=dtype, name="dropout"),
-        attention_norm=LayerNorm(epsilon, dtype=dtype, name="attention_norm"),
-        feed_forward_norm=LayerNorm(epsilon, dtype=dtype, name="feed_forward_norm"),
-        **kwargs,
-    )
 
 
 @keras.saving.register_keras_serializable(package="kbert")

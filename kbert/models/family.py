@@ -12,8 +12,10 @@ import dataclasses
 import itertools
 
 from kbert.config import EncoderConfig
+from kbert.decoder_config import DecoderConfig
 from kbert.elmo_config import ElmoConfig
 from kbert.hub.names import REPOSITORIES, SIZES, close_names
+from kbert.seq2seq_config import Seq2SeqConfig
 
 _UNCASED = 30522
 _CASED = 28996
@@ -28,14 +30,14 @@ class Row:
     """What the table knows of a published model.
 
     Attributes:
-        config: of the encoder, or of ELMo's language model.
+        config: of the encoder, of ELMo's language model, of a decoder or of both.
         tokenizer: the kind of its tokenizer: "wordpiece", "bpe", "unigram" or "words".
         unused_rows: rows of the published tables that carry nothing and that an encoder does not
             hold. RoBERTa's have 3: the two positions before its first one, and a token-type row
             that is the same for every token.
     """
 
-    config: EncoderConfig | ElmoConfig
+    config: EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig
     tokenizer: str = "wordpiece"
     unused_rows: int = 0
 
@@ -86,6 +88,25 @@ def _trained_in_pytorch(num_layers, hidden_size, num_heads, vocabulary_size, **c
 def _elmo(num_highway, lstm_size, projection_size):
     sizes = {"lstm_size": lstm_size, "projection_size": projection_size}
     return Row(ElmoConfig(num_highway=num_highway, **sizes), "words")
+
+
+def _gpt2(num_layers, hidden_size, num_heads=None):
+    heads = num_heads or hidden_size // 64
+    sizes = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": heads}
+    sizes["intermediate_size"] = 4 * hidden_size
+    return Row(DecoderConfig(vocabulary_size=50257, **sizes), "bpe")
+
+
+def _transformer(num_layers, hidden_size, num_heads, intermediate_size, dropout):
+    config = Seq2SeqConfig(
+        vocabulary_size=37000,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        intermediate_size=intermediate_size,
+        dropout=dropout,
+    )
+    return Row(config, "bpe")
 
 
 # fmt: off
@@ -166,6 +187,32 @@ BILMS: dict[str, Row] = {
     "elmo-original-5.5b":      _elmo(2, 4096, 512),
 }
 
+# Decoders (GPT: https://openai.com/research/language-unsupervised; GPT-2: the sizes of
+# https://github.com/openai/gpt-2; the tiny one was never released).
+_GPT = dataclasses.replace(_gpt2(12, 768).config, vocabulary_size=40478, max_positions=512,
+                           block="post_norm")
+DECODERS: dict[str, Row] = {
+    #                      layers hidden heads
+    "openai-gpt":     Row(_GPT, "bpe"),
+    "gpt2-tiny":      _gpt2(2,  128,  2),
+    "gpt2":           _gpt2(12, 768),
+    "gpt2-medium":    _gpt2(24, 1024),
+    "gpt2-large":     _gpt2(36, 1280),
+    "gpt2-xl":        _gpt2(48, 1600),
+}
+
+# The Transformer (https://arxiv.org/abs/1706.03762, table 3) with the vocabulary of its English to
+# German models; the two small sizes are for small corpora. The dropout of the big one is that of
+# English to German.
+#                                      layers hidden heads intermediate dropout
+TRANSFORMERS: dict[str, Row] = {
+    "transformer-tiny":     _transformer(4,  128,    4,     256, 0.3),
+    "transformer-small":    _transformer(3,  256,    4,    1024, 0.3),
+    "transformer-base":     _transformer(6,  512,    8,    2048, 0.1),
+    "transformer-big":      _transformer(6, 1024,   16,    4096, 0.3),
+}
+TABLES = (FAMILY, BILMS, DECODERS, TRANSFORMERS)
+
 ALIASES: dict[str, str] = {
     **SIZES,
     "sentence-transformers/all-MiniLM-L6-v2":  "nreimers/MiniLM-L6-H384-uncased",
@@ -174,7 +221,9 @@ ALIASES: dict[str, str] = {
 # fmt: on
 
 # A model is known by its name of old and by that with an owner.
-_BY_REPOSITORY = {REPOSITORIES.get(name, name): row for name, row in (FAMILY | BILMS).items()}
+_BY_REPOSITORY = {
+    REPOSITORIES.get(name, name): row for table in TABLES for name, row in table.items()
+}
 
 
 def family_row(name: str) -> Row:
@@ -189,24 +238,27 @@ def family_row(name: str) -> Row:
     key = ALIASES.get(name, name)
     repository = REPOSITORIES.get(key, key)
     if repository not in _BY_REPOSITORY:
-        names = [*ALIASES, *FAMILY, *BILMS]
+        names = [*ALIASES, *itertools.chain(*TABLES)]
         close = close_names(name, names)
         hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(names)}."
         raise ValueError(f"No model of the family has this name. {hint} Received: {name!r}")
     return _BY_REPOSITORY[repository]
 
 
-def family(name: str) -> EncoderConfig | ElmoConfig:
+def family(name: str) -> EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig:
     """The config of a published model.
 
     Args:
         name: as on the Hugging Face hub ("bert-base-uncased" or "google-bert/bert-base-uncased",
             "albert-base-v2", "google/electra-small-discriminator"), or a size of BERT: "bert-tiny",
             "-mini", "-small", "-medium", "-base", "-large" (uncased); or a language model of
-            ELMo's: "elmo-original", "elmo-original-5.5b", "elmo-small", "elmo-medium".
+            ELMo's: "elmo-original", "elmo-original-5.5b", "elmo-small", "elmo-medium"; or a
+            decoder: "openai-gpt", "gpt2" and its sizes; or "transformer-base", "-big", "-small",
+            "-tiny".
 
     Returns:
-        The config: an `ElmoConfig` for the last four.
+        The config, of the kind that `kbert.Encoder`, `kbert.Elmo`, `kbert.Decoder` or
+        `kbert.Seq2Seq` is made of.
 
     Raises:
         TypeError: the name is no string.
@@ -219,5 +271,7 @@ def family(name: str) -> EncoderConfig | ElmoConfig:
         1
         >>> family("elmo-original").lstm_size
         4096
+        >>> family("gpt2").count_parameters()
+        124439808
     """
     return family_row(name).config

@@ -78,4 +78,4 @@ def set_arrays(
 
 def _place(weight, model):
     place = weight.path.removeprefix(f"{model.path}/")
-    return re.sub(r"^layers_(\d+)/", r"layers/\1/", place)
+    return re.sub(r"^((?:encoder_|decoder_)?layers)_(\d+)/", r"\1/\2/", place)

@@ -1,10 +1,7 @@
 import numpy as np
 import pytest
 
-from kbert.layers import (
-    SelfAttention,
-    attention_bias,
-)
+from kbert.layers import CrossAttention, SelfAttention, attention_bias, causal_bias
 from tests.harness import assert_close, get_values, randomise, run_layer_test, to_numpy
 
 X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
@@ -50,3 +47,47 @@ def test_a_row_of_padding_stays_finite_in_half_precision(dtype):
     )
     assert np.isfinite(outputs).all()
     assert_close(probabilities.sum(-1), np.ones((2, 2, 5)), 0.01)
+
+
+def test_cross_attention():
+    layer = CrossAttention(2, name="a")
+    layer.build((None, None, 8))
+    weights = {
+        "a/query/kernel": (8, 8),
+        "a/query/bias": (8,),
+        "a/key_value/kernel": (8, 16),
+        "a/key_value/bias": (16,),
+        "a/output/kernel": (8, 8),
+        "a/output/bias": (8,),
+    }
+    assert {w.path: tuple(w.shape) for w in layer.weights} == weights
+    randomise(layer, sigma=0.5)
+    w = get_values(layer)
+    other = np.random.default_rng(1).normal(size=(2, 3, 8)).astype("float32")
+    mask = np.array([[1, 1, 1], [1, 1, 0]])
+    outputs, probabilities = to_numpy(layer(X, layer.keys_values(other), attention_bias(mask)))
+
+    query = X @ w["a/query/kernel"] + w["a/query/bias"]
+    key, value = np.split(other @ w["a/key_value/kernel"] + w["a/key_value/bias"], 2, -1)
+    query, key, value = (x.reshape(2, -1, 2, 4).transpose(0, 2, 1, 3) for x in (query, key, value))
+    scores = np.where(mask[:, None, None, :], query @ key.transpose(0, 1, 3, 2) / 2, -np.inf)
+    expected = np.exp(scores - scores.max(-1, keepdims=True))
+    expected /= expected.sum(-1, keepdims=True)
+    assert_close(probabilities, expected, 1e-6)
+    merged = (expected @ value).transpose(0, 2, 1, 3).reshape(2, 5, 8)
+    assert_close(outputs, merged @ w["a/output/kernel"] + w["a/output/bias"], 1e-5)
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_token_by_token_is_all_at_once(before):
+    layer = SelfAttention(2)
+    layer.build((None, None, 8))
+    randomise(layer, sigma=0.5)
+    expected, _ = layer(X, causal_bias(5))
+    outputs, fixed = layer.prefill(X[:, :before], causal_bias(before))
+    assert_close(to_numpy(outputs), to_numpy(expected)[:, :before], 1e-5)
+    growing = layer.empty_slots(fixed, 7)
+    for t in range(5 - before):
+        token = X[:, before + t : before + t + 1]
+        outputs, growing = layer.step(token, fixed, np.zeros((2, 1, 1, before)), growing, t)
+        assert_close(to_numpy(outputs), to_numpy(expected)[:, before + t : before + t + 1], 1e-5)

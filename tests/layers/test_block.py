@@ -3,6 +3,8 @@ from keras import ops
 
 from kbert.layers import (
     Block,
+    CrossAttention,
+    CrossBlock,
     Dropout,
     FeedForward,
     LayerNorm,
@@ -35,3 +37,37 @@ def test_block_is_two_residuals_with_norms_in_the_slots():
     x = X + pre.attention(pre.attention_input_norm(X))[0]
     expected = x + pre.feed_forward(pre.feed_forward_input_norm(x))
     assert_close(to_numpy(outputs), to_numpy(expected), 1e-6)
+
+
+def test_a_cross_block_is_three_residuals():
+    def norms():
+        return [LayerNorm(1e-6) for _ in range(3)]
+
+    memory = ops.convert_to_tensor(np.random.default_rng(1).normal(size=(2, 3, 8)), "float32")
+    for slots in ("{}_norm", "{}_input_norm"):
+        names = [slots.format(x) for x in ("attention", "cross_attention", "feed_forward")]
+        block = CrossBlock(
+            SelfAttention(2),
+            FeedForward(12, activation="relu"),
+            Dropout(0.0),
+            cross_attention=CrossAttention(2),
+            **dict(zip(names, norms(), strict=True)),
+        )
+        block.build((None, None, 8))
+        randomise(block)
+        first, second, third = (getattr(block, name) for name in names)
+
+        def cross(x, block=block):
+            return block.cross_attention(x, block.cross_attention.keys_values(memory))[0]
+
+        outputs, _, probabilities = block(X, memory)
+        if slots == "{}_norm":
+            x = first(X + block.attention(X)[0])
+            x = second(x + cross(x))
+            expected = third(x + block.feed_forward(x))
+        else:
+            x = X + block.attention(first(X))[0]
+            x = x + cross(second(x))
+            expected = x + block.feed_forward(third(x))
+        assert_close(to_numpy(outputs), to_numpy(expected), 1e-6)
+        assert tuple(probabilities.shape) == (2, 2, 5, 3)

@@ -1,0 +1,53 @@
+"""What is added to attention scores so that some tokens are not looked at.
+
+Shapes: `B` batch, `T` tokens.
+"""
+
+from typing import Any
+
+from keras import ops
+
+# Far below any score: exp(-3e4) is 0 in float32. Two of them are finite in float16 too, to which
+# Keras may cast the bias between layers: a row of nothing but padding stays free of NaN.
+PENALTY = 3e4
+
+
+def attention_bias(padding_mask):
+    """What is added to attention scores so that padding gets no attention.
+
+    Args:
+        padding_mask: (B, T), 1 for a token and 0 for padding; any dtype.
+
+    Returns:
+        (B, 1, 1, T) float32: 0 for a token, -30,000 for padding.
+
+    Example:
+        >>> ops.convert_to_numpy(attention_bias(ops.array([[1, 0]])))[0, 0, 0].tolist()
+        [0.0, -30000.0]
+    """
+    return _unless(padding_mask)[:, None, None, :]
+
+
+def causal_bias(length: Any):
+    """What is added so that no token looks at those behind it: (1, 1, T, T) float32.
+
+    Example:
+        >>> ops.convert_to_numpy(causal_bias(2))[0, 0].tolist()
+        [[0.0, -30000.0], [0.0, 0.0]]
+    """
+    places = ops.arange(length)
+    return _unless(places[None, :] <= places[:, None])[None, None]
+
+
+def slots_bias(slots: int, t: Any):
+    """What is added so that only the slots up to number `t` are looked at: (1, 1, 1, slots).
+
+    Example:
+        >>> ops.convert_to_numpy(slots_bias(3, 1))[0, 0, 0].tolist()
+        [0.0, 0.0, -30000.0]
+    """
+    return _unless(ops.arange(slots) <= t)[None, None, None]
+
+
+def _unless(keep):
+    return (ops.cast(keep, "float32") - 1.0) * PENALTY

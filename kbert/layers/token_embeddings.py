@@ -1,0 +1,69 @@
+"""One table of tokens that serves as input and as output.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+class TokenEmbeddings(keras.layers.Layer):
+    """Rows of a token table, and logits by the same table transposed.
+
+    (Press & Wolf 2017, https://arxiv.org/abs/1608.05859; Vaswani et al. 2017, section 3.4.)
+
+    Args:
+        vocabulary_size: rows of the table.
+        hidden_size: width.
+        scale: what a row is multiplied by where it is looked up.
+        initializer_range: sigma the table starts from.
+
+    Example:
+        >>> embeddings = TokenEmbeddings(9, 4)
+        >>> x = embeddings(ops.array([[1, 2, 3]]))
+        >>> tuple(x.shape), tuple(embeddings.logits(x).shape)
+        ((1, 3, 4), (1, 3, 9))
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        hidden_size: int,
+        *,
+        scale: float = 1.0,
+        initializer_range: float = 0.02,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.shape = (vocabulary_size, hidden_size)
+        self.scale = scale
+        self.initializer_range = initializer_range
+
+    def build(self, token_ids_shape=None):
+        self.token = self.add_weight(
+            name="token",
+            shape=self.shape,
+            initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
+            # Looked up before the cast: casting the whole table first costs more than the lookup.
+            autocast=False,
+        )
+
+    def call(self, token_ids):
+        """(B, T) -> (B, T, H)."""
+        x = ops.cast(ops.take(self.token, token_ids, axis=0), self.compute_dtype)
+        return x if self.scale == 1.0 else x * ops.cast(self.scale, x.dtype)
+
+    def logits(self, x: Any):
+        """(…, H) -> (…, V) float32."""
+        return tied_logits(x, self.token)
+
+
+def tied_logits(x: Any, table: Any):
+    """Products with the rows of a token table: (…, H), (V, H) -> (…, V) float32."""
+    *leading, width = ops.shape(x)
+    # In float32 under any policy: bfloat16 would round each logit to eight bits.
+    x = ops.cast(ops.reshape(x, (-1, width)), "float32")
+    logits = ops.matmul(x, ops.transpose(table))
+    return ops.reshape(logits, (*leading, table.shape[0]))

@@ -1,0 +1,121 @@
+"""Models that are saved and revived from their config alone."""
+
+import os
+from typing import Any, ClassVar, Self
+
+import keras
+
+from kbert.checkpoints import read_checkpoint, write_checkpoint
+from kbert.config import Config
+from kbert.hub import locate
+from kbert.models.weights import get_arrays, set_arrays
+
+
+class FromConfig:
+    """Mixin before `keras.Model`: presets, and Keras' own way of saving.
+
+    Attributes:
+        config_class: the kind of config the model is made of, its constructor's first argument.
+        prefix: first part of the weights' names in a preset.
+    """
+
+    config_class: ClassVar[type[Config]]
+    prefix: ClassVar[str]
+    config: Config
+
+    def check_config(self, config: Config) -> None:
+        """Raises unless the config is of the model's kind."""
+        if not isinstance(config, self.config_class):
+            raise TypeError(
+                f"kbert.{type(self).__name__} is made of a {self.config_class.__name__}. "
+                f"Received: {config!r}"
+            )
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """First part of the weights' names in a preset -> the layer that has them."""
+        return {self.prefix: self}
+
+    @classmethod
+    def from_preset(
+        cls, path: str | os.PathLike, dtype: Any = None, *, strict: bool = True
+    ) -> Self:
+        """A model with the weights of a folder; heads in it are left alone.
+
+        Args:
+            path: a folder of kbert's or Hugging Face's (config.json + model.safetensors), a zip
+                file of one, or a model's name (see `kbert.hub.locate`).
+            dtype: a Keras dtype policy or its name.
+            strict: False takes the weights that fit by name and logs what it leaves.
+
+        Returns:
+            The model.
+
+        Raises:
+            FileNotFoundError: there is no such folder or model.
+            ConnectionError: the hub cannot be reached; the message says what to put where.
+            ValueError: the folder is of another kind, or its weights do not fit its config.
+        """
+        checkpoint = read_checkpoint(locate(path)).expect(cls.config_class)
+        model = cls(checkpoint.config, dtype=dtype)
+        arrays = checkpoint.part(f"{cls.prefix}/")
+        set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)
+        return model
+
+    def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:
+        """Writes config and weights to a folder that `from_preset` reads.
+
+        Args:
+            path: the folder; made where it is missing.
+            format: "kbert", or "huggingface" for one that transformers loads.
+
+        Raises:
+            ValueError: an unknown format, or a model that the other library cannot be.
+        """
+        write_checkpoint(path, self.config, get_arrays(self, self.prefix), format)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, for Keras."""
+        return {
+            "config": self.config.to_dict(),
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """The reverse of `get_config`."""
+        config = dict(config)
+        dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
+        return cls(cls.config_class.from_dict(config.pop("config")), dtype=dtype, **config)
+
+
+def named_inputs(inputs: Any, main: str, optional: tuple[str, ...], model: str) -> dict[str, Any]:
+    """The inputs of a call by their names, checked.
+
+    Args:
+        inputs: token ids, or a dict.
+        main: the name of the token ids.
+        optional: the other names.
+        model: for messages.
+
+    Raises:
+        ValueError: a name is unknown or missing, or token ids are not of two dimensions.
+    """
+    if not isinstance(inputs, dict):
+        inputs = {main: inputs}
+    known = (main, *optional)
+    if main not in inputs or not set(inputs) <= set(known):
+        raise ValueError(
+            f"{model} takes `{main}` and optionally {', '.join(f'`{x}`' for x in optional)}. "
+            f"Received: {', '.join(inputs)}"
+        )
+    check_rank(main, inputs[main])
+    return inputs
+
+
+def check_rank(name: str, ids: Any) -> None:
+    """Raises unless token ids are (batch, tokens)."""
+    if len(ids.shape) != 2:
+        raise ValueError(
+            f"`{name}` must be of shape (batch, tokens). Received: shape {tuple(ids.shape)}"
+        )
