@@ -31,7 +31,7 @@ quickstart: $(VENV)/.installed
 # One process per file keeps strategies and backends apart; two processes for two cores.
 test: $(VENV)/.installed-test
 	$(PYTEST) -n 2 --dist loadfile
-	KERAS_BACKEND=jax $(PYTEST) tests/layers tests/models tests/heads
+	KERAS_BACKEND=jax $(PYTEST) -n 2 --dist loadfile tests/layers tests/models tests/heads
 
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) -m slow

@@ -14,5 +14,7 @@ def kill_after_checkpoint(process: subprocess.Popen, model_dir: Path, last_step:
     while not checkpoints.steps() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert checkpoints.steps()[-1] < last_step, "it was too fast to be killed"
+    _, errors = process.communicate()
+    steps = checkpoints.steps()
+    assert steps, f"it ended before its first checkpoint: {errors}"
+    assert steps[-1] < last_step, "it was too fast to be killed"

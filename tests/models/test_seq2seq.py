@@ -13,7 +13,7 @@ from tests.harness import (
     randomise,
     to_numpy,
 )
-from tests.models.generators import SIZES, padded, tiny_seq2seq
+from tests.models.generators import MODES, SIZES, check_decoding, padded, tiny_seq2seq
 
 SOURCES, TARGETS = (7, 3), (4, 6)
 
@@ -174,7 +174,9 @@ def test_outputs_and_their_shapes(seq2seq):
     assert_close(crossed.sum(-1), np.ones(crossed.shape[:-1]), 1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"positions": "learned"}, {"embeddings": "normalised"}, {"block": "pre_norm"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"positions": "learned"}, {"embeddings": "normalised"}, {"block": "pre_norm"}]
+)
 def test_counts(changes):
     seq2seq = tiny_seq2seq(**changes)
     assert seq2seq.count_params() == seq2seq.config.count_parameters()
@@ -192,20 +194,10 @@ def test_padding_changes_nothing(seq2seq):
         assert_close(out[row, : TARGETS[row]], expected[0], 1e-5)
 
 
-@pytest.mark.parametrize("mode", ["op by op", "XLA"])
+@pytest.mark.parametrize("mode", MODES)
 def test_decoding_with_the_cache_is_decoding_from_scratch(seq2seq, mode):
-    source, mask = padded(SOURCES)
-    targets = np.full((2, 1), 2, "int32")
     step = seq2seq.step if mode == "op by op" else compiled(seq2seq.step)
-    logits, cache = seq2seq.prefill(source, mask, 5, ops.convert_to_tensor(targets[:, 0]))
-    rng = np.random.default_rng(3)
-    for t in range(5):
-        inputs = {"encoder_token_ids": source, "encoder_padding_mask": mask}
-        out = seq2seq({**inputs, "decoder_token_ids": targets})["sequence"]
-        assert_close(to_numpy(logits), to_numpy(seq2seq.logits(out))[:, -1], 2e-5, f"{t}")
-        new = rng.integers(1, 40, 2).astype("int32")
-        targets = np.concatenate([targets, new[:, None]], 1)
-        logits, cache = step(ops.convert_to_tensor(new), cache, ops.convert_to_tensor(t, "int32"))
+    check_decoding(seq2seq, *padded(SOURCES), step, count=4)
 
 
 def test_it_is_saved_and_revived(seq2seq, tmp_path):

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from keras import ops
 
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.models.weights import get_arrays
 from tests.harness import assert_close, compiled, randomise, tiny_config, to_numpy
-from tests.models.generators import padded
+from tests.models.generators import MODES, check_decoding, padded
 
 SOURCES, TARGETS = (7, 3), (4, 6)
 
@@ -126,19 +125,9 @@ def test_padding_of_the_source_moves_no_target():
         assert_close(out[row, : TARGETS[row]], to_numpy(model(alone)["sequence"])[0], 1e-5)
 
 
-@pytest.mark.parametrize("mode", ["op by op", "XLA"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [Seq2Seq.from_encoder, PrefixSeq2Seq])
 def test_decoding_with_the_cache_is_decoding_from_scratch(kind, mode):
     model = kind(make_encoder())
-    source, mask = padded(SOURCES)
-    targets = np.full((2, 1), 2, "int32")
     step = model.step if mode == "op by op" else compiled(model.step)
-    logits, cache = model.prefill(source, mask, 4, ops.convert_to_tensor(targets[:, 0]))
-    rng = np.random.default_rng(3)
-    for t in range(4):
-        inputs = {"encoder_token_ids": source, "encoder_padding_mask": mask}
-        out = model({**inputs, "decoder_token_ids": targets})["sequence"]
-        assert_close(to_numpy(logits), to_numpy(model.logits(out))[:, -1], 2e-5, f"{t}")
-        new = rng.integers(1, 40, 2).astype("int32")
-        targets = np.concatenate([targets, new[:, None]], 1)
-        logits, cache = step(ops.convert_to_tensor(new), cache, ops.convert_to_tensor(t, "int32"))
+    check_decoding(model, *padded(SOURCES), step, count=4)

@@ -94,7 +94,7 @@ def changed(before, task):
 def test_a_classifier_learns_a_rule_by_its_mix_and_its_head_alone():
     task = classifier(dropout=0.0)
     before = values(task)
-    task.fit(*texts(120), **FIT)
+    task.fit(*texts(160), **FIT)
     assert task.evaluate(*texts(100, seed=1))["accuracy"] > 0.95
     assert changed(before, task) == {
         *("encoder/mix/weights", "encoder/mix/gamma"),

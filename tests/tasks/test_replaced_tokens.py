@@ -232,7 +232,8 @@ def test_it_learns_to_tell_what_does_not_fit(config, tokenizer):
         pooler_activation=None,
     )
     task = make(wide, tokenizer, share=0.25)
-    # A generator that learns by its tables alone: a good one leaves nothing to tell.
+    # A generator that draws any token, whatever its tables learn: a good one leaves nothing to tell.
+    task.masked_lm.norm.gamma.assign(keras.ops.zeros_like(task.masked_lm.norm.gamma))
     for part in (task.generator, task.masked_lm):
         part.trainable = False
     steps = 160
@@ -240,9 +241,10 @@ def test_it_learns_to_tell_what_does_not_fit(config, tokenizer):
     task.fit(dataset(batches(tokenizer, steps, batch_size=32)), verbose=0)
     held_out = dataset(batches(tokenizer, 5, batch_size=32, seed=9))
     values = task.evaluate(held_out, verbose=0, return_dict=True)
-    assert 0.03 < values["replaced_share"] < 1 / 9  # one of nine tokens, but for lucky draws
-    assert values["rtd_accuracy"] > 0.98
-    assert values["rtd_precision"] > 0.85 and values["rtd_recall"] > 0.85
+    assert 0.1 < values["replaced_share"] < 0.112  # one of nine tokens, but for lucky draws
+    # Some draws fit as well as what they replace, so not all can be found.
+    assert values["rtd_accuracy"] > 0.96
+    assert values["rtd_precision"] > 0.85 and values["rtd_recall"] > 0.75
     right, wrong = task.predict(["the red pen", "the red x"])
     assert right["probabilities"][2] < 0.5 < wrong["probabilities"][2]
 

@@ -220,14 +220,14 @@ def test_it_learns_a_rule_and_measures_it_by_entities(config, tokenizer):
     history = task.fit(
         *toy_data(800).values(),
         validation_data=tuple(toy_data(50, seed=2).values()),
-        epochs=7,
+        epochs=10,
         learning_rate=1e-2,
         verbose=0,
     )
     assert history.history["val_f1"][-1] > 0.9
     data = toy_data(200, seed=1)
     scores = task.evaluate(data)
-    assert scores["f1"] > 0.95
+    assert scores["f1"] > 0.9  # by a list of words two thirds
     assert scores["f1"] == pytest.approx(scores["f1_thing"]) == scores["macro_f1"]
     wanted = kbert.metrics.entity_report(
         data["labels"], [answer["labels"] for answer in task.predict(data["words"])]
