@@ -53,6 +53,7 @@ setup(
         "safetensors",
         "scipy",  # metrics: Pearson, Spearman
         "scikit-learn",  # metrics: Matthews, F1, reports
+        "sacrebleu",  # metrics: BLEU, chrF
         "matplotlib",  # pictures: confusion matrices, similarities
         "tqdm",
     ],

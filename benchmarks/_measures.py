@@ -37,7 +37,7 @@ def masked_lm_score(
     return {name: float(found[name]) for name in ("mlm_loss", "mlm_accuracy")}
 
 
-class Sentiment(kbert.tasks.Task):
+class Sentiment(kbert.tasks.EncoderTask):
     """Two classes of a text, from the mean of its tokens' vectors: no objective trained a pooler
     for it."""
 

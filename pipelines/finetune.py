@@ -25,6 +25,10 @@ How sure are the numbers, and which settings are best?
 Both go on after a kill, run by run. Where memory is short: --micro_batches=4; faster on GPUs and
 new CPUs: --precision=mixed_bfloat16; texts longer than the model: --stride=128 reads windows.
 
+The preset may be a decoder too, such as gpt2, for texts, pairs and choices: its own loss on the
+texts is trained along, and --both_orders reads pairs both ways round. GPT was fine-tuned with
+--learning_rate=6.25e-5 --warmup_share=0.002.
+
 output_dir holds run.json (all settings), results.json (metrics, seconds, peak memory), preset/ (the
 best model), dev_answers.jsonl (every answer beside what was expected), and for classes and tags
 dev_report.txt and confusion_matrix.png; training/ has every step's loss and every evaluation. A

@@ -59,12 +59,20 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
         if options["sequence_length"].present:
             del values["phases"]
         values["replacement"] = _joined(chosen.replacement)
+        if chosen.objective == "translation":  # elsewhere it is the shards'
+            values["tokenizer"] = chosen.tokenizer
         for name, value in values.items():
             if value is not None:  # what its objective and its optimizer have not
                 options.set_default(name, value)
     if options.train_steps is None:
         raise ValueError("--train_steps must be given, or --recipe. Received: neither")
-    options.set_default("warmup_steps", default_warmup(options.train_steps, most))
+    least = 1 if options.decay == "inverse_sqrt" else 0  # it is measured from there
+    options.set_default("warmup_steps", max(least, default_warmup(options.train_steps, most)))
+    averaged = options.average_checkpoints
+    if averaged > 1:  # those of the last quarter of the run, unless it is a long one
+        every = -(-options.train_steps // (4 * averaged))
+        options.set_default("checkpoint_every", min(every, options.checkpoint_every))
+        options.set_default("keep_checkpoints", max(averaged, options.keep_checkpoints))
     return chosen
 
 
@@ -96,7 +104,8 @@ def define_objective_flags() -> None:
         OBJECTIVES,
         "masked_lm: fill the masks. span_boundary: fill masked spans from their ends too. "
         "replaced_tokens: ELECTRA's, tell which tokens a generator replaced. language_model: "
-        "ELMo's, the next word and the one before; it has neither masks nor segments.",
+        "ELMo's, the next word and the one before; it has neither masks nor segments, nor have: "
+        "causal_lm: GPT's, the next token; translation: the Transformer's, of sentence pairs.",
     )
     flags.DEFINE_float(
         "generator_share", 0.25, "Width of ELECTRA's generator over the discriminator's.", 0.0
@@ -127,13 +136,15 @@ def define_objective_flags() -> None:
     )
 
 
-def define_language_model_flags() -> None:
-    """Of the softmax over words."""
+def define_vocabulary_flags() -> None:
+    """Of what is predicted."""
     flags.DEFINE_integer(
         "vocabulary_size",
         None,
-        "Words that --objective=language_model predicts, the most frequent ones; others count as "
-        "unknown, and are read letter by letter all the same. Default: all of the shards.",
+        "Of --objective=language_model: words that it predicts, the most frequent ones; others "
+        "count as unknown, and are read letter by letter all the same. Default: all of the shards. "
+        "Of --objective=translation: entries of the vocabulary that both languages share. Default: "
+        "37,000.",
         4,
     )
     flags.DEFINE_integer(
@@ -160,7 +171,12 @@ def define_optimizer_flags(learning_rate: float) -> None:
         "the run.",
         0,
     )
-    flags.DEFINE_enum("decay", "linear", DECAYS, "What follows the rise; to 0 unless constant.")
+    flags.DEFINE_enum(
+        "decay",
+        "linear",
+        DECAYS,
+        "What follows the rise; to 0 unless constant or the Transformer's inverse_sqrt.",
+    )
     flags.DEFINE_float("decay_power", 1.0, "Exponent of --decay=polynomial.")
     flags.DEFINE_enum(
         "decay_join",
@@ -212,6 +228,13 @@ def define_run_flags() -> None:
     flags.DEFINE_integer("checkpoint_every", 1000, "Steps between checkpoints.", 1)
     flags.DEFINE_float("checkpoint_minutes", None, "Minutes between checkpoints.", 0.0)
     flags.DEFINE_integer("keep_checkpoints", 3, "How many of the newest are kept.", 1)
+    flags.DEFINE_integer(
+        "average_checkpoints",
+        1,
+        "The model at the end has the mean of the weights of so many of the last checkpoints; as "
+        "many are kept, and --checkpoint_every is 1000 or so that they are of the last quarter.",
+        1,
+    )
     flags.DEFINE_boolean("tensorboard", False, "Write curves to model_dir/tensorboard.")
     flags.DEFINE_boolean(
         "dry_run", False, "Show examples and what the run will take in memory and time, and stop."

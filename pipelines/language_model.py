@@ -12,42 +12,34 @@ from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.preset import read_json
 from kbert.hub import locate
 from kbert.training.phases import Phase
-from pipelines.flags import parse_settings, refuse_flags
-
-# Flags about masks and segments, of which a language model has none.
-UNREAD = (
-    *("segments", "short_sequence_share", "masking", "phrases", "masked_share", "replacement"),
-    *("static_masks", "generator_share"),
-)
+from pipelines.flags import parse_settings
+from pipelines.shards import MASKING_FLAGS, ShardsObjective
+from pipelines.translation_flags import TRANSLATION_FLAGS
 
 
-class LanguageModel:
+class LanguageModel(ShardsObjective):
     """The objective language_model.
 
     Args:
         options: the parsed flags.
         tokenizer: the shards'.
+        manifest: theirs.
 
     Raises:
         ValueError: if a flag is given that this objective does not read, or the shards do not
             hold words.
     """
 
-    def __init__(self, options: flags.FlagValues, tokenizer: Any):
-        refuse_flags(options, UNREAD)
+    UNREAD = (*MASKING_FLAGS, *TRANSLATION_FLAGS)
+
+    def __init__(self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest):
+        super().__init__(options, tokenizer, manifest)
         if tokenizer.kind != "words":
             raise ValueError(
                 "A language model reads whole words: prepare the corpus with --tokenizer=words. "
                 f"Received: shards of a {tokenizer.kind} tokenizer"
             )
-        self.options = options
-        self.tokenizer = tokenizer
         self.config = read_config(options, tokenizer)
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """Flags that shape no run of this objective."""
-        return UNREAD
 
     def make_task(self) -> kbert.tasks.BidirectionalLM:
         """The task that the flags describe, not compiled."""
@@ -97,11 +89,6 @@ class LanguageModel:
                     f"phase, batch_size={task.batch_size}"
                 )
             self.batches(phase)  # raises for what it does not accept
-
-    def why_no_evaluation(self, manifest: kbert.data.Manifest) -> str | None:
-        """What the held-out split lacks, if it does."""
-        documents = manifest.split("held_out").documents
-        return None if documents else "0 held-out documents"
 
 
 def read_config(options: flags.FlagValues, tokenizer: Any) -> kbert.ElmoConfig:

@@ -13,32 +13,28 @@ from kbert.checkpoints.preset import read_json
 from kbert.data.segments import SEGMENT_SCHEMES
 from kbert.recipes import SENTENCE_OBJECTIVES
 from kbert.training.phases import Phase
-from pipelines.flags import parse_settings, parse_shares, refuse_flags
+from pipelines.flags import parse_settings, parse_shares
+from pipelines.shards import ShardsObjective
+from pipelines.translation_flags import TRANSLATION_FLAGS
 
-UNREAD = ("vocabulary_size", "negatives")  # flags that only a language model reads
 
-
-class MaskedText:
+class MaskedText(ShardsObjective):
     """The objectives masked_lm, span_boundary and replaced_tokens.
 
     Args:
         options: the parsed flags.
         tokenizer: the shards'.
+        manifest: theirs.
 
     Raises:
         ValueError: if a flag is given that these objectives do not read.
     """
 
-    def __init__(self, options: flags.FlagValues, tokenizer: Any):
-        refuse_flags(options, UNREAD)
-        self.options = options
-        self.tokenizer = tokenizer
-        self.replacement = parse_shares(options.replacement)
+    UNREAD = ("vocabulary_size", "negatives", *TRANSLATION_FLAGS)
 
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """Flags that shape no run of this objective."""
-        return UNREAD
+    def __init__(self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest):
+        super().__init__(options, tokenizer, manifest)
+        self.replacement = parse_shares(options.replacement)
 
     def make_task(self) -> kbert.tasks.Task:
         """The task that the flags describe, not compiled."""
@@ -82,18 +78,11 @@ class MaskedText:
 
     def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.Task) -> None:
         """Refuses what would fail days later, when a phase begins."""
-        longest = task.encoder.config.max_positions
-        for phase in phases:
-            if phase.sequence_length > longest:
-                raise ValueError(
-                    "No phase may be longer than the model's max_positions. Received: "
-                    f"sequence_length={phase.sequence_length}, max_positions={longest}"
-                )
-            self.batches(phase)  # raises for what it does not accept
+        self.check_positions(phases, task.encoder.config.max_positions)
 
-    def why_no_evaluation(self, manifest: kbert.data.Manifest) -> str | None:
+    def why_no_evaluation(self) -> str | None:
         """What the held-out split lacks, if it does."""
-        documents = manifest.split("held_out").documents
+        documents = self.manifest.split("held_out").documents
         segments = self.options.segments
         needed = SEGMENT_SCHEMES[segments].documents
         if documents >= needed:

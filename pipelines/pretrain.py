@@ -1,4 +1,4 @@
-r"""Shards of tokens to a pretrained model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA, ELMo.
+r"""Text to a pretrained model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA, ELMo, GPT, Transformer.
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary_size=30000 --output_dir=shards
   kbert-pretrain --data_dir=shards --model=bert-small --model_dir=run --train_steps=100000
@@ -23,43 +23,70 @@ ELMo reads words, each letter by letter, and predicts the most frequent ones:
   kbert-pretrain --data_dir=words --model_dir=run --recipe=elmo --model=elmo-small \
     --vocabulary_size=100000 --batch_size=128 --train_steps=50000 --preset_dir=elmo
 
+GPT reads the same shards as BERT, and predicts the next token:
+
+  kbert-pretrain --data_dir=shards --model_dir=run --recipe=gpt --model=gpt2-tiny \
+    --batch_size=32 --sequence_length=128 --train_steps=50000 --preset_dir=gpt
+
+The Transformer learns from sentences and their translations, in two aligned files, in one file of
+columns (--pairs=train.tsv) or in a data set (--pairs=tfds:NAME), and is measured by BLEU. Its
+weights at the end are the mean of the last checkpoints':
+
+  kbert-pretrain --source=train.en --target=train.de --dev_source=dev.en --dev_target=dev.de \
+    --model_dir=run --recipe=transformer --model=transformer-small --vocabulary_size=8000 \
+    --batch_tokens=4096 --learning_rate=1e-3 --train_steps=10000 --evaluate_every=1000 \
+    --preset_dir=translator --export_dir=serve
+
 To go on from a pretrained model with texts of your own, give --init_preset=FOLDER and prepare the
 corpus with the model's vocabulary; entries added at its end become new rows of the table.
 
-model_dir holds run.json (all settings), steps.jsonl (every step's losses), evaluations.jsonl and
-checkpoints/. The vocabulary is that of the shards.
+model_dir holds run.json (all settings), steps.jsonl (every step's losses), evaluations.jsonl,
+checkpoints/ and, of a mean, average.json. The vocabulary is that of the shards; a translator's is
+in tokenizer/.
 """
 
+import json
 import math
 import sys
 import textwrap
+from pathlib import Path
 
 import keras
 from absl import flags, logging
 
 import kbert
+from kbert import atomic
 from kbert.recipes import Recipe, table
+from kbert.training import average_checkpoints
 from kbert.training.estimates import estimate
 from kbert.training.optimizers import make_optimizer
-from kbert.training.phases import Phase, parse_phases
+from kbert.training.phases import Phase
 from kbert.training.run import Start, train
 from kbert.training.schedules import WarmupDecay
 from kbert.training.step import TrainStep
 from kbert.training.step_values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 from pipelines import command
+from pipelines.causal import Causal
 from pipelines.flags import (
     apply_recipe,
-    define_language_model_flags,
     define_model_flags,
     define_objective_flags,
     define_optimizer_flags,
     define_recipe_flag,
     define_run_flags,
+    define_vocabulary_flags,
     departures,
 )
 from pipelines.language_model import LanguageModel
 from pipelines.masked_text import MaskedText
+from pipelines.shards import ShardsObjective
+from pipelines.translation import Translation
+from pipelines.translation_flags import define_translation_flags
+
+Objective = ShardsObjective | Translation
+# The others mask.
+UNMASKED = {"language_model": LanguageModel, "causal_lm": Causal, "translation": Translation}
 
 
 def define_flags() -> None:
@@ -74,7 +101,8 @@ def define_flags() -> None:
     )
     define_recipe_flag()
     define_objective_flags()
-    define_language_model_flags()
+    define_vocabulary_flags()
+    define_translation_flags()
     flags.DEFINE_string(
         "init_preset", None, "Folder of a model to go on from; it says the sizes, not --model."
     )
@@ -83,7 +111,6 @@ def define_flags() -> None:
     define_model_flags()
     define_optimizer_flags(learning_rate=1e-4)
     define_run_flags()
-    flags.mark_flag_as_required("data_dir")
 
 
 def main(argv: list[str]) -> None:
@@ -95,14 +122,12 @@ def main(argv: list[str]) -> None:
 
 def _pretrain(options: flags.FlagValues) -> None:
     chosen = apply_recipe(options)
+    check_averaging(options)
     strategy = make_strategy(options.strategy)
-    manifest = kbert.data.read_manifest(options.data_dir)  # first: it tells an unfinished folder
-    tokenizer = kbert.load_tokenizer(options.data_dir)
-    text = options.phases or f"{options.sequence_length}:1"
-    phases = parse_phases(text, options.train_steps, options.batch_size)
+    kind = UNMASKED.get(options.objective, MaskedText)
+    objective = kind.from_flags(options, strategy)
+    phases = objective.phases()
     keras.utils.set_random_seed(options.seed)
-    kind = LanguageModel if options.objective == "language_model" else MaskedText
-    objective = kind(options, tokenizer)
     with strategy.scope():
         task = objective.make_task()
         compile_task(task, options)
@@ -112,27 +137,27 @@ def _pretrain(options: flags.FlagValues) -> None:
         return objective.batches(phase, start=start, **hosts)
 
     def held_out(phase: Phase):
-        batches = objective.batches(phase, split="held_out", epochs=1, **hosts)
-        return batches.take(options.evaluation_steps or -1)
+        return objective.held_out(phase, **hosts).take(options.evaluation_steps or -1)
 
     objective.check_phases(phases, task)
-    no_evaluation = objective.why_no_evaluation(manifest)
+    no_evaluation = objective.why_no_evaluation()
     if no_evaluation and options.evaluate_every:
         raise ValueError(
-            "--evaluate_every needs held-out documents: prepare the corpus with a larger "
-            f"--held_out_share, or leave the flag out. Received: {no_evaluation}"
+            f"--evaluate_every needs {objective.needed_to_evaluate}, or leave the flag out. "
+            f"Received: {no_evaluation}"
         )
     if strategy.is_chief:
         if chosen is not None:
-            print(describe_recipe(chosen, options, tokenizer))
+            print(describe_recipe(chosen, options, objective.tokenizer))
         parameters = sum(math.prod(v.shape) for v in task.trainable_variables)
-        print(f"{parameters:,} parameters; {manifest.summary()}")
+        print(f"{parameters:,} parameters; {objective.summary()}")
         if no_evaluation:
             print(f"no evaluation: {no_evaluation}")
     if options.dry_run:
-        kbert.data.show_examples(training(phases[0], (0, 0, 0)), tokenizer)
+        kbert.data.show_examples(training(phases[0], (0, 0, 0)), objective.tokenizer)
         print(estimate(task, training, phases, strategy).summary(phases))
         return
+    extra_scores = objective.extra_scores(task)
     history = train(
         task,
         training,
@@ -144,11 +169,19 @@ def _pretrain(options: flags.FlagValues) -> None:
         checkpoint_every=options.checkpoint_every,
         checkpoint_minutes=options.checkpoint_minutes,
         keep_checkpoints=options.keep_checkpoints,
+        extra_scores=extra_scores,
         tensorboard=options.tensorboard,
         settings=settings(options, objective, task),
     )
     if history.stopped_by is not None:
         sys.exit(128 + history.stopped_by)  # as a shell would say it: the job is not done
+    if options.average_checkpoints > 1:
+        with strategy.scope():
+            strategy.agrees(history.step)  # all wait until the chief has saved the last one
+            dataset = None if no_evaluation else strategy.distribute(held_out(phases[-1]))
+            values = average(task, options, dataset)
+        if strategy.is_chief:
+            report_average(values, options, extra_scores)
     if not strategy.is_chief:
         return
     if options.preset_dir:
@@ -158,11 +191,44 @@ def _pretrain(options: flags.FlagValues) -> None:
         print(f"SavedModel written to {task.export(options.export_dir)}")
 
 
+def check_averaging(options: flags.FlagValues) -> None:
+    """Refuses what would fail at the end of the run: fewer checkpoints than are averaged."""
+    made = -(-options.train_steps // options.checkpoint_every)
+    if options.average_checkpoints > min(made, options.keep_checkpoints):
+        raise ValueError(
+            f"--average_checkpoints={options.average_checkpoints} needs as many checkpoints: keep "
+            "more of them, or save them more often. Received: --keep_checkpoints="
+            f"{options.keep_checkpoints}, and {made} of them are made: --train_steps="
+            f"{options.train_steps}, --checkpoint_every={options.checkpoint_every}"
+        )
+
+
+def average(task: TrainStep, options: flags.FlagValues, held_out) -> dict:
+    """Gives the task the mean of the last checkpoints; what it was made of and how good it is."""
+    folder = Path(options.model_dir) / "checkpoints"
+    values = {"steps": average_checkpoints(task, folder, options.average_checkpoints)}
+    if held_out is not None:
+        values |= task.evaluate(held_out, verbose=0, return_dict=True)
+    return values
+
+
+def report_average(values: dict, options: flags.FlagValues, extra_scores) -> None:
+    """Prints what `average` found, and writes it to average.json."""
+    steps = values.pop("steps")
+    values |= extra_scores() if extra_scores else {}
+    values = {name: float(value) for name, value in values.items()}
+    print(f"the model is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
+    if values:
+        print("evaluation of it: " + " · ".join(f"{k} {v:.4g}" for k, v in values.items()))
+    content = json.dumps({"steps": steps, **values}, indent=2) + "\n"
+    atomic.write(Path(options.model_dir) / "average.json", content.encode())
+
+
 def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer) -> str:
-    """What the run takes from the recipe; warns where the shards are of another kind."""
+    """What the run takes from the recipe; warns where the tokens are of another kind."""
     if tokenizer.kind != chosen.tokenizer:
         logging.warning(
-            "The recipe %s was trained with a %s tokenizer; the shards' is %s",
+            "The recipe %s was trained with a %s tokenizer; this one is %s",
             *(chosen.name, chosen.tokenizer, tokenizer.kind),
         )
     changed = ", ".join(departures(options, chosen)) or "nothing"
@@ -188,9 +254,7 @@ def compile_task(task: TrainStep, options: flags.FlagValues) -> None:
     )
 
 
-def settings(
-    options: flags.FlagValues, objective: LanguageModel | MaskedText, task: TrainStep
-) -> dict:
+def settings(options: flags.FlagValues, objective: Objective, task: TrainStep) -> dict:
     """All flags that shape the run and the config that came of them, for run.json."""
     own = options.get_key_flags_for_module(sys.argv[0])
     left_out = ("help", "dry_run", "preset_dir", "export_dir", *objective.unread)

@@ -10,7 +10,7 @@ SETTINGS = (
     *("learning_rate", "batch_size", "epochs", "warmup_share", "weight_decay", "layer_decay"),
     *("freeze", "class_weights", "micro_batches", "metric", "patience", "evaluate_every"),
     *("checkpoint_every", "seed", "precision", "strategy", "max_length", "stride", "pooling"),
-    *("dropout", "tune_threshold"),
+    *("dropout", "both_orders", "auxiliary_lm_weight", "tune_threshold"),
 )
 
 
@@ -116,6 +116,18 @@ def define_settings_flags() -> None:
         "stride", None, "Read longer texts in windows, each this many tokens after the last.", 1
     )
     flags.DEFINE_enum("pooling", None, ["mean", "max"], "How windows become one answer.")
+    flags.DEFINE_boolean(
+        "both_orders",
+        None,
+        "Of a decoder, which reads from left to right: read pairs in both orders, as GPT does to "
+        "tell whether texts are alike (mrpc, qqp). Default: for numbers of pairs (stsb).",
+    )
+    flags.DEFINE_float(
+        "auxiliary_lm_weight",
+        None,
+        "Of a decoder: weight of its own loss on the texts. Default: 0.5.",
+        0.0,
+    )
     flags.DEFINE_boolean(
         "tune_threshold",
         None,

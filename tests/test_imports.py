@@ -26,7 +26,7 @@ HEAVY = {
     "sklearn", "seqeval", "sacrebleu",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
-BACKEND_FREE = ("layers", "heads", "models")
+BACKEND_FREE = ("layers", "heads", "models", "decoding")
 
 
 def modules() -> list[Path]:

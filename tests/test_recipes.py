@@ -15,13 +15,18 @@ def test_every_value_is_one_that_kbert_knows(name):
     assert found.tokenizer == family_row(found.model).tokenizer
     assert found.objective in OBJECTIVES
     assert found.optimizer in OPTIMIZERS and found.decay in DECAYS and found.decay_join in JOINS
-    phases = parse_phases(found.phases, found.train_steps, found.batch_size)
-    masks = found.objective != "language_model"
-    if masks:
+    if found.phases is not None:
+        phases = parse_phases(found.phases, found.train_steps, found.batch_size)
         longest = max(phase.sequence_length for phase in phases)
-        assert longest <= kbert.family(found.model).max_positions
+        # ELMo's LSTMs have no positions.
+        assert longest <= getattr(kbert.family(found.model), "max_positions", longest)
+    counted_in_tokens = found.objective == "translation"
+    assert (found.batch_size is None) == (found.phases is None) == counted_in_tokens
+    assert (found.batch_tokens is None) == (found.label_smoothing is None) != counted_in_tokens
+    masks = found.objective not in ("language_model", "causal_lm", "translation")
     assert (found.segments is not None) == (found.masking is not None) == masks
-    assert (found.negatives is None) == masks
+    assert (found.masked_share is not None) == (found.replacement is not None) == masks
+    assert (found.negatives is not None) == (found.objective == "language_model")
     assert (found.initial_accumulator_value is None) == (found.optimizer != "adagrad")
     if found.sentence_objective:
         assert kbert.family(found.model).pooler_activation is not None
@@ -49,6 +54,18 @@ def test_published_values():
     assert (elmo.initial_accumulator_value, elmo.clip_norm) == (1.0, 10.0)
     assert (elmo.batch_size, elmo.phases, elmo.negatives) == (3 * 128, "20:1", 8192)
     assert elmo.train_steps == 10 * (768_648_884 // (3 * 128 * 20))
+    gpt, base, big = recipe("gpt"), recipe("transformer"), recipe("transformer-big")
+    assert (gpt.learning_rate, gpt.warmup_steps, gpt.decay) == (2.5e-4, 2_000, "cosine")
+    assert (gpt.batch_size, gpt.phases, gpt.weight_decay, gpt.clip_norm) == (64, "512:1", 0.01, 1.0)
+    assert gpt.train_steps == 100 * 984_846_357 // (64 * 512)
+    assert (base.batch_tokens, base.warmup_steps, base.train_steps) == (25_000, 4_000, 100_000)
+    assert (base.beta_2, base.epsilon, base.weight_decay, base.clip_norm) == (0.98, 1e-9, 0.0, 0.0)
+    assert (base.decay, base.label_smoothing) == ("inverse_sqrt", 0.1)
+    assert (base.average_checkpoints, big.average_checkpoints) == (5, 20)
+    assert (big.train_steps, big.batch_tokens) == (300_000, 25_000)
+    for found in (base, big):  # section 5.3
+        width = kbert.family(found.model).hidden_size
+        assert found.learning_rate == pytest.approx(width**-0.5 * 4_000**-0.5)
 
 
 def test_an_unknown_name_lists_the_close_ones():
@@ -61,7 +78,12 @@ def test_an_unknown_name_lists_the_close_ones():
 def test_it_prints_all_it_holds():
     lines = recipe("electra-base").describe().splitlines()
     assert "generator_share       0.3333" in lines and "train_steps           766,000" in lines
-    assert "sentence_objective    None" in lines and "beta_1                0.9" in lines
+    assert "beta_1                0.9" in lines
+    assert not any(line.startswith("sentence_objective") for line in lines)
+    assert "sentence_objective    next_sentence" in recipe("bert").describe().splitlines()
     settings = {line.split()[0] for line in recipe("elmo").describe().splitlines()}
     assert "initial_accumulator_value" in settings and "beta_1" not in settings
-    assert [line.split()[0] for line in table().splitlines()] == ["recipe", *RECIPES]
+    assert "initial_accumulator_value" in settings and "segments" not in settings
+    lines = table().splitlines()
+    assert [line.split()[0] for line in lines] == ["recipe", *RECIPES]
+    assert "25,000 tokens" in lines[-1] and "None" not in lines[-1]

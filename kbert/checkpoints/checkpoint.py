@@ -7,11 +7,15 @@ from typing import Any, Self
 import numpy as np
 
 from kbert.config import Config, EncoderConfig
+from kbert.decoder_config import DecoderConfig
 from kbert.elmo_config import ElmoConfig
+from kbert.seq2seq_config import Seq2SeqConfig
 
 _LOADED_BY = {
     EncoderConfig: "an encoder of the BERT family, which kbert.Encoder loads",
     ElmoConfig: "a language model of ELMo's, which kbert.Elmo loads",
+    DecoderConfig: "a decoder, which kbert.Decoder loads",
+    Seq2SeqConfig: "an encoder-decoder, which kbert.Seq2Seq loads",
 }
 
 
@@ -20,8 +24,9 @@ class Checkpoint:
     """Config and weights under kbert's names.
 
     Attributes:
-        config: the encoder's, or that of ELMo's language model.
-        arrays: weight name -> array: "encoder/…" or "elmo/…", and whatever heads there are.
+        config: the model's: an encoder's, ELMo's, a decoder's or an encoder-decoder's.
+        arrays: weight name -> array: "encoder/…", "elmo/…", "decoder/…" or "seq2seq/…", and
+            whatever heads there are.
         task: settings of the task it was saved from, or None.
         source: the folder, for messages.
         labels: names of the classes of a fine-tuned head, in the order of its logits, where the
@@ -30,7 +35,7 @@ class Checkpoint:
             the generator beside a discriminator.
     """
 
-    config: EncoderConfig | ElmoConfig
+    config: EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig
     arrays: dict[str, np.ndarray]
     task: dict[str, Any] | None
     source: str

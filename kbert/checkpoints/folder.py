@@ -13,8 +13,10 @@ from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.shards import INDEX_FILE
 from kbert.checkpoints.sizes import check_size
-from kbert.config import Config
+from kbert.config import Config, EncoderConfig
+from kbert.decoder_config import DecoderConfig
 from kbert.elmo_config import ElmoConfig
+from kbert.seq2seq_config import Seq2SeqConfig
 
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
 _FORMATS = (preset, huggingface, keras_hub, google, bilm)
@@ -56,6 +58,12 @@ def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
 
 FORMATS = ("kbert", "huggingface", "keras_hub")
 ELMO_FORMATS = ("kbert", "bilm")
+_FORMATS_OF: dict[type[Config], tuple[str, ...]] = {
+    EncoderConfig: FORMATS,
+    ElmoConfig: ELMO_FORMATS,
+    DecoderConfig: ("kbert", "huggingface"),
+    Seq2SeqConfig: ("kbert",),
+}
 
 
 def write_checkpoint(
@@ -76,7 +84,8 @@ def write_checkpoint(
         folder: made where it is missing.
         config: the model's.
         arrays: weight name -> array, under kbert's names; heads as far as there are any.
-        format: "kbert", "huggingface" or "keras_hub"; for ELMo "kbert" or "bilm".
+        format: "kbert", "huggingface" or "keras_hub"; for ELMo "kbert" or "bilm", for a decoder
+            "kbert" or "huggingface", for an encoder-decoder "kbert".
         task: settings of the task around the model.
         tokenizer: of the model, where the format repeats what it says.
         labels: names of the classes of a fine-tuned head; not for "keras_hub".
@@ -87,7 +96,7 @@ def write_checkpoint(
         ValueError: an unknown format, an option that the format has not, a folder with a model of
             another format, or a model that the other library cannot be.
     """
-    formats = ELMO_FORMATS if isinstance(config, ElmoConfig) else FORMATS
+    formats = next(found for kind, found in _FORMATS_OF.items() if isinstance(config, kind))
     if format not in formats:
         raise ValueError(f"`format` must be one of {', '.join(formats)}. Received: {format!r}")
     if format in ELMO_FORMATS and architecture is not None:

@@ -25,13 +25,10 @@ from kbert.checkpoints.huggingface_config import (
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
 from kbert.checkpoints.shards import INDEX_FILE, read_shards, write_shards
-from kbert.config import EncoderConfig
+from kbert.config import Config
 
 CONFIG_FILE = "config.json"
 _MOST_LAYERS = 1000  # the table of names grows with them, so that a wrong number could fill memory
-# Buffers, which hold no knowledge, and TinyBERT's projections to the width of its teacher, which
-# nothing reads after the distillation.
-_UNREAD = re.compile(r"(^|\.)(embeddings\.(position_ids|token_type_ids)$|fit_denses?\.)")
 
 
 def is_folder(folder: Path) -> bool:
@@ -54,7 +51,7 @@ def read_folder(folder: Path) -> Checkpoint:
 
 def write_huggingface(
     folder: str | os.PathLike,
-    config: EncoderConfig,
+    config: Config,
     arrays: Mapping[str, np.ndarray],
     *,
     max_shard_size: int | None = None,
@@ -64,7 +61,7 @@ def write_huggingface(
 
     Args:
         folder: made where it is missing. Files in it that are not of a model are left alone.
-        config: the encoder's.
+        config: the model's.
         arrays: weight name -> array, under kbert's names; heads as far as there are any.
         max_shard_size: bytes of weights in one file; None = all in one.
         **options: of `export_model`.
@@ -92,8 +89,8 @@ def import_model(
         source: where they are from, for messages.
 
     Returns:
-        The checkpoint. Arrays that have no name here are left in under "encoder/": whoever loads
-        an encoder lists them as unexpected.
+        The checkpoint. Arrays that have no name here are left in under "encoder/" or "decoder/":
+        whoever loads the model lists them as unexpected.
 
     Raises:
         ValueError: an architecture, a key or a value that kbert does not know, or tied weights
@@ -101,10 +98,10 @@ def import_model(
     """
     architecture = find(content.get("model_type", "bert"), source)
     config = read_config(architecture, content, source)
-    if config.num_blocks > _MOST_LAYERS:
+    if config.num_layers > _MOST_LAYERS:
         raise ValueError(
             f"A config of more than {_MOST_LAYERS} layers is taken to be damaged. "
-            f"Received: {config.num_blocks} in {source}"
+            f"Received: {config.num_layers} in {source}"
         )
     there = _with_prefix(architecture, {modern_name(k): array for k, array in arrays.items()})
     head = _classifier(content, there)
@@ -115,6 +112,8 @@ def import_model(
         config = config.replace(pooler_activation=activation)
     problem_type = read_problem_type(content, source)
     task = infer_task(here, architecture.sentence_objective, problem_type)
+    if architecture.task is not None:
+        task = {"kind": architecture.task}
     labels = None
     if task is not None and task["kind"] in ("TextClassifier", "TokenClassifier"):
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
@@ -122,10 +121,11 @@ def import_model(
         dropout = read_head_dropout(architecture, content, head, config.dropout, source)
         task |= {} if dropout is None else {"dropout": dropout}
     unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
-    left = tuple(name for name in rest if name in unread or _UNREAD.search(name))
+    left = tuple(n for n in rest if n in unread or re.search(architecture.unread, n))
     for name, array in rest.items():
         if name not in left:
-            here[name if name.startswith(architecture.heads) else f"encoder/{name}"] = array
+            own = name.startswith(architecture.heads)
+            here[name if own else f"{architecture.root}/{name}"] = array
     return Checkpoint(
         config=config,
         arrays=here,
@@ -137,7 +137,7 @@ def import_model(
 
 
 def export_model(
-    config: EncoderConfig,
+    config: Config,
     arrays: Mapping[str, np.ndarray],
     *,
     architecture: str | None = None,
@@ -148,10 +148,10 @@ def export_model(
     """The reverse of `import_model`: the content of `config.json`, and name there -> array.
 
     Args:
-        config: the encoder's.
+        config: the model's.
         arrays: name here -> array.
         architecture: its `model_type` there; None = see `architectures.infer`.
-        task: settings of the task around the encoder.
+        task: settings of the task around the model.
         tokenizer: whose special ids the config repeats.
         labels: names of the classes of a fine-tuned head; None = transformers' own.
 
@@ -206,6 +206,8 @@ def _classifier(content, arrays):
 
 
 def _class_ending(architecture, arrays, head):
+    if architecture.task == "CausalLM":
+        return "LMHeadModel"
     if head:
         return CLASSIFIERS[head]
     if "span/dense/kernel" in arrays:

@@ -6,18 +6,15 @@ from typing import Any
 from absl import logging
 
 from kbert.checkpoints.architectures import Architecture
-from kbert.checkpoints.architectures.base import ACTIVATIONS
 from kbert.checkpoints.checkpoint import PROBLEM_TYPES
 from kbert.checkpoints.keys import check_keys
-from kbert.config import EncoderConfig
+from kbert.config import Config
 
 
-def read_config(
-    architecture: Architecture, content: Mapping[str, Any], source: str
-) -> EncoderConfig:
-    """A `config.json` -> EncoderConfig. Every key is used or known to say nothing.
+def read_config(architecture: Architecture, content: Mapping[str, Any], source: str) -> Config:
+    """A `config.json` -> a config. Every key is used or known to say nothing.
 
-    `hidden_act` decides the form of GELU: "gelu" is the erf form there.
+    `hidden_act` decides the form of GELU: "gelu" is the erf form there, but in GPT.
 
     Args:
         architecture: the table.
@@ -47,23 +44,24 @@ def read_config(
         source=source,
     )
     fields = architecture.read_fields(content, source)
-    if not isinstance(fields["activation"], str) or fields["activation"] not in ACTIVATIONS:
+    known = architecture.activations
+    if not isinstance(fields["activation"], str) or fields["activation"] not in known:
         raise ValueError(
-            f"The activation must be one of {', '.join(ACTIVATIONS)}. "
+            f"The activation must be one of {', '.join(known)}. "
             f"Received: {fields['activation']!r} in {source}"
         )
-    fields["activation"] = ACTIVATIONS[fields["activation"]]
-    return EncoderConfig(**{**fields, **architecture.fixed, "pooler_activation": None})
+    fields["activation"] = known[fields["activation"]]
+    return architecture.config_class(**{**fields, **architecture.fixed, **architecture.unsaid})
 
 
 def write_config(
-    architecture: Architecture, config: EncoderConfig, tokenizer: Any = None
+    architecture: Architecture, config: Config, tokenizer: Any = None
 ) -> dict[str, Any]:
-    """EncoderConfig -> the content of a `config.json`, the reverse of `read_config`.
+    """A config -> the content of a `config.json`, the reverse of `read_config`.
 
     Args:
         architecture: the table.
-        config: the encoder's; no more than the architecture can be.
+        config: the model's; no more than the architecture can be.
         tokenizer: whose special ids the config repeats, or None.
 
     Returns:
@@ -78,7 +76,7 @@ def write_config(
             f"Hugging Face's {architecture.title} cannot be this model: {'; '.join(problems)}. "
             f"Received: {config}"
         )
-    there = {here: there for there, here in reversed(ACTIVATIONS.items())}
+    there = {here: there for there, here in reversed(architecture.activations.items())}
     content = architecture.write_fields(config, tokenizer)
     (key,) = (key for key, field in architecture.fields.items() if field == "activation")
     return {"model_type": architecture.model_type, **content, key: there[config.activation]}

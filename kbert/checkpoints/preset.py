@@ -15,12 +15,19 @@ import numpy as np
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.config import Config, EncoderConfig
+from kbert.decoder_config import DecoderConfig
 from kbert.elmo_config import ElmoConfig
+from kbert.seq2seq_config import Seq2SeqConfig
 
 CONFIG_FILE = "kbert.json"
 FORMAT_VERSION = 1
 # The key under which a model's config lies says what it is.
-_KINDS: dict[str, type[Config]] = {"encoder": EncoderConfig, "elmo": ElmoConfig}
+_KINDS: dict[str, type[Config]] = {
+    "encoder": EncoderConfig,
+    "elmo": ElmoConfig,
+    "decoder": DecoderConfig,
+    "seq2seq": Seq2SeqConfig,
+}
 
 
 def write_preset(

@@ -3,15 +3,14 @@
 A damaged config could otherwise fill the memory with a model that nothing fits.
 """
 
-from kbert.config import EncoderConfig
-from kbert.elmo_config import ElmoConfig
+from kbert.config import Config, EncoderConfig
 
 # Not less, for what is loaded in part (strict=False).
 _LARGEST_RATIO = 20
 _ALWAYS_ALLOWED = 1 << 26  # numbers: 256 MiB
 
 
-def fewest_numbers(config: EncoderConfig | ElmoConfig) -> int:
+def fewest_numbers(config: Config) -> int:
     """Numbers that any model of the config holds: its tables and matrices.
 
     Example:
@@ -19,7 +18,7 @@ def fewest_numbers(config: EncoderConfig | ElmoConfig) -> int:
         ...                              num_heads=2, intermediate_size=16, max_positions=4))
         616
     """
-    if isinstance(config, ElmoConfig):
+    if not isinstance(config, EncoderConfig):
         return config.count_parameters()
     width = config.hidden_size
     block = 4 * width * width + 2 * width * config.intermediate_size
@@ -27,7 +26,7 @@ def fewest_numbers(config: EncoderConfig | ElmoConfig) -> int:
     return rows * config.embedding_width + config.num_blocks * block
 
 
-def check_size(config: EncoderConfig | ElmoConfig, stored: int, source: str) -> None:
+def check_size(config: Config, stored: int, source: str) -> None:
     """Refuses a config of a model that is far larger than its weights.
 
     Args:

@@ -15,9 +15,11 @@ import numpy as np
 from keras import ops
 
 from kbert.checkpoints import keras_hub, read_checkpoint
-from kbert.config import EncoderConfig
+from kbert.config import Config
+from kbert.decoder_config import DecoderConfig
 from kbert.heads import MaskedLMHead
 from kbert.models import Encoder
+from kbert.models.decoder import Decoder
 from kbert.models.weights import set_arrays
 
 # Of the largest output (or of 1, where all are smaller): what two libraries' float32 differ by.
@@ -70,8 +72,9 @@ def check(source: str | os.PathLike, target: str | os.PathLike) -> list[Check]:
         target: another.
 
     Returns:
-        One or two checks: of "sequence", of "pooled" where both have a pooler, and of "masked_lm"
-        (logits of every position) where both have that head. Padding is left out.
+        One or two checks: of "sequence", of "pooled" where both have a pooler, of "masked_lm"
+        (logits of every position) where both have that head, and of a decoder's "logits". Padding
+        is left out.
     """
     source, target = Path(source), Path(target)
     here, there = read_checkpoint(source), read_checkpoint(target)
@@ -93,7 +96,7 @@ def check(source: str | os.PathLike, target: str | os.PathLike) -> list[Check]:
     return checks
 
 
-def _random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
+def _random_inputs(config: Config) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     length = min(_TOKENS, config.max_positions)
     first = min(_FIRST_WORD, config.vocabulary_size - 1)
@@ -103,8 +106,9 @@ def _random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
         "token_ids": rng.integers(first, config.vocabulary_size, (_TEXTS, length)),
         "padding_mask": columns < lengths,
     }
-    if config.num_segments:
-        inputs["segment_ids"] = (columns >= lengths // 2) % config.num_segments
+    num_segments = getattr(config, "num_segments", 0)
+    if num_segments:
+        inputs["segment_ids"] = (columns >= lengths // 2) % num_segments
     return {name: value.astype("int32") for name, value in inputs.items()}  # (B, T)
 
 
@@ -132,6 +136,8 @@ def _names_its_architecture(path: Path) -> bool:
 
 def _run_kbert(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
     checkpoint = read_checkpoint(folder)
+    if isinstance(checkpoint.config, DecoderConfig):
+        return _run_decoder(folder, inputs)
     encoder = Encoder(checkpoint.config)
     set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
     outputs = dict(encoder(inputs))
@@ -141,6 +147,14 @@ def _run_kbert(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
         batch, length = inputs["token_ids"].shape
         positions = np.broadcast_to(np.arange(length, dtype="int32"), (batch, length))
         outputs["masked_lm"] = head(outputs["sequence"], positions)  # (B, T, V)
+    outputs = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
+    return _without_padding(outputs, inputs)
+
+
+def _run_decoder(folder: Path, inputs: dict) -> Outputs:
+    decoder = Decoder.from_preset(folder)
+    sequence = decoder(inputs)["sequence"]
+    outputs = {"sequence": sequence, "logits": decoder.logits(sequence)}  # (B, T, H), (B, T, V)
     outputs = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
     return _without_padding(outputs, inputs)
 
@@ -168,6 +182,13 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
         )
 
     with _quiet(transformers.utils.logging), torch.no_grad():
+        if isinstance(read_checkpoint(folder).config, DecoderConfig):
+            model, _ = load(transformers.AutoModelForCausalLM)
+            ids = torch.tensor(inputs["token_ids"]).long()
+            # Padding stands behind the tokens: none of them sees it.
+            found = model.eval()(ids, output_hidden_states=True)
+            sequence, logits = found.hidden_states[-1].numpy(), found.logits.numpy()
+            return _without_padding({"sequence": sequence, "logits": logits}, inputs)
         model, info = load(transformers.AutoModel)
         # RoBERTa counts positions by what is not its padding.
         mask = inputs["padding_mask"] == 1

@@ -15,8 +15,10 @@ from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.checkpoints.keras_hub import without_place
 from kbert.config import EncoderConfig
 from kbert.conversion.heads import HEADS, check_heads
+from kbert.decoder_config import DecoderConfig
 from kbert.hub import locate
 from kbert.models import Encoder
+from kbert.models.decoder import Decoder
 from kbert.models.weights import named_weights, set_arrays
 from kbert.tokenizers import load_tokenizer
 
@@ -49,7 +51,7 @@ class Conversion:
 
     @property
     def parameters(self) -> int:
-        """Of encoder and heads together."""
+        """Of the model and its heads together."""
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
     def __str__(self):
@@ -82,12 +84,12 @@ def convert(
     revision: str | None = None,
     strict: bool = True,
 ) -> Conversion:
-    """Converts a model: config, weights of the encoder and of all heads, and tokenizer.
+    """Converts an encoder or a decoder: config, weights of it and of all heads, and tokenizer.
 
     Args:
         source: a folder of any format that kbert reads, or a name (see `kbert.hub.locate`).
         target: a folder that is empty or not there yet.
-        format: one of `kbert.checkpoints.FORMATS`.
+        format: one of `kbert.checkpoints.FORMATS`; a decoder is not written as "keras_hub".
         architecture: the model's kind in the other library ("bert", "roberta", …); None = as the
             config says.
         revision: of a repository of the hub.
@@ -118,13 +120,14 @@ def convert(
             f"A model is written to a folder that is empty or not there yet. Received: {target}"
         )
     folder = locate(source, revision=revision)
-    checkpoint = read_checkpoint(folder).expect(EncoderConfig)
-    encoder = Encoder(checkpoint.config)
-    arrays, unknown = _split(checkpoint, encoder, strict)
-    # Refuses what does not fit, as for everyone who loads an encoder.
-    part = {name: array for name, array in arrays.items() if name.startswith("encoder/")}
-    set_arrays(encoder, "encoder", part, checkpoint.source)
-    check_heads(encoder, arrays, checkpoint.source)
+    checkpoint = read_checkpoint(folder)
+    model, prefix = _empty(checkpoint)
+    arrays, unknown = _split(checkpoint, model, prefix, strict)
+    # Refuses what does not fit, as for everyone who loads the model.
+    part = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
+    set_arrays(model, prefix, part, checkpoint.source)
+    if isinstance(model, Encoder):
+        check_heads(model, arrays, checkpoint.source)
     homeless = _homeless(checkpoint, arrays, format, architecture)
     arrays = {name: array for name, array in arrays.items() if name not in homeless}
     if format == "keras_hub" and checkpoint.labels:
@@ -168,15 +171,23 @@ def _appearing(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _split(checkpoint: Checkpoint, encoder: Encoder, strict: bool):
+def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:
+    """A model of the checkpoint's config, and what the names of its weights begin with."""
+    if isinstance(checkpoint.config, DecoderConfig):
+        return Decoder(checkpoint.config), Decoder.prefix
+    return Encoder(checkpoint.expect(EncoderConfig).config), "encoder"
+
+
+def _split(checkpoint: Checkpoint, model: Encoder | Decoder, prefix: str, strict: bool):
     """The arrays that kbert has a place for, and the names of the others."""
-    places = named_weights(encoder, "encoder")
+    places = named_weights(model, prefix)
+    heads = HEADS if isinstance(model, Encoder) else ()
     known, unknown = {}, []
     for name, array in checkpoint.arrays.items():
-        if name in places or name.split("/")[0] in HEADS:
+        if name in places or name.split("/")[0] in heads:
             known[name] = array
         else:
-            unknown.append(name.removeprefix("encoder/"))
+            unknown.append(name.removeprefix(f"{prefix}/"))
     if unknown and strict:
         raise ValueError(
             "Every tensor must have a place in kbert, or be left out on purpose (strict=False). "
@@ -189,7 +200,7 @@ def _homeless(checkpoint, names, format, architecture):
     """The names of what the format has no place for."""
     if format == "huggingface":
         return [name for name in names if name.startswith("span_boundary/")]
-    if format == "keras_hub":
+    if format == "keras_hub" and isinstance(checkpoint.config, EncoderConfig):
         return without_place(checkpoint.config, names, architecture)
     return []
 

@@ -77,7 +77,7 @@ def bucketed_batches(
             f"Received: {tuple(start)}"
         )
     lengths = tf.constant(rows.lengths if by_length else [0] * len(rows), tf.int64)
-    keys = _Keys(-(-lengths // BUCKET), seed if shuffle else None)
+    keys = Keys(-(-lengths // BUCKET), seed if shuffle else None)
 
     @tf.autograph.experimental.do_not_convert
     def epoch_batches(epoch):
@@ -106,7 +106,7 @@ def bucketed_batches(
     return dataset.with_options(exact_options())
 
 
-class _Keys:
+class Keys:
     """What rows and batches of an epoch are sorted by: a bucket, then chance or the order."""
 
     def __init__(self, buckets: tf.Tensor, seed: int | None):
@@ -127,7 +127,7 @@ class _Keys:
         )
 
 
-def _plan(keys: _Keys, batch_size: int, steps: int, epoch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def _plan(keys: Keys, batch_size: int, steps: int, epoch: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Row numbers (S, B) int32, weights (S, B) float32 and positions (S, 3) int32 of an epoch."""
     order = tf.argsort(keys.rows(epoch), stable=True)  # (N,) int32
     # Copies of the shortest row, among the shortest: there they cost least.

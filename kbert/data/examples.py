@@ -24,14 +24,17 @@ _DIRECTIONS = {"forward": "", "backward": "reverse_"}
 def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO | None = None):
     """Prints the first rows of a pretraining dataset as tokens.
 
-    Of a language model's rows it shows what is read, spelled as the model is given it, and what is
-    predicted, in both directions. Of masked rows each predicted token is marked with what the model
-    sees in its place: `{fox -> [MASK]}` where it is masked, `{fox -> ##ly}` where a random token
-    stands in, `{fox}` where it is kept; in colours too on a terminal. A position that was drawn
-    twice says so: `{fox -> [MASK]}x2`. Spans stand between `<` and `>`.
+    Of a causal language model's rows it shows the token that is read first, and all that is
+    predicted. Of a bidirectional one's it shows what is read, spelled as the model is given it, and
+    what is predicted, in both directions. Of masked rows each predicted token is marked with what
+    the model sees in its place: `{fox -> [MASK]}` where it is masked, `{fox -> ##ly}` where a
+    random token stands in, `{fox}` where it is kept; in colours too on a terminal. A position that
+    was drawn twice says so: `{fox -> [MASK]}x2`. Spans stand between `<` and `>`. Of sentence pairs
+    it shows the source, which is read, and the target, which is predicted.
 
     Args:
-        dataset: batches of `pretraining_dataset` or `language_model_dataset`.
+        dataset: batches of `pretraining_dataset`, `causal_dataset`, `language_model_dataset` or
+            `translation_dataset`.
         tokenizer: gives ids their names.
         n: how many rows.
         file: where to print; None is standard output.
@@ -51,6 +54,10 @@ def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO 
     for row in dataset.unbatch().take(n).as_numpy_iterator():
         if "character_ids" in row:
             lines = [*_streams(row, tokenizer)]
+        elif "encoder_token_ids" in row:
+            lines = [*_pair(row, tokenizer)]
+        elif "targets" in row:
+            lines = [*_predicted(row, tokenizer)]
         else:
             lines = [*_masked(row, tokenizer, colours)]
         print(*lines, sep="\n", file=file)
@@ -73,6 +80,25 @@ def _spelled(ids: list[int]) -> str:
     if ids[1] in ends:
         return ends[ids[1]]
     return bytes(number - 1 for number in ids if number <= 256).decode(errors="replace")
+
+
+def _pair(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
+    """A source and its target, with the token that ends each."""
+    source = row["encoder_token_ids"][row["encoder_padding_mask"] > 0]
+    target = row["targets"][row["weights"] > 0]
+    first = tokenizer.id_to_token(row["decoder_token_ids"][0])
+    yield f"{len(source)} tokens to {len(target)}, each predicted from all before it and {first}"
+    for line in (["source:", *source], ["target:", *target]):
+        words = [line[0], *map(tokenizer.id_to_token, line[1:])]
+        yield from _lines(words, [""] * len(words), {})
+
+
+def _predicted(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
+    """What a causal language model reads first, and what it predicts then, token by token."""
+    targets = row["targets"][row["weights"] > 0].tolist()
+    first, *words = (tokenizer.id_to_token(n) for n in (row["token_ids"][0], *targets))
+    yield f"{len(words)} tokens, each predicted from all before it, first of all {first}"
+    yield from _lines(words, [""] * len(words), {})
 
 
 def _masked(row: dict[str, np.ndarray], tokenizer, colours: dict[str, str]) -> Iterator[str]:

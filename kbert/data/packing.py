@@ -1,6 +1,7 @@
 """Token ids to the dense batch an encoder reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
-Between A and B RoBERTa has two separators: <s> A </s></s> B </s>.
+Between A and B RoBERTa has two separators: <s> A </s></s> B </s>. Where a decoder is fine-tuned, a
+token of its own ends the row: [START] A [DELIMITER] B [EXTRACT].
 
 Core TensorFlow operations alone, so that a SavedModel holding this graph loads in any TensorFlow
 Serving binary: tensorflow-text's own round-robin trimmer is an operation that older servers lack.
@@ -44,6 +45,7 @@ def pack(
     cls_id: TokenId,
     sep_id: TokenId,
     pad_id: TokenId,
+    last_id: TokenId | None = None,
     max_length: int,
     multiple: int = 16,
     separators: int = 1,
@@ -59,6 +61,7 @@ def pack(
             numbers stand for a token, such as the characters of a word.
         second: ids of segment B, likewise, or None for single texts.
         cls_id, sep_id, pad_id: the tokenizer's special ids.
+        last_id: what ends a row; None = `sep_id`.
         max_length: the widest row, special tokens included (the encoder's `max_positions`).
         multiple: the width is a multiple of this, except that it never exceeds `max_length`.
         separators: how many [SEP] stand between A and B (the tokenizer's `pair_separators`).
@@ -99,9 +102,10 @@ def pack(
 
     # Which of all tokens, the special ones behind those of the texts, stands in each place.
     texts = [first] if second is None else [first, second]
-    special = [tf.cast(x, first.dtype) for x in (cls_id, sep_id, pad_id)]
+    last_id = sep_id if last_id is None else last_id
+    special = [tf.cast(x, first.dtype) for x in (cls_id, sep_id, last_id, pad_id)]
     tokens = tf.concat([*(ids.flat_values for ids in texts), tf.stack(special)], 0)
-    cls, sep, pad = (tf.shape(tokens)[0] - x for x in (3, 2, 1))
+    cls, sep, last, pad = (tf.shape(tokens)[0] - x for x in (4, 3, 2, 1))
     inside = (column >= 1) & (column < end_a)  # (B, T)
     index = tf.where(inside, _starts(first) + column - 1, sep)
     start_b = end_a + separators
@@ -110,6 +114,7 @@ def pack(
         behind_a = tf.shape(first.flat_values)[0] + _starts(second)
         index = tf.where(inside, behind_a + column - start_b, index)
     index = tf.where(column == 0, cls, index)
+    index = tf.where(column == total - 1, last, index)
     real = column < total
     return {
         "token_ids": tf.cast(tf.gather(tokens, tf.where(real, index, pad)), tf.int32),

@@ -8,7 +8,7 @@ be taken up at any batch. Only windows are held in memory, never the corpus.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ from kbert.data.masking import mask_rows
 from kbert.data.phrases import Phrases
 from kbert.data.pipeline import stage
 from kbert.data.segments import join_documents
-from kbert.data.settings import Settings
+from kbert.data.settings import Settings, StreamSettings
 
 _CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
 _PLAN, _MASK = 0, 1  # streams of draws under the seed
@@ -33,25 +33,56 @@ def batches(
     phrases: Phrases | None = None,
 ) -> tf.data.Dataset:
     """The batches that `pretraining_dataset` describes, from `start` = (epoch, window, row) on."""
+    return planned_batches(
+        settings,
+        reader,
+        start,
+        plan=functools.partial(_plan, settings, tokenizer, reader.token_dtype),
+        finish=functools.partial(_finish, settings, tokenizer, phrases),
+        version=settings.version,
+        keep_rest=not settings.drop_remainder,
+    )
+
+
+def planned_batches(
+    settings: StreamSettings,
+    reader: BlockReader,
+    start: Sequence[int | tf.Tensor],
+    *,
+    plan: Callable,
+    finish: Callable,
+    version: Callable = lambda epoch: epoch,
+    keep_rest: bool = True,
+) -> tf.data.Dataset:
+    """Batches of rows that are planned window by window; what a row is, `plan` and `finish` say.
+
+    Args:
+        settings: of the stream.
+        reader: of the blocks.
+        start: (epoch, window, row) to go on from.
+        plan: epoch, window, records (blocks,) -> the window's tokens (tokens,) and its plan (N, 5)
+            int32, the columns of `PLAN_COLUMNS`.
+        finish: tokens, rows (N, 8), positions (N, 3) -> the features of some rows.
+        version: epoch -> the epoch in whose order the blocks come.
+        keep_rest: whether the last rows of all are filled up to a batch with empty rows.
+    """
+
+    def planned(epoch, window, serialized):
+        tokens, rows = plan(epoch, window, serialized)
+        return tokens, assembly.place_rows(rows, epoch, window), False
+
     epoch, window, row = start
-    windows = reader.windows_from(epoch, window, settings.epochs, settings.version)
-    windows = windows.map(stage(_plan, settings, tokenizer, reader.token_dtype))
+    windows = reader.windows_from(epoch, window, settings.epochs, version)
+    windows = windows.map(stage(planned))
     if settings.epochs is not None:
         windows = windows.concatenate(_end_of_data(reader.token_dtype))
     windows = windows.scan(
         assembly.carry_state(reader.token_dtype, row),
-        stage(
-            assembly.whole_batches,
-            batch_size=settings.batch_size,
-            keep_rest=not settings.drop_remainder,
-        ),
+        stage(assembly.whole_batches, batch_size=settings.batch_size, keep_rest=keep_rest),
     )
     # The next window is read and planned while this one is made into batches.
     chunks = windows.prefetch(1).flat_map(stage(_chunks, settings))
-    rows = chunks.map(
-        stage(_finish, settings, tokenizer, phrases),
-        num_parallel_calls=settings.threads or tf.data.AUTOTUNE,
-    )
+    rows = chunks.map(stage(finish), num_parallel_calls=settings.threads or tf.data.AUTOTUNE)
     rows = rows.rebatch(settings.batch_size // settings.num_hosts, drop_remainder=True)
     return rows.prefetch(tf.data.AUTOTUNE)
 
@@ -70,7 +101,7 @@ def _plan(settings: Settings, tokenizer, token_dtype: str, epoch, window, serial
     tokens = blocks["tokens"]
     if scheme.joins_documents:
         tokens = join_documents(tokens, blocks["sentences"], blocks["documents"], tokenizer.sep_id)
-    return tokens, assembly.place_rows(plan, epoch, window), False
+    return tokens, plan
 
 
 def _end_of_data(token_dtype: str) -> tf.data.Dataset:
@@ -78,7 +109,7 @@ def _end_of_data(token_dtype: str) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((*nothing, True))
 
 
-def _chunks(settings: Settings, tokens: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor):
+def _chunks(settings: StreamSettings, tokens: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor):
     """This host's rows of a window, some at a time; the tokens are shared, not copied."""
     share = functools.partial(
         assembly.host_share,

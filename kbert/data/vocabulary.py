@@ -11,6 +11,7 @@ from absl import logging
 
 from kbert import atomic, tokenizers
 from kbert.data import manifest
+from kbert.text.source import Source
 from kbert.text.sources import open_sources
 from kbert.version import __version__
 
@@ -28,29 +29,31 @@ _MODEL_FILES = {
 
 def train_or_reuse_tokenizer(
     folder: str | os.PathLike,
-    sources: str | os.PathLike | Iterable[str | os.PathLike],
+    sources: str | os.PathLike | Source | Iterable[str | os.PathLike],
     vocabulary_size: int,
     *,
     kind: str = "wordpiece",
     lowercase: bool | None = None,
     field: str = "text",
     on_bad_utf8: str = "fail",
+    used_by: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> tokenizers.Tokenizer:
     """Trains a tokenizer on the sources, or takes the one that an equal call has trained.
 
     Beside its files lies `tokenizer.origin.json`: the sources (name, size and time of a file), the
     settings and a checksum of every file. Where any of them differs the tokenizer is trained anew,
-    unless finished shards in the same folder depend on the one that is there.
+    unless something that is there depends on the old one: shards, or a run.
 
     Args:
         folder: where the tokenizer is kept; made where it does not exist.
-        sources: text, as `kbert.text.open_sources` takes it.
+        sources: text, as `kbert.text.open_sources` takes it, or a source, as `read_pairs` opens it.
         vocabulary_size: how many pieces at most; for "words" 0 is all of them.
         kind: "wordpiece", "bpe", "unigram" or "words".
         lowercase: as in `kbert.tokenizers.train_tokenizer`.
         field: where JSON lines and TensorFlow data sets keep the text.
         on_bad_utf8: "fail" or "replace".
+        used_by: what depends on the tokenizer once it exists; None: shards in the same folder.
         progress: show a progress bar.
 
     Returns:
@@ -58,7 +61,7 @@ def train_or_reuse_tokenizer(
 
     Raises:
         FileNotFoundError: a source that is not there.
-        ValueError: bad input, shards in the folder that were made with another vocabulary, or a
+        ValueError: bad input, `used_by` that was made with another vocabulary, or a
             tokenizer of another kind that this function has not put there.
 
     Example:
@@ -87,10 +90,11 @@ def train_or_reuse_tokenizer(
     if not differing:
         logging.info("Using the tokenizer that is in %s", folder)
         return tokenizers.load_tokenizer(folder)
-    if (folder / manifest.FILE_NAME).exists():
+    if Path(used_by or folder / manifest.FILE_NAME).exists():
+        made = f"{used_by} was" if used_by else f"{folder} holds shards that were"
         raise ValueError(
-            f"{folder} holds shards that were made with another vocabulary; choose another "
-            f"folder or remove that one. Differing: {differing}"
+            f"{made} made with another vocabulary; choose another folder or remove that one. "
+            f"Differing: {differing}"
         )
     if record:
         logging.info("Training the tokenizer in %s anew. Differing: %s", folder, differing)

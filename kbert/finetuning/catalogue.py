@@ -15,12 +15,15 @@ CHOICE_FORMATS = ("swag", "race", "codah", "cosmos")
 
 # Fields of Settings that are arguments of a task's constructor, under the name they have there.
 _COMMON = {"max_length": "max_length", "dropout": "dropout"}
+_WINDOWS = {"stride": "stride", "pooling": "pooling"}
+_AUXILIARY = {"auxiliary_lm_weight": "auxiliary_lm_weight"}
+_TEXTS = {**_COMMON, **_WINDOWS, "both_orders": "both_orders", **_AUXILIARY}
 _ARGUMENTS = {
-    "TextClassifier": {**_COMMON, "stride": "stride", "pooling": "pooling"},
-    "TextRegressor": {**_COMMON, "stride": "stride", "pooling": "pooling"},
-    "TokenClassifier": {**_COMMON, "stride": "stride", "pooling": "pooling"},
+    "TextClassifier": _TEXTS,
+    "TextRegressor": _TEXTS,
+    "TokenClassifier": {**_COMMON, **_WINDOWS},
     "QuestionAnswerer": {"max_length": "max_length", "stride": "doc_stride"},
-    "MultipleChoice": _COMMON,
+    "MultipleChoice": {**_COMMON, **_AUXILIARY},
 }
 
 

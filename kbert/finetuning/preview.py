@@ -14,6 +14,7 @@ from kbert.finetuning.experiment import Experiment
 from kbert.finetuning.settings import Settings
 from kbert.metrics import text_table
 from kbert.tasks.fine_tuning import FineTuned
+from kbert.tasks.text_task import SWAPPED
 from kbert.training.estimates import peak_memory
 from kbert.training.runlog import duration, human
 
@@ -59,11 +60,13 @@ def show_examples(task: FineTuned, table: Table) -> str:
     for row, example in enumerate(rows.examples.tolist()):
         lines.append(f"{table.place(example)}: {_expected(task, table, example)}")
         marks = _marks(task, {name: x[row] for name, x in batch.items()})
-        ids = batch["token_ids"][row]
+        orders = [batch[name][row] for name in ("token_ids", SWAPPED) if name in batch]
         mask = batch["padding_mask"][row]
-        # Choices and windows of one example are rows of their own.
-        for line, real in zip(np.atleast_2d(ids), np.atleast_2d(mask), strict=True):
-            pieces = [task.tokenizer.id_to_token(i) for i in line[real > 0].tolist()]
+        # Choices, windows and orders of one example are rows of their own.
+        ids = np.concatenate([*map(np.atleast_2d, orders)])
+        masks = np.tile(np.atleast_2d(mask), (len(orders), 1))
+        for line, real in zip(ids, masks, strict=True):
+            pieces = [task.token_name(i) for i in line[real > 0].tolist()]
             pieces = [f"{piece}{marks.get(i, '')}" for i, piece in enumerate(pieces)]
             lines += [f"  {text}" for text in _wrapped(pieces)]
     return "\n".join(lines)

@@ -1,4 +1,8 @@
-"""What a fine-tuning is set to; the defaults are those of BERT's paper, appendix A.3."""
+"""What a fine-tuning is set to; the defaults are those of BERT's paper, appendix A.3.
+
+The defaults are nearly GPT's too (openai/finetune-transformer-lm, train.py), which has a learning
+rate of 6.25e-5 and a warm-up of 0.002 of the steps.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -37,6 +41,8 @@ class Settings:
         stride: tokens by which a window follows the one before in longer texts; None = the task's.
         pooling: how the windows of a text are made one, "mean" or "max"; None = the task's.
         dropout: before the head; None = the encoder's.
+        both_orders: whether a decoder reads pairs in both orders; None = the task's.
+        auxiliary_lm_weight: of a decoder's own loss on the texts; None = 0.5.
         tune_threshold: whether the threshold of "no answer", or of any number of labels, is set to
             what is best on the development data.
 
@@ -68,6 +74,8 @@ class Settings:
     stride: int | None = None
     pooling: str | None = None
     dropout: float | None = None
+    both_orders: bool | None = None
+    auxiliary_lm_weight: float | None = None
     tune_threshold: bool = False
 
     def __post_init__(self):

@@ -65,5 +65,9 @@ def tied_logits(x: Any, table: Any):
     *leading, width = ops.shape(x)
     # In float32 under any policy: bfloat16 would round each logit to eight bits.
     x = ops.cast(ops.reshape(x, (-1, width)), "float32")
+    if len(leading) == 1:
+        # One vector a row, as decoding has them. TensorFlow's CPU kernel multiplies the table by a
+        # few vectors faster than a few vectors by the table: 14 ms, not 22, for 8 of GPT-2's.
+        return ops.transpose(ops.matmul(table, ops.transpose(x)))
     logits = ops.matmul(x, ops.transpose(table))
     return ops.reshape(logits, (*leading, table.shape[0]))

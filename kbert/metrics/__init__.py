@@ -1,5 +1,6 @@
 """Scores of predictions against labels: pure functions on arrays and strings."""
 
+from kbert.metrics.bleu import Bleu, bleu, chrf
 from kbert.metrics.classification import accuracy, f1, macro_f1, matthews
 from kbert.metrics.correlation import pearson, spearman
 from kbert.metrics.entities import Entity, EntityReport, entity_report, entity_spans, find_scheme
@@ -9,11 +10,14 @@ from kbert.metrics.squad import squad_scores
 from kbert.metrics.text_table import text_table
 
 __all__ = [
+    "Bleu",
     "Entity",
     "EntityReport",
     "Report",
     "accuracy",
     "best_threshold",
+    "bleu",
+    "chrf",
     "classification_report",
     "entity_report",
     "entity_spans",

@@ -45,7 +45,8 @@ def _tensorflow_graph(function, features):
 def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
     """Compiles `function(features)`, which calls `layers` for inference.
 
-    TensorFlow makes one graph at the first call; elsewhere each new shape is compiled.
+    TensorFlow makes one graph at the first call with features of these names; elsewhere each new
+    shape is compiled.
 
     Args:
         function: of a dict of arrays, a tensor or a structure of tensors.
@@ -61,14 +62,15 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
         >>> halve({"x": np.array([[2.0], [6.0]], "float32")}).tolist()
         [[1.0], [3.0]]
     """
-    made: list[Callable] = []
+    made: dict[frozenset[str], Callable] = {}
 
     def run(features):
-        if not made and keras.backend.backend() == "tensorflow":
-            made.append(_tensorflow_graph(function, features))
-        elif not made:
-            made.append(_Forward(function, layers).predict_on_batch)
-        return made[0](features)
+        names = frozenset(features)
+        if names not in made and keras.backend.backend() == "tensorflow":
+            made[names] = _tensorflow_graph(function, features)
+        elif names not in made:
+            made[names] = _Forward(function, layers).predict_on_batch
+        return made[names](features)
 
     return run
 
@@ -139,7 +141,7 @@ def pad(features: dict[str, Any]) -> dict[str, np.ndarray]:
     `mask_positions` to a power of two with zeros.
     """
     arrays = {name: np.asarray(value) for name, value in features.items()}
-    rows = len(arrays["token_ids"])
+    rows = len(next(iter(arrays.values())))
     extra = next_power_of_two(rows) - rows
     if extra:
         copies = {name: np.repeat(x[-1:], extra, axis=0) for name, x in arrays.items()}

@@ -2,7 +2,9 @@
 
 from kbert.tasks.adaptation import adapt
 from kbert.tasks.bidirectional_lm import BidirectionalLM
+from kbert.tasks.causal_lm import CausalLM
 from kbert.tasks.elmo_adaptation import adapt_elmo
+from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning import FineTuned
 from kbert.tasks.multiple_choice import MultipleChoice
 from kbert.tasks.pretraining import Pretraining
@@ -12,9 +14,12 @@ from kbert.tasks.task import Task
 from kbert.tasks.text_classifier import TextClassifier
 from kbert.tasks.text_regressor import TextRegressor
 from kbert.tasks.token_classifier import TokenClassifier
+from kbert.tasks.translator import Translator
 
 __all__ = [
     "BidirectionalLM",
+    "CausalLM",
+    "EncoderTask",
     "FineTuned",
     "MultipleChoice",
     "Pretraining",
@@ -24,6 +29,7 @@ __all__ = [
     "TextClassifier",
     "TextRegressor",
     "TokenClassifier",
+    "Translator",
     "adapt",
     "adapt_elmo",
     "generator_config",

@@ -11,8 +11,8 @@ from kbert.config import EncoderConfig
 from kbert.hub import locate
 from kbert.models.encoder import Encoder
 from kbert.models.weights import set_arrays
+from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.pretraining import Pretraining
-from kbert.tasks.task import Task
 from kbert.tokenizers import load_tokenizer
 
 
@@ -20,11 +20,11 @@ def adapt(
     folder: str | os.PathLike,
     tokenizer: Any,
     *,
-    make_task: Callable[[Encoder, Any], Task] = Pretraining,
+    make_task: Callable[[Encoder, Any], EncoderTask] = Pretraining,
     changes: dict[str, Any] | None = None,
     dtype: Any = None,
     seed: int = 0,
-) -> Task:
+) -> EncoderTask:
     """A pretraining task with a folder's weights, for a vocabulary that may be longer.
 
     Entries that the tokenizer has behind the folder's own become new rows of the token table; each

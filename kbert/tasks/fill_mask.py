@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert.serving import Signature, inference
-from kbert.tasks.task import Task
+from kbert.tasks.encoder_task import EncoderTask
 
 # Logits of a batch that exist at a time, in masks: with BERT's vocabulary 512 take 62 MB.
 MASKS_AT_ONCE = 512
@@ -68,7 +68,7 @@ class FillMask:
         head: (sequence (B, T, H), mask positions (B, P)) -> logits (B, P, V).
     """
 
-    def __init__(self, task: Task, head: keras.layers.Layer):
+    def __init__(self, task: EncoderTask, head: keras.layers.Layer):
         self.task = task
         self.head = head
         self._forward = inference.compiled(self._probabilities, task.encoder, head)

@@ -18,6 +18,8 @@ from kbert.data.rows import Rows
 from kbert.data.table import Table, as_table
 from kbert.serving import inference
 from kbert.tasks.answering import Asked
+from kbert.tasks.auxiliary_lm import auxiliary_weight, language_model_loss
+from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Pair
 from kbert.tasks.task import Task
 from kbert.training import freezing
@@ -34,11 +36,11 @@ _RUN_SETTINGS = (
 )
 
 
-class FineTuned(Asked, Task):
+class FineTuned(Asked, EncoderTask):
     """A task that is trained on a table of labelled examples and asked about others.
 
     The base has `fit`, `predict`, `evaluate` and the batches. A subclass defines, besides `parts`,
-    `settings` and `signatures` of `Task`:
+    `settings` and `signatures` of `EncoderTask`:
 
     - `rows(table, labelled)` -> `Rows`: tokenises the table, whole or a part of it. With
       `labelled` it checks the labels and adds `labels` (R, …) to the dense columns, and
@@ -49,7 +51,8 @@ class FineTuned(Asked, Task):
       and `second` packed to `token_ids`, `segment_ids` and `padding_mask` (B, T), and the dense
       columns as they are. The base adds `label_weights` where there are none, and sets them to 0
       for copies that fill a batch up.
-    - `call(batch, training=False)` -> dict of logits, by `self.encode(batch, training)`.
+    - `call(batch, training=False)` -> dict of logits, by `self.encode(batch, training)`. Where the
+      task takes decoders, `return_read=True` adds "read", which `language_model_loss` takes.
     - `terms(logits, batch)` -> losses and metrics of a labelled batch, as `loss_terms` returns
       them: two dicts of pairs (Σ weight · value, Σ weight), weighed by `batch["label_weights"]`.
     - `outputs(logits, batch)` -> dict of batch-first float32 or int32 tensors, in `keras.ops`: what
@@ -64,14 +67,15 @@ class FineTuned(Asked, Task):
       largest value, or with the smallest loss.
 
     Args:
-        encoder: a `kbert.Encoder`.
+        encoder: a `kbert.Encoder`, or what else the task takes.
         tokenizer: its tokenizer.
         max_length: tokens of a row, special tokens included; None = all that the encoder takes.
+        auxiliary_lm_weight: see `loss_terms`; None = 0.5 on a decoder, 0 on other encoders.
         name: of the model.
 
     Raises:
-        ValueError: if `max_length` is no number of tokens that the encoder takes, or the encoder
-            lacks the pooler that the task needs.
+        ValueError: if `max_length` is no number of tokens that the encoder takes, the encoder
+            lacks the pooler that the task needs, or has no language model for the weight.
     """
 
     metric = "accuracy"
@@ -79,9 +83,16 @@ class FineTuned(Asked, Task):
     width_multiple = BUCKET if keras.backend.backend() == "tensorflow" else 8 * BUCKET
 
     def __init__(
-        self, encoder: keras.Model, tokenizer: Any, *, max_length: int | None = None, name: str
+        self,
+        encoder: keras.Model,
+        tokenizer: Any,
+        *,
+        max_length: int | None = None,
+        auxiliary_lm_weight: float | None = None,
+        name: str,
     ):
         super().__init__(encoder, tokenizer, name=name)
+        self.auxiliary_lm_weight = auxiliary_weight(encoder, auxiliary_lm_weight)
         if self.needs_pooler and encoder.pooler is None:
             raise ValueError(
                 "The head reads the pooled vector, so the encoder must have a pooler: "
@@ -96,6 +107,12 @@ class FineTuned(Asked, Task):
                 f"max_positions. Received: max_length={max_length!r}"
             )
         self.max_length = None if max_length is None else int(max_length)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        if not self.reads_by_decoder:
+            return {}
+        return {"auxiliary_lm_weight": self.auxiliary_lm_weight}
 
     @property
     def row_length(self) -> int:
@@ -137,7 +154,20 @@ class FineTuned(Asked, Task):
         return {**features, **columns}
 
     def loss_terms(self, batch, training):
-        return self.terms(self(batch, training=training), batch)
+        """The task's terms, and where a decoder is fine-tuned, its own loss on the same texts.
+
+        (Radford et al. 2018, equation 5.) "lm_loss" is the mean over the tokens of a batch and
+        "auxiliary" that times `auxiliary_lm_weight`, which is added to the task's loss. It helps to
+        learn the task; an evaluation is of the task's loss alone.
+        """
+        if not self.auxiliary_lm_weight:
+            return self.terms(self(batch, training=training), batch)
+        logits = dict(self(batch, training=training, return_read=True))
+        read = logits.pop("read")
+        total, count = language_model_loss(self.encoder, read, batch["label_weights"])
+        losses, metrics = self.terms(logits, batch)
+        losses = {**losses, "auxiliary": (self.auxiliary_lm_weight * total, count)}
+        return losses, {**metrics, "lm_loss": (total, count)}
 
     def tokenize(self, texts: Sequence[str]) -> tf.RaggedTensor:
         """(N, ragged) int32 ids of texts, in chunks of bounded memory."""

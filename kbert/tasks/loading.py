@@ -8,10 +8,12 @@ import keras
 
 from kbert.checkpoints import Checkpoint
 from kbert.checkpoints.architectures import usual_pooler
-from kbert.config import EncoderConfig
+from kbert.config import Config, EncoderConfig
+from kbert.decoder_config import DecoderConfig
 from kbert.elmo_config import ElmoConfig
-from kbert.models import Elmo, ElmoEncoder, Encoder
+from kbert.models import Decoder, DecoderEncoder, Elmo, ElmoEncoder, Encoder, Seq2Seq
 from kbert.models.weights import get_arrays, set_arrays
+from kbert.seq2seq_config import Seq2SeqConfig
 from kbert.tokenizers import CharacterTokenizer, load_tokenizer
 
 
@@ -37,7 +39,7 @@ def find_class(asked: type, kind: str, source: str) -> type:
         return found
     raise ValueError(
         f"The folder must hold the task that it is loaded as, {asked.__name__}. "
-        f"Received: a {kind} in {source}. With new_head=True its encoder is taken alone"
+        f"Received: a {kind} in {source}. With new_head=True an encoder is taken alone"
     )
 
 
@@ -71,10 +73,14 @@ def read_tokenizer(checkpoint: Checkpoint, folder: str | os.PathLike) -> Any:
     return load_tokenizer(folder)
 
 
-def make_encoder(config: EncoderConfig | ElmoConfig, dtype: Any) -> keras.Model:
-    """An encoder of a folder's config, its weights drawn."""
+def make_model(config: Config, dtype: Any) -> keras.Model:
+    """The model that a task on such a config is built on, its weights drawn."""
     if isinstance(config, ElmoConfig):
         return ElmoEncoder(Elmo(config, dtype=dtype))
+    if isinstance(config, DecoderConfig):
+        return Decoder(config, dtype=dtype)
+    if isinstance(config, Seq2SeqConfig):
+        return Seq2Seq(config, dtype=dtype)
     return Encoder(config, dtype=dtype)
 
 
@@ -93,6 +99,9 @@ def load_encoder(
     config = checkpoint.config
     if isinstance(config, ElmoConfig):
         return _load_elmo(checkpoint, dtype, strict)
+    if isinstance(config, DecoderConfig):
+        return _load_decoder(checkpoint, dtype, strict)
+    checkpoint.expect(EncoderConfig)
     arrays = checkpoint.part("encoder/")
     drawn = pooler and config.pooler_activation is None
     if drawn:
@@ -112,3 +121,16 @@ def _load_elmo(checkpoint, dtype, strict):
     arrays = {name: x for name, x in arrays.items() if not name.startswith("elmo/softmax/")}
     set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
     return ElmoEncoder(elmo)
+
+
+def _load_decoder(checkpoint, dtype, strict):
+    """With the rows of the input tokens: those of a folder that was fine-tuned, else new ones."""
+    arrays = checkpoint.part("decoder/")
+    tasks = importlib.import_module("kbert.tasks")
+    kind = getattr(tasks, (checkpoint.task or {}).get("kind", ""), None)
+    if not (isinstance(kind, type) and issubclass(kind, tasks.EncoderTask)):
+        config, source = checkpoint.config, checkpoint.source
+        return DecoderEncoder.from_arrays(config, arrays, source, dtype, strict)
+    decoder = Decoder(checkpoint.config, dtype=dtype)
+    set_arrays(decoder, "decoder", arrays, checkpoint.source, strict)
+    return DecoderEncoder(decoder)

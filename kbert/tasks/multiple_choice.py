@@ -36,14 +36,17 @@ class MultipleChoice(FineTuned):
     `{"choice": 2, "text": "…", "probabilities": […]}`; the metric is accuracy.
 
     Args:
-        encoder: a `kbert.Encoder` with a pooler.
+        encoder: a `kbert.Encoder` with a pooler, or a `kbert.models.DecoderEncoder`.
         tokenizer: its tokenizer.
         max_length: tokens of a pair, special tokens included; None = all that the encoder takes.
         dropout: rate on the pooled vector; None = the encoder's.
+        auxiliary_lm_weight: of a decoder's own loss on all alternatives, the wrong ones too, see
+            `FineTuned.loss_terms`; None = 0.5 on a decoder, 0 on other encoders.
         name: of the model.
 
     Raises:
-        ValueError: if the encoder has no pooler, or `max_length` is more than it takes.
+        ValueError: if the encoder has no pooler, a setting does not go with it, or `max_length` is
+            more than it takes.
 
     Example:
         >>> import kbert
@@ -58,6 +61,7 @@ class MultipleChoice(FineTuned):
     """
 
     needs_pooler = True
+    takes_decoders = True
 
     def __init__(
         self,
@@ -66,9 +70,11 @@ class MultipleChoice(FineTuned):
         *,
         max_length: int | None = None,
         dropout: float | None = None,
+        auxiliary_lm_weight: float | None = None,
         name: str = "multiple_choice",
     ):
-        super().__init__(encoder, tokenizer, max_length=max_length, name=name)
+        options = {"max_length": max_length, "auxiliary_lm_weight": auxiliary_lm_weight}
+        super().__init__(encoder, tokenizer, name=name, **options)
         self.dropout_rate = dropout
         rate = encoder.config.dropout if dropout is None else dropout
         self.dropout = Dropout(rate, dtype=encoder.dtype_policy, name="dropout")
@@ -81,7 +87,11 @@ class MultipleChoice(FineTuned):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"max_length": self.max_length, "dropout": self.dropout_rate}
+        return {
+            "max_length": self.max_length,
+            "dropout": self.dropout_rate,
+            **super().settings,
+        }
 
     def rows(self, table, labelled):
         counts = _count_choices(table)
@@ -90,7 +100,7 @@ class MultipleChoice(FineTuned):
         lengths = np.repeat(first.row_lengths().numpy(), counts) + second.row_lengths().numpy()
         starts = np.cumsum(counts) - counts
         longest = np.maximum.reduceat(lengths, starts) if len(counts) else counts
-        longest = longest + 2 + self.tokenizer.pair_separators
+        longest = longest + 2 + self.form.separators
         return Rows(
             ragged={
                 "first": first,
@@ -120,20 +130,22 @@ class MultipleChoice(FineTuned):
     def _by_row(self, features, real):
         """(B * A, T) features as (B, A, T), those of absent alternatives as padding."""
         shape = tf.concat([tf.shape(real), tf.shape(features["token_ids"])[1:]], 0)
-        blank = {"token_ids": self.tokenizer.pad_id, "segment_ids": 0, "padding_mask": 0}
+        blank = {"token_ids": self.form.pad_id, "segment_ids": 0, "padding_mask": 0}
         return {
             name: tf.where(real[:, :, None], tf.reshape(x, shape), blank[name])
             for name, x in features.items()
         }
 
-    def call(self, batch, training=False):
-        """Logits `choice` (B, A)."""
+    def call(self, batch, training=False, return_read=False):
+        """Logits `choice` (B, A); see `FineTuned` for "read"."""
         rows, alternatives, tokens = ops.shape(batch["token_ids"])
         names = ("token_ids", "segment_ids", "padding_mask")
         flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
-        pooled = self.dropout(self.encode(flat, training)["pooled"], training=training)
+        outputs = self.encode(flat, training)
+        pooled = self.dropout(outputs["pooled"], training=training)
         logits = self.choice(ops.reshape(pooled, (rows, alternatives, pooled.shape[-1])))
-        return {"choice": ops.where(_real(batch), logits, ABSENT)}
+        read = {"read": {**flat, "sequence": outputs["sequence"]}} if return_read else {}
+        return {"choice": ops.where(_real(batch), logits, ABSENT), **read}
 
     def terms(self, logits, batch):
         answer = (logits["choice"], batch["labels"], batch["label_weights"])

@@ -15,8 +15,8 @@ from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
 from kbert.serving import Signature, inference
 from kbert.tasks import fill_mask
+from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import accuracy, cross_entropy
-from kbert.tasks.task import Task
 
 NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
 SPANS = ("span_starts", "span_ends")
@@ -25,7 +25,7 @@ SPANS = ("span_starts", "span_ends")
 AS_WRITTEN = 0
 
 
-class Pretraining(Task):
+class Pretraining(EncoderTask):
     """Masked language modelling, beside it a sentence objective and the boundary objective.
 
     Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is the sum of
@@ -280,7 +280,7 @@ class Pretraining(Task):
             with the text's end and gets no answer, where `predict` raises. `next_sentence` or
             `sentence_order`, if the task has one: `first` and `second` (B,) strings ->
             `probability` (B,) that the second follows, or that the two stand in their order.
-            `encode`: see `Task.signatures`.
+            `encode`: see `EncoderTask.signatures`.
         """
         entries = {"fill_mask": self._fill_mask.signature(top_k)}
         if self.sentence is not None:

@@ -20,10 +20,10 @@ from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, inference
+from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
 from kbert.tasks.pretraining import Pretraining
 from kbert.tasks.sampling import row_keys, sample_tokens
-from kbert.tasks.task import Task
 
 SHARED = ("token", "position", "segment", "norm/gamma", "norm/beta")
 
@@ -66,7 +66,7 @@ def generator_config(config: EncoderConfig, share: float = 0.25) -> EncoderConfi
     )
 
 
-class ReplacedTokenDetection(Task):
+class ReplacedTokenDetection(EncoderTask):
     """A generator fills masks, and a discriminator tells which tokens of the text it replaced.
 
     (ELECTRA, https://arxiv.org/abs/2003.10555; run_pretraining.py of google-research/electra.)
@@ -261,7 +261,7 @@ class ReplacedTokenDetection(Task):
             `detect_replaced`: `text` (B,) strings -> `tokens` (B, N) strings and `probabilities`
             (B, N), how probable it is that each was replaced. Behind a text's last token: "" and
             0. A text that is too long for the encoder is cut at the end. `encode`: see
-            `Task.signatures`.
+            `EncoderTask.signatures`.
         """
 
         def detect_replaced(text):

@@ -1,27 +1,20 @@
-"""What every task shares: an encoder, a tokenizer, and the way from text to the encoder's input."""
+"""What every task shares: a model, a tokenizer, training, presets and exports."""
 
 import contextlib
 import inspect
 import os
-from collections.abc import Mapping
 from typing import Any, Self
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from kbert.checkpoints import read_checkpoint, write_checkpoint
-from kbert.data.packing import pack
+from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from kbert.config import Config
 from kbert.hub import locate
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
-from kbert.tasks.loading import (
-    find_class,
-    load_encoder,
-    make_encoder,
-    read_tokenizer,
-    saved_settings,
-)
+from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
 from kbert.tasks.tensorflow_copy import export_copy
 from kbert.training.optimizers import AdamW
 from kbert.training.schedules import WARMUP_STEPS, WarmupDecay, default_warmup
@@ -34,74 +27,45 @@ LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
 
 class Task(TrainStep, keras.Model):
-    """An encoder with heads, trained by `fit`, asked with text by `predict`.
+    """A model and its tokenizer, trained by `fit`, asked with text by `predict`.
 
-    A task defines `call` (batch -> outputs of its heads), `loss_terms` (see `TrainStep`),
-    `parts`, `settings`, `predict` and `signatures`. Keras' own `predict` on arrays gives way to
-    one on texts; `fit` and `evaluate` are Keras'.
+    A task defines `model`, `call` (batch -> outputs), `loss_terms` (see `TrainStep`), `parts`,
+    `settings`, `predict` and `signatures`. Keras' own `predict` on arrays gives way to one on
+    texts; `fit` and `evaluate` are Keras'.
 
     Args:
-        encoder: a `kbert.Encoder`; for tasks that take words as characters also a
-            `kbert.models.ElmoEncoder`.
-        tokenizer: the tokenizer whose ids the encoder's table is indexed by.
-        name: of the model.
-
-    Raises:
-        ValueError: encoder, tokenizer and task do not fit together.
+        model: what the task is built on, such as a `kbert.Encoder`.
+        tokenizer: the tokenizer whose ids the model's table is indexed by.
+        name: of the task.
     """
 
-    # Rows are padded to a multiple of so many tokens: a compiled model sees few widths.
-    width_multiple = 16
     # Parts that no other library has a place for.
     unknown_elsewhere: tuple[str, ...] = ()
-    # Whether the heads read the encoder's "pooled", so that an encoder without a pooler gets one.
-    needs_pooler: bool = False
-    # Whether an encoder may read words as their characters, as ELMo does.
-    takes_characters: bool = False
+    # Whether there are weights besides the model's.
+    has_head: bool = True
 
-    def __init__(self, encoder: keras.Model, tokenizer: Any, *, name: str):
-        super().__init__(name=name, dtype=encoder.dtype_policy)
-        self._check_tokens(encoder, tokenizer)
-        missing = [x for x in ("pad", "cls", "sep") if getattr(tokenizer, f"{x}_id") is None]
-        if missing:
-            raise ValueError(
-                "An encoder's input has a padding, a first and a separating token, named in the "
-                f"tokenizer's special_tokens. Received: a {type(tokenizer).__name__} without "
-                f"{', '.join(missing)}"
-            )
-        self.encoder = encoder
+    def __init__(self, model: keras.Model, tokenizer: Any, *, name: str):
+        super().__init__(name=name, dtype=model.dtype_policy)
         self.tokenizer = tokenizer
 
-    def _check_tokens(self, encoder, tokenizer):
-        """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
-        read, given = (getattr(x, "max_characters", None) for x in (encoder.config, tokenizer))
-        if read != given:
-            raise ValueError(
-                "ELMo reads words with a CharacterTokenizer of its config's max_characters, and "
-                "every other encoder ids of a tokenizer with a vocabulary. Received: a "
-                f"{type(encoder).__name__} with max_characters={read}, a "
-                f"{type(tokenizer).__name__} with max_characters={given}"
-            )
-        if read is not None and not self.takes_characters:
-            raise ValueError(
-                "On ELMo's features there are the tasks TextClassifier, TextRegressor and "
-                f"TokenClassifier. Received: {type(self).__name__}"
-            )
-        if read is None and tokenizer.vocabulary_size > encoder.config.vocabulary_size:
-            raise ValueError(
-                "The encoder's token table must have a row for each vocabulary entry. Received: "
-                f"vocabulary_size={encoder.config.vocabulary_size} in the encoder's config, "
-                f"{tokenizer.vocabulary_size} entries in the tokenizer"
-            )
+    @property
+    def model(self) -> keras.Model:
+        """What the task is built on; its `config` is what a preset is named by."""
+        raise NotImplementedError(f"{type(self).__name__} must define `model`.")
+
+    @property
+    def model_parts(self) -> dict[str, keras.layers.Layer]:
+        """First part of the weights' names in a preset -> the layer, for the model alone."""
+        raise NotImplementedError(f"{type(self).__name__} must define `model_parts`.")
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """First part of the weights' names in a preset -> the layer: the encoder and the heads."""
-        return self.encoder.parts()
+        """First part of the weights' names in a preset -> the layer: the model and the heads."""
+        return self.model_parts
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments other than encoder, tokenizer and name, for a preset.
+        """The constructor's arguments other than model, tokenizer and name, for a preset.
 
         `labels` among them are names of classes; every format has a place for those.
         """
@@ -118,43 +82,6 @@ class Task(TrainStep, keras.Model):
             "weights alone use save_weights()"
         )
 
-    def encode(
-        self,
-        features: Mapping[str, Any],
-        training: bool = False,
-        encoder: keras.Model | None = None,
-    ) -> dict[str, Any]:
-        """The outputs for a batch, of the task's encoder or of another one that it has.
-
-        What the batch holds besides the encoder's inputs is left alone.
-        """
-        encoder = self.encoder if encoder is None else encoder
-        names = ["token_ids", "padding_mask"]
-        if encoder.config.num_segments:
-            names.append("segment_ids")
-        inputs = {name: features[name] for name in names if name in features}
-        return encoder(inputs, training=training)
-
-    @property
-    def row_length(self) -> int:
-        """The most tokens of a row: what the encoder takes."""
-        return self.encoder.config.max_positions
-
-    def pack(
-        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Ragged ids as the encoder's input, at most `row_length` wide (`kbert.data.packing`)."""
-        return pack(
-            first,
-            second,
-            cls_id=self.tokenizer.cls_id,
-            sep_id=self.tokenizer.sep_id,
-            pad_id=self.tokenizer.pad_id,
-            max_length=self.row_length,
-            multiple=self.width_multiple,
-            separators=self.tokenizer.pair_separators,
-        )
-
     def fit(
         self,
         dataset: tf.data.Dataset,
@@ -165,9 +92,7 @@ class Task(TrainStep, keras.Model):
     ) -> keras.callbacks.History:
         """Trains on batches; Keras' `fit`, which compiles first where `compile` was not called.
 
-        The default is BERT's AdamW at 1e-4, linear warm-up and decay over the run. Warm-up is
-        10,000 steps, but at most a tenth of the run. Where the length of the run is not known, the
-        rate stays at its peak after the warm-up.
+        The default is `usual_optimizer`.
 
         Args:
             dataset: of dicts, as `loss_terms` reads them.
@@ -181,24 +106,28 @@ class Task(TrainStep, keras.Model):
         if not self.compiled:
             strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
             with strategy.scope() if strategy else contextlib.nullcontext():
-                self.compile(AdamW(_schedule(dataset, epochs, steps_per_epoch)))
+                self.compile(self.usual_optimizer(_run_steps(dataset, epochs, steps_per_epoch)))
         kwargs = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, **kwargs}
         return super().fit(dataset, shuffle=False, **kwargs)  # the dataset is in its order
 
-    def signatures(self) -> dict[str, Signature]:
-        """The entry points of the exported model; the first is `serving_default`.
+    def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
+        """What `fit` trains with where `compile` was not called.
 
-        Returns:
-            Here `encode` alone: `text` (B,) strings -> `sequence` (B, T, H), `pooled` (B, H)
-            where the encoder has a pooler, and `padding_mask` (B, T), 1 for a token.
+        BERT's AdamW at 1e-4, linear warm-up and decay over the run. Warm-up is 10,000 steps, but at
+        most a tenth of the run. Where the length of the run is not known, the rate stays at its
+        peak after the warm-up.
+
+        Args:
+            total_steps: of the run; None = not known.
         """
+        if total_steps is None:
+            constant = WarmupDecay(LEARNING_RATE, WARMUP_STEPS, WARMUP_STEPS, decay="constant")
+            return AdamW(constant)
+        return AdamW(WarmupDecay(LEARNING_RATE, total_steps, default_warmup(total_steps)))
 
-        def encode(text):
-            features = self.pack(self.tokenizer.encode(text))
-            outputs = {k: tf.cast(v, tf.float32) for k, v in self.encode(features).items()}
-            return {**outputs, "padding_mask": features["padding_mask"]}
-
-        return {"encode": Signature(encode, [tf.TensorSpec([None], tf.string, "text")])}
+    def signatures(self) -> dict[str, Signature]:
+        """The entry points of the exported model; the first is `serving_default`."""
+        raise NotImplementedError(f"{type(self).__name__} must define `signatures`.")
 
     def export(self, directory: str | os.PathLike, **options: Any) -> str:
         """Writes a SavedModel that takes text, as `directory/<n+1>/` for TensorFlow Serving.
@@ -208,7 +137,7 @@ class Task(TrainStep, keras.Model):
         Args:
             directory: the model's folder; its newest version is n.
             **options: arguments of the task's `signatures`, which tell what each takes and
-                returns, also for texts too long for the encoder.
+                returns, also for texts that are too long.
 
         Returns:
             The path written.
@@ -253,7 +182,7 @@ class Task(TrainStep, keras.Model):
         labels = settings.pop("labels", None)
         write_checkpoint(
             path,
-            self.encoder.config,
+            self.model.config,
             arrays,
             format,
             task={"kind": type(self).__name__, **settings},
@@ -314,20 +243,34 @@ class Task(TrainStep, keras.Model):
         checkpoint = read_checkpoint(folder)
         tokenizer = read_tokenizer(checkpoint, folder)
         if new_head:
-            encoder = load_encoder(
-                checkpoint, tokenizer, dtype, strict=strict, pooler=cls.needs_pooler
+            return cls(
+                cls._without_heads(checkpoint, tokenizer, dtype, strict), tokenizer, **settings
             )
-            return cls(encoder, tokenizer, **settings)
-        saved = saved_settings(checkpoint, strict, cls.__name__)
+        saved = saved_settings(checkpoint, strict and cls.has_head, cls.__name__)
         cls = find_class(cls, saved.pop("kind", cls.__name__), checkpoint.source)
-        task = cls(make_encoder(checkpoint.config, dtype), tokenizer, **{**saved, **settings})
+        task = cls(cls._make_model(checkpoint.config, dtype), tokenizer, **{**saved, **settings})
         for prefix, part in task.parts.items():
             arrays = checkpoint.part(f"{prefix}/")
-            if strict or arrays or prefix in task.encoder.parts():
+            if strict or arrays or prefix in task.model_parts:
                 set_arrays(part, prefix, arrays, checkpoint.source, strict)
             else:
                 logging.warning("%s has no %s: it begins anew", checkpoint.source, prefix)
         return task
+
+    @classmethod
+    def _make_model(cls, config: Config, dtype: Any) -> keras.Model:
+        """The model of a folder's config, its weights drawn."""
+        return make_model(config, dtype)
+
+    @classmethod
+    def _without_heads(
+        cls, checkpoint: Checkpoint, tokenizer: Any, dtype: Any, strict: bool
+    ) -> keras.Model:
+        """The model of a folder alone, for a head that begins anew."""
+        raise ValueError(
+            "new_head=True is asked of a task that has a head on an encoder, such as "
+            f"TextClassifier. Received: {cls.__name__}, which has none"
+        )
 
 
 def _without_place(kind, settings, format):
@@ -342,12 +285,10 @@ def _without_place(kind, settings, format):
     }
 
 
-def _schedule(dataset, epochs, steps_per_epoch):
+def _run_steps(dataset, epochs, steps_per_epoch):
+    """Steps of a run; None where the dataset does not tell."""
     steps = steps_per_epoch
     if steps is None and isinstance(dataset, tf.data.Dataset):
         size = dataset.cardinality().numpy()
         steps = int(size) if size > 0 else None
-    if steps is None:
-        return WarmupDecay(LEARNING_RATE, WARMUP_STEPS, WARMUP_STEPS, decay="constant")
-    total = steps * epochs
-    return WarmupDecay(LEARNING_RATE, total, default_warmup(total))
+    return None if steps is None else steps * epochs

@@ -4,6 +4,7 @@ The layers compute the same on every backend, so the way to a SavedModel leads t
 own preset folder.
 """
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,10 +14,13 @@ from typing import Any
 
 import keras
 
+from kbert import decoding
+
 PROGRAM = """
 import json, sys
 from kbert import tasks
-kind, folder, dtype, directory, options = json.loads(sys.argv[1])
+from kbert.tasks.tensorflow_copy import from_json
+kind, folder, dtype, directory, options = json.loads(sys.argv[1], object_hook=from_json)
 task = getattr(tasks, kind).from_preset(folder, dtype=dtype)
 print(task.export(directory, **options))
 """
@@ -39,7 +43,8 @@ def export_copy(task: keras.Model, directory: str | os.PathLike, options: dict[s
     with tempfile.TemporaryDirectory() as folder:
         task.save_to_preset(folder)
         kind, dtype = type(task).__name__, task.dtype_policy.name
-        order = json.dumps([kind, folder, dtype, os.path.abspath(directory), options])
+        order = [kind, folder, dtype, os.path.abspath(directory), options]
+        order = json.dumps(order, default=to_json)
         environment = {
             **os.environ,
             "KERAS_BACKEND": "tensorflow",
@@ -55,3 +60,20 @@ def export_copy(task: keras.Model, directory: str | os.PathLike, options: dict[s
             f"Received: {done.stderr[-2000:]}"
         )
     return done.stdout.splitlines()[-1]
+
+
+def to_json(method: decoding.Method) -> dict[str, Any]:
+    """How the next token is chosen, as JSON can hold it.
+
+    Example:
+        >>> from_json(to_json(decoding.Sampling(top_k=5)))
+        Sampling(temperature=1.0, top_k=5, top_p=None)
+    """
+    return {"method": type(method).__name__, "settings": dataclasses.asdict(method)}
+
+
+def from_json(content: dict[str, Any]) -> Any:
+    """The reverse of `to_json`; another object as it is."""
+    if set(content) != {"method", "settings"}:
+        return content
+    return getattr(decoding, content["method"])(**content["settings"])

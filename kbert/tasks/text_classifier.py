@@ -29,7 +29,7 @@ class TextClassifier(TextTask):
     the F1 of the second; with `multi_label` see `kbert.metrics.multi_label`.
 
     Args:
-        encoder: a `kbert.Encoder` with a pooler.
+        encoder: a `kbert.Encoder` with a pooler, or another that `TextTask` takes.
         tokenizer: its tokenizer.
         labels: names of the classes.
         multi_label: whether a text has any number of labels, none too.
@@ -40,10 +40,15 @@ class TextClassifier(TextTask):
             are pooled. None cuts it at its end.
         pooling: "mean" or "max" of the windows' logits.
         dropout: rate before the head; None = the encoder's.
+        both_orders: whether a decoder reads pairs in both orders, for labels that do not depend on
+            it, such as whether two texts say the same.
+        auxiliary_lm_weight: of a decoder's own loss on the texts, see `FineTuned.loss_terms`;
+            None = 0.5 on a decoder, 0 on other encoders.
         name: of the model.
 
     Raises:
-        ValueError: if a setting is out of range or the encoder has no pooler.
+        ValueError: if a setting is out of range or does not go with the encoder, or the encoder has
+            no pooler.
 
     Example:
         >>> import kbert
@@ -69,10 +74,13 @@ class TextClassifier(TextTask):
         stride: int | None = None,
         pooling: str = "mean",
         dropout: float | None = None,
+        both_orders: bool = False,
+        auxiliary_lm_weight: float | None = None,
         name: str = "text_classifier",
     ):
         self._classes = Labels(labels)
         options = {"max_length": max_length, "stride": stride, "pooling": pooling}
+        options |= {"both_orders": both_orders, "auxiliary_lm_weight": auxiliary_lm_weight}
         super().__init__(encoder, tokenizer, len(labels), dropout=dropout, name=name, **options)
         self.multi_label = multi_label
         self.threshold = threshold

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from kbert import metrics
+from kbert.models import DecoderEncoder
 from kbert.serving import Signature
 from kbert.tasks.losses import squared_error
 from kbert.tasks.text_task import TextTask
@@ -22,17 +23,22 @@ class TextRegressor(TextTask):
     Spearman's correlation. (STS-B in BERT, appendix B.1, https://arxiv.org/abs/1810.04805.)
 
     Args:
-        encoder: a `kbert.Encoder` with a pooler.
+        encoder: a `kbert.Encoder` with a pooler, or another that `TextTask` takes.
         tokenizer: its tokenizer.
         max_length: tokens of a row, special tokens included; None = all that the encoder takes.
         stride: a longer text is read in windows that begin this many tokens apart, and its scores
             are pooled. None cuts it at its end.
         pooling: "mean" or "max" of the windows' scores.
         dropout: rate before the head; None = the encoder's.
+        both_orders: whether a decoder reads pairs in both orders, for scores that do not depend on
+            it; None = a decoder does.
+        auxiliary_lm_weight: of a decoder's own loss on the texts, see `FineTuned.loss_terms`;
+            None = 0.5 on a decoder, 0 on other encoders.
         name: of the model.
 
     Raises:
-        ValueError: if a setting is out of range or the encoder has no pooler.
+        ValueError: if a setting is out of range or does not go with the encoder, or the encoder has
+            no pooler.
 
     Example:
         >>> import kbert
@@ -57,9 +63,15 @@ class TextRegressor(TextTask):
         stride: int | None = None,
         pooling: str = "mean",
         dropout: float | None = None,
+        both_orders: bool | None = None,
+        auxiliary_lm_weight: float | None = None,
         name: str = "text_regressor",
     ):
         options = {"max_length": max_length, "stride": stride, "pooling": pooling}
+        options["both_orders"] = (
+            isinstance(encoder, DecoderEncoder) if both_orders is None else both_orders
+        )
+        options["auxiliary_lm_weight"] = auxiliary_lm_weight
         super().__init__(encoder, tokenizer, 1, dropout=dropout, name=name, **options)
 
     def targets(self, table):

@@ -23,6 +23,7 @@ from kbert.tasks.fine_tuning import FineTuned
 POOLINGS = ("mean", "max")
 WINDOWS_AT_ONCE = 32  # that inference holds in memory
 TEXT_COLUMNS = ("text",), ("first", "second")
+SWAPPED = "swapped_token_ids"  # a feature: the token ids of pairs in the other order
 
 
 class TextTask(FineTuned):
@@ -34,8 +35,12 @@ class TextTask(FineTuned):
     A subclass defines what `FineTuned` asks for except `rows`, `assemble` and `call`, and
     `targets`.
 
+    A decoder reads pairs in both orders where these say the same, and the two vectors are added
+    (Radford et al. 2018, section 3.3, "similarity").
+
     Args:
-        encoder: a `kbert.Encoder` with a pooler.
+        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder` or a
+            `kbert.models.DecoderEncoder`.
         tokenizer: its tokenizer.
         units: C.
         max_length: tokens of a row, special tokens included; None = all that the encoder takes.
@@ -43,14 +48,18 @@ class TextTask(FineTuned):
             are pooled. None cuts it at its end.
         pooling: "mean" or "max" of the windows' logits.
         dropout: rate before the head; None = the encoder's.
+        both_orders: whether pairs are read in both orders.
+        auxiliary_lm_weight: as in `FineTuned`.
         name: of the model.
 
     Raises:
-        ValueError: if a setting is out of range or the encoder has no pooler.
+        ValueError: if a setting is out of range, the encoder has no pooler, or is no decoder where
+            `both_orders` or `auxiliary_lm_weight` asks for one.
     """
 
     needs_pooler = True
     takes_characters = True
+    takes_decoders = True
 
     def __init__(
         self,
@@ -62,10 +71,19 @@ class TextTask(FineTuned):
         stride: int | None,
         pooling: str,
         dropout: float | None,
+        both_orders: bool,
+        auxiliary_lm_weight: float | None,
         name: str,
     ):
-        super().__init__(encoder, tokenizer, max_length=max_length, name=name)
+        options = {"max_length": max_length, "auxiliary_lm_weight": auxiliary_lm_weight}
+        super().__init__(encoder, tokenizer, name=name, **options)
         check_windows(stride, pooling)
+        if both_orders and not self.reads_by_decoder:
+            raise ValueError(
+                "both_orders=True is for decoders, which read from left to right; other encoders "
+                f"see both texts of a pair at once. Received: a {type(encoder).__name__}"
+            )
+        self.both_orders = both_orders
         self.stride = stride
         self.pooling = pooling
         self.dropout_rate = dropout
@@ -99,6 +117,8 @@ class TextTask(FineTuned):
             "stride": self.stride,
             "pooling": self.pooling,
             "dropout": self.dropout_rate,
+            **({"both_orders": self.both_orders} if self.reads_by_decoder else {}),
+            **super().settings,
         }
 
     def rows(self, table, labelled):
@@ -109,7 +129,7 @@ class TextTask(FineTuned):
         return Rows(
             ragged=dict(zip(("first", "second"), ids, strict=False)),
             dense={"labels": self.targets(table)} if labelled else {},
-            lengths=tokens,
+            lengths=tokens * (2 if self.both_orders and len(ids) == 2 else 1),
             examples=np.arange(len(table)),
             cut=int(np.count_nonzero(lost)),
         )
@@ -134,11 +154,23 @@ class TextTask(FineTuned):
 
     def _room(self, texts):
         """Special tokens of a row of one text or two, and tokens that are left for the texts."""
-        specials = 2 if texts == 1 else 2 + self.tokenizer.pair_separators
-        return specials, self.row_length - specials
+        specials = 2 if texts == 1 else 2 + self.form.separators
+        room = self.row_length - specials
+        if texts == 2 and self.both_orders and self.stride is not None:
+            room -= room % 2  # equal halves, so that both orders have the same windows
+        return specials, room
 
     def pack(self, first, second=None):
-        """Ragged ids as the encoder's input: (B, T), with `stride` (B, W, T)."""
+        """Ragged ids as the encoder's input: (B, T), with `stride` (B, W, T).
+
+        With `both_orders`, of pairs also "swapped_token_ids", the second text first.
+        """
+        features = self._packed(first, second)
+        if self.both_orders and second is not None:
+            features[SWAPPED] = self._packed(second, first)["token_ids"]
+        return features
+
+    def _packed(self, first, second):
         if self.stride is None:
             return super().pack(first, second)
         _, room = self._room(1 if second is None else 2)
@@ -146,27 +178,34 @@ class TextTask(FineTuned):
             first, counts = text_windows(first, room, self.stride)
         else:
             first, second, counts = pair_windows(first, second, room, self.stride)
-        fill = {"token_ids": tf.expand_dims(self.tokenizer.pad_id, 0)}  # (1,) or (1, C)
+        fill = {"token_ids": tf.expand_dims(self.form.pad_id, 0)}  # (1,) or (1, C)
         return {
             name: tf.RaggedTensor.from_row_lengths(x, counts).to_tensor(fill.get(name, 0))
             for name, x in super().pack(first, second).items()
         }
 
-    def call(self, batch, training=False):
-        """Logits: `classifier` (B, C), of windows (B, W, T) pooled."""
+    def call(self, batch, training=False, return_read=False):
+        """Logits: `classifier` (B, C), of windows (B, W, T) pooled; see `FineTuned` for "read"."""
+        names = ("token_ids", "segment_ids", "padding_mask", SWAPPED)
+        features = {name: batch[name] for name in names if name in batch}
         shape = ops.shape(batch["padding_mask"])
         if len(shape) == 2:
-            return {"classifier": self._logits(batch, training)}
+            logits, read = self._logits(features, training)
+            return {"classifier": logits, **({"read": read} if return_read else {})}
         rows, windows, _ = shape
-        names = ("token_ids", "segment_ids", "padding_mask")
-        features = {name: batch[name] for name in names}
         flat = {k: ops.reshape(x, (-1, *ops.shape(x)[2:])) for k, x in features.items()}
-        logits = self._logits(flat, True) if training else self._logits_in_groups(flat)
+        outputs = {}
+        if return_read:
+            logits, outputs["read"] = self._logits(flat, training)
+        else:
+            logits = self._logits(flat, True)[0] if training else self._logits_in_groups(flat)
         logits = ops.reshape(logits, (rows, windows, self.classifier.dense.units))
         real = ops.cast(batch["padding_mask"][:, :, :1], logits.dtype)  # (B, W, 1)
         if self.pooling == "max":
-            return {"classifier": ops.max(ops.where(real > 0, logits, -np.inf), axis=1)}
-        return {"classifier": ops.sum(logits * real, axis=1) / ops.sum(real, axis=1)}
+            pooled = ops.max(ops.where(real > 0, logits, -np.inf), axis=1)
+        else:
+            pooled = ops.sum(logits * real, axis=1) / ops.sum(real, axis=1)
+        return {"classifier": pooled, **outputs}
 
     def _logits_in_groups(self, features):
         """Logits of windows, a few at a time: a book in one request must not fill the memory."""
@@ -179,12 +218,24 @@ class TextTask(FineTuned):
             name: ops.reshape(ops.take(x, index, axis=0), (groups, size, *ops.shape(x)[1:]))
             for name, x in features.items()
         }
-        logits = ops.map(lambda part: self._logits(part, False), parts)
+        logits = ops.map(lambda part: self._logits(part, False)[0], parts)
         return ops.reshape(logits, (-1, self.classifier.dense.units))[:count]
 
     def _logits(self, features, training):
-        pooled = self.encode(features, training)["pooled"]
-        return self.classifier(self.dropout(pooled, training=training))
+        """Logits (R, C) of rows, and what was read for them."""
+        features = dict(features)
+        swapped = features.pop(SWAPPED, None)
+        if swapped is not None:
+            features = {
+                "token_ids": _side_by_side(features["token_ids"], swapped),
+                "padding_mask": _side_by_side(*[features["padding_mask"]] * 2),
+            }
+        outputs = self.encode(features, training)
+        pooled = outputs["pooled"]
+        if swapped is not None:
+            pooled = ops.sum(ops.reshape(pooled, (-1, 2, pooled.shape[-1])), axis=1)
+        logits = self.classifier(self.dropout(pooled, training=training))
+        return logits, {**features, "sequence": outputs["sequence"]}
 
     def _signatures(
         self, name: str, answer: Callable[[dict], dict], pairs_first: bool
@@ -232,3 +283,8 @@ def _text_columns(table):
         "A table of texts has the column `text`, or `first` and `second` for pairs; rename() "
         f"gives a table's columns these names. Received: {', '.join(table.columns)}"
     )
+
+
+def _side_by_side(first, second):
+    """(R, T) and (R, T) -> (2R, T), the two of a row as neighbours."""
+    return ops.reshape(ops.stack([first, second], axis=1), (-1, ops.shape(first)[1]))

@@ -1,6 +1,14 @@
-"""Sources of text: files, JSON lines, TensorFlow data sets, installed documentation; sentences."""
+"""Sources of text: files, JSON lines, TensorFlow data sets, documentation; pairs; sentences."""
 
+from kbert.text.pairs import Pairs, read_pairs, split_pairs
 from kbert.text.sentences import split_sentences
 from kbert.text.sources import documents, open_sources
 
-__all__ = ["documents", "open_sources", "split_sentences"]
+__all__ = [
+    "Pairs",
+    "documents",
+    "open_sources",
+    "read_pairs",
+    "split_pairs",
+    "split_sentences",
+]

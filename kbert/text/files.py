@@ -91,6 +91,27 @@ class File(source.Source):
                 if final:
                     return
 
+    def numbered_lines(self, max_bytes: int, what: str) -> Iterator[tuple[int, bytes]]:
+        """Lines with their numbers from 1, without the newline. Only "\\n" ends a line.
+
+        Args:
+            max_bytes: a longer line raises; `what` says in the message what a line is.
+        """
+        rest = b""
+        number = 1
+        for block in self.blocks():
+            *lines, rest = (rest + block).split(b"\n")
+            for line in lines:
+                yield number, line
+                number += 1
+            if len(rest) > max_bytes:
+                raise ValueError(
+                    f"{self.path}, line {number}: {what} may have at most {max_bytes} bytes. "
+                    f"Received: more than {len(rest)}"
+                )
+        if rest:
+            yield number, rest
+
     def _read(self, file, offset: int) -> bytes:
         try:
             return file.read(_READ_BYTES)
@@ -174,32 +195,18 @@ class JsonLinesFile(File):
 
     def documents(self) -> Iterator[bytes]:
         empty = True
-        for number, line in self._lines():
+        for number, line in self.numbered_lines(MAX_JSON_LINE_BYTES, "a line of JSON"):
             if not line.strip():
                 continue
             empty = False
             where = f"{self.path}, line {number}"
-            text = self._text(line, where)
+            text = self.text(line, where)
             yield from self.parts(text.replace(b"\r\n", b"\n").strip(), lambda w=where: w)
         if empty:
             raise ValueError(f"{self.path} holds no text, only white space")
 
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
-        rest = b""
-        number = 1
-        for block in self.blocks():
-            *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
-                yield number, line
-                number += 1
-            if len(rest) > MAX_JSON_LINE_BYTES:
-                raise ValueError(
-                    f"{self.path}, line {number}: a line of JSON may have at most "
-                    f"{MAX_JSON_LINE_BYTES} bytes. Received: more than {len(rest)}"
-                )
-        yield number, rest
-
-    def _text(self, line: bytes, where: str) -> bytes:
+    def text(self, line: bytes, where: str) -> bytes:
+        """The UTF-8 text in a line; the messages of errors begin with `where`."""
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:

@@ -12,7 +12,7 @@ _OTHER_FORMATS = (".bz2", ".xz", ".zst", ".zip", ".tar", ".parquet", ".arrow", "
 
 
 def open_sources(
-    sources: str | os.PathLike | Iterable[str | os.PathLike],
+    sources: str | os.PathLike | Source | Iterable[str | os.PathLike | Source],
     *,
     field: str = "text",
     on_bad_utf8: str = "fail",
@@ -26,7 +26,8 @@ def open_sources(
             a path or glob of `.jsonl` or `.jsonl.gz`: one document a line;
             `tfds:NAME[/CONFIG][:SPLIT]`: a TensorFlow data set;
             `docs:`: the docstrings of the standard library and the installed packages, or
-            `docs:NAME` of one of them.
+            `docs:NAME` of one of them;
+            a source that is open already, such as the pairs of `read_pairs`.
         field: where JSON lines and TensorFlow data sets keep the text.
         on_bad_utf8: "fail" or "replace".
 
@@ -34,10 +35,14 @@ def open_sources(
         FileNotFoundError: a pattern matches no file.
         ValueError: an empty file, a folder, a format that is not read.
     """
-    if isinstance(sources, (str, os.PathLike)):
+    if isinstance(sources, (str, os.PathLike, Source)):
         sources = [sources]
     opened: dict[str, Source] = {}
-    for pattern in map(os.fspath, sources):
+    for given in sources:
+        if isinstance(given, Source):
+            opened[given.name] = given
+            continue
+        pattern = os.fspath(given)
         if pattern.startswith("tfds:"):
             opened[pattern] = tfds.TfdsSplit(pattern.removeprefix("tfds:"), field, on_bad_utf8)
         elif pattern.startswith("docs:"):
@@ -66,16 +71,26 @@ def expand(pattern: str) -> list[str]:
     return paths
 
 
-def _open_file(path: str, field: str, on_bad_utf8: str) -> Source:
+def check_format(path: str) -> None:
+    """Raises for a file of a kind that is not read here, by its name."""
     if path.endswith(_OTHER_FORMATS):
         raise ValueError(f"Text and JSON lines are read, plain or .gz. Received: {path!r}")
-    if path.removesuffix(".gz").endswith((".jsonl", ".json")):
+
+
+def is_json_lines(path: str) -> bool:
+    """Whether a file's name says that it holds JSON lines."""
+    return path.removesuffix(".gz").endswith((".jsonl", ".json"))
+
+
+def _open_file(path: str, field: str, on_bad_utf8: str) -> Source:
+    check_format(path)
+    if is_json_lines(path):
         return files.JsonLinesFile(path, field, on_bad_utf8)
     return files.TextFile(path, on_bad_utf8)
 
 
 def documents(
-    sources: str | os.PathLike | Iterable[str | os.PathLike],
+    sources: str | os.PathLike | Source | Iterable[str | os.PathLike | Source],
     *,
     field: str = "text",
     on_bad_utf8: str = "fail",

@@ -81,10 +81,11 @@ class TfdsSplit(source.Source):
         for number, value in enumerate(dataset.as_numpy_iterator()):
             self.consumed = self.size * (number + 1) // self.examples
             where = f"{self.name}, example {number}"
-            text = self._check(value, where)
+            text = self.text(value, where)
             yield from self.parts(text.replace(b"\r\n", b"\n").strip(), lambda w=where: w)
 
-    def _check(self, value: bytes, where: str) -> bytes:
+    def text(self, value: bytes, where: str) -> bytes:
+        """The sound UTF-8 of a value; the messages of errors begin with `where`."""
         if not isinstance(value, bytes):
             raise ValueError(
                 f"{where}: the field {self.field!r} is not text. Received: {type(value).__name__}"

@@ -27,7 +27,7 @@ ROBERTA_TOKENS = {
     "pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>",
     "bos": "<s>", "eos": "</s>",
 }  # fmt: skip
-GPT2_TOKENS = dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>")
+GPT2_TOKENS = dict.fromkeys(("unk", "cls", "sep", "bos", "eos"), "<|endoftext|>")
 # Of each piece: ids, starts and ends in bytes (B, None), and whether a word begins with it (P,).
 _Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]
 
@@ -51,7 +51,8 @@ class BytePairTokenizer(Tokenizer):
             a merges.txt.
         special_tokens: what a special token is for -> the token: "pad", "unk", "cls", "sep",
             "mask", "bos", "eos". None: RoBERTa's (<s> and </s> for "cls" and "sep", <pad>, <unk>,
-            <mask>) or else GPT-2's (<|endoftext|>), as the vocabulary holds them.
+            <mask>) or else GPT-2's (<|endoftext|> for all but "pad" and "mask"), as the vocabulary
+            holds them.
         additional_special_tokens: special tokens without a role.
         add_prefix_space: a text begins with a space even where it does not. For a corpus that is
             encoded sentence by sentence, whose words would run together at the joints.

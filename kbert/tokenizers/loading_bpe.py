@@ -3,6 +3,7 @@
 from typing import Any
 
 from kbert.tokenizers.bpe import BytePairTokenizer, known_tokens
+from kbert.tokenizers.byte_alphabet import CHARACTERS
 from kbert.tokenizers.folder import TokenizerFolder, read_json, text_of
 
 # Of the model in a tokenizer.json: what must stand there, or nothing.
@@ -27,18 +28,19 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
     Raises:
         ValueError: the files ask for something that `BytePairTokenizer` does not do.
     """
-    if folder.full:
-        _check_pipeline(folder)
     if folder.has("vocab.json", "merges.txt"):
         vocabulary = read_json(folder.path / "vocab.json")
         merges = folder.path / "merges.txt"
     else:
         vocabulary = folder.full["model"]["vocab"]
         merges = [m if isinstance(m, str) else tuple(m) for m in folder.full["model"]["merges"]]
+    _refuse_suffixes(folder, vocabulary)
+    if folder.full:
+        _check_pipeline(folder)
     added = _added_tokens(folder)
     for token in added:
         vocabulary.setdefault(token["content"], token["id"])
-    roles = folder.special_tokens() or known_tokens(vocabulary)
+    roles = _ends(folder.special_tokens()) or known_tokens(vocabulary)
     settings = {
         "special_tokens": roles,
         "additional_special_tokens": _without_role(folder, roles, added),
@@ -47,6 +49,17 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         "mask_takes_space": _mask_takes_space(folder, roles.get("mask"), added),
     }
     return BytePairTokenizer(vocabulary, merges, **(settings | options))
+
+
+def _refuse_suffixes(folder: TokenizerFolder, vocabulary: dict[str, int]) -> None:
+    """GPT's own pieces are of characters, and those that end a word say so."""
+    pieces = [piece for piece in vocabulary if piece.endswith("</w>")]
+    if pieces and not {*CHARACTERS} <= vocabulary.keys():
+        raise ValueError(
+            "A BPE is read where its pieces are of bytes, as GPT-2's and RoBERTa's; GPT's are of "
+            'characters, with "</w>" at the end of a word. kbert.Decoder.from_preset loads the '
+            f"model without its tokenizer. Received: the piece {pieces[0]!r} in {folder.path}"
+        )
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
@@ -65,6 +78,12 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
             "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel), no normalizer "
             f"and plain merges. Received: {shown} in {folder.path / 'tokenizer.json'}"
         )
+
+
+def _ends(roles: dict[str, str]) -> dict[str, str]:
+    """With "cls" and "sep" where the files name "bos" and "eos" alone, as GPT-2's do."""
+    ends = {"cls": roles.get("bos"), "sep": roles.get("eos")}
+    return {role: token for role, token in ends.items() if token} | roles
 
 
 def _added_tokens(folder: TokenizerFolder) -> list[dict[str, Any]]:

@@ -33,8 +33,8 @@ def train_tokenizer(
         kind: "wordpiece" (BERT, ELECTRA, DistilBERT: [CLS] …), "bpe" (RoBERTa: <s> …), "unigram"
             (ALBERT: [CLS] …) or "words" (ELMo: </S> …); see `train_wordpiece`, `train_byte_pair`,
             `train_unigram` and `train_words`.
-        lowercase: lower case and no accents. None: true, but for "bpe" and "words", which keep a
-            text as it is.
+        lowercase: lower case and no accents; false keeps both. None: true, but for "bpe" and
+            "words", which keep a text as it is.
         progress: show a progress bar.
 
     Raises:
@@ -57,8 +57,9 @@ def train_tokenizer(
         return WordPieceTokenizer(pieces, lowercase=lowercase)
     if kind == "unigram":
         lowercase = lowercase is not False
-        model = train_unigram(texts, vocabulary_size, lowercase=lowercase, progress=progress)
-        return UnigramTokenizer(model, lowercase=lowercase)
+        settings = {"lowercase": lowercase, "keep_accents": not lowercase}
+        model = train_unigram(texts, vocabulary_size, **settings, progress=progress)
+        return UnigramTokenizer(model, **settings)
     if kind == "words":
         return WordTokenizer(train_words(texts, vocabulary_size, progress=progress))
     # A corpus is encoded sentence by sentence: without a space before each, the last word of one

@@ -1,5 +1,6 @@
 """Training that is right on one device or many: the step, optimizers, schedules, checkpoints."""
 
+from kbert.training.averaging import average_checkpoints
 from kbert.training.checkpoints import Checkpoints
 from kbert.training.fine_tuning import FineTuningHistory, fine_tune
 from kbert.training.freezing import freeze, thaw
@@ -22,6 +23,7 @@ __all__ = [
     "Phase",
     "TrainStep",
     "WarmupDecay",
+    "average_checkpoints",
     "fine_tune",
     "fine_tuning_schedule",
     "freeze",

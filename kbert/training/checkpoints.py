@@ -41,19 +41,24 @@ class Checkpoints:
         self.folder = Path(folder)
         self.keep = keep
 
-    def save(self, task, step: int, progress: dict | None = None) -> None:
+    def save(
+        self, task, step: int, progress: dict | None = None, replaces: int | None = None
+    ) -> None:
         """Writes what `restore` needs to go on after `step` updates; call it on the chief only.
 
         Args:
             task: The compiled task.
             step: Updates made.
             progress: What else the run must know to go on, as JSON can hold it.
+            replaces: Step of a checkpoint that only bridged a stop: it goes once this one is there.
         """
         if hasattr(task, "jax_state_sync"):
             task.jax_state_sync()  # within fit, JAX keeps the state outside the variables
         arrays = read_variables(named_state(task))
         position = [int(i) for i in arrays["data_position"]]
-        self.write(arrays, step, {"position": position, "progress": progress or {}})
+        progress = (progress or {}) | ({} if replaces is None else {"replaces": replaces})
+        self.write(arrays, step, {"position": position, "progress": progress})
+        self.remove_replaced(progress)
         self.remove(self.steps()[: -self.keep])
 
     def write(self, arrays: dict[str, np.ndarray], step: int, info: dict) -> None:
@@ -71,6 +76,10 @@ class Checkpoints:
         for step in steps:
             self._path(step).with_suffix(".json").unlink()
             self._path(step).unlink()
+
+    def remove_replaced(self, progress: dict) -> None:
+        """Removes the checkpoint that the one with this `progress` replaces, if it is there."""
+        self.remove({progress.get("replaces")} & {*self.steps()})
 
     def remove_leftovers(self) -> None:
         """Removes what a process killed while saving has left; call it on the chief, at start."""

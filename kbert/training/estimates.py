@@ -53,8 +53,7 @@ class Estimate:
         ]
         for phase, seconds in zip(phases, self.seconds_per_step, strict=True):
             lines.append(
-                f"time: {phase.steps:,} steps of {phase.batch_size} x {phase.sequence_length} "
-                f"tokens, {seconds * 1000:.3g} ms each "
+                f"time: {phase.steps:,} steps of {phase.shape}, {seconds * 1000:.3g} ms each "
                 f"({human(phase.tokens_per_step / seconds)} tokens/s): "
                 f"{duration(phase.steps * seconds)}"
             )

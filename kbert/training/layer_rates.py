@@ -12,10 +12,12 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
     depth L + 1, for ELECTRA has no pooler.
 
     A block that several layers share (ALBERT) has the depth of the last of them: it must serve the
-    task there, and slower than that no layer of it can move alone.
+    task there, and slower than that no layer of it can move alone. A decoder's table of positions
+    belongs to the embeddings, and its last norm to the last layer.
 
     Args:
-        encoder: A `kbert.Encoder`, after `freeze` where something is frozen.
+        encoder: A `kbert.Encoder` or a `kbert.models.DecoderEncoder`, after `freeze` where
+            something is frozen.
         decay: Above 0 and at most 1; ELECTRA takes 0.8, and 0.9 for its large model.
 
     Returns:
@@ -35,6 +37,10 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
         )
     layers, blocks = encoder.config.num_layers, encoder.blocks
     parts = {encoder.embeddings: 0}
+    for name, depth in (("positions", 0), ("norm", layers)):  # a decoder's parts
+        part = getattr(encoder, name, None)
+        if part is not None:
+            parts[part] = depth
     for layer in range(layers):  # later ones overwrite: a shared block has its last layer's depth
         parts[blocks[layer * len(blocks) // layers]] = layer + 1
     if encoder.pooler is not None:

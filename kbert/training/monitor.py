@@ -3,7 +3,7 @@
 import signal
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 
@@ -28,6 +28,8 @@ class Monitor(keras.callbacks.Callback):
         evaluate_every: Steps between evaluations.
         checkpoint_every: Steps between checkpoints.
         checkpoint_minutes: Minutes between checkpoints.
+        extra_scores: More values of an evaluation, by name; called on the chief alone.
+        bridge: Step of the checkpoint that the run goes on from, if it only bridged a stop.
         is_chief: Whether to write at all.
     """
 
@@ -44,6 +46,8 @@ class Monitor(keras.callbacks.Callback):
         evaluate_every: int | None,
         checkpoint_every: int | None,
         checkpoint_minutes: float | None,
+        extra_scores: Callable[[], dict[str, float]] | None,
+        bridge: int | None,
         is_chief: bool,
     ):
         super().__init__()
@@ -59,6 +63,9 @@ class Monitor(keras.callbacks.Callback):
         self._evaluate_every = evaluate_every
         self._checkpoint_every = checkpoint_every
         self._checkpoint_seconds = checkpoint_minutes and 60 * checkpoint_minutes
+        self._extra_scores = extra_scores
+        self._scores: dict[str, float] = {}  # the latest
+        self._bridge = bridge
         self._is_chief = is_chief
         self._saved_at = time.monotonic()
 
@@ -82,15 +89,19 @@ class Monitor(keras.callbacks.Callback):
         evaluate = self._evaluation_dataset is not None and (
             at_end or (self._evaluate_every and self.step % self._evaluate_every == 0)
         )
-        save = at_end or self._signal is not None or self._is_time_to_save()
-        if save or evaluate or self._values.is_due() or self.step == self._phase.end:
+        due = at_end or self._is_time_to_save()
+        stops = self._signal is not None
+        if due or stops or evaluate or self._values.is_due() or self.step == self._phase.end:
             self._look()
         if evaluate:
             self._evaluate()
         stopped_by = self._signal  # one that comes later finds the next step
-        save = save or stopped_by is not None  # it may have come during the evaluation
+        bridges = stopped_by is not None and not due
+        save = due or bridges  # the signal may have come during the evaluation
         if save and self._is_chief:
-            self._checkpoints.save(self.model, self.step)
+            progress = {"bridge": True} if bridges else {}
+            self._checkpoints.save(self.model, self.step, progress, replaces=self._bridge)
+            self._bridge = None
             self._saved_at = time.monotonic()
         if evaluate or save:
             self._values.looked_at = time.monotonic()  # neither counts as training
@@ -117,7 +128,8 @@ class Monitor(keras.callbacks.Callback):
                 tokens = len(seen) * self._phase.tokens_per_step
                 self._progress.measure(tokens, self._values.looked_at - before)
             done = tokens_until(self._phases, self.step)
-            self._progress.show(self.step, done, values, last=self.step == self._phases[-1].end)
+            at_end = self.step == self._phases[-1].end
+            self._progress.show(self.step, done, {**values, **self._scores}, last=at_end)
 
     def _evaluate(self) -> None:
         if hasattr(self.model, "jax_state_sync"):
@@ -127,6 +139,9 @@ class Monitor(keras.callbacks.Callback):
             # Held-out batches do end; Keras warns where it could not foresee when.
             warnings.filterwarnings("ignore", message="Your input ran out of data")
             values = self.model.evaluate(dataset, verbose=0, return_dict=True)
+        if self._extra_scores is not None and self._is_chief:
+            self._scores = self._extra_scores()
+            values |= self._scores
         values = {name: float(value) for name, value in values.items()}
         terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
         if self._is_chief:

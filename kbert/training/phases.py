@@ -6,19 +6,30 @@ from collections.abc import Iterable
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A stretch of a run with batches of one shape.
+    """A stretch of a run with batches of one shape, or of as many tokens.
 
     Attributes:
-        sequence_length: Tokens of a row, padding included.
-        batch_size: Rows of a global batch.
+        sequence_length: Tokens of a row, padding included; at most, where batches are counted in
+            tokens.
+        batch_size: Rows of a global batch; None = as many as `batch_tokens` allow.
         first_step: Updates made before the phase.
         steps: Updates made in it.
+        batch_tokens: Tokens of a global batch at most, padding included, where it has no
+            `batch_size`; else None.
     """
 
     sequence_length: int
-    batch_size: int
+    batch_size: int | None
     first_step: int
     steps: int
+    batch_tokens: int | None = None
+
+    def __post_init__(self):
+        if (self.batch_size is None) == (self.batch_tokens is None):
+            raise ValueError(
+                "The batches of a phase are counted in rows or in tokens. Received: "
+                f"batch_size={self.batch_size}, batch_tokens={self.batch_tokens}"
+            )
 
     @property
     def end(self) -> int:
@@ -27,8 +38,17 @@ class Phase:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of a global batch, padding included."""
+        """Tokens of a global batch, padding included; at most, where they are counted."""
+        if self.batch_size is None:
+            return self.batch_tokens
         return self.sequence_length * self.batch_size
+
+    @property
+    def shape(self) -> str:
+        """A global batch in words: `8 x 128 tokens`, or `at most 4,096 tokens`."""
+        if self.batch_size is None:
+            return f"at most {self.batch_tokens:,} tokens"
+        return f"{self.batch_size} x {self.sequence_length} tokens"
 
 
 def parse_phases(text: str, train_steps: int, batch_size: int) -> list[Phase]:

@@ -33,7 +33,7 @@ Start = tuple[int, int, int]
 SHOWN = (
     *("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy"),
     *("rtd_loss", "rtd_precision", "rtd_recall"),
-    *("forward_perplexity", "backward_perplexity"),
+    *("forward_perplexity", "backward_perplexity", "perplexity", "bleu"),
 )
 
 
@@ -72,6 +72,7 @@ def train(
     checkpoint_every: int | None = 1000,
     checkpoint_minutes: float | None = None,
     keep_checkpoints: int = 3,
+    extra_scores: Callable[[], dict[str, float]] | None = None,
     tensorboard: bool = False,
     settings: dict | None = None,
 ) -> History:
@@ -96,7 +97,10 @@ def train(
         evaluate_every: Steps between evaluations; the end of the run is always evaluated.
         checkpoint_every: Steps between checkpoints.
         checkpoint_minutes: Minutes between checkpoints.
-        keep_checkpoints: How many of the newest are kept.
+        keep_checkpoints: How many of the newest are kept. One that a signal left is not counted
+            among them once the run has gone on.
+        extra_scores: Measures the task at every evaluation by more than losses: name → number,
+            none of them a loss's or a metric's. Called on the chief alone.
         tensorboard: Whether to write curves for TensorBoard.
         settings: What the run is, as JSON can hold it, to be written beside the checkpoints.
 
@@ -109,14 +113,17 @@ def train(
     """
     strategy = strategy or make_strategy()
     for phase in phases:
-        strategy.check_batch(phase.batch_size, task.micro_batches)
+        if phase.batch_size is not None:
+            strategy.check_batch(phase.batch_size, task.micro_batches)
     model_dir = Path(model_dir)
     checkpoints = Checkpoints(model_dir / "checkpoints", keep_checkpoints)
     if strategy.is_chief:
         model_dir.mkdir(parents=True, exist_ok=True)
         atomic.remove_leftovers(str(model_dir))
         checkpoints.remove_leftovers()
-    latest = checkpoints.latest() or {"step": 0, "position": (0, 0, 0)}
+    latest = checkpoints.latest() or {"step": 0, "position": (0, 0, 0), "progress": {}}
+    if strategy.is_chief:
+        checkpoints.remove_replaced(latest["progress"])  # if the process died before it could
     logs = RunLog(model_dir / "steps.jsonl"), RunLog(model_dir / "evaluations.jsonl")
     if strategy.is_chief:
         write_settings(model_dir / "run.json", settings or {}, resumed=latest["step"] > 0)
@@ -135,6 +142,8 @@ def train(
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
         checkpoint_minutes=checkpoint_minutes,
+        extra_scores=extra_scores,
+        bridge=latest["step"] if latest["progress"].get("bridge") else None,
         is_chief=strategy.is_chief,
     )
     with strategy.scope(), stopping(monitor.stop):

@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-DECAYS = ("linear", "cosine", "polynomial", "constant")
+DECAYS = ("linear", "cosine", "polynomial", "inverse_sqrt", "constant")
 JOINS = ("switch", "product", "after")
 WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
 
@@ -77,14 +77,23 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: Step at which the decay ends; it stays at its end afterwards.
         warmup_steps: Steps of the rise; 0 for none.
         decay: `"linear"` (to 0), `"cosine"` (half a wave, to 0), `"polynomial"` (the linear one to
-            the power `power`) or `"constant"` (no decay).
+            the power `power`), `"constant"` (no decay) or `"inverse_sqrt"`, the Transformer's:
+            `learning_rate * sqrt(warmup_steps / step)`, which has no end, and which every `join`
+            joins at the peak. Its paper's peak is `(hidden_size * warmup_steps) ** -0.5` (Vaswani
+            et al. 2017, section 5.3).
         power: Exponent of `"polynomial"`.
         join: How warm-up and decay meet.
+
+    Raises:
+        ValueError: A value is out of its range, or two of them do not fit together.
 
     Example:
         >>> schedule = WarmupDecay(1e-4, total_steps=100, warmup_steps=10)
         >>> [round(float(schedule(step)) * 1e4, 3) for step in (0, 5, 9, 10, 50, 100, 200)]
         [0.0, 0.5, 0.9, 0.9, 0.5, 0.0, 0.0]
+        >>> schedule = WarmupDecay((512 * 4000) ** -0.5, 100_000, 4000, "inverse_sqrt")
+        >>> [f"{float(schedule(step)):.3g}" for step in (2000, 4000, 16_000)]
+        ['0.000349', '0.000699', '0.000349']
     """
 
     def __init__(
@@ -112,6 +121,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(
                 f"`power` belongs to decay='polynomial'. Received: decay={decay!r}, power={power}"
             )
+        if decay == "inverse_sqrt" and not warmup_steps:
+            raise ValueError(
+                "decay='inverse_sqrt' is measured from the end of a warm-up: `warmup_steps` must "
+                f"be at least 1. Received: warmup_steps={warmup_steps}"
+            )
         self.learning_rate = learning_rate
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps
@@ -130,6 +144,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             share = 0.5 * (1.0 + ops.cos(math.pi * (1.0 - left)))
         elif self.decay == "constant":
             share = ops.ones_like(left)
+        elif self.decay == "inverse_sqrt":
+            share = ops.rsqrt(ops.maximum(step / self.warmup_steps, 1.0))
         else:
             share = ops.power(left, self.power)
         if self.warmup_steps:

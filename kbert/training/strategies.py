@@ -43,8 +43,18 @@ class Strategy:
             return dataset  # fit cuts the batches up
         local = self.num_replicas // self.num_hosts
         rows = next(iter(tf.nest.flatten(dataset.element_spec))).shape[0]
+
+        def parts(batch):  # whose rows differ from one to the next
+            return tf.data.Dataset.from_tensor_slices(
+                tf.nest.map_structure(lambda x: tf.stack(tf.split(x, local)), batch)
+            )
+
         return self.engine.distribute_datasets_from_function(
-            lambda _: dataset.rebatch(rows // local, drop_remainder=True)
+            lambda _: (
+                dataset.flat_map(parts)
+                if rows is None
+                else dataset.rebatch(rows // local, drop_remainder=True)
+            )
         )
 
     def agrees(self, number: int) -> bool:

@@ -1,15 +1,28 @@
-"""Pictures of what a model says and sees: matplotlib figures, drawn without a window."""
+"""Pictures of what a model says and sees: matplotlib figures, drawn without a window.
+
+Of attention there are interactive pages too.
+"""
 
 from kbert.visualization.answers import probability_bars, tagged_words
+from kbert.visualization.attention import attention
+from kbert.visualization.attention_map import attention_map
+from kbert.visualization.attention_page import AttentionPage
+from kbert.visualization.attention_reading import read_attention
 from kbert.visualization.matrices import confusion_matrix, similarity_heatmap
+from kbert.visualization.positions import positions
 from kbert.visualization.scores import layer_scores
 from kbert.visualization.vectors import neighbours_map
 
 __all__ = [
+    "AttentionPage",
+    "attention",
+    "attention_map",
     "confusion_matrix",
     "layer_scores",
     "neighbours_map",
+    "positions",
     "probability_bars",
+    "read_attention",
     "similarity_heatmap",
     "tagged_words",
 ]

@@ -96,3 +96,10 @@ def set_title(axes: Any, title: str | None) -> None:
     """The title above the axes, at the left."""
     if title is not None:
         axes.set_title(shown(title, 90), loc="left", fontsize=12, pad=12, **style())
+
+
+def set_figure_title(figure: Any, title: str | None) -> None:
+    """The title above several axes, at the left, with some room below it."""
+    if title is not None:
+        figure.suptitle(shown(title, 90), fontsize=12, x=0.01, ha="left", **style())
+        figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.15 / figure.get_figheight()))

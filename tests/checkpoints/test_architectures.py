@@ -206,8 +206,8 @@ def test_rows_of_roberta_s_positions_follow_its_padding():
 
 
 def test_an_unknown_architecture_lists_the_known():
-    with pytest.raises(ValueError, match=f"{', '.join(ARCHITECTURES)}. Received: 'gpt2' in there"):
-        import_model({"model_type": "gpt2"}, {}, "there")
+    with pytest.raises(ValueError, match=f"{', '.join(ARCHITECTURES)}. Received: 't5' in there"):
+        import_model({"model_type": "t5"}, {}, "there")
 
 
 @pytest.mark.parametrize(
@@ -240,6 +240,8 @@ def test_what_is_inferred_can_be_written(model_type):
         "albert": "albert-base-v2",
         "distilbert": "distilbert-base-uncased",
         "electra": "google/electra-base-discriminator",
+        "gpt2": "gpt2-large",
+        "openai-gpt": "openai-gpt",
     }
     kind = "unigram" if model_type == "xlm-roberta" else "wordpiece"
     assert infer(family(rows[model_type]), (), kind) == model_type

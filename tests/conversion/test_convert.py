@@ -9,7 +9,8 @@ from kbert import conversion
 from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset, write_safetensors
 from kbert.conversion import check, convert
 from kbert.heads import SpanBoundaryHead
-from kbert.models import Encoder
+from kbert.models import Encoder, family
+from kbert.models.decoder import Decoder
 from kbert.models.weights import get_arrays
 from kbert.tasks import Pretraining
 from kbert.tokenizers import WordPieceTokenizer, load_tokenizer
@@ -312,3 +313,38 @@ def test_encoders_alone_convert_too(tmp_path):
     assert done.tokenizer is None and "encoder/pooler/kernel" not in done.shapes
     arrays = get_arrays(Encoder.from_preset(tmp_path / "there"), "encoder")
     assert arrays.keys() == done.shapes.keys()
+
+
+@pytest.mark.parametrize("block", ["pre_norm", "post_norm"])
+def test_a_decoder_goes_both_ways(block, tmp_path):
+    config = family("gpt2-tiny").replace(vocabulary_size=30, max_positions=12, block=block)
+    decoder = Decoder(config.replace(hidden_size=16, intermediate_size=64))
+    randomise(decoder)
+    decoder.save_to_preset(tmp_path / "preset")
+    done = convert(tmp_path / "preset", tmp_path / "there", format="huggingface")
+    assert done.parameters == decoder.config.count_parameters() and not done.left
+    pytest.importorskip("torch")
+    checks = check(tmp_path / "preset", tmp_path / "there")
+    assert [one.passed for one in checks] == [True, True]
+    assert {*checks[1].differences} == {"sequence", "logits"} and "transformers" in str(checks[1])
+    convert(tmp_path / "there", tmp_path / "back")
+    assert conversion.check(tmp_path / "there", tmp_path / "back")[0].passed
+    arrays = read_checkpoint(tmp_path / "back").arrays
+    for name, array in get_arrays(decoder, "decoder").items():
+        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
+    other = Decoder(decoder.config)
+    randomise(other, seed=1)
+    other.save_to_preset(tmp_path / "other")
+    assert not check(tmp_path / "there", tmp_path / "other")[0].passed
+    with pytest.raises(ValueError, match="one of kbert, huggingface. Received: 'keras_hub'"):
+        convert(tmp_path / "preset", tmp_path / "hub", format="keras_hub")
+
+
+def test_heads_of_a_decoder_are_refused_or_left_out_on_purpose(tmp_path):
+    config = family("gpt2-tiny").replace(vocabulary_size=30, max_positions=12, num_layers=1)
+    arrays = get_arrays(Decoder(config), "decoder") | {"score.weight": np.ones((2, 128))}
+    write_preset(tmp_path / "preset", config, arrays)
+    with pytest.raises(ValueError, match=r"on purpose \(strict=False\). Received: score.weight in"):
+        convert(tmp_path / "preset", tmp_path / "there")
+    done = convert(tmp_path / "preset", tmp_path / "there", strict=False)
+    assert done.left == ("score.weight",)

@@ -131,3 +131,33 @@ def test_language_model_rows_are_shown_in_both_directions():
         "  reads: </S> sein",
         "  predicts: be <UNK>",
     ]
+
+
+def test_rows_of_a_causal_language_model(tokenizer):
+    ids = [tokenizer.token_to_id(t) for t in "[SEP] the red fox [SEP] [SEP]".split()]
+    batch = {"token_ids": [ids[:-1]], "targets": [ids[1:]], "weights": [[1.0, 1.0, 1.0, 1.0, 0.0]]}
+    out = io.StringIO()
+    show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, file=out)
+    assert out.getvalue().splitlines() == [
+        "4 tokens, each predicted from all before it, first of all [SEP]",
+        "  the red fox [SEP]",
+    ]
+
+
+def test_rows_of_sentence_pairs(tokenizer):
+    source = [tokenizer.token_to_id(t) for t in "the fox [SEP] [PAD]".split()]
+    target = [tokenizer.token_to_id(t) for t in "the red fox [SEP]".split()]
+    batch = {
+        "encoder_token_ids": [source],
+        "encoder_padding_mask": [[1, 1, 1, 0]],
+        "decoder_token_ids": [[tokenizer.cls_id, *target[:-1]]],
+        "targets": [target],
+        "weights": [[1.0, 1.0, 1.0, 1.0]],
+    }
+    out = io.StringIO()
+    show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, file=out)
+    assert out.getvalue().splitlines() == [
+        "3 tokens to 4, each predicted from all before it and [CLS]",
+        "  source: the fox [SEP]",
+        "  target: the red fox [SEP]",
+    ]

@@ -134,3 +134,14 @@ def test_a_token_of_several_numbers_is_packed_as_one_of_one(two):
     np.testing.assert_array_equal(batch["token_ids"], table[numbers.pop("token_ids")])
     for name, x in numbers.items():
         np.testing.assert_array_equal(batch[name], x)
+
+
+def test_a_token_of_its_own_ends_a_row():
+    first, second = ragged([[7, 8], []]), ragged([[9], [5, 6, 7, 8]])
+    options = {**SPECIALS, "last_id": 4, "max_length": 6, "multiple": 1}
+    single, pair = pack(first, **options), pack(first, second, **options)
+    assert single["token_ids"].numpy().tolist() == [[CLS, 7, 8, 4], [CLS, 4, PAD, PAD]]
+    assert pair["token_ids"].numpy().tolist() == [[CLS, 7, 8, SEP, 9, 4], [CLS, SEP, 5, 6, 7, 4]]
+    usual = pack(first, second, **{**options, "last_id": None})
+    for name in ("segment_ids", "padding_mask"):
+        np.testing.assert_array_equal(pair[name], usual[name])

@@ -3,6 +3,7 @@
 import pytest
 
 from kbert.finetuning import Experiment, preview, show_examples
+from tests.models.generators import tiny_decoder
 
 TAGGED = {"words": [["the", "fox", "jumping"]], "labels": [["O", "B-animal", "O"]]}
 QUESTIONS = {
@@ -49,6 +50,19 @@ def test_examples_as_the_model_reads_them(preset, name):
     experiment = Experiment(name, preset=preset, train=data, dev=data, labels=labels)
     task = experiment.make_task(experiment.settings())
     assert show_examples(task, experiment.train) == expected
+
+
+def test_a_decoder_s_tokens_have_names_and_each_order_is_a_row(tokenizer, tmp_path):
+    tiny_decoder(vocabulary_size=tokenizer.vocabulary_size).save_to_preset(tmp_path)
+    tokenizer.save(tmp_path)
+    data = {"first": ["red"], "second": ["the fox"], "label": [2.5]}
+    experiment = Experiment("regress", preset=tmp_path, train=data, dev=data)
+    task = experiment.make_task(experiment.settings(auxiliary_lm_weight=0.25))
+    assert task.auxiliary_lm_weight == 0.25
+    assert show_examples(task, experiment.train) == (
+        "row 0 of the data: 2.5\n"
+        "  [start] red [delimiter] the fox [extract]\n  [start] the fox [delimiter] red [extract]"
+    )
 
 
 def test_windows_are_rows_of_their_own(preset):

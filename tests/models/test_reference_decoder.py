@@ -12,6 +12,7 @@ from keras import ops
 from kbert import family
 from kbert.checkpoints import read_checkpoint, read_safetensors
 from kbert.checkpoints.huggingface import import_model
+from kbert.decoding import Greedy, decode
 from kbert.models.decoder import Decoder
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from tests.harness import SIGMA, assert_close, assert_gradients_close, randomise, to_numpy
@@ -157,3 +158,34 @@ def test_parameters_of_the_published_sizes(name, parameters):
     # The formula's, and those of a model of two layers and few entries.
     small = config.replace(num_layers=2, vocabulary_size=9, max_positions=4)
     assert Decoder(small).count_params() == small.count_parameters()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("model_type", MODELS)
+def test_greedy_texts_equal_hugging_face(model_type):
+    """Prompts of three lengths in one batch here, one by one there."""
+    model = reference(model_type)
+    values = {name: array.numpy() for name, array in model.state_dict().items()}
+    checkpoint = import_model(model.config.to_dict(), values, "the reference")
+    decoder = Decoder(checkpoint.config)
+    set_arrays(decoder, "decoder", checkpoint.part("decoder/"), checkpoint.source)
+    lengths, new = np.array([3, 8, 5]), 10
+    prompts = inputs()[:, :8]
+    mask = (np.arange(8) < lengths[:, None]).astype("int32")
+
+    def theirs(row, stop_id):
+        prompt = torch.tensor(prompts[row : row + 1, : lengths[row]]).long()
+        # Told, because a token that is the padding's would be taken for padding.
+        mask = torch.ones_like(prompt)
+        settings = {"max_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+        found = model.generate(prompt, attention_mask=mask, **settings, eos_token_id=stop_id)
+        return found[0, lengths[row] :].tolist()
+
+    stop_id = theirs(0, None)[4]  # what the first row writes fifth, if not before
+    logits, cache = decoder.prefill(prompts, mask, new)
+    found = decode(
+        decoder.step, logits, cache, method=Greedy(), max_new_tokens=new, stop_ids=[stop_id]
+    )
+    for row, (ids, length) in enumerate(zip(found.token_ids, found.lengths, strict=True)):
+        assert np.array(ids)[0, : int(length[0])].tolist() == theirs(row, stop_id)
+    assert int(found.lengths[0, 0]) <= 5

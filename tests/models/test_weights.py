@@ -5,16 +5,21 @@ import numpy as np
 import pytest
 
 from kbert.models import Elmo, Encoder, family
+from kbert.models.decoder import Decoder
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from tests.harness import tiny_config
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 
 
-@pytest.mark.parametrize("name", ["bert-tiny", "elmo-small"])
+@pytest.mark.parametrize("name", ["bert-tiny", "elmo-small", "gpt2-tiny", "openai-gpt"])
 def test_weight_names_and_shapes_are_those_of_the_golden_file(name):
     """A renamed weight must fail here, not with whoever loads an older preset."""
-    if name.startswith("elmo"):
+    if "gpt" in name:
+        small = {"num_layers": 2, "hidden_size": 64, "num_heads": 2, "intermediate_size": 256}
+        small |= {"vocabulary_size": 100, "max_positions": 32}
+        weights = named_weights(Decoder(family(name).replace(**small)), "decoder")
+    elif name.startswith("elmo"):
         weights = named_weights(Elmo(family(name).replace(vocabulary_size=100)), "elmo")
     else:
         weights = named_weights(Encoder(family(name)), "encoder")

@@ -30,7 +30,7 @@ def parse(monkeypatch):
 
     def parsed(*arguments):
         own = flags.FlagValues()
-        for kind in ("string", "integer", "float", "boolean", "enum", "multi_string"):
+        for kind in ("string", "integer", "float", "boolean", "enum", "multi_string", "list"):
             define = getattr(flags, f"DEFINE_{kind}")
             monkeypatch.setattr(flags, f"DEFINE_{kind}", functools.partial(define, flag_values=own))
         monkeypatch.setattr(flags, "mark_flag_as_required", lambda name: None)

@@ -13,8 +13,10 @@ from absl import flags
 
 import kbert
 from kbert import finetuning
+from kbert.tokenizers.byte_alphabet import CHARACTERS
 from kbert.training import Checkpoints
 from pipelines import finetune
+from tests.models.generators import tiny_decoder
 from tests.pipelines.conftest import COLUMNS, QUICK
 
 ROOT = Path(kbert.__path__[0]).parent
@@ -53,6 +55,22 @@ def test_elmo_is_a_preset_too(call, mail_file, tmp_path):
     call(finetune, "--task=classify", *data, "--epochs=1", f"--output_dir={tmp_path / 'out'}")
     task = kbert.tasks.TextClassifier.from_preset(tmp_path / "out" / "preset")
     assert isinstance(task.encoder, kbert.models.ElmoEncoder)
+
+
+def test_a_decoder_is_a_preset_too(call, mail_file, tmp_path):
+    tokenizer = kbert.BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
+    folder = tmp_path / "gpt2"
+    decoder = tiny_decoder(vocabulary_size=tokenizer.vocabulary_size, max_positions=64)
+    decoder.save_to_preset(folder, "huggingface")
+    tokenizer.save(folder)
+    data = (f"--train={mail_file}", f"--dev={mail_file}", *COLUMNS, f"--preset={folder}")
+    more = ("--epochs=1", "--auxiliary_lm_weight=0.25", f"--output_dir={tmp_path / 'out'}")
+    call(finetune, "--task=classify", *data, *more)
+    steps = (tmp_path / "out" / "training" / "steps.jsonl").read_text().splitlines()
+    assert {"lm_loss", "auxiliary", "cross_entropy"} <= set(json.loads(steps[-1]))
+    task = kbert.tasks.Task.from_preset(tmp_path / "out" / "preset")
+    assert task.reads_by_decoder and task.auxiliary_lm_weight == 0.25
+    assert task.predict(["red fox"])[0]["label"] in ("ham", "spam")
 
 
 def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, capsys):

@@ -158,7 +158,7 @@ def test_killed_and_started_again_to_a_preset_and_an_export(data_dir, tiny, tmp_
 def test_mistakes_are_told(parse, tiny, tokenizer, flags, message):
     options = parse("--objective=language_model", f"--model={tiny}", *flags)
     with pytest.raises(ValueError, match=message):
-        LanguageModel(options, tokenizer)
+        LanguageModel(options, tokenizer, None)
 
 
 @pytest.mark.parametrize("content", ["[1", "[]"])
@@ -175,7 +175,7 @@ def test_a_config_that_is_no_json_object_is_named(parse, tokenizer, content, tmp
 def test_shards_of_pieces_are_refused(parse, tiny_vocabulary):
     options = parse("--objective=language_model", "--model=elmo-small")
     with pytest.raises(ValueError, match="--tokenizer=words.*of a wordpiece tokenizer"):
-        LanguageModel(options, kbert.WordPieceTokenizer(tiny_vocabulary))
+        LanguageModel(options, kbert.WordPieceTokenizer(tiny_vocabulary), None)
 
 
 def test_phases_have_the_rows_of_the_state(parse, tiny, data_dir, tokenizer):
@@ -183,7 +183,7 @@ def test_phases_have_the_rows_of_the_state(parse, tiny, data_dir, tokenizer):
         *("--objective=language_model", f"--model={tiny}"),
         *("--batch_size=4", f"--data_dir={data_dir}"),
     )
-    objective = LanguageModel(options, tokenizer)
+    objective = LanguageModel(options, tokenizer, None)
     task = objective.make_task()
     objective.check_phases(parse_phases("8:0.5,16:0.5", 10, 4), task)
     with pytest.raises(ValueError, match="Received: 2 rows in a phase, batch_size=4"):

@@ -6,6 +6,7 @@ import pytest
 
 import kbert
 from kbert.training.phases import parse_phases
+from kbert.training.strategies import make_strategy
 from pipelines.masked_text import MaskedText, task_builder
 from tests.pipelines.test_pretrain import write_corpus
 
@@ -34,13 +35,13 @@ def test_one_held_out_document_has_no_random_next(parse, tokenizer, documents, p
     held_out = types.SimpleNamespace(documents=documents)
     manifest = types.SimpleNamespace(split={"held_out": held_out}.__getitem__)
     for segments, enough in (("pairs", pairs), ("single", single)):
-        objective = MaskedText(parse(f"--segments={segments}"), tokenizer)
-        assert (objective.why_no_evaluation(manifest) is None) == enough
+        objective = MaskedText(parse(f"--segments={segments}"), tokenizer, manifest)
+        assert (objective.why_no_evaluation() is None) == enough
 
 
 def test_every_phase_is_checked_before_the_first_step(parse, tmp_path, tiny_vocabulary, tokenizer):
     data_dir = write_corpus(tmp_path, tiny_vocabulary)
-    objective = MaskedText(parse(f"--data_dir={data_dir}"), tokenizer)
+    objective = MaskedText(parse(f"--data_dir={data_dir}"), tokenizer, None)
     config = kbert.family("bert-tiny").replace(max_positions=64)
     task = types.SimpleNamespace(encoder=types.SimpleNamespace(config=config))
 
@@ -53,9 +54,20 @@ def test_every_phase_is_checked_before_the_first_step(parse, tmp_path, tiny_voca
 
 def test_what_only_a_language_model_reads_is_refused(parse, tokenizer):
     with pytest.raises(ValueError, match="masked_lm does not read .*Received: --negatives=9"):
-        MaskedText(parse("--negatives=9"), tokenizer)
+        MaskedText(parse("--negatives=9"), tokenizer, None)
+
+
+def test_what_only_a_translator_reads_is_refused(parse, tokenizer):
+    with pytest.raises(ValueError, match="masked_lm does not read .*Received: --source=x"):
+        MaskedText(parse("--source=x"), tokenizer, None)
+
+
+def test_shards_are_needed(parse):
+    one = make_strategy()
+    with pytest.raises(ValueError, match="masked_lm learns from .*give --data_dir"):
+        MaskedText.from_flags(parse(), one)
 
 
 def test_a_language_model_is_no_encoder(parse, tokenizer):
     with pytest.raises(ValueError, match="--objective=language_model.*--model=elmo-small"):
-        MaskedText(parse("--model=elmo-small"), tokenizer).make_task()
+        MaskedText(parse("--model=elmo-small"), tokenizer, None).make_task()

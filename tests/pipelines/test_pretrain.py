@@ -149,7 +149,8 @@ def test_help_teaches():
     command = [sys.executable, "-m", "pipelines.pretrain", "--help"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     assert "kbert-pretrain --data_dir=shards --model=bert-small" in out
-    for flag in ("micro_batches", "phases", "strategy", "init_preset", "dry_run"):
+    assert "--source=train.en --target=train.de" in out and "--recipe=gpt" in out
+    for flag in ("micro_batches", "phases", "strategy", "init_preset", "dry_run", "dev_pairs"):
         assert f"-{flag}" in out or f"]{flag}" in out
 
 

@@ -55,6 +55,13 @@ def test_compiled_reads_the_weights_as_they_are_now():
     assert run(x).tolist() == [[6.0]]
 
 
+def test_compiled_takes_features_of_other_names():
+    run = inference.compiled(lambda features: sum(features.values()))
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_array_equal(run({"x": x, "y": x}), 2 * x)
+    np.testing.assert_array_equal(run({"x": x}), x)
+
+
 def test_a_model_that_keeps_a_compiled_function_counts_its_layers_once():
     class Holder(keras.Model):
         def __init__(self):

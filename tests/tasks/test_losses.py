@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.losses import accuracy, cross_entropy, smoothed_cross_entropy
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(3, 4, 7)).astype("float32")
@@ -51,3 +51,16 @@ def test_low_precision_logits_are_summed_in_float32():
     assert keras.backend.standardize_dtype(loss.dtype) == "float32"
     assert float(loss) == pytest.approx(4096 * np.log(2), rel=1e-5)
     assert float(count) == 4096
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+def test_smoothed_cross_entropy_is_that_of_smoothed_labels(smoothing):
+    x = LOGITS.astype("float64") * 5
+    log_probabilities = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    one_hot = np.eye(7)[LABELS]
+    labels = (1 - smoothing) * one_hot + smoothing / 7
+    pairs = smoothed_cross_entropy(x.astype("float32"), LABELS, WEIGHTS, smoothing)
+    for (loss, count), share in zip(pairs, (labels, one_hot), strict=True):
+        want = -(share * log_probabilities).sum(-1)
+        assert float(loss) == pytest.approx((want * WEIGHTS).sum(), rel=1e-5)
+        assert float(count) == 3

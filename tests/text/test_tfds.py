@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kbert.text import documents, open_sources, source
+from kbert.text import documents, open_sources, read_pairs, source
 
 tfds = pytest.importorskip("tensorflow_datasets")
 
@@ -31,11 +31,29 @@ class KbertRhymes(tfds.core.GeneratorBasedBuilder):
             yield number, {"body": body, "label": number}
 
 
+class KbertCouplets(tfds.core.GeneratorBasedBuilder):
+    """A few texts in two languages, one of them missing."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.Translation(languages=("de", "en"))
+        return self.dataset_info_from_configs(features=features, supervised_keys=("de", "en"))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        for number, text in enumerate(("Öl", "", "Brot")):
+            yield number, {"de": text, "en": f"text {number}"}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tfds")
     for config in ("plain", "long", "broken"):
         KbertRhymes(data_dir=folder, config=config).download_and_prepare()
+    KbertCouplets(data_dir=folder).download_and_prepare()
     tfds.core.add_data_dir(folder)
 
 
@@ -80,3 +98,28 @@ def test_bad_bytes_are_named_or_replaced():
 def test_what_is_not_there(spec, field, message):
     with pytest.raises(ValueError, match=message):
         list(documents(f"tfds:{spec}", field=field))
+
+
+def test_pairs_of_a_split(caplog):
+    pairs = read_pairs("tfds:kbert_couplets:train")
+    assert sorted(pairs) == [("Brot", "text 2"), ("Öl", "text 0")]
+    assert pairs.empty == 1 and pairs.consumed == pairs.size > 0
+    assert "the first: tfds:kbert_couplets:train, example" in caplog.text
+    turned = read_pairs("tfds:kbert_couplets", columns=("en", "de"))
+    assert sorted(turned) == [("text 0", "Öl"), ("text 2", "Brot")]
+    assert turned.identity() != pairs.identity()
+
+
+@pytest.mark.parametrize(
+    ("spec", "columns", "message"),
+    [
+        ("kbert_rhymes/plain", None, r"the features \['body', 'label'\].*Received: columns=None"),
+        ("kbert_rhymes/plain", (0, 1), r"name those of source and target.*columns=\(0, 1\)"),
+        ("kbert_rhymes/plain", ("body", "title"), r"fields \['body', 'label'\].*field='title'"),
+        ("kbert_rhymes/plain", ("body", "label"), "example 0: the field 'label' is not text"),
+        ("kbert_rhymes/broken:test", ("body", "label"), "example 0: invalid UTF-8 at byte 4"),
+    ],
+)
+def test_features_that_are_no_pair(spec, columns, message):
+    with pytest.raises(ValueError, match=message):
+        list(read_pairs(f"tfds:{spec}", columns=columns))

@@ -4,9 +4,9 @@ import json
 
 import pytest
 from tokenizers import AddedToken, ByteLevelBPETokenizer, normalizers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer
 
-from kbert.tokenizers import BytePairTokenizer, load_tokenizer
+from kbert.tokenizers import BytePairTokenizer, load_tokenizer, train_byte_pair
 from kbert.tokenizers.byte_alphabet import CHARACTERS
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -115,4 +115,51 @@ def test_normalizers_are_refused(tmp_path):
     theirs.normalizer = normalizers.NFC()
     theirs.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="no normalizer .*Received: normalizer='NFC' in"):
+        load_tokenizer(tmp_path)
+
+
+TORTURE = [
+    "The flightless bird isn't at home; they're 1234 of 56, we'll see what it'd cost.",
+    "  def f(x):\n    return x\t# \U0001f4a1 \U0001f469\u200d\U0001f680\r\n\n\n",
+    "Ein größeres Haus für Señor Łódź. Быстрая лиса прыгает. 東京は日本の首都です。",
+    "e\u0301 ²½ ٣Ⅷ \u200b\ufeff x\xa0\u3000y  ",
+    "<|endoftext|> <|endoftext|",
+    " ",
+    "",
+]
+
+
+@pytest.mark.parametrize("files", ["vocab.json and merges.txt", "tokenizer.json", "all"])
+def test_a_folder_of_gpt2_gives_the_ids_of_transformers(tmp_path, files):
+    pieces, merges = train_byte_pair([*TORTURE] * 3, 400, special_tokens=[])
+    vocabulary = [*pieces, "<|endoftext|>"]
+    ids = {piece: number for number, piece in enumerate(vocabulary)}
+    theirs = GPT2Tokenizer(vocab=ids, merges=[tuple(merge.split(" ")) for merge in merges])
+    theirs.save_pretrained(tmp_path)
+    if files != "tokenizer.json":
+        BytePairTokenizer(vocabulary, merges)._save_model(tmp_path)
+    if files == "vocab.json and merges.txt":
+        (tmp_path / "tokenizer.json").unlink()
+        (tmp_path / "tokenizer_config.json").unlink()
+    ours = load_tokenizer(tmp_path, special_tokens_in_text=True)
+    assert ours.vocabulary == vocabulary
+    end = len(vocabulary) - 1
+    assert [ours.cls_id, ours.sep_id, ours.unk_id, ours.pad_id] == [end, end, end, None]
+    assert ours.special_ids == [end]
+    encoded = ours.encode(TORTURE)
+    assert encoded.to_list() == [theirs(text).input_ids for text in TORTURE]
+    assert ours.decode(encoded.to_list(), skip_special_tokens=False) == TORTURE
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_pieces_of_characters_are_refused_by_name(tmp_path, full):
+    ids = {"<unk>": 0, "l": 1, "o": 2, "o</w>": 3, "lo</w>": 4}
+    theirs = OpenAIGPTTokenizer(vocab=ids, merges=[("l", "o</w>")])
+    if full:
+        theirs.save_pretrained(tmp_path)
+    else:
+        (tmp_path / "vocab.json").write_text(json.dumps(ids))
+        (tmp_path / "merges.txt").write_text("#version: 0.2\nl o</w>\n")
+    message = "GPT's are of characters.*without its tokenizer.*'o</w>' in "
+    with pytest.raises(ValueError, match=message):
         load_tokenizer(tmp_path)

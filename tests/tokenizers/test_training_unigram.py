@@ -51,6 +51,13 @@ def test_text_is_prepared_as_for_encoding():
     assert "É" not in "".join(cased) and "C" in "".join(cased)
 
 
+def test_accents_are_kept_with_the_case():
+    tokenizer = train_tokenizer(["Zwölf Büsche"] * 20, 40, kind="unigram", lowercase=False)
+    assert tokenizer.decode(tokenizer.encode("Zwölf Büsche")).numpy().decode() == "Zwölf Büsche"
+    tokenizer = train_tokenizer(["Zwölf Büsche"] * 20, 40, kind="unigram")
+    assert tokenizer.decode(tokenizer.encode("Zwölf Büsche")).numpy() == b"zwolf busche"
+
+
 def test_long_lines_are_cut_and_not_left_out():
     rare = "zebra " * 900 + "q" * 9000 + "東" * 3000
     model = train_unigram([*corpus(200), rare], 150, character_coverage=1.0)

@@ -63,6 +63,21 @@ def test_keeps_the_newest(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_what_bridged_a_stop_makes_room(tmp_path):
+    """Or what is averaged in the end would depend on when a run was stopped."""
+    task, checkpoints = trained_task(), Checkpoints(tmp_path, keep=2)
+    for step in (5, 10, 13):
+        checkpoints.save(task, step)
+    checkpoints.save(task, 15, replaces=13)
+    assert checkpoints.steps() == [10, 15]
+    # The process may die between writing and removing.
+    Checkpoints(tmp_path, keep=9).save(task, 13)
+    progress = checkpoints.latest()["progress"]
+    assert progress == {"replaces": 13}
+    checkpoints.remove_replaced(progress)
+    assert checkpoints.steps() == [10, 15]
+
+
 def test_a_save_that_was_cut_off_is_no_checkpoint(tmp_path):
     """Arrays without their JSON are what a process killed while writing leaves behind."""
     task, checkpoints = trained_task(), Checkpoints(tmp_path)

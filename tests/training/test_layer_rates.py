@@ -3,11 +3,13 @@ import pytest
 from keras import ops
 
 import kbert
+from kbert.models import DecoderEncoder
 from kbert.training.freezing import freeze
 from kbert.training.layer_rates import layer_scales
 from kbert.training.optimizers import AdamW, decays
 from kbert.training.schedules import fine_tuning_schedule
 from tests.harness import tiny_config
+from tests.models.generators import tiny_decoder
 
 
 def by_part(encoder, decay) -> dict[str, float]:
@@ -29,6 +31,14 @@ def test_electra_s_formula():
 def test_a_shared_block_learns_as_its_last_layer():
     encoder = kbert.Encoder(tiny_config(num_layers=4, num_layer_groups=2, pooler_activation=None))
     assert by_part(encoder, 0.5) == {"embeddings": 2**-6, "layers_0": 2**-4, "layers_1": 2**-2}
+
+
+@pytest.mark.parametrize("block", ["pre_norm", "post_norm"])
+def test_a_decoder_s_positions_are_embeddings_and_its_norm_is_of_the_last_layer(block):
+    encoder = DecoderEncoder(tiny_decoder(block=block))
+    parts = {"embeddings": 2**-4, "positions": 2**-4, "layers_0": 2**-3, "layers_1": 2**-2}
+    assert by_part(encoder, 0.5) == {**parts, **({"norm": 2**-2} if block == "pre_norm" else {})}
+    assert set(layer_scales(encoder, 0.5)) == {v.path for v in encoder.weights}
 
 
 def test_a_fine_tuning_equals_numpy():

@@ -42,6 +42,14 @@ def corrected_adamw_in_numpy(w, g, m, v, decay, n):
     return w - RATE * decay * w - rate * m / (np.sqrt(v) + EPSILON), m, v
 
 
+def adam_in_numpy(w, g, m, v, decay, n):
+    """Kingma and Ba 2015, end of section 2, with the Transformer's values: it decays nothing."""
+    m = 0.9 * m + 0.1 * g
+    v = 0.98 * v + 0.02 * g * g
+    rate = RATE * np.sqrt(1 - 0.98 ** (n + 1)) / (1 - 0.9 ** (n + 1))
+    return w - rate * m / (np.sqrt(v) + 1e-9), m, v
+
+
 def lamb_in_numpy(w, g, m, v, decay, n):
     """google-research/albert lamb_optimizer.py: neither decay nor ratio for bias and LayerNorm."""
     m = 0.9 * m + 0.1 * g
@@ -75,11 +83,12 @@ def adagrad_in_numpy(w, g, m, v, decay, n):
             AdamW(RATE, weight_decay=DECAY, beta_2=0.98, bias_correction=True),
             corrected_adamw_in_numpy,
         ),
+        (make_optimizer("adamw", RATE, recipe("transformer")), adam_in_numpy),
         (Lamb(RATE, weight_decay=DECAY), lamb_in_numpy),
         (Lamb(RATE, weight_decay=DECAY, bias_correction=True), corrected_lamb_in_numpy),
         (make_optimizer("adagrad", RATE, recipe("elmo")), adagrad_in_numpy),
     ],
-    ids=["adamw", "corrected_adamw", "lamb", "corrected_lamb", "adagrad"],
+    ids=["adamw", "corrected_adamw", "transformer", "lamb", "corrected_lamb", "adagrad"],
 )
 def test_steps_equal_numpy(optimizer, step):
     model = layer()

@@ -1,6 +1,6 @@
 import pytest
 
-from kbert.training.phases import parse_phases, tokens_until
+from kbert.training.phases import Phase, parse_phases, tokens_until
 
 
 def test_bert_phases():
@@ -35,3 +35,14 @@ def test_shares_that_do_not_divide_the_steps_cover_all():
 def test_wrong_text(text, message):
     with pytest.raises(ValueError, match=message):
         parse_phases(text, 10, 1)
+
+
+def test_batches_counted_in_tokens():
+    phase = Phase(sequence_length=256, batch_size=None, first_step=0, steps=10, batch_tokens=4096)
+    assert (phase.tokens_per_step, tokens_until([phase], 3)) == (4096, 3 * 4096)
+    assert phase.shape == "at most 4,096 tokens"
+    (rows,) = parse_phases("128:1", 10, 8)
+    assert rows.shape == "8 x 128 tokens"
+    for size, tokens in ((None, None), (8, 4096)):
+        with pytest.raises(ValueError, match=f"batch_size={size}, batch_tokens={tokens}"):
+            Phase(sequence_length=8, batch_size=size, first_step=0, steps=1, batch_tokens=tokens)

@@ -92,6 +92,25 @@ def test_a_signal_during_an_evaluation_ends_with_a_checkpoint(tmp_path, number):
     assert Checkpoints(tmp_path / "checkpoints").steps() == [3]
 
 
+def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there(tmp_path):
+    run_toy.main(tmp_path, steps=20, send=[signal.SIGTERM, 0, 4], checkpoint_every=None)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    assert len(checkpoints.steps()) == 1 and checkpoints.latest()["step"] < 20
+    assert checkpoints.latest()["progress"] == {"bridge": True}
+    run_toy.main(tmp_path, steps=20, checkpoint_every=None)
+    assert checkpoints.steps() == [20]
+
+
+def test_evaluations_measure_more_than_losses(tmp_path, capsys):
+    scores = iter([{"bleu": 12.5}, {"bleu": 25.0}])
+    history = run_toy.main(tmp_path, steps=20, extra_scores=lambda: next(scores))
+    assert [line["bleu"] for line in history.evaluations] == [12.5, 25.0]
+    assert all("mlm_loss" in line for line in history.evaluations)
+    out = capsys.readouterr().out
+    assert "evaluation after step 10: " in out and " · bleu 12.5\n" in out
+    assert "step 20/20 · loss" in out and " · bleu 12.5 · " in out  # the latest, on the way
+
+
 def test_a_start_removes_leftovers_of_a_kill(tmp_path):
     leftovers = [
         tmp_path / "run.json.writing-77",

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from kbert.training.schedules import WarmupDecay, default_warmup, fine_tuning_schedule
+from kbert.training.schedules import JOINS, WarmupDecay, default_warmup, fine_tuning_schedule
 
 
 def rates(schedule, steps) -> list[float]:
@@ -47,6 +47,19 @@ def test_fairseqs_formula():
     assert found[10] == pytest.approx(peak)
 
 
+@pytest.mark.parametrize("join", JOINS)
+def test_the_transformers_formula(join):
+    """Vaswani et al. 2017, section 5.3; as in tensor2tensor, the first update's step is 0."""
+    width, warmup = 512, 40
+    steps = range(1, 400)
+    paper = [width**-0.5 * min(s**-0.5, s * warmup**-1.5) for s in steps]
+    peak = width**-0.5 * warmup**-0.5
+    schedule = WarmupDecay(peak, 200, warmup, "inverse_sqrt", join=join)
+    assert rates(schedule, steps) == pytest.approx(paper, rel=1e-5)
+    assert float(schedule(0)) == 0
+    assert float(schedule(warmup)) == pytest.approx(peak) == max(paper)
+
+
 def test_a_run_that_is_all_warm_up():
     for join in ("switch", "product", "after"):
         found = rates(WarmupDecay(1.0, 4, 4, "constant", join=join), range(4))
@@ -86,6 +99,7 @@ def test_config_round_trip():
         ((0.1, 10, 11), "0 <= warmup_steps <= total_steps.*warmup_steps=11"),
         ((0.1, 0), "total_steps >= 1.*total_steps=0"),
         ((0.1, 10, 0, "linear", 2.0), "`power` belongs to decay='polynomial'"),
+        ((0.1, 10, 0, "inverse_sqrt"), "`warmup_steps` must be at least 1.*warmup_steps=0"),
         ((0.1, 10, 0, "linear", 1.0, "knot"), "`join` must be one of .*Received: 'knot'"),
     ],
 )

@@ -3,13 +3,15 @@ import os
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbert.training.strategies import make_strategy
+from kbert.training.strategies import Strategy, make_strategy
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +21,23 @@ def test_one_device():
     assert (strategy.num_replicas, strategy.num_hosts, strategy.is_chief) == (1, 1, True)
     dataset = tf.data.Dataset.range(3)
     assert strategy.distribute(dataset) is dataset and strategy.agrees(7)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("counted", ["rows", "tokens"])
+def test_a_host_s_rows_go_to_its_devices(counted):
+    """Batches that are counted in tokens differ in their rows."""
+    engine = types.SimpleNamespace(distribute_datasets_from_function=lambda make: make(None))
+    strategy = Strategy(name="x", num_replicas=4, num_hosts=2, host_index=0, engine=engine)
+    sizes = (4, 4) if counted == "rows" else (4, 2)
+    batches = [{"x": np.arange(2 * n).reshape(n, 2)} for n in sizes]
+    shape = (4, 2) if counted == "rows" else (None, 2)
+    dataset = tf.data.Dataset.from_generator(
+        lambda: batches, output_signature={"x": tf.TensorSpec(shape, tf.int64)}
+    )
+    found = [part["x"].tolist() for part in strategy.distribute(dataset).as_numpy_iterator()]
+    expected = [half.tolist() for batch in batches for half in np.split(batch["x"], 2)]
+    assert found == expected
 
 
 def test_an_unknown_strategy_is_refused():

@@ -7,12 +7,18 @@ from kbert.checkpoints.architectures.base import Architecture
 from kbert.checkpoints.architectures.bert import Bert
 from kbert.checkpoints.architectures.distilbert import DistilBert
 from kbert.checkpoints.architectures.electra import Electra
+from kbert.checkpoints.architectures.gpt2 import Gpt2
+from kbert.checkpoints.architectures.openai_gpt import OpenAIGpt
 from kbert.checkpoints.architectures.roberta import Roberta, XlmRoberta
-from kbert.config import EncoderConfig
+from kbert.config import Config, EncoderConfig
+from kbert.decoder_config import DecoderConfig
 
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
-    for architecture in (Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra())
+    for architecture in (
+        *(Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra()),
+        *(Gpt2(), OpenAIGpt()),
+    )
 }
 
 __all__ = ["ARCHITECTURES", "Architecture", "find", "infer", "usual_pooler"]
@@ -40,28 +46,39 @@ def find(model_type: str, source: str) -> Architecture:
     return ARCHITECTURES[model_type]
 
 
-def infer(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | None) -> str:
+def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> str:
     """The architecture that a model is written as where none is named.
 
-    In this order: a config with `num_layer_groups` is ALBERT's; one with `embedding_size`, a
+    A decoder is GPT-2 with norms before its parts, GPT with norms behind them. Of encoders, in this
+    order: a config with `num_layer_groups` is ALBERT's; one with `embedding_size`, a
     pooler with GELU, or a discriminator is ELECTRA's. With segments it is BERT. Without, it is
     DistilBERT where epsilon is 1e-12 and there is no pooler but one with ReLU; else XLM-RoBERTa
     over a unigram vocabulary and RoBERTa over another. Several architectures can be the same
     function; name the one that is meant where this order finds another.
 
     Args:
-        config: the encoder's.
+        config: the model's.
         names: of the weights.
         tokenizer_kind: "wordpiece", "bpe", "unigram", or None where there is none.
 
     Returns:
         A `model_type`.
 
+    Raises:
+        ValueError: the config is of a kind that no architecture has.
+
     Example:
         >>> from kbert import family
         >>> infer(family("bert-tiny"), [], None)
         'bert'
     """
+    if isinstance(config, DecoderConfig):
+        return "gpt2" if config.block == "pre_norm" else "openai-gpt"
+    if not isinstance(config, EncoderConfig):
+        raise ValueError(
+            "A model of another library is written of an EncoderConfig or a DecoderConfig. "
+            f"Received: {config}"
+        )
     if config.num_layer_groups is not None:
         return "albert"
     if config.embedding_size is not None or config.pooler_activation == "gelu":

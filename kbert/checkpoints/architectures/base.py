@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kbert.checkpoints.renames import Rule
-from kbert.config import EncoderConfig
+from kbert.config import Config, EncoderConfig
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -41,6 +41,9 @@ REQUIRED = {
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
 }
+# Buffers, which hold no knowledge, and TinyBERT's projections to the width of its teacher, which
+# nothing reads after the distillation.
+UNREAD = r"(^|\.)(embeddings\.(position_ids|token_type_ids)$|fit_denses?\.)"
 # Keys that say nothing about the encoder's function.
 IGNORED = frozenset(
     "_name_or_path _attn_implementation_autoset _num_labels adapters architectures bos_token_id "
@@ -64,16 +67,23 @@ class Architecture:
     Attributes:
         model_type: its name in `config.json`.
         title: its name in messages.
+        config_class: the kind of model it is.
+        root: what the names of the model's weights begin with in kbert.
+        task: the task that all its models are trained for, whatever their weights; None = the heads
+            say it.
         class_prefix: what the names of its classes begin with, as in "BertForMaskedLM".
         prefix: what the names of the encoder's weights begin with.
         heads: what the names of other weights begin with.
-        fields: key of the config -> field of EncoderConfig.
+        unread: pattern of the names of arrays that hold nothing a model needs.
+        fields: key of the config -> field of `config_class`.
         defaults: key -> what transformers takes where it is absent; other keys must be there.
         required: key -> values that kbert's encoder has an equal for, the default first.
         ignored: keys that say nothing about the encoder's function.
         head_dropouts: which of `CLASSIFIERS` -> key of the rate of dropout before its last layer,
             and what transformers takes where it is absent; None = the encoder's rate.
-        fixed: fields of EncoderConfig that have one value in all models.
+        fixed: fields of `config_class` that have one value in all models.
+        unsaid: fields that the weights decide about, and what they are until then.
+        activations: name of an activation there -> here; the first of several is written.
         pooler_activations: what the pooler may have.
         replaced_pooler: names there of a pooler that nothing reads where the classifier has a
             dense layer of its own.
@@ -89,9 +99,13 @@ class Architecture:
 
     model_type: ClassVar[str]
     title: ClassVar[str]
+    config_class: ClassVar[type[Config]] = EncoderConfig
+    root: ClassVar[str] = "encoder"
+    task: ClassVar[str | None] = None
     class_prefix: ClassVar[str]
     prefix: ClassVar[str]
     heads: ClassVar[tuple[str, ...]]
+    unread: ClassVar[str] = UNREAD
     fields: ClassVar[Mapping[str, str]]
     defaults: ClassVar[Mapping[str, Any]]
     required: ClassVar[Mapping[str, tuple]] = REQUIRED
@@ -101,6 +115,8 @@ class Architecture:
         "tokens": ("classifier_dropout", None),
     }
     fixed: ClassVar[Mapping[str, Any]] = {}
+    unsaid: ClassVar[Mapping[str, Any]] = {"pooler_activation": None}
+    activations: ClassVar[Mapping[str, str]] = ACTIVATIONS
     pooler_activations: ClassVar[tuple[str, ...]] = ("tanh",)
     replaced_pooler: ClassVar[tuple[str, ...]] = ()
     min_segments: ClassVar[int] = 1
@@ -110,26 +126,26 @@ class Architecture:
     sentence_objective: ClassVar[str | None] = None
     sentence_class: ClassVar[str] = "ForPreTraining"
 
-    def rules(self, config: EncoderConfig, head: str | None) -> list[Rule]:
-        """The renames: encoder, and heads as far as there are any.
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        """The renames: the model's, and those of heads as far as there are any.
 
         Args:
-            config: the encoder's; says how many layers there are.
+            config: the model's; says how many layers there are.
             head: which of `CLASSIFIERS` the weights hold, or None.
         """
         raise NotImplementedError
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        """The fields of EncoderConfig, `content` being checked already."""
+        """The fields of `config_class`, `content` being checked already."""
         return {
             field: content.get(key, self.defaults.get(key)) for key, field in self.fields.items()
         }
 
-    def write_fields(self, config: EncoderConfig, tokenizer: Any) -> dict[str, Any]:
+    def write_fields(self, config: Any, tokenizer: Any) -> dict[str, Any]:
         """The reverse of `read_fields`: keys and values of the config there.
 
         Args:
-            config: the encoder's.
+            config: the model's.
             tokenizer: whose special ids the config there repeats, or None.
         """
         fields = {key: getattr(config, field) for key, field in self.fields.items()}
@@ -151,13 +167,22 @@ class Architecture:
         """After the renames of writing: what that architecture has weights for in addition."""
         return arrays
 
-    def problems(self, config: EncoderConfig) -> list[str]:
+    def problems(self, config: Config) -> list[str]:
         """Why this architecture cannot be the model, in words; empty if it can."""
+        if not isinstance(config, self.config_class):
+            return [f"its config is of the kind {self.config_class.__name__}"]
         found = [
             f"{field} is {value!r} in all of them"
             for field, value in self.fixed.items()
             if getattr(config, field) != value
         ]
+        if config.activation not in self.activations.values():
+            found.append(f"it has no activation {config.activation!r}")
+        return found + self.misfits(config)
+
+    def misfits(self, config: Any) -> list[str]:
+        """The `problems` that are of one kind of model alone."""
+        found = []
         if config.embedding_width != config.hidden_size and not self.factorised:
             found.append("its embeddings are of the hidden width")
         if config.num_layer_groups is not None and not self.shared_layers:
@@ -168,7 +193,7 @@ class Architecture:
             found.append(f"its pooler has {' or '.join(self.pooler_activations)}")
         return found
 
-    def check_masked_lm(self, config: EncoderConfig, arrays: Mapping[str, np.ndarray]) -> None:
+    def check_masked_lm(self, config: Any, arrays: Mapping[str, np.ndarray]) -> None:
         """Raises where the masked-LM head has another activation there than in kbert."""
         own = self.masked_lm_activation
         if own and own != config.activation and "masked_lm/bias" in arrays:

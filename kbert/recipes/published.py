@@ -6,100 +6,14 @@ biases and LayerNorm do not decay (fairseq, which trained RoBERTa and SpanBERT, 
 the masks of an epoch are new ones (Google's data were masked once, 10 to 40 times over).
 """
 
-import dataclasses
 import difflib
-from typing import Any
 
-from kbert.training.optimizers import OPTIMIZER_SETTINGS
+from kbert.recipes.described import Recipe, shown
 
-OBJECTIVES = ("masked_lm", "span_boundary", "replaced_tokens", "language_model")
-# What the rows' segments have to do with each other -> what is predicted of it.
-SENTENCE_OBJECTIVES = {"pairs": "next_sentence", "halves": "sentence_order"}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How a model was pretrained. Every value but the first three is a flag of `kbert-pretrain`.
-
-    Batch sizes and numbers of steps are those of clusters: for a smaller run give your own. The
-    learning rate belongs to the batch size (RoBERTa: 1e-4 at 256 rows, 5e-4 at 2,048, 7e-4 at
-    8,192), and of a shorter run the warm-up is a tenth at most.
-
-    Attributes:
-        name: in the table.
-        tokenizer: its kind: "wordpiece", "bpe", "unigram" or "words".
-        source: where the values are from.
-        model: name in `kbert.family`.
-        objective: "masked_lm"; "span_boundary", which fills masked spans from their ends too;
-            "replaced_tokens", ELECTRA's; or "language_model", ELMo's, which masks nothing and has
-            no segments: what follows about these is None.
-        generator_share: width of ELECTRA's generator over the discriminator's; else None.
-        negatives: sampled words that ELMo's targets are told from; else None.
-        segments: how text is laid out in rows, see `kbert.data.pretraining_dataset`. It decides
-            about the sentence objective.
-        short_sequence_share: share of rows cut shorter.
-        masking: which tokens are masked together.
-        masked_share: share of the tokens that is predicted.
-        replacement: shares of these that become [MASK], and a random token.
-        optimizer: "adamw", "lamb" or "adagrad".
-        learning_rate: its peak.
-        beta_1, beta_2, epsilon, bias_correction, weight_decay: of the first two.
-        initial_accumulator_value: of Adagrad's sums of squares; else None.
-        clip_norm: largest norm of all gradients; 0 clips nothing.
-        warmup_steps: steps of the rise.
-        decay: what follows it.
-        decay_join: how the two meet, see `kbert.training.WarmupDecay`.
-        train_steps: updates of the run.
-        batch_size: rows of a batch.
-        phases: lengths in turn with their shares of the steps, as length:share.
-    """
-
-    name: str
-    tokenizer: str
-    source: str
-    model: str
-    objective: str = "masked_lm"
-    generator_share: float | None = None
-    negatives: int | None = None
-    segments: str | None
-    short_sequence_share: float | None
-    masking: str | None
-    masked_share: float | None = 0.15
-    replacement: tuple[float, float] | None = (0.8, 0.1)
-    optimizer: str = "adamw"
-    learning_rate: float
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-6
-    bias_correction: bool = False
-    weight_decay: float = 0.01
-    initial_accumulator_value: float | None = None
-    clip_norm: float = 1.0
-    warmup_steps: int = 10_000
-    decay: str = "linear"
-    decay_join: str = "switch"
-    train_steps: int
-    batch_size: int
-    phases: str
-
-    @property
-    def sentence_objective(self) -> str | None:
-        """ "next_sentence", "sentence_order" or None."""
-        return SENTENCE_OBJECTIVES.get(self.segments)
-
-    def settings(self) -> dict[str, Any]:
-        """Flag of `kbert-pretrain` -> value."""
-        told = ("name", "tokenizer", "source")
-        return {k: v for k, v in dataclasses.asdict(self).items() if k not in told}
-
-    def describe(self) -> str:
-        """All values as a table to print; of optimizers' settings those that its own has."""
-        rows = dataclasses.asdict(self) | {"sentence_objective": self.sentence_objective}
-        others = set().union(*OPTIMIZER_SETTINGS.values()) - {*OPTIMIZER_SETTINGS[self.optimizer]}
-        rows = {name: value for name, value in rows.items() if name not in others}
-        return "\n".join(f"{name:21} {_shown(value)}" for name, value in rows.items())
-
-
+_UNMASKED = {
+    **dict.fromkeys(("segments", "short_sequence_share", "masking")),
+    **dict.fromkeys(("masked_share", "replacement")),
+}
 _BERT = {
     "segments": "pairs",
     "short_sequence_share": 0.1,
@@ -117,6 +31,22 @@ _ELECTRA = {
     "masking": "independent",
     "replacement": (0.85, 0.0),
     "decay_join": "product",
+}
+_TRANSFORMER = {
+    "tokenizer": "bpe",
+    "objective": "translation",
+    "label_smoothing": 0.1,
+    "beta_2": 0.98,
+    "epsilon": 1e-9,
+    "bias_correction": True,
+    "weight_decay": 0.0,
+    "clip_norm": 0.0,
+    "warmup_steps": 4_000,
+    "decay": "inverse_sqrt",
+    "batch_size": None,
+    "phases": None,
+    "batch_tokens": 25_000,
+    **_UNMASKED,
 }
 
 RECIPES: dict[str, Recipe] = {
@@ -225,11 +155,6 @@ RECIPES: dict[str, Recipe] = {
             model="elmo-original",
             objective="language_model",
             negatives=8192,
-            segments=None,
-            short_sequence_share=None,
-            masking=None,
-            masked_share=None,
-            replacement=None,
             optimizer="adagrad",
             learning_rate=0.2,
             initial_accumulator_value=1.0,
@@ -239,6 +164,44 @@ RECIPES: dict[str, Recipe] = {
             train_steps=1_000_840,
             batch_size=384,
             phases="20:1",
+            **_UNMASKED,
+        ),
+        Recipe(
+            name="gpt",
+            tokenizer="bpe",
+            source="section 4.1 of the paper, opt.py of openai/finetune-transformer-lm; 100 epochs "
+            "of the 984,846,357 words of BooksCorpus, a token each at least",
+            model="openai-gpt",
+            objective="causal_lm",
+            learning_rate=2.5e-4,
+            epsilon=1e-8,
+            bias_correction=True,
+            warmup_steps=2_000,
+            decay="cosine",
+            train_steps=3_005_512,
+            batch_size=64,
+            phases="512:1",
+            **_UNMASKED,
+        ),
+        Recipe(
+            name="transformer",
+            source="sections 5 and 6.1 of the paper, base model: its learning rate is 512^-0.5 * "
+            "4000^-0.5",
+            model="transformer-base",
+            learning_rate=(512 * 4_000) ** -0.5,
+            train_steps=100_000,
+            average_checkpoints=5,
+            **_TRANSFORMER,
+        ),
+        Recipe(
+            name="transformer-big",
+            source="sections 5 and 6.1 of the paper, big model: its learning rate is 1024^-0.5 * "
+            "4000^-0.5",
+            model="transformer-big",
+            learning_rate=(1024 * 4_000) ** -0.5,
+            train_steps=300_000,
+            average_checkpoints=20,
+            **_TRANSFORMER,
         ),
     )
 }
@@ -249,7 +212,7 @@ def recipe(name: str) -> Recipe:
 
     Args:
         name: "bert", "bert-wwm", "roberta", "albert", "spanbert", "electra" (small),
-            "electra-base", "electra-large" or "elmo".
+            "electra-base", "electra-large", "elmo", "gpt", "transformer" or "transformer-big".
 
     Returns:
         The recipe.
@@ -287,17 +250,10 @@ def table() -> str:
         "steps": "train_steps",
     }
     cells = [list(columns)]
-    cells += [
-        [_shown(getattr(row, field)) for field in columns.values()] for row in RECIPES.values()
-    ]
+    for row in RECIPES.values():
+        cells.append([shown(getattr(row, field)) for field in columns.values()])
+        if row.batch_tokens is not None:
+            cells[-1][[*columns].index("batch")] = f"{row.batch_tokens:,} tokens"
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells)
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _shown(value) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,92 @@
+"""One token for every row: the likeliest, or one that is drawn.
+
+Shapes: `R` rows, `V` vocabulary, `C` candidates of a row.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from kbert.decoding.methods import Greedy, Sampling
+from kbert.decoding.noise import gumbel
+from kbert.decoding.request import Request
+
+_SEED_LIMIT = 2**32
+
+
+def make_choice(
+    method: Greedy | Sampling, request: Request, seed: Any, row_numbers: Any
+) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """The function `(logits (R, V), step) -> (token ids (R,) int32, log-probabilities (R,))`.
+
+    The log-probability is the model's own: of the whole distribution at temperature 1.
+
+    Raises:
+        ValueError: `seed` does not fit the method.
+    """
+    if isinstance(method, Sampling):
+        _check_seed(seed)
+
+    def choose(logits, step):
+        logits = ops.cast(logits, "float32")
+        allowed = request.allowed(logits)
+        if isinstance(method, Greedy):
+            token_ids = ops.argmax(allowed, axis=-1)
+        else:
+            rows = ops.arange(ops.shape(logits)[0]) if row_numbers is None else row_numbers
+            scores, candidates = likeliest(allowed, method)
+            drawn = ops.argmax(scores + gumbel(seed, rows, step, candidates), axis=-1)
+            if method.top_k is None and method.top_p is None:
+                token_ids = drawn
+            else:
+                token_ids = ops.take_along_axis(candidates, drawn[:, None], axis=-1)[:, 0]
+        token_ids = ops.cast(token_ids, "int32")
+        chosen = ops.take_along_axis(logits, token_ids[:, None], axis=-1)[:, 0]
+        return token_ids, chosen - ops.logsumexp(logits, axis=-1)
+
+    return choose
+
+
+def likeliest(logits: Any, method: Sampling) -> tuple[Any, Any]:
+    """What may be drawn, and how likely.
+
+    Args:
+        logits: (R, V) float32.
+        method: the settings.
+
+    Returns:
+        Unnormalised log-probabilities (R, C), minus infinity where nothing may be drawn, and the
+        token ids that they belong to, (R, C), or (1, V) where no candidate is left out.
+
+    Example:
+        >>> scores, ids = likeliest(ops.log(ops.convert_to_tensor([[0.1, 0.6, 0.3]])),
+        ...                         Sampling(top_k=2, top_p=0.5))
+        >>> ops.convert_to_numpy(ids).tolist(), ops.convert_to_numpy(scores > -9).tolist()
+        ([[1, 2]], [[True, False]])
+    """
+    size = logits.shape[-1]
+    scores = logits / method.temperature
+    if method.top_k is None and method.top_p is None:
+        return scores, ops.arange(size)[None]
+    scores, token_ids = ops.top_k(scores, k=min(method.top_k or size, size))
+    if method.top_p is not None:
+        probabilities = ops.softmax(scores, axis=-1)
+        before = ops.cumsum(probabilities, axis=-1) - probabilities
+        # The first stays whatever rounding says of the sum before it.
+        kept = (before < method.top_p) | (np.arange(scores.shape[-1]) == 0)
+        scores = ops.where(kept, scores, -np.inf)
+    return scores, token_ids
+
+
+def _check_seed(seed: Any) -> None:
+    if seed is None:
+        raise ValueError("Sampling draws from a `seed`: an integer. Received: None")
+    if hasattr(seed, "dtype"):  # a tensor, so that one compiled function serves many seeds
+        if len(seed.shape) or "int" not in str(seed.dtype):
+            raise ValueError(f"`seed` must be one integer. Received: {seed}")
+    elif not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < _SEED_LIMIT:
+        raise ValueError(
+            f"`seed` must be an integer from 0 to {_SEED_LIMIT - 1}. Received: {seed!r}"
+        )

@@ -1,0 +1,98 @@
+"""One call that turns a model's next-token logits into texts.
+
+Shapes: `B` rows, `V` vocabulary, `R` rows of a step (`B`, or `B` times the beam's width), `K`
+results, `G` new tokens at most.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from kbert.decoding.beam import decode_beam
+from kbert.decoding.choice import make_choice
+from kbert.decoding.methods import Beam, Greedy, Method, Sampling
+from kbert.decoding.request import Request
+from kbert.decoding.single import decode_single
+
+
+class Decoded(NamedTuple):
+    """What was decoded.
+
+    Args:
+        token_ids: (B, K, G) int32, 0 behind the end.
+        lengths: (B, K) int32, the stop token counted where one came.
+        scores: (B, K) float32: sums of the model's log-probabilities; of a `Beam` divided by its
+            length penalty, best first.
+    """
+
+    token_ids: Any
+    lengths: Any
+    scores: Any
+
+
+def decode(
+    step: Callable[[Any, dict[str, Any], Any], tuple[Any, dict[str, Any]]],
+    logits: Any,
+    cache: dict[str, Any],
+    *,
+    method: Method,
+    max_new_tokens: int,
+    stop_ids: Sequence[int],
+    seed: Any = None,
+    banned_ids: Sequence[int] = (),
+    row_numbers: Any = None,
+) -> Decoded:
+    """Decodes all rows in one loop, which ends when every row has ended.
+
+    It runs eagerly, in a `tf.function` and compiled by XLA, on TensorFlow and JAX; no shape
+    depends on what is decoded.
+
+    Args:
+        step: `(token_ids (R,) int32, cache, t) -> (logits (R, V), cache)`: the logits behind the
+            token with index `t`, a scalar, of the new ones. Called with `t` below
+            `max_new_tokens - 1`.
+        logits: (B, V), of the first new token.
+        cache: {"fixed": tree, "growing": tree} of tensors whose first axis is rows. `step` may
+            change what is under "growing", not its shapes.
+        method: `Greedy`, `Sampling` or `Beam`.
+        max_new_tokens: G; rows that have not ended before end there.
+        stop_ids: a row ends behind any of these; empty = only by length.
+        seed: of `Sampling`: an integer, or a scalar tensor of one.
+        banned_ids: tokens that are never chosen. Scores stay those of the whole distribution.
+        row_numbers: (B,) integers that `Sampling` draws by together with the seed; None = 0, 1, ….
+            With numbers of one's own, a text does not depend on the batch it was in.
+
+    Returns:
+        `Decoded`, with K = 1 but for a `Beam`'s `num_results`.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras import ops
+        >>> table = np.log([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]]).astype("float32")
+        >>> def step(token_ids, cache, t):
+        ...     return ops.take(table, token_ids, axis=0), cache
+        >>> cache = {"fixed": (), "growing": ()}
+        >>> texts = decode(step, ops.convert_to_tensor(table[:1]), cache, method=Greedy(),
+        ...                max_new_tokens=5, stop_ids=[0])
+        >>> ops.convert_to_numpy(texts.token_ids).tolist(), int(texts.lengths[0, 0])
+        ([[[2, 1, 0, 0, 0]]], 3)
+    """
+    request = Request.of(
+        logits, cache, max_new_tokens=max_new_tokens, stop_ids=stop_ids, banned_ids=banned_ids
+    )
+    if isinstance(method, Beam):
+        return Decoded(*decode_beam(step, logits, cache, method, request))
+    check_method(method)
+    choose = make_choice(method, request, seed, row_numbers)
+    texts = decode_single(step, logits, cache, choose, request)
+    return Decoded(*(x[:, None] for x in texts))
+
+
+def check_method(method: Any) -> None:
+    """Raises unless it is one of the room's."""
+    if not isinstance(method, Greedy | Sampling | Beam):
+        raise ValueError(
+            f"`method` must be a Greedy, Sampling or Beam of kbert.decoding. Received: {method!r}"
+        )

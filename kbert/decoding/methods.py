@@ -1,0 +1,84 @@
+"""How the next token is chosen: settings, validated where they are made."""
+
+import dataclasses
+
+from kbert.config import check_count, check_real
+
+
+@dataclasses.dataclass(frozen=True)
+class Greedy:
+    """The most likely token at every step; of equal ones the lowest id."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """A token drawn from the model's distribution, or from its likeliest part.
+
+    In the order that is usual: the logits are divided by the temperature, then all but `top_k`
+    entries are dropped, then all but the fewest whose probabilities sum to `top_p`; what is left
+    is normalised again.
+
+    Args:
+        temperature: below 1 sharpens the distribution, above 1 flattens it.
+        top_k: how many entries may be drawn (Fan et al. 2018, https://arxiv.org/abs/1805.04833);
+            None = all, and so does a number larger than the vocabulary.
+        top_p: the share of the probability that may be drawn (nucleus sampling, Holtzman et al.
+            2020, https://arxiv.org/abs/1904.09751); None = all of it.
+
+    Raises:
+        ValueError: a value is out of range.
+
+    Example:
+        >>> Sampling(temperature=0.7, top_k=40)
+        Sampling(temperature=0.7, top_k=40, top_p=None)
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self):
+        check_real("temperature", self.temperature, "positive", lambda x: x > 0)
+        if self.top_k is not None:
+            check_count("top_k", self.top_k, minimum=1)
+        if self.top_p is not None:
+            check_real("top_p", self.top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Beam:
+    """The best texts among those that a beam of the likeliest beginnings leads to.
+
+    A text `y` scores `log P(y) / ((5 + |y|) / 6) ** length_penalty`, its stop token counted
+    (Wu et al. 2016, https://arxiv.org/abs/1609.08144, formula 14, without coverage).
+
+    Args:
+        width: beginnings that are followed at once. It may exceed the vocabulary: then the beam
+            fills up over several steps.
+        length_penalty: 0 compares plain log-probabilities, which favours short texts.
+        num_results: texts that are returned, best first; at most `width`.
+
+    Raises:
+        ValueError: a value is out of range, or two of them do not fit together.
+
+    Example:
+        >>> Beam(num_results=2)
+        Beam(width=4, length_penalty=0.6, num_results=2)
+    """
+
+    width: int = 4
+    length_penalty: float = 0.6
+    num_results: int = 1
+
+    def __post_init__(self):
+        check_count("width", self.width, minimum=1)
+        check_real("length_penalty", self.length_penalty, "at least 0", lambda x: x >= 0)
+        check_count("num_results", self.num_results, minimum=1)
+        if self.num_results > self.width:
+            raise ValueError(
+                "`num_results` must not exceed `width`. Received: "
+                f"num_results={self.num_results}, width={self.width}"
+            )
+
+
+Method = Greedy | Sampling | Beam

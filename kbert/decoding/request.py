@@ -1,0 +1,96 @@
+"""What is asked of a decoding, checked once, and the two questions every method asks of a token.
+
+Shapes: `R` rows of a decoding batch, `V` vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from kbert.config import check_count
+
+PAD_ID = 0  # behind the end of a row
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Limits of a decoding; see `decode` for the arguments.
+
+    Args:
+        vocabulary_size: the number of logits.
+        max_new_tokens: the longest result.
+        stop_ids: a row ends behind one of these.
+        banned_ids: these are never chosen.
+    """
+
+    vocabulary_size: int
+    max_new_tokens: int
+    stop_ids: tuple[int, ...]
+    banned_ids: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        logits: Any,
+        cache: Any,
+        *,
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+        banned_ids: Sequence[int],
+    ) -> "Request":
+        """Checks everything that can be checked before the first token.
+
+        Raises:
+            ValueError: see `decode`.
+        """
+        shape = tuple(logits.shape)
+        if len(shape) != 2 or shape[1] is None:
+            raise ValueError(
+                "`logits` must have the shape (rows, vocabulary), with a known vocabulary. "
+                f"Received: {shape}"
+            )
+        if not isinstance(cache, dict) or set(cache) != {"fixed", "growing"}:
+            raise ValueError(
+                '`cache` must be a dict of "fixed" and "growing". Received: '
+                f"{sorted(cache) if isinstance(cache, dict) else cache!r}"
+            )
+        check_count("max_new_tokens", max_new_tokens, minimum=1)
+        size = int(shape[1])
+        stop_ids = _unique_ids("stop_ids", stop_ids, size)
+        banned_ids = _unique_ids("banned_ids", banned_ids, size)
+        if len(banned_ids) == size:
+            raise ValueError(
+                "`banned_ids` must leave at least one token. "
+                f"Received: all {size} of the vocabulary"
+            )
+        return cls(size, max_new_tokens, stop_ids, banned_ids)
+
+    def allowed(self, logits: Any) -> Any:
+        """(…, V) logits with those of the banned tokens at minus infinity."""
+        if not self.banned_ids:
+            return logits
+        banned = np.isin(np.arange(self.vocabulary_size), self.banned_ids)
+        return ops.where(banned, -np.inf, logits)
+
+    def is_stop(self, ids: Any) -> Any:
+        """Integers of any shape -> booleans."""
+        if not self.stop_ids:
+            return ops.zeros_like(ids, dtype="bool")
+        return ops.any(ids[..., None] == np.array(self.stop_ids, "int32"), axis=-1)
+
+
+def _unique_ids(name: str, ids: Sequence[int], vocabulary_size: int) -> tuple[int, ...]:
+    """Sorted, each once."""
+    found = np.asarray(ids).reshape(-1) if len(ids) else np.zeros((0,), "int32")
+    inside = np.issubdtype(found.dtype, np.integer) and np.all(
+        (found >= 0) & (found < vocabulary_size)
+    )
+    if not inside:
+        raise ValueError(
+            f"`{name}` must be integers from 0 to {vocabulary_size - 1}, the vocabulary's ids. "
+            f"Received: {list(ids)}"
+        )
+    return tuple(sorted({int(i) for i in found}))

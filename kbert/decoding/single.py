@@ -1,0 +1,59 @@
+"""Greedy search and sampling: one text for each row, in one loop.
+
+Shapes: `R` rows, `V` vocabulary, `G` new tokens at most.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from kbert.decoding.request import PAD_ID, Request
+
+
+def decode_single(
+    step: Callable, logits: Any, cache: dict[str, Any], choose: Callable, request: Request
+) -> tuple[Any, Any, Any]:
+    """Chooses tokens until every row has ended.
+
+    Args:
+        step: see `decode`.
+        logits: (R, V).
+        cache: see `decode`.
+        choose: `(logits, index of the token) -> (token ids (R,), log-probabilities (R,))`.
+        request: limits.
+
+    Returns:
+        Token ids (R, G), lengths (R,) and sums of log-probabilities (R,).
+    """
+    columns = np.arange(request.max_new_tokens)
+    chosen, scores = choose(logits, 0)
+    token_ids = ops.where(columns == 0, chosen[:, None], PAD_ID)
+    lengths = ops.ones_like(chosen)
+    # No step follows the last token: its logits would choose nothing.
+    last = request.max_new_tokens - 1
+
+    def unfinished(t, chosen, ended, token_ids, lengths, scores, growing):
+        return (t < last) & ~ops.all(ended)
+
+    def advance(t, chosen, ended, token_ids, lengths, scores, growing):
+        logits, after = step(chosen, {"fixed": cache["fixed"], "growing": growing}, t)
+        t = t + 1
+        chosen, log_probabilities = choose_unended(choose, logits, t, ended)
+        token_ids = ops.where(columns == t, chosen[:, None], token_ids)
+        lengths = lengths + ops.cast(~ended, lengths.dtype)
+        scores = scores + log_probabilities
+        ended = ended | request.is_stop(chosen)
+        return t, chosen, ended, token_ids, lengths, scores, after["growing"]
+
+    start = ops.zeros((), "int32")
+    state = (start, chosen, request.is_stop(chosen), token_ids, lengths, scores, cache["growing"])
+    _, _, _, token_ids, lengths, scores, _ = ops.while_loop(unfinished, advance, state)
+    return token_ids, lengths, scores
+
+
+def choose_unended(choose: Callable, logits: Any, t: Any, ended: Any) -> tuple[Any, Any]:
+    """As `choose`; a row that has ended gets padding of log-probability 0."""
+    chosen, log_probabilities = choose(logits, t)
+    return ops.where(ended, PAD_ID, chosen), ops.where(ended, 0.0, log_probabilities)

@@ -1,0 +1,77 @@
+"""Tokens as they come, for a reader who does not wait for the end of the text."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from kbert.decoding.choice import make_choice
+from kbert.decoding.decode import check_method
+from kbert.decoding.methods import Beam, Greedy, Sampling
+from kbert.decoding.request import Request
+from kbert.decoding.single import choose_unended
+
+
+def stream(
+    step: Callable[[Any, dict[str, Any], Any], tuple[Any, dict[str, Any]]],
+    logits: Any,
+    cache: dict[str, Any],
+    *,
+    method: Greedy | Sampling,
+    max_new_tokens: int,
+    stop_ids: Sequence[int],
+    seed: Any = None,
+    banned_ids: Sequence[int] = (),
+    row_numbers: Any = None,
+) -> Iterator[np.ndarray]:
+    """The tokens of `decode`, one step after another, in a loop in Python.
+
+    `step` is called as it is: hand in one that is compiled, and the same one for every text. Its
+    `t` is a tensor, so it is compiled once.
+
+    Args:
+        method: `Greedy` or `Sampling`. A beam knows its first token only at the end.
+        step, logits, cache, max_new_tokens, stop_ids, seed, banned_ids, row_numbers: as those of
+            `decode`.
+
+    Returns:
+        An iterator of (B,) int32 arrays: the next token of each row, stop tokens among them, and 0
+        for rows that ended before. It ends when all rows have.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> def step(token_ids, cache, t):
+        ...     return ops.one_hot((token_ids + 1) % 5, 5), cache
+        >>> first, cache = ops.one_hot([2, 1], 5), {"fixed": (), "growing": ()}
+        >>> for ids in stream(step, first, cache, method=Greedy(), max_new_tokens=9, stop_ids=[4]):
+        ...     print(ids)
+        [2 1]
+        [3 2]
+        [4 3]
+        [0 4]
+    """
+    check_method(method)
+    if isinstance(method, Beam):
+        raise ValueError(
+            "A beam has no tokens to give before its end: `decode` it, or stream with Greedy or "
+            f"Sampling. Received: {method}"
+        )
+    request = Request.of(
+        logits, cache, max_new_tokens=max_new_tokens, stop_ids=stop_ids, banned_ids=banned_ids
+    )
+    choose = make_choice(method, request, seed, row_numbers)
+    return _tokens(step, logits, cache, choose, request)  # arguments are checked at the call
+
+
+def _tokens(step, logits, cache, choose, request):
+    ended = ops.zeros_like(logits[:, 0], dtype="bool")
+    for t in range(request.max_new_tokens):
+        chosen, _ = choose_unended(choose, logits, t, ended)
+        yield ops.convert_to_numpy(chosen)
+        ended = ended | request.is_stop(chosen)
+        if t + 1 == request.max_new_tokens or bool(ops.all(ended)):
+            return
+        logits, cache = step(chosen, cache, ops.convert_to_tensor(t, "int32"))

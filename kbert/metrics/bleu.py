@@ -1,0 +1,124 @@
+"""BLEU and chrF of translations, by sacrebleu: numbers that papers can be compared by."""
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bleu:
+    """BLEU of a corpus and what it is made of.
+
+    Attributes:
+        score: 0 to 100, the geometric mean of `precisions` times `brevity_penalty`.
+        brevity_penalty: below 1 where the hypotheses are shorter than the references.
+        precisions: of 1- to 4-grams, in per cent.
+        length_ratio: tokens of the hypotheses over tokens of the references.
+        signature: how it was computed; scores of one signature can be compared.
+    """
+
+    score: float
+    brevity_penalty: float
+    precisions: tuple[float, ...]
+    length_ratio: float
+    signature: str
+
+    def __str__(self) -> str:
+        precisions = "/".join(f"{x:.1f}" for x in self.precisions)
+        return (
+            f"BLEU {self.score:.2f} ({precisions}, brevity penalty {self.brevity_penalty:.3f}; "
+            f"{self.signature})"
+        )
+
+
+def bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> Bleu:
+    """BLEU of a corpus of translations (Papineni et al. 2002), as sacrebleu computes it.
+
+    Texts are given as they are read, not tokenised: sacrebleu tokenises both sides alike, which
+    makes scores comparable (Post 2018, "A call for clarity in reporting BLEU scores").
+
+    Args:
+        hypotheses: (N,) translations.
+        references: (N,) texts that translate the same sources; or for each hypothesis a list of
+            them, of one length.
+        lowercase: make no difference between capital and small letters.
+        tokenize: sacrebleu's name of a tokenizer: "13a" as at WMT, "intl", "zh", "ja-mecab",
+            "char", "none" ….
+
+    Raises:
+        ValueError: unequal numbers, no texts, something else than strings, no such tokenizer.
+
+    Example:
+        >>> result = bleu(["The cat sits on a mat."], ["The cat sits on the mat."])
+        >>> round(result.score, 2), result.brevity_penalty, result.precisions[0]
+        (48.89, 1.0, 85.71428571428571)
+    """
+    from sacrebleu.metrics import BLEU
+
+    streams = _streams(hypotheses, references)
+    tokenizers = sorted(BLEU.TOKENIZERS)
+    if tokenize not in tokenizers:
+        raise ValueError(f"tokenize is one of {', '.join(tokenizers)}. Received: {tokenize!r}")
+    # `force`: texts that are tokenised already are scored without a warning for each.
+    metric = BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
+    result = metric.corpus_score(list(hypotheses), streams)
+    return Bleu(
+        score=float(result.score),
+        brevity_penalty=float(result.bp),
+        precisions=tuple(map(float, result.precisions)),
+        length_ratio=float(result.ratio),
+        signature=str(metric.get_signature()),
+    )
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> float:
+    """chrF2 of a corpus, 0 to 100: F of characters' 1- to 6-grams (Popović 2015), by sacrebleu.
+
+    Args:
+        hypotheses: as of `bleu`.
+        references: as of `bleu`.
+
+    Raises:
+        ValueError: as `bleu`.
+
+    Example:
+        >>> round(chrf(["The cat sits on a mat."], ["The cat sits on the mat."]), 2)
+        68.04
+    """
+    from sacrebleu.metrics import CHRF
+
+    streams = _streams(hypotheses, references)
+    return float(CHRF().corpus_score(list(hypotheses), streams).score)
+
+
+def _streams(
+    hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """References as sacrebleu takes them: the first of every hypothesis, then the second …."""
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise ValueError("Hypotheses and references are lists of texts. Received: one text")
+    if len(hypotheses) != len(references) or not len(hypotheses):
+        raise ValueError(
+            "There must be as many references as hypotheses, and at least one. "
+            f"Received: {len(hypotheses)} hypotheses and {len(references)} references"
+        )
+    rows = [[row] if isinstance(row, str) else row for row in references]
+    for number, row in enumerate(rows):
+        texts = [hypotheses[number], *row] if isinstance(row, Sequence) else [row]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(
+                "A hypothesis is a string, a reference a string or a list of strings. "
+                f"Received: {hypotheses[number]!r:.60} and {references[number]!r:.60} at {number}"
+            )
+    sizes = sorted({len(row) for row in rows})
+    if len(sizes) > 1 or sizes == [0]:
+        raise ValueError(
+            "Every hypothesis must have as many references as the others, and at least one. "
+            f"Received: {sizes} of them"
+        )
+    return [list(stream) for stream in zip(*rows, strict=True)]

@@ -1,0 +1,115 @@
+"""What a recipe says of a pretraining."""
+
+import dataclasses
+from typing import Any
+
+from kbert.training.optimizers import OPTIMIZER_SETTINGS
+
+OBJECTIVES = (
+    *("masked_lm", "span_boundary", "replaced_tokens", "language_model"),
+    *("causal_lm", "translation"),
+)
+# What the rows' segments have to do with each other -> what is predicted of it.
+SENTENCE_OBJECTIVES = {"pairs": "next_sentence", "halves": "sentence_order"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a model was pretrained. Every value but the first three is a flag of `kbert-pretrain`.
+
+    Batch sizes and numbers of steps are those of clusters: for a smaller run give your own. The
+    learning rate belongs to the batch size (RoBERTa: 1e-4 at 256 rows, 5e-4 at 2,048, 7e-4 at
+    8,192), and of a shorter run the warm-up is a tenth at most.
+
+    Attributes:
+        name: in the table.
+        tokenizer: its kind: "wordpiece", "bpe", "unigram" or "words".
+        source: where the values are from.
+        model: name in `kbert.family`.
+        objective: "masked_lm"; "span_boundary", which fills masked spans from their ends too;
+            "replaced_tokens", ELECTRA's; or one that masks nothing and has no segments, so that
+            what follows about these is None: "language_model", ELMo's; "causal_lm", GPT's;
+            "translation", the Transformer's.
+        generator_share: width of ELECTRA's generator over the discriminator's; else None.
+        negatives: sampled words that ELMo's targets are told from; else None.
+        label_smoothing: probability that a translator's targets leave to all other tokens; else
+            None.
+        segments: how text is laid out in rows, see `kbert.data.pretraining_dataset`. It decides
+            about the sentence objective.
+        short_sequence_share: share of rows cut shorter.
+        masking: which tokens are masked together.
+        masked_share: share of the tokens that is predicted.
+        replacement: shares of these that become [MASK], and a random token.
+        optimizer: "adamw", "lamb" or "adagrad".
+        learning_rate: its peak.
+        beta_1, beta_2, epsilon, bias_correction, weight_decay: of the first two.
+        initial_accumulator_value: of Adagrad's sums of squares; else None.
+        clip_norm: largest norm of all gradients; 0 clips nothing.
+        warmup_steps: steps of the rise.
+        decay: what follows it.
+        decay_join: how the two meet, see `kbert.training.WarmupDecay`.
+        train_steps: updates of the run.
+        batch_size: rows of a batch; None where it is counted in tokens.
+        phases: lengths in turn with their shares of the steps, as length:share; None as well.
+        batch_tokens: tokens of each side of a batch of sentence pairs; else None.
+        average_checkpoints: how many of the last checkpoints the model's weights are the mean of.
+    """
+
+    name: str
+    tokenizer: str
+    source: str
+    model: str
+    objective: str = "masked_lm"
+    generator_share: float | None = None
+    negatives: int | None = None
+    label_smoothing: float | None = None
+    segments: str | None
+    short_sequence_share: float | None
+    masking: str | None
+    masked_share: float | None = 0.15
+    replacement: tuple[float, float] | None = (0.8, 0.1)
+    optimizer: str = "adamw"
+    learning_rate: float
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-6
+    bias_correction: bool = False
+    weight_decay: float = 0.01
+    initial_accumulator_value: float | None = None
+    clip_norm: float = 1.0
+    warmup_steps: int = 10_000
+    decay: str = "linear"
+    decay_join: str = "switch"
+    train_steps: int
+    batch_size: int | None
+    phases: str | None
+    batch_tokens: int | None = None
+    average_checkpoints: int = 1
+
+    @property
+    def sentence_objective(self) -> str | None:
+        """ "next_sentence", "sentence_order" or None."""
+        return SENTENCE_OBJECTIVES.get(self.segments)
+
+    def settings(self) -> dict[str, Any]:
+        """Flag of `kbert-pretrain` -> value."""
+        told = ("name", "tokenizer", "source")
+        return {k: v for k, v in dataclasses.asdict(self).items() if k not in told}
+
+    def describe(self) -> str:
+        """All values as a table to print: those that its objective and its optimizer have."""
+        rows = dataclasses.asdict(self) | {"sentence_objective": self.sentence_objective}
+        others = set().union(*OPTIMIZER_SETTINGS.values()) - {*OPTIMIZER_SETTINGS[self.optimizer]}
+        rows = {k: v for k, v in rows.items() if k not in others and v is not None}
+        return "\n".join(f"{name:21} {shown(value)}" for name, value in rows.items())
+
+
+def shown(value) -> str:
+    """A value as tables print it."""
+    if value is None:
+        return "-"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

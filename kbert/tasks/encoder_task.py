@@ -1,0 +1,179 @@
+"""What the tasks on an encoder share: the way from text to the encoder's input.
+
+Shapes: B rows, T tokens, H hidden width.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbert.checkpoints import Checkpoint
+from kbert.config import Config
+from kbert.data.packing import pack
+from kbert.models import Decoder, DecoderEncoder
+from kbert.serving import Signature
+from kbert.tasks.input_form import input_form
+from kbert.tasks.loading import load_encoder
+from kbert.tasks.task import Task
+
+
+class EncoderTask(Task):
+    """An encoder with heads.
+
+    A task defines `call` (batch -> outputs of its heads), `loss_terms` (see `TrainStep`),
+    `parts`, `settings`, `predict` and `signatures`.
+
+    Args:
+        encoder: a `kbert.Encoder`; for tasks that take words as characters also a
+            `kbert.models.ElmoEncoder`, for those that take decoders a
+            `kbert.models.DecoderEncoder`.
+        tokenizer: the tokenizer whose ids the encoder's table is indexed by.
+        name: of the task.
+
+    Raises:
+        ValueError: encoder, tokenizer and task do not fit together.
+    """
+
+    # Rows are padded to a multiple of so many tokens: a compiled model sees few widths.
+    width_multiple = 16
+    # Whether the heads read the encoder's "pooled", so that an encoder without a pooler gets one.
+    needs_pooler: bool = False
+    # Whether an encoder may read words as their characters, as ELMo does.
+    takes_characters: bool = False
+    # Whether the heads read what a model knows that sees the tokens to the left alone, as GPT.
+    takes_decoders: bool = False
+
+    def __init__(self, encoder: keras.Model, tokenizer: Any, *, name: str):
+        super().__init__(encoder, tokenizer, name=name)
+        self._check_tokens(encoder, tokenizer)
+        self.form = input_form(encoder, tokenizer)
+        self.encoder = encoder
+
+    def _check_tokens(self, encoder, tokenizer):
+        """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
+        read, given = (getattr(x, "max_characters", None) for x in (encoder.config, tokenizer))
+        if read != given:
+            raise ValueError(
+                "ELMo reads words with a CharacterTokenizer of its config's max_characters, and "
+                "every other encoder ids of a tokenizer with a vocabulary. Received: a "
+                f"{type(encoder).__name__} with max_characters={read}, a "
+                f"{type(tokenizer).__name__} with max_characters={given}"
+            )
+        if read is not None and not self.takes_characters:
+            raise ValueError(
+                "On ELMo's features there are the tasks TextClassifier, TextRegressor and "
+                f"TokenClassifier. Received: {type(self).__name__}"
+            )
+        is_decoder = isinstance(encoder, DecoderEncoder)
+        if is_decoder and not self.takes_decoders:
+            raise ValueError(
+                "On a decoder there are the tasks TextClassifier, TextRegressor and "
+                f"MultipleChoice. Received: {type(self).__name__}"
+            )
+        rows = 0 if read else encoder.config.vocabulary_size
+        if is_decoder:
+            rows = encoder.start_id
+        if read is None and tokenizer.vocabulary_size > rows:
+            raise ValueError(
+                "The encoder's token table must have a row for each vocabulary entry"
+                f"{', before those that DecoderEncoder.extend adds' if is_decoder else ''}. "
+                f"Received: vocabulary_size={encoder.config.vocabulary_size} in the encoder's "
+                f"config, {tokenizer.vocabulary_size} entries in the tokenizer"
+            )
+
+    @property
+    def reads_by_decoder(self) -> bool:
+        """Whether the encoder is a decoder."""
+        return isinstance(self.encoder, DecoderEncoder)
+
+    @property
+    def model(self) -> keras.Model:
+        """The encoder."""
+        return self.encoder
+
+    @property
+    def model_parts(self) -> dict[str, keras.layers.Layer]:
+        return self.encoder.parts()
+
+    def encode(
+        self,
+        features: Mapping[str, Any],
+        training: bool = False,
+        encoder: keras.Model | None = None,
+    ) -> dict[str, Any]:
+        """The outputs for a batch, of the task's encoder or of another one that it has.
+
+        What the batch holds besides the encoder's inputs is left alone.
+        """
+        encoder = self.encoder if encoder is None else encoder
+        names = ["token_ids", "padding_mask"]
+        if encoder.config.num_segments:
+            names.append("segment_ids")
+        inputs = {name: features[name] for name in names if name in features}
+        return encoder(inputs, training=training)
+
+    @property
+    def row_length(self) -> int:
+        """The most tokens of a row: what the encoder takes."""
+        return self.encoder.config.max_positions
+
+    def pack(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Ragged ids as the encoder's input, at most `row_length` wide (`kbert.data.packing`)."""
+        return pack(
+            first,
+            second,
+            cls_id=self.form.cls_id,
+            sep_id=self.form.sep_id,
+            pad_id=self.form.pad_id,
+            last_id=self.form.last_id,
+            max_length=self.row_length,
+            multiple=self.width_multiple,
+            separators=self.form.separators,
+        )
+
+    def token_name(self, token_id: int) -> str:
+        """The token of an id of a row, also of one that is none of the tokenizer's."""
+        names = self.form.names
+        return names[token_id] if token_id in names else self.tokenizer.id_to_token(token_id)
+
+    def save_to_preset(
+        self, path: str | os.PathLike, format: str = "kbert", **options: Any
+    ) -> None:
+        """As `Task.save_to_preset`; what a decoder was fine-tuned to, in kbert's format alone."""
+        if format != "kbert" and self.reads_by_decoder:
+            raise ValueError(
+                "A fine-tuned decoder has tokens and a head that other libraries have no place "
+                f'for; it is saved with format="kbert". Received: {format!r}'
+            )
+        super().save_to_preset(path, format, **options)
+
+    def signatures(self) -> dict[str, Signature]:
+        """The entry points of the exported model; the first is `serving_default`.
+
+        Returns:
+            Here `encode` alone: `text` (B,) strings -> `sequence` (B, T, H), `pooled` (B, H)
+            where the encoder has a pooler, and `padding_mask` (B, T), 1 for a token.
+        """
+
+        def encode(text):
+            features = self.pack(self.tokenizer.encode(text))
+            outputs = {k: tf.cast(v, tf.float32) for k, v in self.encode(features).items()}
+            return {**outputs, "padding_mask": features["padding_mask"]}
+
+        return {"encode": Signature(encode, [tf.TensorSpec([None], tf.string, "text")])}
+
+    @classmethod
+    def _make_model(cls, config: Config, dtype: Any) -> keras.Model:
+        model = super()._make_model(config, dtype)
+        return DecoderEncoder(model) if isinstance(model, Decoder) else model
+
+    @classmethod
+    def _without_heads(
+        cls, checkpoint: Checkpoint, tokenizer: Any, dtype: Any, strict: bool
+    ) -> keras.Model:
+        return load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=cls.needs_pooler)

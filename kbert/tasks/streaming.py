@@ -1,0 +1,81 @@
+"""A decoder's tokens one by one: what of a step can be compiled is compiled once.
+
+Shapes: P tokens of a prompt.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert.decoding import stream
+
+
+class TokenStream:
+    """What `CausalLM.stream` calls.
+
+    Args:
+        decoder: a `kbert.Decoder`.
+    """
+
+    def __init__(self, decoder: keras.Model):
+        self._decoder = decoder
+        self._step: Callable | None = None
+        self._prefills: dict[int, Callable] = {}
+
+    def __call__(
+        self,
+        token_ids: np.ndarray,
+        padding_mask: np.ndarray,
+        *,
+        max_new_tokens: int,
+        **settings: Any,
+    ) -> Iterator[int]:
+        """The tokens behind a prompt.
+
+        Args:
+            token_ids: (1, P).
+            padding_mask: (1, P).
+            max_new_tokens: the most tokens.
+            **settings: of `kbert.decoding.stream`.
+        """
+        if self._step is None:
+            self._step = tensor_function(self._decoder.step, self._decoder)
+        if max_new_tokens not in self._prefills:
+            self._prefills[max_new_tokens] = tensor_function(
+                lambda ids, mask: self._decoder.prefill(ids, mask, max_new_tokens), self._decoder
+            )
+        inputs = (ops.convert_to_tensor(x) for x in (token_ids, padding_mask))
+        logits, cache = self._prefills[max_new_tokens](*inputs)
+        tokens = stream(self._step, logits, cache, max_new_tokens=max_new_tokens, **settings)
+        return (int(ids[0]) for ids in tokens)
+
+
+def tensor_function(function: Callable, *layers: keras.Layer) -> Callable:
+    """Compiles a function of tensors, which calls `layers`, for tensors: nothing is copied out.
+
+    Args:
+        function: of structures of tensors.
+        *layers: those whose weights it reads.
+
+    Returns:
+        The same function; each new shape is traced or compiled.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return tf.function(function, autograph=False, reduce_retracing=True)
+    if backend != "jax":
+        return function
+    import jax
+
+    weights = [weight for layer in layers for weight in layer.variables]
+
+    @jax.jit
+    def run(values, *args):
+        with keras.StatelessScope(zip(weights, values, strict=True)):
+            return function(*args)
+
+    return lambda *args: run([weight.value for weight in weights], *args)

@@ -1,0 +1,259 @@
+"""The files and data sets that pairs of texts are read from."""
+
+import abc
+import itertools
+from collections.abc import Iterator, Sequence
+
+from absl import logging
+
+from kbert.text import files, source, sources, tfds
+
+Columns = Sequence[str] | Sequence[int] | None
+# Where a pair stands (a file or data set, and a number in it), and its two texts.
+_Row = tuple[str, int, bytes, bytes]
+
+
+class Pairs(source.Source, abc.ABC):
+    """Pairs of texts on disk: iterate over it as often as you like, at constant memory.
+
+    A pass gives (source, target), each without the white space around it, in the order of the
+    files. A pair of which a side is empty has nothing to teach: it is left out and counted, and the
+    first pass says so in the log. As a source of documents (to train a tokenizer on, say) it gives
+    the texts of both sides.
+
+    Attributes:
+        empty: how many pairs the last whole pass left out because a side was empty.
+    """
+
+    unit = "line"
+
+    def __init__(self, name: str, size: int):
+        super().__init__(name, size)
+        self.empty = 0
+        self._warned = False
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        empty, first = 0, ""
+        for name, number, *texts in self._rows():
+            one, other = (text.decode().strip() for text in texts)
+            if one and other:
+                yield one, other
+                continue
+            empty += 1
+            first = first or f"{name}, {self.unit} {number}"
+        self.empty = empty
+        if empty and not self._warned:
+            self._warned = True
+            logging.warning(
+                "%s: %d pairs are left out, a side of which is empty; the first: %s",
+                self.name, empty, first,
+            )  # fmt: skip
+
+    def documents(self) -> Iterator[bytes]:
+        for number, pair in enumerate(self, 1):
+            for text in pair:
+                yield from self.parts(text.encode(), lambda n=number: f"{self.name}, pair {n}")
+
+    @abc.abstractmethod
+    def _rows(self) -> Iterator[_Row]:
+        """Every pair, empty sides too; keeps `consumed` and `replaced_characters`."""
+
+
+class _FilePairs(Pairs):
+    """What pairs from files share. `paths` are opened anew for each pass."""
+
+    def __init__(self, name: str, paths: list[str], on_bad_utf8: str):
+        for path in paths:
+            sources.check_format(path)
+        opened = [files.File(path, on_bad_utf8) for path in paths]
+        super().__init__(name, sum(file.size for file in opened))
+        self.on_bad_utf8 = on_bad_utf8
+        self._opened = opened
+
+    def identity(self) -> dict:
+        return {"name": self.name, "files": [file.identity() for file in self._opened]}
+
+    def expansion(self) -> float:
+        text = sum(file.size * file.expansion() for file in self._opened)
+        return text / self.size
+
+    def _note(self, done: int, *reading: files.File) -> None:
+        """Counts what is read: `done` bytes of files that are finished, and files in hand."""
+        self.consumed = done + sum(file.consumed for file in reading)
+
+
+class AlignedFiles(_FilePairs):
+    """Two files a pair of files, one text a line."""
+
+    def __init__(self, first: list[str], second: list[str], on_bad_utf8: str):
+        if len(first) != len(second):
+            raise ValueError(
+                "Every source file has its target file. Received: "
+                f"{len(first)} files and {len(second)}: {first} and {second}"
+            )
+        for path in (*first, *second):
+            if sources.is_json_lines(path):
+                raise ValueError(
+                    "JSON lines hold both sides in one file: give it alone, with "
+                    f"columns=(…, …). Received: {path!r}"
+                )
+        shown = ", ".join(f"{a} and {b}" for a, b in zip(first, second, strict=True))
+        super().__init__(shown, [*first, *second], on_bad_utf8)
+        self._couples = list(zip(first, second, strict=True))
+
+    def _rows(self) -> Iterator[_Row]:
+        done = replaced = 0
+        for couple in self._couples:
+            one, other = (files.File(path, self.on_bad_utf8) for path in couple)
+            lines = (_text_lines(file) for file in (one, other))
+            for ours, theirs in itertools.zip_longest(*lines):
+                if ours is None or theirs is None:
+                    raise ValueError(_unequal(one, other, ours, theirs))
+                self._note(done, one, other)
+                yield one.path, ours[0], ours[1], theirs[1]
+            done += one.size + other.size
+            replaced += one.replaced_characters + other.replaced_characters
+        self._note(done)
+        self.replaced_characters = replaced
+
+
+class _ColumnPairs(_FilePairs):
+    """Files that hold both sides in a line."""
+
+    def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str):
+        super().__init__(", ".join(paths), paths, on_bad_utf8)
+        self.columns = list(columns or (0, 1))
+
+    def identity(self) -> dict:
+        return {**super().identity(), "columns": self.columns}
+
+    def _rows(self) -> Iterator[_Row]:
+        done = replaced = 0
+        for path in (file.path for file in self._opened):
+            for file, number, first, second in self._of_file(path):
+                self._note(done, file)
+                yield path, number, first, second
+            done += file.size
+            replaced += file.replaced_characters
+        self._note(done)
+        self.replaced_characters = replaced
+
+    @abc.abstractmethod
+    def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
+        """The file in hand, and its lines."""
+
+
+class TabSeparated(_ColumnPairs):
+    def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str):
+        for path in paths:
+            if path.removesuffix(".gz").endswith(".csv"):
+                raise ValueError(
+                    "Columns stand between tabs. CSV is read by kbert.data.read_table, whose "
+                    f"columns make a list of pairs. Received: {path!r}"
+                )
+        super().__init__(paths, columns, on_bad_utf8)
+
+    def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
+        file = files.File(path, self.on_bad_utf8)
+        lines = _text_lines(file)
+        columns = self.columns
+        if isinstance(columns[0], str):
+            _, header = next(lines, (1, b""))
+            columns = _positions(path, columns, header.decode().rstrip("\r").split("\t"))
+        wanted = max(columns) + 1
+        for number, line in lines:
+            fields = line.split(b"\t")
+            if len(fields) < wanted:
+                if line.strip():
+                    raise ValueError(
+                        f"{path}, line {number}: a row has at least {wanted} columns, with tabs "
+                        "between them; where the sides lie in two files, give both. Received: "
+                        f"{len(fields)} columns: {line[:80].decode(errors='replace')!r}"
+                    )
+                fields = [b""] * wanted  # a blank line, counted as an empty pair
+            yield file, number, *(fields[column] for column in columns)
+
+
+class JsonLines(_ColumnPairs):
+    def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str):
+        if columns is None or not isinstance(columns[0], str):
+            raise ValueError(
+                "Of JSON lines the keys of source and target are named, such as "
+                f"columns=('en', 'de'). Received: columns={columns!r} for {', '.join(paths)}"
+            )
+        super().__init__(paths, columns, on_bad_utf8)
+
+    def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
+        # Two readers of one key each; the lines come from the first.
+        sides = [files.JsonLinesFile(path, key, self.on_bad_utf8) for key in self.columns]
+        file = sides[0]
+        lines = file.numbered_lines(files.MAX_JSON_LINE_BYTES, "a line of JSON")
+        for number, line in lines:
+            if line.strip():
+                where = f"{path}, line {number}"
+                texts = [side.text(line, where) for side in sides]
+            else:
+                texts = [b"", b""]
+            yield file, number, *texts
+        file.replaced_characters += sides[1].replaced_characters
+
+
+class TfdsPairs(Pairs):
+    """Two features of a split of a TensorFlow data set."""
+
+    unit = "example"
+
+    def __init__(self, spec: str, columns: Columns, on_bad_utf8: str):
+        builder, split = tfds.open_split(spec)
+        columns = columns or builder.info.supervised_keys
+        if columns is None or len(columns) != 2 or not all(isinstance(x, str) for x in columns):
+            raise ValueError(
+                f"tfds:{spec} has the features {sorted(builder.info.features)}; name those of "
+                f"source and target, such as columns=('en', 'de'). Received: columns={columns!r}"
+            )
+        self._sides = [tfds.TfdsSplit(spec, name, on_bad_utf8) for name in columns]
+        self._read = builder, split
+        first = self._sides[0]
+        super().__init__(first.name, first.size)
+
+    def identity(self) -> dict:
+        first, second = (side.identity() for side in self._sides)
+        return {**first, "field": [first["field"], second["field"]]}
+
+    def _rows(self) -> Iterator[_Row]:
+        keys = [side.field for side in self._sides]
+        for side in self._sides:
+            side.replaced_characters = 0
+        examples = tfds.read_split(*self._read).map(lambda example: [example[k] for k in keys])
+        for number, values in enumerate(examples.as_numpy_iterator()):
+            self.consumed = self.size * (number + 1) // self._sides[0].examples
+            where = f"{self.name}, example {number}"
+            sides = zip(self._sides, values, strict=True)
+            yield self.name, number, *(side.text(value, where) for side, value in sides)
+        self.replaced_characters = sum(side.replaced_characters for side in self._sides)
+
+
+def _positions(path: str, names: list[str], header: list[str]) -> list[int]:
+    for name in names:
+        if header.count(name) != 1:
+            raise ValueError(
+                f"{path}, line 1: one column must be called {name!r}; columns without names are "
+                f"given by numbers, such as columns=(0, 1). Received: {str(header):.80}"
+            )
+    return [header.index(name) for name in names]
+
+
+def _text_lines(file: files.File) -> Iterator[tuple[int, bytes]]:
+    return file.numbered_lines(source.MAX_DOCUMENT_BYTES, "a line of a pair")
+
+
+def _unequal(one: files.File, other: files.File, ours, theirs) -> str:
+    """The message, after the longer file has been read to its end to tell both lengths."""
+    longer, shorter = (other, one) if ours is None else (one, other)
+    number = (theirs if ours is None else ours)[0]
+    total = sum(1 for _ in _text_lines(files.File(longer.path, "replace")))
+    return (
+        f"{one.path} and {other.path} must have a line for each line of the other: line {number} "
+        f"of {longer.path} is the first without a partner. Received: {total} lines in "
+        f"{longer.path}, {number - 1} in {shorter.path}"
+    )

@@ -1,0 +1,137 @@
+"""Pairs of texts, a source and its target: two aligned files, one file of columns, tfds names."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+from kbert.text import sources
+from kbert.text.pair_readers import (
+    AlignedFiles,
+    Columns,
+    JsonLines,
+    Pairs,
+    TabSeparated,
+    TfdsPairs,
+)
+
+SPLITS = ("train", "held_out")
+_Path = str | os.PathLike
+
+
+def read_pairs(
+    source: _Path | Sequence[_Path],
+    target: _Path | Sequence[_Path] | None = None,
+    *,
+    columns: Columns = None,
+    on_bad_utf8: str = "fail",
+) -> Pairs:
+    """Where pairs of texts come from, opened: they are read when one iterates over it.
+
+    Args:
+        source: one of
+            a text file, plain or `.gz`, with one text a line, and beside it `target`, whose lines
+            are their translations;
+            a file of columns between tabs, with both sides in a line (a quote is a character like
+            others);
+            a `.jsonl` file, an object a line;
+            `tfds:NAME[/CONFIG][:SPLIT]`, a TensorFlow data set.
+            Patterns and lists of files are read one after the other; those of a pattern in the
+            order of their names.
+        target: the file or files of the other side, as many as of `source`.
+        columns: which two columns are source and target. Numbers from 0 in a file of columns that
+            has no header, or the names in its first line; (0, 1) where None. Keys of JSON objects.
+            Features of a data set; those that it calls its input and target where None.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" puts U+FFFD in its place.
+
+    Returns:
+        The pairs. Iterating raises ValueError, with file and line, for files of unequal length, a
+        row with too few columns, bad UTF-8.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: an empty file, a format that is not read, columns that are not there.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "pairs.tsv")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("Go.\\tGeh.\\nRun!\\tLauf!\\nHush\\t\\n")
+        >>> pairs = read_pairs(path)
+        >>> list(pairs), pairs.empty
+        ([('Go.', 'Geh.'), ('Run!', 'Lauf!')], 1)
+    """
+    if columns is not None:
+        _check_columns(columns)
+    if target is not None:
+        if columns is not None:
+            raise ValueError(
+                "columns tell the sides in one file apart, and have no use where `target` is "
+                f"given. Received: columns={columns!r}, target={target!r}"
+            )
+        return AlignedFiles(_expand(source), _expand(target), on_bad_utf8)
+    if isinstance(source, str) and source.startswith("tfds:"):
+        return TfdsPairs(source.removeprefix("tfds:"), columns, on_bad_utf8)
+    paths = _expand(source)
+    if len({sources.is_json_lines(path) for path in paths}) > 1:
+        raise ValueError(f"Files of columns or of JSON lines, not both. Received: {paths}")
+    kind = JsonLines if sources.is_json_lines(paths[0]) else TabSeparated
+    return kind(paths, columns, on_bad_utf8)
+
+
+def split_pairs(
+    pairs: Iterable[tuple[str, str]], split: str = "train", held_out_share: float = 0.0
+) -> Iterator[tuple[str, str]]:
+    """The pairs of one split, told by a hash of the source text.
+
+    So all translations of a text are in one split, and the same ones in any order of the pairs.
+
+    Args:
+        pairs: (source, target).
+        split: "train" or "held_out".
+        held_out_share: the share of source texts that "held_out" has and "train" has not.
+
+    Raises:
+        ValueError: no such split, or a share outside of 0 … 1.
+
+    Example:
+        >>> pairs = [(f"sentence {n}", f"Satz {n}") for n in range(1000)]
+        >>> [len(list(split_pairs(pairs, split, 0.1))) for split in ("train", "held_out")]
+        [906, 94]
+    """
+    if split not in SPLITS or not 0 <= held_out_share < 1:
+        raise ValueError(
+            f"split is one of {SPLITS}, held_out_share lies in 0 … 1, below 1. "
+            f"Received: split={split!r}, held_out_share={held_out_share}"
+        )
+    return _of_split(pairs, split == "held_out", round(held_out_share * 2**64))
+
+
+def _of_split(
+    pairs: Iterable[tuple[str, str]], held_out: bool, limit: int
+) -> Iterator[tuple[str, str]]:
+    for pair in pairs:
+        digest = hashlib.blake2b(pair[0].encode(), digest_size=8).digest()
+        if (int.from_bytes(digest, "big") < limit) == held_out:
+            yield pair
+
+
+def _expand(paths: _Path | Sequence[_Path]) -> list[str]:
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    found = [path for pattern in paths for path in sorted(sources.expand(os.fspath(pattern)))]
+    if not found:
+        raise ValueError("Pairs come from at least one file. Received: an empty list")
+    return found
+
+
+def _check_columns(columns: Columns) -> None:
+    kinds = {type(column) for column in columns} if not isinstance(columns, str) else set()
+    if (
+        kinds not in ({str}, {int})
+        or len(columns) != 2
+        or columns[0] == columns[1]
+        or (kinds == {int} and min(columns) < 0)
+    ):
+        raise ValueError(
+            f"columns are two names or two numbers from 0, source and target. Received: {columns!r}"
+        )

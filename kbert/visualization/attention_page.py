@@ -1,0 +1,144 @@
+"""An interactive page of attention, in one piece: no network, no library, no torch.
+
+Shapes: L layers, N heads, T rows, S columns.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from kbert.visualization.attention_script import SCRIPT, STYLE
+from kbert.visualization.attention_weights import Weights, index_of
+
+# A notebook keeps a page as text in its output.
+MOST_BYTES = 20_000_000
+
+
+class AttentionPage:
+    """Two columns of tokens with lines between them, and menus for the layer and the head.
+
+    Pointing at a token shows its weights, as lines and in percent; small pictures of all heads
+    stand beside it, and a click on one chooses it. A notebook shows the object by itself.
+
+    Args:
+        parts: name -> weights, e.g. those of the encoder and those between decoder and encoder;
+            a menu chooses the part where there are several.
+        layer, head: what is chosen at first, negative from the last; for `head` None is the mean
+            of all, for `layer` the first.
+        title: above it; None for none.
+
+    Attributes:
+        fragment: the HTML as a string, to be put into any page.
+
+    Raises:
+        ValueError: a layer or head that there is not, or more weights than a page should hold.
+
+    Example:
+        >>> from kbert.visualization.attention_weights import as_weights
+        >>> weights = as_weights([[0.9, 0.1], [0.5, 0.5]], ["a", "b"], None, ("token", "to"))
+        >>> page = AttentionPage({"encoder": weights})
+        >>> page
+        AttentionPage(encoder: 1 layer, 1 head, 2 × 2 tokens)
+        >>> "<script" in page.fragment, "http" in page.fragment
+        (True, False)
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Weights],
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        title: str | None = None,
+    ):
+        self.parts = dict(parts)
+        first = next(iter(self.parts.values())).values
+        start = {
+            "part": 0,
+            "layer": 0 if layer is None else index_of("layer", layer, first.shape[0]),
+            "head": -1 if head is None else index_of("head", head, first.shape[1]),
+        }
+        if first.shape[1] == 1:
+            start["head"] = 0
+        size = sum(4 * part.values.size // 3 for part in self.parts.values())
+        if size > MOST_BYTES:
+            raise ValueError(
+                f"An interactive page holds at most {MOST_BYTES / 1e6:.0f} MB; a shorter text, or "
+                f"one layer or head, is smaller. Received: {size / 1e6:.0f} MB of weights"
+            )
+        data = {
+            "title": "" if title is None else title,
+            "start": start,
+            "parts": [_part(name, part) for name, part in self.parts.items()],
+        }
+        self.title = title
+        self.fragment = _fragment(data)
+
+    def _repr_html_(self) -> str:
+        return self.fragment
+
+    def __repr__(self):
+        sizes = []
+        for name, part in self.parts.items():
+            layers, heads, rows, columns = part.values.shape
+            size = f"{_count(layers, 'layer')}, {_count(heads, 'head')}, {rows} × {columns} tokens"
+            sizes.append(f"{name}: {size}" if name else size)
+        return f"AttentionPage({'; '.join(sizes)})"
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the page to a file that any browser opens, also without a network.
+
+        Args:
+            path: e.g. "attention.html"; replaced where it exists.
+        """
+        from kbert import atomic
+
+        title = html.escape("Attention" if self.title is None else _text(self.title))
+        page = (
+            f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'
+            f"</head>\n<body>\n{self.fragment}\n</body>\n</html>\n"
+        )
+        atomic.write(path, page.encode())
+
+
+def _part(name, part):
+    layers, heads, *_ = part.values.shape
+    steps = np.round(part.values * 255).astype("uint8")  # a browser shows whole percents
+    return {
+        "name": name,
+        "titles": [part.row_title, part.column_title],
+        "rows": [_text(token) for token in part.rows],
+        "columns": [_text(token) for token in part.columns],
+        "layers": layers,
+        "heads": heads,
+        "weights": base64.b64encode(steps.tobytes()).decode(),
+    }
+
+
+def _fragment(data):
+    # Inside <script> a browser looks for "</script" and "<!--" alone, whatever the quotes.
+    text = json.dumps(data)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    script = SCRIPT.replace("__KEY__", key).replace("__DATA__", text)
+    note = "This picture needs its script: trust the notebook, or write it to a file with save()."
+    return (
+        f"<style>{STYLE}</style>\n"
+        f'<div class="kbert-attention" data-of="{key}">{note}</div>\n'
+        f"<script>{script}</script>"
+    )
+
+
+def _text(name):
+    """What can be written as UTF-8."""
+    return str(name).encode("utf-8", "replace").decode("utf-8")
+
+
+def _count(number, what):
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,195 @@
+"""The attention that a model pays within a text, or between two.
+
+Shapes: L layers, N heads, T tokens that look, S tokens that are looked at.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.visualization.attention_weights import Weights, as_weights
+
+_CROSS_TITLES = ("written", "source")
+_TITLES = ("token", "attends to")
+
+
+def read_attention(
+    model: Any, texts: str | Sequence[str], tokenizer: Any = None
+) -> dict[str, Weights]:
+    """The weights that `kbert.visualization.attention` draws, as arrays.
+
+    Args:
+        model: a task, or a `kbert.Encoder`, `kbert.Decoder` or `kbert.Seq2Seq`.
+        texts: one text or two, as `kbert.visualization.attention` takes them.
+        tokenizer: the model's; None = the task's.
+
+    Returns:
+        Kind -> weights: "encoder", "decoder", "cross", as the model has them.
+
+    Raises:
+        TypeError: another kind of model, or something that is no text.
+        ValueError: more or fewer texts than the model reads, a text without a token or longer than
+            the model's positions, or a model without a tokenizer.
+
+    Example:
+        >>> import kbert
+        >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+        >>> tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "it", "rains"])
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=7))
+        >>> weights = read_attention(encoder, "It rains", tokenizer)["encoder"]
+        >>> weights.rows, weights.values.shape
+        (['[CLS]', 'it', 'rains', '[SEP]'], (2, 2, 4, 4))
+    """
+    from kbert.models.decoder import Decoder
+    from kbert.models.encoder import Encoder
+    from kbert.models.seq2seq import Seq2Seq
+    from kbert.tasks.task import Task
+
+    task = model if isinstance(model, Task) else None
+    network = model if task is None else task.model
+    if tokenizer is None and task is not None:
+        tokenizer = task.tokenizer
+    texts = _as_texts(texts)
+    readers = {Encoder: _encoder, Decoder: _decoder, Seq2Seq: _seq2seq}
+    reader = next((reader for kind, reader in readers.items() if isinstance(network, kind)), None)
+    if reader is None:
+        raise TypeError(
+            "Attention is drawn of a kbert.Encoder, kbert.Decoder or kbert.Seq2Seq, or of a task "
+            f"that has one. Received: a {type(network).__name__}"
+        )
+    if tokenizer is None:
+        raise ValueError(
+            "A model without a task needs its tokenizer: attention(model, text, tokenizer=…). "
+            f"Received: {type(network).__name__} without one"
+        )
+    return reader(task, network, tokenizer, texts)
+
+
+def _as_texts(texts):
+    """One or two strings."""
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"Attention is drawn of a text or a pair of texts. Received: {texts!r}")
+    if len(texts) not in (1, 2):
+        raise ValueError(
+            "A picture shows the attention of one text or of one pair of texts. "
+            f"Received: {len(texts)} texts"
+        )
+    return list(texts)
+
+
+def _encoder(task, encoder, tokenizer, texts):
+    import tensorflow as tf
+
+    from kbert.data.packing import pack
+    from kbert.tasks.fill_mask import encode_with_masks
+
+    strings = [tf.constant([text]) for text in texts]
+    if tokenizer.mask_id is None:
+        ids = [tokenizer.encode(text) for text in strings]
+    else:
+        ids = [encode_with_masks(tokenizer, text) for text in strings]
+    specials = 2 if len(texts) == 1 else 2 + tokenizer.pair_separators
+    total = specials + sum(int(part.row_lengths()[0]) for part in ids)
+    _check_length("special tokens included", total, encoder.config.max_positions)
+    inputs = pack(
+        *ids,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        pad_id=tokenizer.pad_id,
+        max_length=total,
+        multiple=1,
+        separators=tokenizer.pair_separators,
+    )
+    if not encoder.config.num_segments:
+        inputs.pop("segment_ids")
+    found = encoder({k: v.numpy() for k, v in inputs.items()}, return_attention=True)
+    names = token_names(tokenizer, inputs["token_ids"].numpy()[0])
+    return {"encoder": _weights(found["attention"], names, names, _TITLES)}
+
+
+def _decoder(task, decoder, tokenizer, texts):
+    if len(texts) != 1:
+        raise ValueError(f"A decoder reads one text. Received: {len(texts)} texts")
+    ids = _ids(tokenizer, texts[0])
+    if not len(ids):
+        raise ValueError(f"A decoder reads a token or more. Received: {texts[0]!r}")
+    _check_length("of the text", len(ids), decoder.config.max_positions)
+    found = decoder({"token_ids": ids[None]}, return_attention=True)
+    names = token_names(tokenizer, ids)
+    return {"decoder": _weights(found["attention"], names, names, _TITLES)}
+
+
+def _seq2seq(task, seq2seq, tokenizer, texts):
+    if len(texts) == 1:
+        if task is None:
+            raise ValueError(
+                "A target is needed, as the second text; a Translator can write it by itself. "
+                "Received: a source alone"
+            )
+        texts = [*texts, task.predict(texts, verbose=0)[0]]
+    source, target = (_ids(tokenizer, text) for text in texts)
+    source = np.append(source, tokenizer.sep_id).astype("int32")
+    read = np.append(tokenizer.cls_id, target).astype("int32")
+    written = np.append(target, tokenizer.sep_id)
+    most = seq2seq.config.max_positions
+    _check_length("of the source, its end included", len(source), most)
+    _check_length("of the target, its beginning included", len(read), most)
+    inputs = {"encoder_token_ids": source[None], "decoder_token_ids": read[None]}
+    found = seq2seq(inputs, return_attention=True)
+    source, read, written = (token_names(tokenizer, x) for x in (source, read, written))
+    return {
+        "cross": _weights(found["cross_attention"], written, source, _CROSS_TITLES),
+        "encoder": _weights(found["encoder_attention"], source, source, _TITLES),
+        "decoder": _weights(found["attention"], read, read, _TITLES),
+    }
+
+
+def _ids(tokenizer, text):
+    return np.asarray(tokenizer.encode(text), "int32")
+
+
+def _check_length(what, length, most):
+    if length > most:
+        raise ValueError(
+            f"A text must not be longer than the model's max_positions={most}. "
+            f"Received: {length} tokens, {what}"
+        )
+
+
+def _weights(attention, rows, columns, titles):
+    """L × (1, N, T, S) tensors -> Weights."""
+    from keras import ops
+
+    layers = [ops.convert_to_numpy(ops.cast(layer, "float32"))[0] for layer in attention]
+    return as_weights(np.stack(layers), rows, columns, titles)
+
+
+def token_names(tokenizer: Any, ids: Any) -> list[str]:
+    """The pieces as they are read; those of byte-level BPE as the characters they spell.
+
+    A byte-level piece that is no whole character keeps the letters that stand for its bytes; so do
+    spaces and ends of lines ("Ġ", "Ċ").
+
+    >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+    >>> token_names(WordPieceTokenizer([*SPECIAL_TOKENS, "un", "##able"]), [2, 5, 6, 3])
+    ['[CLS]', 'un', '##able', '[SEP]']
+    """
+    from kbert.tokenizers import BytePairTokenizer
+
+    pieces = [tokenizer.id_to_token(i) for i in ids]
+    if not isinstance(tokenizer, BytePairTokenizer):
+        return pieces
+    special = set(tokenizer.special_ids)
+    return [p if i in special else _spelled(p) for i, p in zip(ids, pieces, strict=True)]
+
+
+def _spelled(piece):
+    from kbert.tokenizers.byte_alphabet import piece_bytes, spell
+
+    try:
+        text = piece_bytes(piece).decode()
+    except UnicodeDecodeError:
+        return piece
+    return "".join(spell(c.encode()) if c.isspace() or ord(c) < 32 else c for c in text)

@@ -1,0 +1,103 @@
+"""What a model knows of where a token stands: its position table, and how alike positions are.
+
+Shapes: M positions, H width.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from kbert.visualization.canvas import GREY, bare, new_figure, set_figure_title, set_title, style
+
+
+def positions(table: Any, count: int | None = None, *, title: str | None = None) -> Any:
+    """A table of positions as a heat map, and beside it the cosines between its rows.
+
+    Sines (Vaswani et al. 2017, section 3.5) show as stripes that grow longer from column to column,
+    and their cosines depend on the distance alone; a table that was trained shows what of that it
+    found.
+
+    Args:
+        table: (M, H); or a layer, model or task that has such a table. Of a `kbert.Seq2Seq` it is
+            the encoder's (`model.decoder_positions` is the decoder's).
+        count: how many positions are shown, from the first on; None = all.
+        title: above the picture; None for none.
+
+    Returns:
+        A matplotlib Figure with two axes and their scales.
+
+    Raises:
+        TypeError: something that has no position table.
+        ValueError: no matrix of finite numbers, or more positions than it has.
+
+    Example:
+        >>> from kbert.layers.positions import sinusoids
+        >>> figure = positions(sinusoids(50, 32), title="Sines and cosines")
+        >>> figure.axes[0].images[0].get_array().shape, figure.axes[1].images[0].get_array().shape
+        ((50, 32), (50, 50))
+    """
+    values = np.asarray(_find(table), "float64")
+    if values.ndim != 2 or not values.size or not np.isfinite(values).all():
+        raise ValueError(
+            "A position table is a matrix (positions, width) of finite numbers. "
+            f"Received: an array of shape {values.shape}"
+        )
+    if count is not None:
+        if not 0 < count <= len(values):
+            raise ValueError(
+                f"count must be a number from 1 to the table's {len(values)} positions. "
+                f"Received: {count!r}"
+            )
+        values = values[:count]
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    unit = values / np.maximum(lengths, 1e-12)
+    figure = new_figure(11, 4.8 + 0.4 * (title is not None))
+    left, right = figure.subplots(1, 2)
+    largest = np.abs(values).max() or 1.0
+    _draw(figure, left, values, "RdBu_r", (-largest, largest), ("dimension", "position"), "value")
+    set_title(left, "The table")
+    cosines = unit @ unit.T
+    scale = (min(0.0, cosines.min()), 1.0)
+    _draw(figure, right, cosines, "viridis", scale, ("position", "position"), "cosine")
+    set_title(right, "How alike two positions are")
+    set_figure_title(figure, title)
+    return figure
+
+
+def _draw(figure, axes, values, colours, scale, names, what):
+    image = axes.imshow(
+        values, cmap=colours, vmin=scale[0], vmax=scale[1], aspect="auto", interpolation="nearest"
+    )
+    axes.set_xlabel(names[0], **style(color=GREY))
+    axes.set_ylabel(names[1], **style(color=GREY))
+    bare(axes)
+    bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=30)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.set_label(what, fontsize=9, **style(color=GREY))
+
+
+def _find(table):
+    """The array of a table, layer, model or task."""
+    import keras
+
+    from kbert.layers.positions import SinusoidalPositions, sinusoids
+    from kbert.tasks.task import Task
+
+    if isinstance(table, Task):
+        table = table.model
+    for name in ("encoder_positions", "positions", "embeddings"):  # Seq2Seq, Decoder, Encoder
+        if isinstance(table, keras.Model) and hasattr(table, name):
+            table = getattr(table, name)
+    if isinstance(table, SinusoidalPositions):
+        return sinusoids(table.max_positions, table.hidden_size)
+    if isinstance(table, keras.layers.Layer):
+        if not hasattr(table, "position"):
+            raise TypeError(
+                "Positions are drawn of a table, or of a layer, model or task that has one. "
+                f"Received: a {type(table).__name__}"
+            )
+        table = table.position.value
+    return (
+        table if isinstance(table, np.ndarray | list | tuple) else keras.ops.convert_to_numpy(table)
+    )

@@ -1,0 +1,92 @@
+"""What the objectives of `kbert-pretrain` that learn from shards of tokens have in common."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import tensorflow as tf
+from absl import flags
+
+import kbert
+from kbert.training.phases import Phase, parse_phases
+from kbert.training.strategies import Strategy
+from pipelines.flags import refuse_flags
+from pipelines.translation_flags import TRANSLATION_FLAGS
+
+# Flags about masks and segments, which language models have not.
+MASKING_FLAGS = (
+    *("segments", "short_sequence_share", "masking", "phrases", "masked_share", "replacement"),
+    *("static_masks", "generator_share"),
+)
+
+
+class ShardsObjective:
+    """An objective that learns from a folder of `kbert-prepare-corpus`.
+
+    Args:
+        options: the parsed flags.
+        tokenizer: the shards'.
+        manifest: theirs.
+
+    Raises:
+        ValueError: if a flag is given that the objective does not read.
+    """
+
+    UNREAD: tuple[str, ...] = TRANSLATION_FLAGS
+    needed_to_evaluate = "held-out documents: prepare the corpus with a larger --held_out_share"
+
+    def __init__(self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest):
+        refuse_flags(options, self.UNREAD)
+        self.options = options
+        self.tokenizer = tokenizer
+        self.manifest = manifest
+
+    @classmethod
+    def from_flags(cls, options: flags.FlagValues, strategy: Strategy) -> Self:
+        """Opens --data_dir."""
+        if options.data_dir is None:
+            raise ValueError(
+                f"--objective={options.objective} learns from a folder of kbert-prepare-corpus: "
+                "give --data_dir. Received: none"
+            )
+        manifest = kbert.data.read_manifest(options.data_dir)  # first: it tells an unfinished one
+        return cls(options, kbert.load_tokenizer(options.data_dir), manifest)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Flags that shape no run of this objective."""
+        return self.UNREAD
+
+    def phases(self) -> list[Phase]:
+        """The phases of the run."""
+        options = self.options
+        text = options.phases or f"{options.sequence_length}:1"
+        return parse_phases(text, options.train_steps, options.batch_size)
+
+    def summary(self) -> str:
+        """What is learned from, in a line."""
+        return self.manifest.summary()
+
+    def why_no_evaluation(self) -> str | None:
+        """What the held-out split lacks, if it does."""
+        return None if self.manifest.split("held_out").documents else "0 held-out documents"
+
+    def extra_scores(self, task: Any) -> None:
+        """Evaluations measure losses and metrics alone."""
+
+    def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
+        """The dataset of a phase; of the held-out text with split="held_out"."""
+        raise NotImplementedError
+
+    def held_out(self, phase: Phase, **hosts: int) -> tf.data.Dataset:
+        """Batches of a phase's shape, once through the held-out documents."""
+        return self.batches(phase, split="held_out", epochs=1, **hosts)
+
+    def check_positions(self, phases: Sequence[Phase], longest: int) -> None:
+        """Refuses what would fail days later, when a phase begins."""
+        for phase in phases:
+            if phase.sequence_length > longest:
+                raise ValueError(
+                    "No phase may be longer than the model's max_positions. Received: "
+                    f"sequence_length={phase.sequence_length}, max_positions={longest}"
+                )
+            self.batches(phase)  # raises for what it does not accept

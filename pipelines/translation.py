@@ -1,0 +1,248 @@
+"""`kbert-pretrain` for the Transformer: translations of sentences, from pairs of them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import tensorflow as tf
+from absl import flags
+
+import kbert
+from kbert import tokenizers
+from kbert.checkpoints import read_checkpoint
+from kbert.data.translation_pairs import EncodedPairs, encode_pairs
+from kbert.decoding import Beam, Greedy
+from kbert.hub import locate
+from kbert.metrics import bleu
+from kbert.text import read_pairs
+from kbert.training.phases import Phase
+from kbert.training.strategies import Strategy
+from pipelines.causal import read_config, with_changes
+from pipelines.flags import parse_settings, refuse_flags
+from pipelines.shards import MASKING_FLAGS
+from pipelines.translation_flags import DEV_PAIRS, PAIRS
+
+VOCABULARY_SIZE = 37_000  # Vaswani et al. 2017, section 5.1
+
+
+class Translation:
+    """The objective translation.
+
+    Args:
+        options: the parsed flags.
+        tokenizer: of both languages.
+        pairs: what is learned from.
+        dev: what it is measured on, or None.
+        row_multiple: what the rows of every batch divide by.
+    """
+
+    unread = (*MASKING_FLAGS, "data_dir", "batch_size", "phases", "negatives")
+    needed_to_evaluate = "held-out pairs: give --dev_source and --dev_target, or --dev_pairs"
+
+    def __init__(
+        self,
+        options: flags.FlagValues,
+        tokenizer: Any,
+        pairs: Any,
+        dev: Any | None,
+        row_multiple: int = 1,
+    ):
+        self.options = options
+        self.tokenizer = tokenizer
+        self.pairs = pairs
+        self.dev = dev
+        self.row_multiple = row_multiple
+        self._encoded: dict[str, EncodedPairs] = {}
+
+    @classmethod
+    def from_flags(cls, options: flags.FlagValues, strategy: Strategy) -> Self:
+        """Opens the pairs; learns the vocabulary, or takes what an earlier start has learned."""
+        refuse_flags(options, cls.unread)
+        pairs, dev = open_pairs(options, PAIRS), open_pairs(options, DEV_PAIRS)
+        if pairs is None:
+            raise ValueError(
+                "--objective=translation learns from pairs of sentences: give --source and "
+                "--target, or --pairs. Received: none of them"
+            )
+        if options.columns is not None and options.pairs is options.dev_pairs is None:
+            raise ValueError(
+                "--columns tells the sides of --pairs and --dev_pairs apart. Received: "
+                f"--columns={','.join(options.columns)}, and neither of them"
+            )
+        writes = strategy.is_chief and not options.dry_run
+        tokenizer = run_tokenizer(options, pairs, writes)
+        devices = strategy.num_replicas // strategy.num_hosts  # the dataset counts the hosts
+        return cls(options, tokenizer, pairs, dev, devices * options.micro_batches)
+
+    def phases(self) -> list[Phase]:
+        """The run, in one piece."""
+        options = self.options
+        config = model_config(options, self.tokenizer)
+        given = options["sequence_length"].present
+        return [
+            Phase(
+                sequence_length=options.sequence_length if given else config.max_positions,
+                batch_size=None,
+                first_step=0,
+                steps=options.train_steps,
+                batch_tokens=options.batch_tokens,
+            )
+        ]
+
+    def summary(self) -> str:
+        """What is learned from, in a line."""
+        dev = "" if self.dev is None else f"; dev: {self.dev.name}"
+        return (
+            f"train: {self.pairs.name}{dev}; {self.tokenizer.kind} tokenizer of "
+            f"{self.tokenizer.vocabulary_size:,} entries"
+        )
+
+    def make_task(self) -> kbert.tasks.Translator:
+        """The task that the flags describe, not compiled."""
+        options = self.options
+        if options.init_preset:
+            seq2seq = kbert.Seq2Seq.from_preset(options.init_preset, dtype=options.precision)
+            seq2seq = with_changes(seq2seq, parse_settings(options.set), options.precision)
+        else:
+            config = model_config(options, self.tokenizer)
+            seq2seq = kbert.Seq2Seq(config, dtype=options.precision)
+        smoothing = options.label_smoothing
+        return kbert.tasks.Translator(seq2seq, self.tokenizer, label_smoothing=smoothing)
+
+    def model(self, task: kbert.tasks.Translator) -> dict:
+        """What the task trains, by its name in run.json; which tokens and which pairs."""
+        return {
+            "seq2seq": task.seq2seq.config.to_dict(),
+            "tokenizer": self.tokenizer.checksum,
+            "pairs": self.pairs.identity(),
+        }
+
+    def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
+        """The dataset of the run."""
+        return self._batches("pairs", phase, seed=self.options.seed, **settings)
+
+    def held_out(self, phase: Phase, **hosts: int) -> tf.data.Dataset:
+        """The dev pairs, once."""
+        return self._batches("dev", phase, epochs=1, shuffle=False, **hosts)
+
+    def _batches(self, name: str, phase: Phase, **settings: Any) -> tf.data.Dataset:
+        length = phase.sequence_length
+        if name not in self._encoded:
+            pairs = getattr(self, name)
+            self._encoded[name] = encode_pairs(pairs, self.tokenizer, max_length=length)
+        return kbert.data.translation_dataset(
+            self._encoded[name],
+            self.tokenizer,
+            max_tokens=phase.batch_tokens,
+            max_length=length,
+            row_multiple=self.row_multiple,
+            **settings,
+        )
+
+    def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.Translator) -> None:
+        """Refuses what would fail later."""
+        longest = task.seq2seq.config.max_positions
+        (phase,) = phases
+        if phase.sequence_length > longest:
+            raise ValueError(
+                "No sentence may be longer than the model's max_positions. Received: "
+                f"--sequence_length={phase.sequence_length}, max_positions={longest}"
+            )
+        self.batches(phase)  # raises for what it does not accept
+
+    def why_no_evaluation(self) -> str | None:
+        """Whether there are no pairs to measure on."""
+        return "no dev pairs" if self.dev is None else None
+
+    def extra_scores(self, task: kbert.tasks.Translator) -> Callable[[], dict[str, float]] | None:
+        """BLEU of the dev pairs."""
+        if self.dev is None:
+            return None
+        sources, targets = zip(*self.dev, strict=True)
+        options = self.options
+        method = Beam(width=options.beam_width, length_penalty=options.length_penalty)
+        if options.beam_width == 1:
+            method = Greedy()
+
+        def scores() -> dict[str, float]:
+            translations = task.predict(sources, method=method, verbose=0)
+            return {"bleu": bleu(translations, targets).score}
+
+        return scores
+
+
+def open_pairs(options: flags.FlagValues, names: tuple[str, str, str]) -> Any | None:
+    """The pairs of three flags: both files, or the third; None where none is given."""
+    source, target, pairs = (options[name].value for name in names)
+    if source is target is pairs is None:
+        return None
+    if (source is None) != (target is None) or (source is None) == (pairs is None):
+        one, other, third = names
+        raise ValueError(
+            f"Pairs are given as --{one} and --{other}, or as --{third}. Received: "
+            + ", ".join(f"--{n}={options[n].value}" for n in names if options[n].value is not None)
+        )
+    if pairs is None:
+        return read_pairs(source, target)
+    columns = options.columns
+    if columns is not None and all(column.isdecimal() for column in columns):
+        columns = [int(column) for column in columns]
+    return read_pairs(pairs, columns=columns)
+
+
+def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokenizers.Tokenizer:
+    """The tokenizer of the run, which never changes once there are checkpoints.
+
+    Args:
+        options: the parsed flags.
+        pairs: what it is learned from, where --tokenizer_dir and --init_preset say nothing.
+        writes: whether to keep it in model_dir.
+
+    Raises:
+        ValueError: if it is not the one that the run began with.
+    """
+    folder = Path(options.model_dir) / "tokenizer"
+    checkpoints = Path(options.model_dir) / "checkpoints"
+    if options.init_preset and options.tokenizer_dir:
+        raise ValueError(
+            "A model goes on with its own tokenizer: leave --tokenizer_dir out. Received: "
+            f"--tokenizer_dir={options.tokenizer_dir}, --init_preset={options.init_preset}"
+        )
+    given = options.tokenizer_dir or options.init_preset
+    learning = {"kind": options.tokenizer, "lowercase": options.lowercase}
+    size = options.vocabulary_size or VOCABULARY_SIZE
+    if given is None:
+        if writes:
+            return kbert.data.train_or_reuse_tokenizer(
+                folder, pairs, size, used_by=checkpoints, progress=True, **learning
+            )
+        if checkpoints.exists():
+            return kbert.load_tokenizer(folder)
+        return tokenizers.train_tokenizer(pairs.documents(), size, **learning)
+    refuse_with = ("vocabulary_size", "tokenizer", "lowercase")
+    if said := [name for name in refuse_with if options[name].present]:
+        raise ValueError(
+            f"The tokenizer is that of {given}, and --{said[0]} is of one that is learned. "
+            f"Received: --{said[0]}={options[said[0]].value}"
+        )
+    tokenizer = kbert.load_tokenizer(given)
+    if checkpoints.exists():
+        before = kbert.load_tokenizer(folder)
+        if before.checksum != tokenizer.checksum:
+            raise ValueError(
+                f"The run in {options.model_dir} began with another tokenizer, which is in its "
+                f"folder tokenizer; choose another --model_dir. Received: that of {given}"
+            )
+    elif writes:
+        tokenizer.save(folder)
+    return tokenizer
+
+
+def model_config(options: flags.FlagValues, tokenizer: Any) -> kbert.Seq2SeqConfig:
+    """The config that the flags say, with as many entries as the tokenizer has."""
+    if options.init_preset:
+        return read_checkpoint(locate(options.init_preset)).expect(kbert.Seq2SeqConfig).config
+    config = read_config(options.model, kbert.Seq2SeqConfig)
+    changes = parse_settings(options.set)
+    fields = {**config.to_dict(), "vocabulary_size": tokenizer.vocabulary_size, **changes}
+    return kbert.Seq2SeqConfig.from_dict(fields)

@@ -1,0 +1,147 @@
+"""`kbert-pretrain --recipe=gpt`: from the shards of any tokenizer to a model that writes."""
+
+import json
+
+import numpy as np
+import pytest
+
+import kbert
+from kbert.training.phases import parse_phases
+from pipelines.causal import Causal
+from pipelines.flags import apply_recipe
+from tests.pipelines.test_pretrain import write_corpus
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory, tiny_vocabulary):
+    return write_corpus(tmp_path_factory.mktemp("corpus"), tiny_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A file with the config of a tiny model."""
+    config = kbert.DecoderConfig(
+        vocabulary_size=9,
+        hidden_size=8,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=16,
+        max_positions=80,
+        block="post_norm",
+    )
+    path = tmp_path_factory.mktemp("config") / "tiny.json"
+    path.write_text(json.dumps(config.to_dict()))
+    return path
+
+
+def arguments(data_dir, tiny, model_dir, *flags) -> list[str]:
+    return [
+        *(f"--data_dir={data_dir}", f"--model_dir={model_dir}", "--recipe=gpt", f"--model={tiny}"),
+        *("--batch_size=4", "--sequence_length=12", "--checkpoint_every=2", "--warmup_steps=1"),
+        *("--evaluation_steps=2", "--decay=constant", *flags),
+    ]
+
+
+def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, capsys):
+    from pipelines import pretrain
+
+    whole, halves, preset = (tmp_path / name for name in ("whole", "halves", "preset"))
+    call(pretrain, *arguments(data_dir, tiny, whole, "--train_steps=6"))
+    out = capsys.readouterr().out
+    assert "recipe gpt: " in out and "decay=constant (cosine)" in out
+    assert "step 6/6 · loss " in out and " · perplexity " in out
+    assert "evaluation after step 6: lm_accuracy " in out
+
+    call(pretrain, *arguments(data_dir, tiny, halves, "--train_steps=3"))
+    finals = ("--train_steps=6", f"--preset_dir={preset}", f"--export_dir={tmp_path / 'export'}")
+    call(pretrain, *arguments(data_dir, tiny, halves, *finals))
+    assert (halves / "steps.jsonl").read_bytes() == (whole / "steps.jsonl").read_bytes()
+    last = "checkpoints/step-00000006.safetensors"
+    assert (halves / last).read_bytes() == (whole / last).read_bytes()
+    settings = json.loads((whole / "run.json").read_text())
+    assert settings["decoder"]["block"] == "post_norm" and "masking" not in settings["flags"]
+    assert "source" not in settings["flags"]
+
+    task = kbert.tasks.CausalLM.from_preset(preset)
+    assert len(task.predict(["the quick", ""], max_new_tokens=3)) == 2
+    assert (tmp_path / "export" / "1" / "saved_model.pb").exists()
+
+    more = tmp_path / "more"
+    flags = (f"--init_preset={preset}", "--set=dropout=0", f"--preset_dir={more}")
+    flags += ("--train_steps=1", "--learning_rate=1e-9", "--weight_decay=0")
+    call(pretrain, *arguments(data_dir, tiny, tmp_path / "on", *flags))
+    again = kbert.Decoder.from_preset(more)
+    assert again.config.dropout == 0
+    for one, other in zip(task.decoder.weights, again.weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_dry_run_shows_tokens_memory_and_time(data_dir, tiny, tmp_path, call, capsys):
+    from pipelines import pretrain
+
+    call(pretrain, *arguments(data_dir, tiny, tmp_path / "run", "--dry_run", "--train_steps=90"))
+    out = capsys.readouterr().out
+    assert "each predicted from all before it" in out and "batch_tokens" not in out
+    assert "memory: weights" in out and "90 steps of 4 x 12 tokens" in out
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def objective(parse, tiny, data_dir, tiny_vocabulary):
+    """Flags -> the objective."""
+
+    def made(*flags):
+        options = parse(
+            "--objective=causal_lm", f"--model={tiny}", f"--data_dir={data_dir}", *flags
+        )
+        manifest = kbert.data.read_manifest(data_dir)
+        return Causal(options, kbert.WordPieceTokenizer(tiny_vocabulary), manifest)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--masking=span",), "causal_lm does not read .*Received: --masking=span"),
+        (("--pairs=x",), "causal_lm does not read .*Received: --pairs=x"),
+        (("--model=bert-tiny",), "give --model=gpt2, another.*Received: --model=bert-tiny"),
+    ],
+    ids=["masking", "pairs", "encoder"],
+)
+def test_mistakes_are_told(objective, flags, message):
+    with pytest.raises(ValueError, match=message):
+        objective(*flags).make_task()
+
+
+def test_phases_fit_the_model(objective):
+    causal = objective()
+    task = causal.make_task()
+    causal.check_phases(parse_phases("8:0.5,80:0.5", 10, 4), task)
+    with pytest.raises(ValueError, match="sequence_length=81, max_positions=80"):
+        causal.check_phases(parse_phases("8:0.5,81:0.5", 10, 4), task)
+
+
+def test_a_model_goes_on_with_its_own_vocabulary(objective, tmp_path, tiny_vocabulary):
+    task = objective().make_task()
+    task.save_to_preset(tmp_path / "same")
+    with pytest.raises(ValueError, match="changes no sizes.*--set=num_layers=2"):
+        objective(f"--init_preset={tmp_path}/same", "--set=num_layers=2").make_task()
+    tokenizer = kbert.WordPieceTokenizer([*tiny_vocabulary, "more"])
+    config = task.decoder.config.replace(vocabulary_size=tokenizer.vocabulary_size)
+    kbert.tasks.CausalLM(kbert.Decoder(config), tokenizer).save_to_preset(tmp_path / "other")
+    size = tokenizer.vocabulary_size
+    with pytest.raises(ValueError, match=f"{size - 1} entries; the model's has {size}"):
+        objective(f"--init_preset={tmp_path}/other").make_task()
+
+
+def test_the_recipe_is_gpts(parse):
+    options = parse("--recipe=gpt", "--train_steps=100000")
+    apply_recipe(options)
+    assert (options.objective, options.model, options.phases) == (
+        "causal_lm",
+        "openai-gpt",
+        "512:1",
+    )
+    assert (options.decay, options.learning_rate, options.warmup_steps) == ("cosine", 2.5e-4, 2000)
+    assert (options.average_checkpoints, options.keep_checkpoints) == (1, 3)

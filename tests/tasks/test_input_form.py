@@ -1,0 +1,31 @@
+"""What stands around texts: by the tokenizer's tokens, or by a decoder's own."""
+
+import pytest
+
+import kbert
+from kbert.models import DecoderEncoder
+from kbert.tasks.input_form import input_form
+from kbert.tokenizers.byte_alphabet import CHARACTERS
+from tests.models.generators import tiny_decoder
+
+
+def test_a_decoder_brings_its_tokens_and_asks_none_of_the_tokenizer():
+    form = input_form(
+        DecoderEncoder.extend(tiny_decoder()), kbert.BytePairTokenizer(CHARACTERS, [])
+    )
+    assert (form.cls_id, form.sep_id, form.last_id, form.pad_id) == (40, 41, 42, 42)
+    assert form.separators == 1
+    assert form.names == {40: "[start]", 41: "[delimiter]", 42: "[extract]"}
+
+
+def test_an_encoder_takes_the_tokenizer_s(config, tokenizer):
+    form = input_form(kbert.Encoder(config), tokenizer)
+    assert (form.cls_id, form.sep_id, form.last_id, form.pad_id) == (2, 3, 3, 0)
+    assert not form.names
+
+
+def test_what_does_not_fit(config):
+    with pytest.raises(ValueError, match="BytePairTokenizer without pad, cls, sep"):
+        input_form(kbert.Encoder(config), kbert.BytePairTokenizer(CHARACTERS, []))
+    with pytest.raises(ValueError, match=r"DecoderEncoder.extend\(decoder\) .*Received: a Decoder"):
+        input_form(tiny_decoder(), None)

@@ -1,0 +1,230 @@
+"""Attention of every kind of model: whose it is, what its rows are called, and what is refused."""
+
+import sys
+
+import numpy as np
+import pytest
+from keras import ops
+
+import kbert
+from kbert import visualization
+from kbert.models.decoder import Decoder
+from kbert.models.seq2seq import Seq2Seq
+from kbert.visualization.attention_reading import read_attention, token_names
+from tests.harness import randomise, tiny_config
+
+SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "intermediate_size": 32}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocabulary):
+    return kbert.WordPieceTokenizer(tiny_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def encoder(tokenizer):
+    encoder = kbert.Encoder(tiny_config(vocabulary_size=tokenizer.vocabulary_size))
+    randomise(encoder)
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def decoder(tokenizer):
+    decoder = Decoder(
+        kbert.DecoderConfig(
+            vocabulary_size=tokenizer.vocabulary_size, max_positions=12, dropout=0.0, **SIZES
+        )
+    )
+    randomise(decoder)
+    return decoder
+
+
+@pytest.fixture(scope="module")
+def seq2seq(tokenizer):
+    seq2seq = Seq2Seq(
+        kbert.Seq2SeqConfig(
+            vocabulary_size=tokenizer.vocabulary_size, max_positions=12, dropout=0.0, **SIZES
+        )
+    )
+    randomise(seq2seq)
+    return seq2seq
+
+
+def ids_of(tokenizer, text):
+    return np.array([[tokenizer.token_to_id(token) for token in text.split()]], "int32")
+
+
+def stacked(attention):
+    return np.stack([ops.convert_to_numpy(layer)[0] for layer in attention])
+
+
+def test_an_encoder_is_given_the_text_between_its_special_tokens(encoder, tokenizer):
+    (found,) = read_attention(encoder, "The fox jumps!", tokenizer).values()
+    names = "[CLS] the fox jumps ! [SEP]"
+    assert found.rows == found.columns == names.split()
+    out = encoder({"token_ids": ids_of(tokenizer, names)}, return_attention=True)
+    np.testing.assert_allclose(found.values, stacked(out["attention"]), atol=1e-6)
+    np.testing.assert_allclose(found.values.sum(-1), 1, atol=1e-5)
+
+
+def test_a_pair_has_two_segments(encoder, tokenizer):
+    (found,) = read_attention(encoder, ("the fox", "a dog"), tokenizer).values()
+    names = "[CLS] the fox [SEP] a dog [SEP]"
+    assert found.rows == names.split()
+    segments = np.array([[0, 0, 0, 0, 1, 1, 1]])
+    inputs = {"token_ids": ids_of(tokenizer, names), "segment_ids": segments}
+    out = encoder(inputs, return_attention=True)
+    np.testing.assert_allclose(found.values, stacked(out["attention"]), atol=1e-6)
+
+
+def test_a_mask_in_the_text_is_a_mask(encoder, tokenizer):
+    (found,) = read_attention(encoder, "the [MASK] jumps", tokenizer).values()
+    assert found.rows == "[CLS] the [MASK] jumps [SEP]".split()
+
+
+def test_a_task_brings_its_tokenizer(encoder, tokenizer):
+    task = kbert.tasks.TextClassifier(encoder, tokenizer, ["no", "yes"])
+    (ours,) = read_attention(task, "the fox").values()
+    (theirs,) = read_attention(encoder, "the fox", tokenizer).values()
+    np.testing.assert_array_equal(ours.values, theirs.values)
+
+
+def test_a_decoder_looks_back(decoder, tokenizer):
+    found = read_attention(decoder, "the quick fox jumps", tokenizer)
+    assert list(found) == ["decoder"]
+    values = found["decoder"].values
+    assert found["decoder"].rows == "the quick fox jumps".split()
+    behind = np.tri(4, dtype=bool)
+    assert values[..., ~behind].max() == 0 and values[..., behind].min() > 0
+    ids = ids_of(tokenizer, "the quick fox jumps")
+    out = decoder({"token_ids": ids}, return_attention=True)
+    np.testing.assert_allclose(values, stacked(out["attention"]), atol=1e-6)
+
+
+def test_a_translator_has_three_kinds(seq2seq, tokenizer):
+    found = read_attention(seq2seq, ("the quick fox", "a dog"), tokenizer)
+    assert list(found) == ["cross", "encoder", "decoder"]
+    source = ids_of(tokenizer, "the quick fox [SEP]")
+    read = ids_of(tokenizer, "[CLS] a dog")
+    out = seq2seq({"encoder_token_ids": source, "decoder_token_ids": read}, return_attention=True)
+    for kind, name in (
+        *(("cross", "cross_attention"), ("encoder", "encoder_attention")),
+        ("decoder", "attention"),
+    ):
+        np.testing.assert_allclose(found[kind].values, stacked(out[name]), atol=1e-6)
+    assert found["encoder"].rows == found["cross"].columns == "the quick fox [SEP]".split()
+    assert found["decoder"].rows == "[CLS] a dog".split()
+    # The step that reads [CLS] writes "a": a row of the alignment is what is written.
+    assert found["cross"].rows == "a dog [SEP]".split()
+
+
+@pytest.mark.tensorflow
+def test_a_translator_writes_the_target_itself(seq2seq, tokenizer):
+    task = kbert.tasks.Translator(seq2seq, tokenizer)
+    (target,) = task.predict(["the fox"])
+    alone = read_attention(task, "the fox")
+    given = read_attention(task, ("the fox", target))
+    assert alone["cross"].rows == given["cross"].rows
+    np.testing.assert_array_equal(alone["cross"].values, given["cross"].values)
+
+
+@pytest.mark.parametrize(
+    "layer, head, shape, title",
+    [
+        (1, 2, (1, 1), "Encoder attention, layer 1, head 2"),
+        (-1, -2, (1, 1), "Encoder attention, layer 1, head 2"),
+        (0, None, (1, 4), "Encoder attention, layer 0"),
+        (None, -1, (2, 1), "Encoder attention, head 3"),
+        (None, None, (2, 4), "Encoder attention"),
+    ],
+    ids=str,
+)
+def test_what_is_chosen_is_what_is_drawn(
+    layer, head, shape, title, encoder, tokenizer, drawn, monkeypatch
+):
+    seen = []
+    arrays = sys.modules["kbert.visualization.attention_map"]  # the room has the function
+    draw = arrays.heat_maps
+    monkeypatch.setattr(arrays, "heat_maps", lambda *args: seen.append(args) or draw(*args))
+    figure = visualization.attention(encoder, "the fox", layer, head, tokenizer=tokenizer)
+    ((weights, _),) = seen
+    (whole,) = read_attention(encoder, "the fox", tokenizer).values()
+    layers = range(2) if layer is None else [layer]
+    heads = range(4) if head is None else [head]
+    assert weights.values.shape[:2] == shape
+    np.testing.assert_array_equal(weights.values, whole.values[np.ix_(layers, heads)])
+    assert title in drawn(figure)
+
+
+def test_a_translator_shows_its_alignment_unless_told_otherwise(seq2seq, tokenizer, drawn):
+    texts = ("the quick fox", "a dog")
+    plain = drawn(visualization.attention(seq2seq, texts, 0, 0, tokenizer=tokenizer))
+    assert {"Cross attention, layer 0, head 0", "written", "source", "quick", "dog"} <= set(plain)
+    arguments = {"tokenizer": tokenizer, "kind": "decoder", "title": "How it reads"}
+    other = drawn(visualization.attention(seq2seq, texts, 0, 0, **arguments))
+    assert {"How it reads", "[CLS]", "dog"} <= set(other) and "quick" not in other
+
+
+def test_the_page_of_a_translator_has_all_kinds(seq2seq, tokenizer):
+    texts = ("the fox", "a dog runs")
+    page = visualization.attention(seq2seq, texts, tokenizer=tokenizer, view="html")
+    assert list(page.parts) == ["cross", "encoder", "decoder"]
+    page = visualization.attention(seq2seq, texts, tokenizer=tokenizer, view="html", kind="encoder")
+    assert list(page.parts) == ["encoder"]
+
+
+def test_pieces_of_bytes_are_read_as_characters():
+    words = ["Ġcaf", "Ã©", "åĮĹ", "Ã", "Ċ", "Ġ"]
+    letters = [x for x in kbert.tokenizers.byte_alphabet.CHARACTERS if x not in words]
+    vocabulary = {piece: i for i, piece in enumerate(["<s>", *words, *letters])}
+    tokenizer = kbert.BytePairTokenizer(vocabulary, [], special_tokens={"cls": "<s>"})
+    names = token_names(tokenizer, range(7))
+    assert names == ["<s>", "Ġcaf", "é", "北", "Ã", "Ċ", "Ġ"]
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"texts": ["a", "b", "c"]}, ValueError, "one text or of one pair of texts.* 3 texts"),
+        ({"texts": []}, ValueError, "Received: 0 texts"),
+        ({"texts": 3}, TypeError, "a text or a pair of texts. Received: 3"),
+        ({"texts": [["a", "b"]]}, TypeError, "a text or a pair of texts"),
+        ({"texts": "the " * 23}, ValueError, "max_positions=24. Received: 25 tokens, special"),
+        ({"layer": 2}, ValueError, "layer must be a number from 0 to 1.* Received: 2"),
+        ({"head": -5}, ValueError, "head must be a number from 0 to 3.* Received: -5"),
+        ({"layer": "1"}, TypeError, "layer must be a whole number, or None for all"),
+        ({"kind": "cross"}, ValueError, "kind must be \"auto\" or .*: encoder. Received: 'cross'"),
+        ({"view": "graph"}, ValueError, "view must be one of"),
+        ({"tokenizer": None}, ValueError, "needs its tokenizer.* Received: Encoder without one"),
+        ({"view": "html", "layer": 2}, ValueError, "layer must be a number from 0 to 1"),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
+)
+def test_what_cannot_be_drawn_of_an_encoder(arguments, error, message, encoder, tokenizer):
+    arguments = {"texts": "the fox", "tokenizer": tokenizer, **arguments}
+    with pytest.raises(error, match=message):
+        visualization.attention(encoder, **arguments)
+
+
+def test_what_cannot_be_drawn_of_decoders(decoder, seq2seq, tokenizer):
+    def refuses(message, model, texts):
+        with pytest.raises(ValueError, match=message):
+            visualization.attention(model, texts, tokenizer=tokenizer)
+
+    refuses("A decoder reads one text. Received: 2 texts", decoder, ["a", "b"])
+    refuses("a token or more. Received: ''", decoder, "")
+    refuses("max_positions=12. Received: 13 tokens, of the text", decoder, "the " * 13)
+    refuses("A target is needed.* Received: a source alone", seq2seq, "the fox")
+    refuses("Received: 13 tokens, of the source", seq2seq, ("the " * 12, "a"))
+    refuses("Received: 13 tokens, of the target", seq2seq, ("a", "the " * 12))
+
+
+def test_models_without_attention(tokenizer):
+    with pytest.raises(TypeError, match="kbert.Encoder, .* Received: a str"):
+        visualization.attention("bert-base-uncased", "the fox", tokenizer=tokenizer)
+
+
+def test_more_tokens_than_a_picture_shows(tokenizer):
+    config = tiny_config(vocabulary_size=tokenizer.vocabulary_size, max_positions=160)
+    with pytest.raises(ValueError, match="at most 128 tokens.* Received: 129 rows"):
+        visualization.attention(kbert.Encoder(config), "the " * 127, tokenizer=tokenizer)
