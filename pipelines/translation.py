@@ -101,7 +101,7 @@ class Translation:
         """The task that the flags describe, not compiled."""
         options = self.options
         if options.init_preset:
-            seq2seq = kbert.Seq2Seq.from_preset(options.init_preset, dtype=options.precision)
+            seq2seq = read_seq2seq(options.init_preset, options.precision)
             seq2seq = with_changes(seq2seq, parse_settings(options.set), options.precision)
         else:
             config = model_config(options, self.tokenizer)
@@ -238,10 +238,17 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
     return tokenizer
 
 
+def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
+    """The encoder-decoder of a preset, or one that begins with the encoder of a preset."""
+    if isinstance(read_checkpoint(locate(preset)).config, kbert.EncoderConfig):
+        return kbert.Seq2Seq.from_encoder(kbert.Encoder.from_preset(preset, dtype=dtype))
+    return kbert.Seq2Seq.from_preset(preset, dtype=dtype)
+
+
 def model_config(options: flags.FlagValues, tokenizer: Any) -> kbert.Seq2SeqConfig:
     """The config that the flags say, with as many entries as the tokenizer has."""
     if options.init_preset:
-        return read_checkpoint(locate(options.init_preset)).expect(kbert.Seq2SeqConfig).config
+        return read_seq2seq(options.init_preset).config
     config = read_config(options.model, kbert.Seq2SeqConfig)
     changes = parse_settings(options.set)
     fields = {**config.to_dict(), "vocabulary_size": tokenizer.vocabulary_size, **changes}

@@ -3,12 +3,12 @@
 A step looks at every continuation of a row's live beams. Those among the `width` best that are a
 stop token have ended: they leave the beam for a pool that keeps the `num_results` best scores and
 that no later step changes but by a better one. The `width` best others live on, so the beam stays
-as wide as it was. A row is done
-
-- when `width` texts have ended before the last step, so that a beam of one is greedy search, or
-- when no live beam can beat the worst of a full pool. A live beam's log-probability, `L <= 0`, can
-  only fall, and what divides it can only grow with the length, to that of the longest text:
-  so `L / penalty(max_new_tokens)` bounds every score that it may still lead to.
+as wide as it was. A row is done when no live beam can beat the worst of a full pool. A live beam's
+log-probability, `L <= 0`, can only fall, and what divides it can only grow with the length, to that
+of the longest text: so `L / penalty(max_new_tokens)` bounds every score that it may still lead to.
+To stop when as many texts have ended as the beam is wide would be quicker and wrong: a model that
+is sure of its text has the worst continuations end at once. A beam of one alone does so, and is
+greedy search.
 
 At `max_new_tokens` the live beams count as texts too. Equal scores keep the order of beams, then
 of token ids, and what came into the pool first.
@@ -75,7 +75,7 @@ class _Search:
     """One step of the search, on tuples that a loop can carry:
 
     live: token ids of the last step (B, k), log-probabilities (B, k), texts (B, k, G);
-    pool: scores (B, N) in falling order, texts (B, N, G), lengths (B, N), how many ended (B,);
+    pool: scores (B, N) in falling order, texts (B, N, G), lengths (B, N);
     done: (B,) booleans.
     """
 
@@ -96,7 +96,6 @@ class _Search:
             filled(-np.inf, results, dtype="float32"),
             filled(PAD_ID, results, longest),
             filled(0, results),
-            rows[:, 0],
         )
         return live, pool, rows[:, 0] > 0
 
@@ -129,8 +128,9 @@ class _Search:
         parents, chosen, texts = extended(index)
         live = (chosen, log_probabilities, texts)
         bound = log_probabilities[:, 0] / self._penalty(self.request.max_new_tokens)
-        full = (pool[3] >= width) & (t + 1 < self.request.max_new_tokens)
-        done = done | full | (bound <= pool[0][:, -1])
+        done = done | (bound <= pool[0][:, -1])
+        if width == 1:
+            done = done | ended[:, 0]
         return parents, live, pool, done
 
     def _continuations(self, logits, log_probabilities):
@@ -155,8 +155,7 @@ class _Search:
         texts = ops.concatenate([pool[1], texts], axis=1)
         lengths = ops.where(new, lengths, 0)
         lengths = ops.concatenate([pool[2], lengths], axis=1)
-        number = pool[3] + ops.sum(ops.cast(new, "int32"), axis=1)
-        return scores, _pick(texts, index), _pick(lengths, index), number
+        return scores, _pick(texts, index), _pick(lengths, index)
 
     def _penalty(self, lengths):
         """What divides the log-probability of a text."""
@@ -165,7 +164,7 @@ class _Search:
     def results(self, live, pool, done):
         """The pool after the last step, live beams of rows that are not done counted."""
         longest = self.request.max_new_tokens
-        scores, texts, lengths, _ = self._merged(
+        scores, texts, lengths = self._merged(
             pool, ~done[:, None] & (live[1] > -np.inf), *live[1:], longest
         )
         return ops.where(scores[..., None] > -np.inf, texts, PAD_ID), lengths, scores

@@ -48,18 +48,22 @@ class _Attention(keras.layers.Layer):
         dense.build(input_shape)
         return dense
 
-    def _probabilities(self, query, key, bias):
-        """(B, N, T, D), (B, N, S, D) -> (B, N, T, S), normalised in float32."""
-        return self._normalised(self._scores(query, key, bias))
-
     def _scores(self, query, key, bias):
-        """The same before it is normalised, float32."""
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, S)
-        # Scaled behind the product: where the query is scaled, TensorFlow 2.21 on a CPU fuses scale,
-        # product and bias (oneDNN's remapper), and a loop with a bias from outside of it, such as
-        # decoding's, ends without a result.
-        scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(self.head_size))
-        return scores if bias is None else scores + ops.cast(bias, "float32")
+        """(B, N, T, D), (B, N, S, D) -> (B, N, T, S) float32, not normalised yet."""
+        scaled = query * ops.cast(self._scale, query.dtype)  # less than to scale the scores
+        return _biased(_product(scaled, key), bias)
+
+    def _scores_in_loop(self, query, key, bias):
+        """The same, for decoding.
+
+        Where the query is scaled, TensorFlow 2.21 on a CPU fuses scale, product and bias (oneDNN's
+        remapper), and a loop with a bias from outside of it ends without a result.
+        """
+        return _biased(_product(query, key) * self._scale, bias)
+
+    @property
+    def _scale(self):
+        return 1.0 / math.sqrt(self.head_size)
 
     def _normalised(self, scores):
         if scores.shape[-1] == 1:  # of one token, where Keras would warn
@@ -68,9 +72,12 @@ class _Attention(keras.layers.Layer):
 
     def _attend(self, query, key, value, bias, training):
         """-> outputs (B, T, H) and the probabilities (B, N, T, S), before dropout."""
-        probabilities = self._probabilities(query, key, bias)
+        probabilities = self._normalised(self._scores(query, key, bias))
         kept = self.dropout(probabilities, training=training)
-        return self.output_dense(self._merge_heads(ops.matmul(kept, value))), probabilities
+        return self._outputs(kept, value), probabilities
+
+    def _outputs(self, probabilities, value):
+        return self.output_dense(self._merge_heads(ops.matmul(probabilities, value)))
 
     def _split_heads(self, x):
         batch, length, _ = ops.shape(x)
@@ -156,8 +163,8 @@ class SelfAttention(_Attention):
         }
         scores = ops.concatenate(
             [
-                self._scores(query, fixed["key"], bias),
-                self._scores(query, growing["key"], slots_bias(slots, t)),
+                self._scores_in_loop(query, fixed["key"], bias),
+                self._scores_in_loop(query, growing["key"], slots_bias(slots, t)),
             ],
             axis=-1,
         )  # (R, N, 1, P + G)
@@ -214,3 +221,18 @@ class CrossAttention(_Attention):
         """
         query = self._split_heads(self.query(x))
         return self._attend(query, memory["key"], memory["value"], bias, training)
+
+    def step(self, x: Any, memory: dict[str, Any], bias: Any):
+        """Outputs (R, 1, H) of one more token of each row, (R, 1, H)."""
+        query = self._split_heads(self.query(x))
+        probabilities = self._normalised(self._scores_in_loop(query, memory["key"], bias))
+        return self._outputs(probabilities, memory["value"])
+
+
+def _product(query, key):
+    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, S)
+    return ops.cast(scores, "float32")
+
+
+def _biased(scores, bias):
+    return scores if bias is None else scores + ops.cast(bias, "float32")

@@ -156,7 +156,9 @@ class CrossBlock(Block):
             x, lambda x: self.attention(x, bias, training=training), training
         )
         memory = self.cross_attention.keys_values(memory)
-        x, cross_probabilities = self._crossed(x, memory, memory_bias, training)
+        x, cross_probabilities = self._crossed(
+            x, lambda x: self.cross_attention(x, memory, memory_bias, training=training), training
+        )
         return self._forwarded(x, training), probabilities, cross_probabilities
 
     def prefill(
@@ -168,7 +170,7 @@ class CrossBlock(Block):
         """
         x, keys_values = self._attended(x, lambda x: self.attention.prefill(x, bias))
         memory = self.cross_attention.keys_values(memory)
-        x, _ = self._crossed(x, memory, memory_bias)
+        x, _ = self._crossed(x, lambda x: self.cross_attention(x, memory, memory_bias))
         return self._forwarded(x), {**keys_values, "memory": memory}
 
     def step(
@@ -182,12 +184,11 @@ class CrossBlock(Block):
     ) -> tuple[Any, dict[str, Any]]:
         """One more token of each row, (R, 1, H); `fixed` is what came beside x from `prefill`."""
         x, growing = self._attended(x, lambda x: self.attention.step(x, fixed, bias, growing, t))
-        x, _ = self._crossed(x, fixed["memory"], memory_bias)
+        memory = fixed["memory"]
+        x, _ = self._crossed(x, lambda x: (self.cross_attention.step(x, memory, memory_bias), None))
         return self._forwarded(x), growing
 
-    def _crossed(self, x, memory, bias, training=False):
-        outputs, probabilities = self.cross_attention(
-            self.cross_attention_input_norm(x), memory, bias, training=training
-        )
-        x = self.cross_attention_norm(x + self.dropout(outputs, training=training))
-        return x, probabilities
+    def _crossed(self, x, attend: Callable, training=False):
+        """The other attention's residual, and what `attend` gives beside its outputs."""
+        outputs, beside = attend(self.cross_attention_input_norm(x))
+        return self.cross_attention_norm(x + self.dropout(outputs, training=training)), beside

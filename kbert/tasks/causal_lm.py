@@ -70,7 +70,7 @@ class CausalLM(GenerationTask):
         (2, True)
     """
 
-    model_class = Decoder
+    model_classes = (Decoder,)
     derived_metrics = {"perplexity": ("lm_loss", ops.exp)}
 
     def __init__(self, decoder: keras.Model, tokenizer: Any, *, name: str = "causal_lm"):
@@ -118,7 +118,7 @@ class CausalLM(GenerationTask):
         prompts: str | Sequence[str],
         *,
         method: Method = GREEDY,
-        max_new_tokens: int = NEW_TOKENS,
+        max_new_tokens: int | None = None,
         stop: Stop = (),
         batch_size: int = inference.BATCH_SIZE,
         seed: int = 0,
@@ -136,7 +136,7 @@ class CausalLM(GenerationTask):
             prompts: strings, or one.
             method: how the next token is chosen, of `kbert.decoding`.
             max_new_tokens: the longest continuation; with the prompt it must fit the model's
-                positions.
+                positions. None: 64, but at most half of the positions.
             stop: where else a text ends: strings, before which the text is cut off once it is
                 written, and ids of tokens, which end the writing. One, or several.
             batch_size: prompts that go through the model together.
@@ -158,6 +158,7 @@ class CausalLM(GenerationTask):
         prompts = inference.as_texts(prompts, "prompts")
         inference.check_batch_size(batch_size)
         check_method(method)
+        max_new_tokens = self._longest(max_new_tokens)
         strings, stop_ids = self._checked(max_new_tokens, stop, seed)
         ids = self._prompt_ids(prompts, max_new_tokens)
         texts: list[list[str]] = [[] for _ in prompts]
@@ -193,7 +194,7 @@ class CausalLM(GenerationTask):
         prompt: str,
         *,
         method: Greedy | Sampling = GREEDY,
-        max_new_tokens: int = NEW_TOKENS,
+        max_new_tokens: int | None = None,
         stop: Stop = (),
         seed: int = 0,
     ) -> Iterator[str]:
@@ -218,6 +219,7 @@ class CausalLM(GenerationTask):
         """
         if not isinstance(prompt, str | bytes):
             raise TypeError(f"A prompt must be one string. Received: {prompt!r}")
+        max_new_tokens = self._longest(max_new_tokens)
         strings, stop_ids = self._checked(max_new_tokens, stop, seed)
         ids = self._prompt_ids([prompt], max_new_tokens)[0]
         width, _ = next(
@@ -264,7 +266,7 @@ class CausalLM(GenerationTask):
     def signatures(
         self,
         method: Method = GREEDY,
-        max_new_tokens: int = NEW_TOKENS,
+        max_new_tokens: int | None = None,
         stop_ids: Sequence[int] = (),
         seed: int | None = None,
     ) -> dict[str, Signature]:
@@ -272,7 +274,7 @@ class CausalLM(GenerationTask):
 
         Args:
             method: as of `predict`.
-            max_new_tokens: the longest continuation.
+            max_new_tokens: the longest continuation; None as of `predict`.
             stop_ids: tokens that end the writing, besides the end of a text.
             seed: of `Sampling`; None draws anew for each request.
 
@@ -282,6 +284,7 @@ class CausalLM(GenerationTask):
             beginning, where `predict` raises.
         """
         check_method(method)
+        max_new_tokens = self._longest(max_new_tokens)
         _, stop_ids = self._checked(max_new_tokens, stop_ids, 0 if seed is None else seed)
         room = self.decoder.config.max_positions - max_new_tokens
 
@@ -307,6 +310,11 @@ class CausalLM(GenerationTask):
     def stop_ids(self) -> tuple[int, ...]:
         """The token that ends a text, and that the model reads before one begins."""
         return (_end_id(self.tokenizer),)
+
+    def _longest(self, max_new_tokens):
+        """As asked for, or the usual number."""
+        usual = min(NEW_TOKENS, max(1, self.decoder.config.max_positions // 2))
+        return usual if max_new_tokens is None else max_new_tokens
 
     def _checked(self, max_new_tokens, stop, seed):
         """Strings and ids of `stop`, all settings being in their range."""

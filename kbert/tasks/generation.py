@@ -22,10 +22,10 @@ WIDTH = 16  # rows are padded to a multiple of so many tokens
 class GenerationTask(Task):
     """A decoder, or an encoder with one, that writes text.
 
-    A task defines `model_class`, `prefill`, `call`, `loss_terms`, `predict` and `signatures`.
+    A task defines `model_classes`, `prefill`, `call`, `loss_terms`, `predict` and `signatures`.
 
     Args:
-        model: of the task's `model_class`.
+        model: of one of the task's `model_classes`.
         tokenizer: its tokenizer; its "sep" token ends a text.
         name: of the task.
 
@@ -35,14 +35,12 @@ class GenerationTask(Task):
     """
 
     has_head = False
-    model_class: ClassVar[type[keras.Model]]
+    model_classes: ClassVar[tuple[type[keras.Model], ...]]
 
     def __init__(self, model: keras.Model, tokenizer: Any, *, name: str):
-        if not isinstance(model, self.model_class):
-            raise TypeError(
-                f"A {type(self).__name__} is made of a kbert.{self.model_class.__name__}. "
-                f"Received: {model!r}"
-            )
+        if not isinstance(model, self.model_classes):
+            kinds = " or a ".join(kind.__name__ for kind in self.model_classes)
+            raise TypeError(f"A {type(self).__name__} is made of a {kinds}. Received: {model!r}")
         super().__init__(model, tokenizer, name=name)
         size = getattr(tokenizer, "vocabulary_size", None)
         if size is None or size > model.config.vocabulary_size:

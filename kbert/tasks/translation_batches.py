@@ -40,7 +40,7 @@ def pair_batches(
     devices = strategy.num_replicas_in_sync if strategy else 1
     row_multiple = devices * (task.micro_batches if task.compiled else 1)
     if max_length is None:
-        max_length = min(task.model.config.max_positions, max_tokens // row_multiple)
+        max_length = min(task.model.max_length, max_tokens // row_multiple)
     return translation_dataset(
         data if targets is None else _zipped(data, targets),
         task.tokenizer,

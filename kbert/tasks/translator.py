@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from kbert.config import EncoderConfig
 from kbert.decoding import Beam, Method
 from kbert.decoding.decode import check_method
-from kbert.models.seq2seq import Seq2Seq
+from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.serving import Signature, inference
 from kbert.tasks.generation import (
     GenerationTask,
@@ -26,6 +27,7 @@ from kbert.tasks.generation import (
     request_seed,
     tokenize,
 )
+from kbert.tasks.loading import load_encoder
 from kbert.tasks.losses import accuracy, smoothed_cross_entropy
 from kbert.tasks.runner import ProgressBar
 from kbert.tasks.translation_batches import held_out_batches, holds_pairs, pair_batches
@@ -57,14 +59,14 @@ class Translator(GenerationTask):
     4,096 target tokens and 37,000 entries 600 MB each. `micro_batches` of `compile` divides that.
 
     Args:
-        seq2seq: a `kbert.Seq2Seq`.
+        seq2seq: a `kbert.Seq2Seq`, or a `kbert.models.PrefixSeq2Seq`.
         tokenizer: its tokenizer, of both languages: its "cls" token starts a target, its "sep"
             token ends source and target.
         label_smoothing: share of the label that is spread over the vocabulary.
         name: of the task.
 
     Raises:
-        TypeError: the model is no `Seq2Seq`.
+        TypeError: the model is of another kind.
         ValueError: the vocabularies differ, or a value is out of range.
 
     Example:
@@ -78,7 +80,7 @@ class Translator(GenerationTask):
         2
     """
 
-    model_class = Seq2Seq
+    model_classes = (Seq2Seq, PrefixSeq2Seq)
     derived_metrics = {"perplexity": ("nll", ops.exp)}
 
     def __init__(
@@ -207,6 +209,18 @@ class Translator(GenerationTask):
         pairs = x if targets is None else (x, targets)
         return super().evaluate(held_out_batches(self, pairs, max_tokens), **kwargs)
 
+    @classmethod
+    def _make_model(cls, config, dtype):
+        model = super()._make_model(config, dtype)
+        return PrefixSeq2Seq(model) if isinstance(model, Encoder) else model
+
+    @classmethod
+    def _without_heads(cls, checkpoint, tokenizer, dtype, strict):
+        """An encoder's folder is the beginning of both sides, see `Seq2Seq.from_encoder`."""
+        checkpoint.expect(EncoderConfig)
+        encoder = load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=False)
+        return Seq2Seq.from_encoder(encoder)
+
     def prefill(self, features, slots):
         ids = features["encoder_token_ids"]
         start_ids = ops.full_like(ids[:, 0], self.tokenizer.cls_id)
@@ -262,7 +276,7 @@ class Translator(GenerationTask):
         scores = np.zeros((len(texts), num_results(method)), np.float32)
         filled = np.flatnonzero(lengths > 1)
         done = len(texts) - len(filled)
-        most = self.seq2seq.config.max_positions
+        most = self.seq2seq.max_length
         with ProgressBar(len(texts), verbose) as bar:
             for width, index in batches_of_like_width(lengths[filled], most, batch_size):
                 rows = filled[index]
@@ -284,10 +298,10 @@ class Translator(GenerationTask):
     @property
     def _room(self):
         """The most tokens that are written: the start has a position of its own."""
-        return self.seq2seq.config.max_positions - 1
+        return self.seq2seq.max_length - 1
 
     def _check_lengths(self, lengths, texts):
-        most = self.seq2seq.config.max_positions
+        most = self.seq2seq.max_length
         wrong = np.flatnonzero(lengths > most)
         if len(wrong):
             first = wrong[0]
@@ -309,7 +323,8 @@ class Translator(GenerationTask):
     def _texts(self, decoded):
         """(B, K) strings."""
         with tf.device("CPU"):
-            texts = self.tokenizer.decode(self.new_ids(decoded))
+            # Byte-level pieces begin with the space before a word, the first one's too.
+            texts = tf.strings.strip(self.tokenizer.decode(self.new_ids(decoded)))
             return tf.reshape(texts, tf.shape(decoded.scores))
 
     def signatures(

@@ -99,6 +99,28 @@ def test_a_beam_of_one_is_greedy_search(length_penalty, stop_ids):
     np.testing.assert_allclose(scores * ((5 + lengths) / 6) ** length_penalty, sums, atol=1e-5)
 
 
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_early_ends_do_not_end_the_search(width):
+    """Of a sure model every step has an end among the best, but none of them is any good."""
+    sure = np.log([0.9, 0.04, 0.03, 0.03]).astype("float32")
+    end = np.log([0.04, 0.03, 0.03, 0.9]).astype("float32")
+
+    def step(token_ids, cache, t):
+        logits = ops.where(t < 6, sure, end)
+        return logits + ops.zeros((token_ids.shape[0], 1)), cache
+
+    decoded = decode(
+        step,
+        ops.convert_to_tensor(sure[None]),
+        {"fixed": (), "growing": ()},
+        method=Beam(width=width),
+        max_new_tokens=20,
+        stop_ids=[3],
+    )
+    texts, _ = texts_of(decoded)
+    assert texts == [[(0,) * 7 + (3,)]]
+
+
 @pytest.mark.parametrize("width", [2, 4, 7])
 def test_every_result_is_a_text_with_its_own_score(width):
     """A cache that did not follow its beam would give another text's logits."""
@@ -173,7 +195,7 @@ def test_equal_scores_have_an_order():
 
 @pytest.mark.tensorflow  # a step in PyTorch, called by an eager loop
 def test_transformers_finds_the_same_texts():
-    """Without a length penalty, where the two formulas meet; its search ends as ours does."""
+    """Without a length penalty, where the two formulas meet, and so do the ends of the searches."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -212,7 +234,7 @@ def test_transformers_finds_the_same_texts():
         num_return_sequences=width,
         max_new_tokens=longest,
         length_penalty=0.0,
-        early_stopping=True,
+        early_stopping=False,
         eos_token_id=stop,
         pad_token_id=0,
         do_sample=False,

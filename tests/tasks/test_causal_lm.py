@@ -194,3 +194,8 @@ def test_what_a_language_model_is_made_of(task):
 
 
 PADDED = {"token_ids": np.array([[5, 6, 0]]), "padding_mask": np.array([[1, 1, 0]])}
+
+
+def test_the_usual_length_fits_a_small_model():
+    small = writing.causal_lm(max_positions=12)
+    assert small.predict("a b c", verbose=0) == small.predict("a b c", max_new_tokens=6, verbose=0)

@@ -232,7 +232,8 @@ def test_it_learns_to_tell_what_does_not_fit(config, tokenizer):
         pooler_activation=None,
     )
     task = make(wide, tokenizer, share=0.25)
-    # A generator that draws any token, whatever its tables learn: a good one leaves nothing to tell.
+    # A generator that draws any token, whatever its tables learn: a good one leaves nothing to
+    # tell.
     task.masked_lm.norm.gamma.assign(keras.ops.zeros_like(task.masked_lm.norm.gamma))
     for part in (task.generator, task.masked_lm):
         part.trainable = False

@@ -95,7 +95,7 @@ def test_vocabulary_must_fit_the_table(config, tokenizer):
 def test_a_tokenizer_without_separators_is_refused(config):
     gpt2 = BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
     encoder = kbert.Encoder(dataclasses.replace(config, vocabulary_size=257))
-    with pytest.raises(ValueError, match="special_tokens. Received: .* without pad, cls, sep"):
+    with pytest.raises(ValueError, match="special_tokens. Received: .* without pad$"):
         kbert.tasks.Pretraining(encoder, gpt2)
 
 

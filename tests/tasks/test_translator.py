@@ -9,6 +9,7 @@ from kbert.decoding import Beam, Greedy, Sampling, decode
 from kbert.tokenizers import BytePairTokenizer
 from kbert.tokenizers.byte_alphabet import CHARACTERS
 from kbert.training import AdamW
+from tests.harness import tiny_config
 from tests.tasks import writing
 
 SOURCES = ["a b c", "", "h g f e d", "b", "  ", "a a a b"]
@@ -131,7 +132,7 @@ def test_a_preset_has_all(reverser, tmp_path):
     )
     with pytest.raises(ValueError, match="loaded as, CausalLM. Received: a Translator"):
         kbert.tasks.CausalLM.from_preset(tmp_path)
-    with pytest.raises(ValueError, match="has a head on an encoder.*Received: Translator"):
+    with pytest.raises(ValueError, match="must hold an encoder.*Received: an encoder-decoder"):
         kbert.Translator.from_preset(tmp_path, new_head=True)
     with pytest.raises(ValueError, match="must hold an encoder.*Received: an encoder-decoder"):
         kbert.tasks.TextClassifier.from_preset(tmp_path, new_head=True, labels=["a", "b"])
@@ -186,7 +187,7 @@ def test_bad_pairs(reverser):
 
 def test_what_a_translator_is_made_of():
     seq2seq, own = writing.translator().seq2seq, writing.tokenizer()
-    with pytest.raises(TypeError, match=r"made of a kbert.Seq2Seq. Received: <Encoder"):
+    with pytest.raises(TypeError, match="a Seq2Seq or a PrefixSeq2Seq. Received: <Enc"):
         config = kbert.EncoderConfig(
             vocabulary_size=16, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8
         )
@@ -215,3 +216,31 @@ def test_byte_pairs_and_bfloat16():
     texts, scores = task.predict(["größer", "ж"], max_new_tokens=6, return_scores=True)
     assert len(texts) == 2 and scores.dtype == np.float32 and (scores < 0).all()
     assert keras.backend.floatx() == "float32"
+
+
+def test_one_network_is_both_sides(tmp_path):
+    """An encoder with a prefix mask is trained, saved, loaded and asked like two stacks."""
+    tokenizer = writing.translator().tokenizer
+    encoder = kbert.Encoder(tiny_config(vocabulary_size=tokenizer.vocabulary_size))
+    task = kbert.Translator(kbert.models.PrefixSeq2Seq(encoder), tokenizer)
+    task.compile(AdamW(1e-3))
+    losses = task.fit([("a b", "b a"), ("b c", "c b")] * 8, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    task.save_to_preset(tmp_path)
+    again = kbert.tasks.Task.from_preset(tmp_path)
+    texts = ["a b", "c", "b a c"]
+    assert again.predict(texts, verbose=0) == task.predict(texts, verbose=0)
+    assert kbert.Encoder.from_preset(tmp_path).count_params() == encoder.count_params()
+
+
+def test_an_encoder_s_folder_is_the_beginning_of_both_sides(tmp_path):
+    tokenizer = writing.translator().tokenizer
+    encoder = kbert.Encoder(tiny_config(vocabulary_size=tokenizer.vocabulary_size))
+    encoder.save_to_preset(tmp_path)
+    tokenizer.save(tmp_path)
+    task = kbert.Translator.from_preset(tmp_path, new_head=True)
+    assert isinstance(task.seq2seq, kbert.Seq2Seq)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(task.seq2seq.token_embedding),
+        keras.ops.convert_to_numpy(encoder.token_embedding),
+    )

@@ -63,7 +63,7 @@ def test_gpt2_has_one_special_token_for_both_ends_of_a_text():
     assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id) == (256, 256, 256)
     assert (tokenizer.mask_id, tokenizer.pad_id) == (None, None)
     assert tokenizer.special_ids == [256] and tokenizer.pair_separators == 1
-    with pytest.raises(ValueError, match="has a mask token. Received: .* with unk, cls, sep, bos, eos only"):
+    with pytest.raises(ValueError, match="has a mask token.*unk, cls, sep, bos, eos only"):
         encode_with_masks(tokenizer, tf.constant(["a"]))
 
 
