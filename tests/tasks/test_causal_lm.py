@@ -183,7 +183,7 @@ def test_bad_streams(task):
 
 
 def test_what_a_language_model_is_made_of(task):
-    with pytest.raises(TypeError, match="made of a kbert.Decoder. Received: <Seq2Seq"):
+    with pytest.raises(TypeError, match="made of a Decoder. Received: <Seq2Seq"):
         CausalLM(writing.translator().seq2seq, task.tokenizer)
     with pytest.raises(ValueError, match='"sep" token, named .* a BytePairTokenizer without one'):
         CausalLM(
