@@ -41,17 +41,17 @@ def read_attention(
         >>> weights.rows, weights.values.shape
         (['[CLS]', 'it', 'rains', '[SEP]'], (2, 2, 4, 4))
     """
-    from kbert.models.decoder import Decoder
-    from kbert.models.encoder import Encoder
-    from kbert.models.seq2seq import Seq2Seq
+    from kbert.models import Decoder, DecoderEncoder, Encoder, PrefixSeq2Seq, Seq2Seq
     from kbert.tasks.task import Task
 
     task = model if isinstance(model, Task) else None
     network = model if task is None else task.model
+    network = network.decoder if isinstance(network, DecoderEncoder) else network
     if tokenizer is None and task is not None:
         tokenizer = task.tokenizer
     texts = _as_texts(texts)
-    readers = {Encoder: _encoder, Decoder: _decoder, Seq2Seq: _seq2seq}
+    pairs = dict.fromkeys((Seq2Seq, PrefixSeq2Seq), _seq2seq)
+    readers = {Encoder: _encoder, Decoder: _decoder, **pairs}
     reader = next((reader for kind, reader in readers.items() if isinstance(network, kind)), None)
     if reader is None:
         raise TypeError(
@@ -133,7 +133,7 @@ def _seq2seq(task, seq2seq, tokenizer, texts):
     source = np.append(source, tokenizer.sep_id).astype("int32")
     read = np.append(tokenizer.cls_id, target).astype("int32")
     written = np.append(target, tokenizer.sep_id)
-    most = seq2seq.config.max_positions
+    most = seq2seq.max_length
     _check_length("of the source, its end included", len(source), most)
     _check_length("of the target, its beginning included", len(read), most)
     inputs = {"encoder_token_ids": source[None], "decoder_token_ids": read[None]}

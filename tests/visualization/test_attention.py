@@ -228,3 +228,18 @@ def test_more_tokens_than_a_picture_shows(tokenizer):
     config = tiny_config(vocabulary_size=tokenizer.vocabulary_size, max_positions=160)
     with pytest.raises(ValueError, match="at most 128 tokens.* Received: 129 rows"):
         visualization.attention(kbert.Encoder(config), "the " * 127, tokenizer=tokenizer)
+
+
+def test_one_network_and_a_decoder_in_the_place_of_an_encoder():
+    tokenizer = kbert.WordPieceTokenizer([*kbert.tokenizers.SPECIAL_TOKENS, "it", "rains"])
+    encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=7))
+    model = kbert.models.PrefixSeq2Seq(encoder)
+    weights = read_attention(model, ["it rains", "rains"], tokenizer)
+    assert {name: part.values.shape[2:] for name, part in weights.items()} == {
+        "cross": (2, 3),
+        "encoder": (3, 3),
+        "decoder": (2, 2),
+    }
+    config = kbert.family("gpt2-tiny").replace(vocabulary_size=7)
+    reader = kbert.models.DecoderEncoder.extend(kbert.Decoder(config))
+    assert list(read_attention(reader, "it rains", tokenizer)) == ["decoder"]
