@@ -148,6 +148,13 @@ class Translation:
                 "No sentence may be longer than the model's max_positions. Received: "
                 f"--sequence_length={phase.sequence_length}, max_positions={longest}"
             )
+        if phase.batch_tokens < phase.sequence_length * self.row_multiple:
+            raise ValueError(
+                "--batch_tokens must hold a row of --sequence_length tokens (the model's "
+                "max_positions where it is not given) for each device and micro-batch. Received: "
+                f"--batch_tokens={phase.batch_tokens}, {self.row_multiple} x "
+                f"{phase.sequence_length} tokens"
+            )
         self.batches(phase)  # raises for what it does not accept
 
     def why_no_evaluation(self) -> str | None:
@@ -158,7 +165,14 @@ class Translation:
         """BLEU of the dev pairs."""
         if self.dev is None:
             return None
-        sources, targets = zip(*self.dev, strict=True)
+        pairs = list(self.dev)
+        if not pairs:
+            raise ValueError(f"BLEU needs dev pairs. Received: none in {self.dev.name}")
+        sources, targets = zip(*pairs, strict=True)
+        try:
+            task.source_ids(sources)  # BLEU is of all pairs, and the first may be hours away
+        except ValueError as error:
+            raise ValueError(f"{self.dev.name}: {error}") from error
         options = self.options
         method = Beam(width=options.beam_width, length_penalty=options.length_penalty)
         if options.beam_width == 1:
@@ -240,7 +254,13 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
 
 def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
     """The encoder-decoder of a preset, or one that begins with the encoder of a preset."""
-    if isinstance(read_checkpoint(locate(preset)).config, kbert.EncoderConfig):
+    checkpoint = read_checkpoint(locate(preset))
+    if isinstance(checkpoint.config, kbert.EncoderConfig):
+        if (checkpoint.task or {}).get("kind") == kbert.Translator.__name__:
+            raise ValueError(
+                "kbert-pretrain does not go on with a translator of one network; "
+                f"kbert.Translator.from_preset(…).fit does. Received: --init_preset={preset}"
+            )
         return kbert.Seq2Seq.from_encoder(kbert.Encoder.from_preset(preset, dtype=dtype))
     return kbert.Seq2Seq.from_preset(preset, dtype=dtype)
 

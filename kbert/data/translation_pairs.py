@@ -78,6 +78,7 @@ def encode_pairs(
 ) -> EncodedPairs:
     """Tokenises pairs and keeps their ids: 2 bytes each up to 65,536 pieces, else 4.
 
+    White space around a text is no part of it, as in files of pairs.
     A million pairs with 30 tokens on either side take 130 MB, and their batches 200 MB more. Pairs
     of which a side has more than `max_length` tokens, its end among them, are left out, and so are
     pairs of which the tokenizer leaves nothing of a side; how many is said in the log.
@@ -141,7 +142,7 @@ def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], list[
                     f"A pair is a source and a target, two strings. Received: {pair!r:.80} as "
                     f"pair {number} (from 0)"
                 )
-        yield [pair[0] for _, pair in chunk], [pair[1] for _, pair in chunk]
+        yield tuple([pair[side].strip() for _, pair in chunk] for side in (0, 1))
 
 
 def _join(parts: list[tuple[tf.Tensor, np.ndarray]], dtype: str) -> Side:

@@ -155,7 +155,7 @@ class SelfAttention(_Attention):
             outputs (R, 1, H) and `growing` with slot `t` filled.
         """
         query, key, value = self._project(x)  # (R, N, 1, D)
-        slots = growing["key"].shape[2]
+        slots = ops.shape(growing["key"])[2]  # a graph for several limits does not know it
         here = ops.equal(ops.arange(slots), t)[None, None, :, None]
         growing = {
             "key": ops.where(here, key, growing["key"]),

@@ -7,11 +7,12 @@ import tensorflow as tf
 
 from kbert.data.translation import translation_dataset
 from kbert.data.translation_pairs import EncodedPairs
+from kbert.text import Pairs
 
 
 def holds_pairs(data: Any, targets: Sequence[str] | None) -> bool:
     """Whether these are pairs of strings, and no batches."""
-    return targets is not None or isinstance(data, list | tuple | EncodedPairs)
+    return targets is not None or isinstance(data, list | tuple | EncodedPairs | Pairs)
 
 
 def pair_batches(
@@ -34,13 +35,19 @@ def pair_batches(
         **options: of `translation_dataset`.
 
     Raises:
-        ValueError: there are not as many targets as sources, or what `translation_dataset` raises.
+        ValueError: there are not as many targets as sources, `max_length` is more than the model's
+            positions, or what `translation_dataset` raises.
     """
     strategy = getattr(task, "distribute_strategy", None)  # TensorFlow's engine has one
     devices = strategy.num_replicas_in_sync if strategy else 1
     row_multiple = devices * (task.micro_batches if task.compiled else 1)
     if max_length is None:
         max_length = min(task.model.max_length, max_tokens // row_multiple)
+    if max_length > task.model.max_length:
+        raise ValueError(
+            f"No text may be longer than the {task.model.max_length} tokens that the model reads, "
+            f"its end among them. Received: max_length={max_length}"
+        )
     return translation_dataset(
         data if targets is None else _zipped(data, targets),
         task.tokenizer,

@@ -158,7 +158,8 @@ class Translator(GenerationTask):
 
         Args:
             data: a dataset of batches; or pairs: a list of (source, target), sources alone with
-                `targets`, or a `kbert.data.translation_pairs.EncodedPairs`.
+                `targets`, what `kbert.text.read_pairs` gives, or a
+                `kbert.data.translation_pairs.EncodedPairs`.
             targets: the translations of the sources, in their order.
             validation_data: likewise, or a tuple of sources and targets: evaluated after each
                 epoch.
@@ -268,9 +269,8 @@ class Translator(GenerationTask):
         check_seed(seed)
         if max_new_tokens is not None:
             check_max_new_tokens(max_new_tokens, self._room)
-        sources = tokenize(self.tokenizer, texts)
+        sources = self.source_ids(texts)
         lengths = np.array([len(ids) + 1 for ids in sources], int)  # with the end
-        self._check_lengths(lengths, texts)
 
         translations = [[""] * num_results(method) for _ in texts]
         scores = np.zeros((len(texts), num_results(method)), np.float32)
@@ -295,6 +295,22 @@ class Translator(GenerationTask):
                 bar.show(done, len(texts), 0.0)
         return answer(translations, scores, return_scores)
 
+    def source_ids(self, texts: Sequence[str | bytes]) -> list[np.ndarray]:
+        """Ids of sources, without their ends, as the model reads them.
+
+        White space around a text is left out: to byte-level pieces a line with its line break would
+        be another text.
+
+        Args:
+            texts: strings.
+
+        Raises:
+            ValueError: a text is longer than the model's positions.
+        """
+        sources = tokenize(self.tokenizer, [_stripped(text) for text in texts])
+        self._check_lengths(np.array([len(ids) + 1 for ids in sources], int), texts)
+        return sources
+
     @property
     def _room(self):
         """The most tokens that are written: the start has a position of its own."""
@@ -307,8 +323,8 @@ class Translator(GenerationTask):
             first = wrong[0]
             start = texts[first][:40]
             raise ValueError(
-                f"A source must have at most {most - 1} tokens, for its end is one of the model's "
-                f"max_positions={most}; split it into sentences. Received: {lengths[first] - 1} "
+                f"A source must have at most {most - 1} tokens, for the model reads {most} and its "
+                f"end is one of them; split it into sentences. Received: {lengths[first] - 1} "
                 f"tokens in text {first}, which begins {start!r}; {len(wrong)} of "
                 f"{len(texts)} are too long"
             )
@@ -354,7 +370,7 @@ class Translator(GenerationTask):
                 # A row of nothing where there is none, cut off again.
                 rows = tf.shape(text)[0]
                 text = tf.pad(text, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
-                ids = self.tokenizer.encode(text)[:, : self._room]
+                ids = self.tokenizer.encode(tf.strings.strip(text))[:, : self._room]
                 ends = tf.fill([tf.shape(text)[0], 1], self.tokenizer.sep_id)
                 whole = tf.concat([ids, ends], axis=1)
                 mask = tf.ones_like(whole).to_tensor()
@@ -368,3 +384,8 @@ class Translator(GenerationTask):
             }
 
         return {"translate": Signature(translate, [tf.TensorSpec([None], tf.string, "text")])}
+
+
+def _stripped(text):
+    """Without ASCII's white space at both ends: what TensorFlow strips too."""
+    return text.strip(" \t\n\r\v\f" if isinstance(text, str) else None)

@@ -12,7 +12,7 @@ import pytest
 import kbert
 from kbert.training.strategies import Strategy
 from pipelines.flags import apply_recipe
-from pipelines.translation import Translation, open_pairs, run_tokenizer
+from pipelines.translation import Translation, open_pairs, read_seq2seq, run_tokenizer
 from pipelines.translation_flags import DEV_PAIRS, PAIRS
 from tests.killing import kill_after_checkpoint
 
@@ -249,6 +249,7 @@ def test_columns_are_numbers_or_names(parse, texts):
     [
         (("--model=bert-tiny",), "give --model=transformer-small.*Received: --model=bert-tiny"),
         (("--sequence_length=25",), "--sequence_length=25, max_positions=24"),
+        (("--batch_tokens=23",), "must hold a row .*--batch_tokens=23, 1 x 24 tokens"),
     ],
 )
 def test_models_that_do_not_fit(parse, texts, tiny, flags, message):
@@ -258,6 +259,39 @@ def test_models_that_do_not_fit(parse, texts, tiny, flags, message):
     objective = Translation(options, tokenizer, pairs, None)
     with pytest.raises(ValueError, match=message):
         objective.check_phases(objective.phases(), objective.make_task())
+
+
+def test_a_translator_of_one_network_is_not_taken_for_two(tmp_path):
+    config = kbert.family("bert-tiny").replace(vocabulary_size=9)
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = kbert.WordPieceTokenizer([*specials, *WORDS][:9])
+    network = kbert.models.PrefixSeq2Seq(kbert.Encoder(config))
+    kbert.Translator(network, tokenizer).save_to_preset(tmp_path)
+    with pytest.raises(ValueError, match="a translator of one network.*Received: --init_preset="):
+        read_seq2seq(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "dev, message",
+    [
+        ("\t\n", r"BLEU needs dev pairs. Received: none in .*dev.tsv"),
+        (
+            "the sun\tdie sonne\n" + "sun " * 99 + "\tsonne\n",
+            r"dev.tsv: A source must have .*text 1",
+        ),
+    ],
+    ids=["empty", "too long"],
+)
+def test_dev_pairs_that_fail_do_so_at_once(parse, texts, tiny, tmp_path, dev, message):
+    (tmp_path / "dev.tsv").write_text(dev)
+    options = parse("--objective=translation", f"--model={tiny}", "--train_steps=9")
+    pairs, held_out = (
+        kbert.text.read_pairs(f) for f in (texts / "train.tsv", tmp_path / "dev.tsv")
+    )
+    tokenizer = kbert.tokenizers.train_tokenizer(pairs.documents(), 300, kind="bpe")
+    objective = Translation(options, tokenizer, pairs, held_out)
+    with pytest.raises(ValueError, match=message):
+        objective.extra_scores(objective.make_task())
 
 
 def test_checkpoints_are_made_for_the_mean(parse):

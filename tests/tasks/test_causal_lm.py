@@ -117,6 +117,13 @@ def test_a_stream_is_the_answer_in_pieces(kind, task):
         assert "\ufffd" in "".join(given)
 
 
+def test_streams_of_several_limits(task):
+    """The compiled step is shared, and its graph does not know how many slots there are."""
+    for limit in (5, 20, 9):
+        given = "".join(task.stream("h a b", max_new_tokens=limit))
+        assert given == task.predict("h a b", max_new_tokens=limit)[0]
+
+
 def test_scores_are_sums_over_the_text(task):
     texts = ["a b c", "", "h " * 150]
     found = task.score(texts, batch_size=2)

@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kbert
+from kbert.data import encode_pairs
 from kbert.decoding import Beam, Greedy, Sampling, decode
 from kbert.tokenizers import BytePairTokenizer
 from kbert.tokenizers.byte_alphabet import CHARACTERS
@@ -112,6 +114,40 @@ def test_n_best_and_limits(reverser):
     assert reverser.predict([]) == []
 
 
+def test_white_space_around_a_text_is_no_part_of_it(tmp_path):
+    """Byte-level pieces have tokens for it, which files of pairs never show the model."""
+    own = BytePairTokenizer(
+        [*CHARACTERS, *(special := ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])],
+        [],
+        special_tokens=dict(zip(("pad", "unk", "cls", "sep", "mask"), special, strict=True)),
+    )
+    config = writing.translator().seq2seq.config.replace(
+        vocabulary_size=own.vocabulary_size, initializer_range=0.3
+    )
+    task = kbert.Translator(kbert.Seq2Seq(config), own)
+    lines = ["a dog", "a dog\n", b" \ta dog\r\n", "\n"]
+    texts, scores = task.predict(lines, max_new_tokens=4, return_scores=True)
+    assert texts[0] == texts[1] == texts[2] and scores[0] == scores[1] == scores[2]
+    assert texts[3] == "" and scores[3] == 0
+    served = task.signatures(max_new_tokens=4)["translate"].function(tf.constant(lines))
+    np.testing.assert_allclose(served["scores"][:, 0], scores, rtol=1e-5)
+    pairs = [("a b\n", "c\n"), ("d", "e f"), ("g", " ")]
+    found = encode_pairs(pairs, own, max_length=9)
+    same = encode_pairs([("a b", "c"), ("d", "e f")], own, max_length=9)
+    assert found.empty == 1
+    np.testing.assert_array_equal(found.source.ids, same.source.ids)
+    np.testing.assert_array_equal(found.target.ids, same.target.ids)
+
+
+def test_pairs_of_files(reverser, tmp_path):
+    pairs = [("a b c", "c b a"), ("d e", "e d")]
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join("\t".join(pair) + "\n" for pair in pairs))
+    options = {"verbose": 0, "return_dict": True}
+    opened = reverser.evaluate(kbert.text.read_pairs(path), **options)
+    assert opened == reverser.evaluate(pairs, **options)
+
+
 def test_unknown_characters_are_read_and_never_written(reverser):
     answers = reverser.predict(["ж a", "жж ☃"])
     assert all(isinstance(answer, str) and "[" not in answer for answer in answers)
@@ -183,6 +219,8 @@ def test_bad_pairs(reverser):
         reverser.evaluate((["a"], ["a", "b"]))
     with pytest.raises(ValueError, match="two strings. Received: 'a b'"):
         reverser.fit(["a b"])
+    with pytest.raises(ValueError, match="the 32 tokens that the model reads.*max_length=33"):
+        reverser.fit([("a", "b")], max_length=33)
 
 
 def test_what_a_translator_is_made_of():
