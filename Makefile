@@ -28,10 +28,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 quickstart: $(VENV)/.installed
 	$(BIN)/python -m pipelines.quickstart $(QUICKSTART_FLAGS)
 
-# One process per file keeps strategies and backends apart; two processes for two cores.
+# One process per file keeps strategies and backends apart; two processes for two cores. Files come
+# in their own order: sorted by their number of tests, the few long ones (notebooks) would come last.
 test: $(VENV)/.installed-test
-	$(PYTEST) -n 2 --dist loadfile
-	KERAS_BACKEND=jax $(PYTEST) -n 2 --dist loadfile tests/layers tests/models tests/heads
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
+	KERAS_BACKEND=jax $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/layers tests/models tests/heads
 
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) -m slow

@@ -133,7 +133,7 @@ class CrossBlock(Block):
         self.cross_attention_input_norm = cross_attention_input_norm or self._empty_slot()
         self.cross_attention_norm = cross_attention_norm or self._empty_slot()
 
-    def build(self, input_shape, memory_shape=None):
+    def build(self, input_shape):
         super().build(input_shape)
         self.cross_attention_input_norm.build(input_shape)
         self.cross_attention.build(input_shape)
