@@ -24,12 +24,12 @@ from typing import Any
 import kbert
 from benchmarks import _experiments as experiments
 from benchmarks._fine_tuning_runs import weights_folder
-from kbert.decoding import Beam
+from kbert.decoding import Greedy
 from kbert.metrics import bleu
 from kbert.models import PrefixSeq2Seq
 from kbert.training import AdamW, WarmupDecay
 
-DECODER_LAYERS, TOKENS, TESTED = 3, 2048, 500
+DECODER_LAYERS, TOKENS, TESTED = 3, 2048, 300
 RATE = 5e-4
 KINDS = ("scratch", "warm", "prefix")
 
@@ -66,7 +66,7 @@ def learn(kind: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
     task.compile(AdamW(WarmupDecay(RATE, steps, steps // 10), bias_correction=True))
     task.fit(dataset, verbose=0)
     sources, captions = zip(*test, strict=True)
-    written = task.predict(sources, method=Beam(), verbose=0)
+    written = task.predict(sources, method=Greedy(), verbose=0)
     found = task.evaluate(test, max_tokens=TOKENS, verbose=0, return_dict=True)
     return {
         "bleu": bleu(written, captions).score,
