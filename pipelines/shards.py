@@ -75,7 +75,7 @@ class ShardsObjective:
 
     def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
         """The dataset of a phase; of the held-out text with split="held_out"."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define `batches`.")
 
     def held_out(self, phase: Phase, **hosts: int) -> tf.data.Dataset:
         """Batches of a phase's shape, once through the held-out documents."""

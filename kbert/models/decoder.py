@@ -12,7 +12,8 @@ from keras import ops
 from kbert.decoder_config import DecoderConfig
 from kbert.layers import Dropout, LearnedPositions, TokenEmbeddings, attention_bias, causal_bias
 from kbert.models.blocks import BLOCKS, last_norm
-from kbert.models.from_config import FromConfig, check_rank, named_inputs
+from kbert.models.from_config import FromConfig
+from kbert.models.inputs_and_outputs import check_rank, named_inputs, output_spec
 
 
 @keras.saving.register_keras_serializable(package="kbert")
@@ -176,7 +177,6 @@ class Decoder(FromConfig, keras.Model):
     def compute_output_spec(
         self, inputs, training=False, return_hidden_states=False, return_attention=False
     ):
-        # Written out because PyTorch and JAX cannot trace a length that is not known yet.
         inputs = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
         batch, length = inputs["token_ids"].shape
         hidden = (batch, length, self.config.hidden_size)
@@ -186,9 +186,7 @@ class Decoder(FromConfig, keras.Model):
             shapes["hidden_states"] = [hidden] * (layers + 1)
         if return_attention:
             shapes["attention"] = [(batch, self.config.num_heads, length, length)] * layers
-        return keras.tree.map_shape_structure(
-            lambda shape: keras.KerasTensor(shape, dtype=self.compute_dtype), shapes
-        )
+        return output_spec(shapes, self.compute_dtype)
 
     def _embed(self, token_ids, places=None, training=False):
         x = self.positions(self.embeddings(token_ids), places)

@@ -14,6 +14,7 @@ from kbert.config import EncoderConfig
 from kbert.hub import locate
 from kbert.layers import Dense, Embeddings, attention_bias
 from kbert.models.blocks import post_norm_block
+from kbert.models.inputs_and_outputs import named_inputs, output_spec
 from kbert.models.weights import get_arrays, set_arrays
 
 INPUTS = ("token_ids", "segment_ids", "padding_mask")
@@ -112,6 +113,12 @@ class Encoder(keras.Model):
         """The token table (V, E), for heads that tie their output matrix to it."""
         return self.embeddings.token
 
+    @property
+    def layer_blocks(self) -> list[keras.layers.Layer]:
+        """The block of each layer; where layers share weights, some stand there more than once."""
+        layers = self.config.num_layers
+        return [self.blocks[layer * len(self.blocks) // layers] for layer in range(layers)]
+
     def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
         """Encodes a batch.
 
@@ -132,14 +139,13 @@ class Encoder(keras.Model):
             ValueError: an input that is unknown, missing or too long, or segment ids for a model
                 without segments.
         """
-        inputs = _named_inputs(inputs)
+        inputs = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")
         bias = None
         if inputs.get("padding_mask") is not None:
             bias = attention_bias(inputs["padding_mask"])
         x = self.embeddings(inputs["token_ids"], inputs.get("segment_ids"), training=training)
         hidden_states, attention = [x], []
-        for layer in range(self.config.num_layers):
-            block = self.blocks[layer * len(self.blocks) // self.config.num_layers]
+        for block in self.layer_blocks:
             x, probabilities = block(x, bias, training=training)
             hidden_states.append(x)
             attention.append(probabilities)
@@ -155,8 +161,7 @@ class Encoder(keras.Model):
     def compute_output_spec(
         self, inputs, training=False, return_hidden_states=False, return_attention=False
     ):
-        # Written out because PyTorch and JAX cannot trace a length that is not known yet.
-        batch, length = _named_inputs(inputs)["token_ids"].shape
+        batch, length = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")["token_ids"].shape
         hidden = (batch, length, self.config.hidden_size)
         scores = (batch, self.config.num_heads, length, length)
         layers = self.config.num_layers
@@ -167,9 +172,7 @@ class Encoder(keras.Model):
             shapes["hidden_states"] = [hidden] * (layers + 1)
         if return_attention:
             shapes["attention"] = [scores] * layers
-        return keras.tree.map_shape_structure(
-            lambda shape: keras.KerasTensor(shape, dtype=self.compute_dtype), shapes
-        )
+        return output_spec(shapes, self.compute_dtype)
 
     @classmethod
     def from_preset(
@@ -252,20 +255,3 @@ class Encoder(keras.Model):
                 "config: build it with the same parts and use save_weights and load_weights. "
                 f"Received: make_block={self.make_block!r}, embeddings={self.embeddings!r}"
             )
-
-
-def _named_inputs(inputs):
-    if not isinstance(inputs, dict):
-        inputs = {"token_ids": inputs}
-    unknown = [name for name in inputs if name not in INPUTS]
-    if unknown or "token_ids" not in inputs:
-        raise ValueError(
-            "An encoder takes `token_ids` and optionally `segment_ids` and `padding_mask`. "
-            f"Received: {', '.join(inputs)}"
-        )
-    if len(inputs["token_ids"].shape) != 2:
-        raise ValueError(
-            "`token_ids` must be of shape (batch, tokens). "
-            f"Received: shape {tuple(inputs['token_ids'].shape)}"
-        )
-    return inputs

@@ -87,35 +87,3 @@ class FromConfig:
         config = dict(config)
         dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
         return cls(cls.config_class.from_dict(config.pop("config")), dtype=dtype, **config)
-
-
-def named_inputs(inputs: Any, main: str, optional: tuple[str, ...], model: str) -> dict[str, Any]:
-    """The inputs of a call by their names, checked.
-
-    Args:
-        inputs: token ids, or a dict.
-        main: the name of the token ids.
-        optional: the other names.
-        model: for messages.
-
-    Raises:
-        ValueError: a name is unknown or missing, or token ids are not of two dimensions.
-    """
-    if not isinstance(inputs, dict):
-        inputs = {main: inputs}
-    known = (main, *optional)
-    if main not in inputs or not set(inputs) <= set(known):
-        raise ValueError(
-            f"{model} takes `{main}` and optionally {', '.join(f'`{x}`' for x in optional)}. "
-            f"Received: {', '.join(inputs)}"
-        )
-    check_rank(main, inputs[main])
-    return inputs
-
-
-def check_rank(name: str, ids: Any) -> None:
-    """Raises unless token ids are (batch, tokens)."""
-    if len(ids.shape) != 2:
-        raise ValueError(
-            f"`{name}` must be of shape (batch, tokens). Received: shape {tuple(ids.shape)}"
-        )

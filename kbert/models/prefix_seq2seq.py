@@ -80,7 +80,7 @@ class PrefixSeq2Seq(keras.Model):
         x = self._embed(source, target, mask, training)
         bias = _prefix_bias(mask, ops.shape(target)[1])
         hidden_states, attention = [x], []
-        for block in self._blocks():
+        for block in self.encoder.layer_blocks:
             x, probabilities = block(x, bias, training=training)
             hidden_states.append(x)
             attention.append(probabilities)
@@ -109,7 +109,7 @@ class PrefixSeq2Seq(keras.Model):
         x = self._embed(encoder_token_ids, target, mask, training=False)
         bias = _prefix_bias(mask, 1)
         layers, growing = [], []
-        for block in self._blocks():
+        for block in self.encoder.layer_blocks:
             x, keys_values = block.prefill(x, bias)
             layers.append(keys_values)
             growing.append(block.attention.empty_slots(keys_values, slots))
@@ -125,15 +125,11 @@ class PrefixSeq2Seq(keras.Model):
         x = self.encoder.embeddings(token_ids[:, None], self._segment(token_ids[:, None]), places)
         growing = []
         for block, keys_values, slots in zip(
-            self._blocks(), fixed["layers"], cache["growing"], strict=True
+            self.encoder.layer_blocks, fixed["layers"], cache["growing"], strict=True
         ):
             x, slots = block.step(x, keys_values, fixed["bias"], slots, t)
             growing.append(slots)
         return self.logits(x[:, 0]), {"fixed": fixed, "growing": growing}
-
-    def _blocks(self):
-        blocks, layers = self.encoder.blocks, self.config.num_layers
-        return [blocks[layer * len(blocks) // layers] for layer in range(layers)]
 
     def _segment(self, target):
         """The last segment for each token of a target; None where the encoder knows none."""

@@ -20,7 +20,8 @@ from kbert.layers import (
 )
 from kbert.models.blocks import BLOCKS, last_norm
 from kbert.models.encoder import Encoder
-from kbert.models.from_config import FromConfig, check_rank
+from kbert.models.from_config import FromConfig
+from kbert.models.inputs_and_outputs import check_rank, output_spec
 from kbert.models.warm_start import arrays_of_encoder, config_of_encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.seq2seq_config import Seq2SeqConfig
@@ -261,7 +262,6 @@ class Seq2Seq(FromConfig, keras.Model):
     def compute_output_spec(
         self, inputs, training=False, return_hidden_states=False, return_attention=False
     ):
-        # Written out because PyTorch and JAX cannot trace a length that is not known yet.
         check_inputs(inputs)
         batch, source = inputs["encoder_token_ids"].shape
         target = inputs["decoder_token_ids"].shape[1]
@@ -276,9 +276,7 @@ class Seq2Seq(FromConfig, keras.Model):
             shapes["attention"] = [(batch, heads, target, target)] * above
             shapes["cross_attention"] = [(batch, heads, target, source)] * above
             shapes["encoder_attention"] = [(batch, heads, source, source)] * below
-        return keras.tree.map_shape_structure(
-            lambda shape: keras.KerasTensor(shape, dtype=self.compute_dtype), shapes
-        )
+        return output_spec(shapes, self.compute_dtype)
 
     def _encode(self, inputs, training):
         """-> (B, S, H), its bias for the decoder, and what lay on the way."""

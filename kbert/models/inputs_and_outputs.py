@@ -1,0 +1,48 @@
+"""What goes into a model's call, checked by name, and what comes out, as shapes."""
+
+from typing import Any
+
+import keras
+
+
+def named_inputs(inputs: Any, main: str, optional: tuple[str, ...], model: str) -> dict[str, Any]:
+    """The inputs of a call by their names, checked.
+
+    Args:
+        inputs: token ids, or a dict.
+        main: the name of the token ids.
+        optional: the other names.
+        model: for messages.
+
+    Raises:
+        ValueError: a name is unknown or missing, or token ids are not of two dimensions.
+    """
+    if not isinstance(inputs, dict):
+        inputs = {main: inputs}
+    known = (main, *optional)
+    if main not in inputs or not set(inputs) <= set(known):
+        raise ValueError(
+            f"{model} takes `{main}` and optionally {' and '.join(f'`{x}`' for x in optional)}. "
+            f"Received: {', '.join(inputs)}"
+        )
+    check_rank(main, inputs[main])
+    return inputs
+
+
+def check_rank(name: str, ids: Any) -> None:
+    """Raises unless token ids are (batch, tokens)."""
+    if len(ids.shape) != 2:
+        raise ValueError(
+            f"`{name}` must be of shape (batch, tokens). Received: shape {tuple(ids.shape)}"
+        )
+
+
+def output_spec(shapes: Any, dtype: str) -> Any:
+    """A structure of shapes as one of symbolic tensors.
+
+    For `compute_output_spec`, which is written out: PyTorch and JAX cannot trace a length that is
+    not known yet.
+    """
+    return keras.tree.map_shape_structure(
+        lambda shape: keras.KerasTensor(shape, dtype=dtype), shapes
+    )
