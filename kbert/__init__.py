@@ -34,12 +34,14 @@ _NAMES = {
     "features": "kbert.extraction",
     "load_tokenizer": "kbert.tokenizers",
     "recipe": "kbert.recipes",
+    "student": "kbert.distillation",
 }
 _ROOMS = (
     "checkpoints",
     "config",
     "conversion",
     "data",
+    "distillation",
     "extraction",
     "finetuning",
     "heads",

@@ -16,8 +16,9 @@ RANKS = {
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding"), 1),
     **dict.fromkeys(("models", "heads", "training"), 2),
     "tasks": 3,
-    **dict.fromkeys(("conversion", "distillation", "visualization", "recipes", "__init__"), 4),
+    **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
     **dict.fromkeys(("extraction", "finetuning"), 4),
+    "distillation": 5,
 }
 # `import kbert` and its rooms must not pull these in: they load inside functions.
 HEAVY = {

@@ -1,9 +1,8 @@
 """What is fine-tuned on what: a task by name, a pretrained model, the data."""
 
-import json
 import os
-import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,6 +15,7 @@ from kbert.finetuning.evaluation import check_submission, is_labelled
 from kbert.finetuning.reading import first_place, labels_of, read
 from kbert.finetuning.settings import Settings
 from kbert.tasks.fine_tuning import FineTuned
+from kbert.training.fine_tuning_run import FineTuningHistory
 
 # Of the order in which rows are drawn for development data, which no setting changes.
 _SPLIT_SEED = 0
@@ -129,6 +129,25 @@ class Experiment:
             self.preset, settings.precision, new_head=True, **arguments
         )
 
+    def fit(
+        self, task: FineTuned, settings: Settings, model_dir: Path, verbose: str | int = "auto"
+    ) -> FineTuningHistory:
+        """Trains what `make_task` made, and goes on where an earlier call was ended.
+
+        Args:
+            task: the task.
+            settings: those that it was made with.
+            model_dir: where checkpoints and logs are written.
+            verbose: see `FineTuned.fit`.
+        """
+        return task.fit(
+            self.train,
+            validation_data=self.dev,
+            model_dir=model_dir,
+            verbose=verbose,
+            **settings.training(),
+        )
+
     def summary(self) -> str:
         """Task, classes and sizes in a line."""
         tables = {"train": self.train, "dev": self.dev, "test": self.test}
@@ -147,7 +166,7 @@ class Experiment:
             "preset": self.preset,
             "labels": self.labels,
             "data": {
-                name: f"{len(table):,} rows, checksum {_checksum(table):08x}"
+                name: f"{len(table):,} rows, checksum {table.checksum:08x}"
                 for name, table in tables.items()
                 if table is not None
             },
@@ -164,10 +183,3 @@ def _split(table: Table, share: float) -> tuple[Table, Table]:
         )
     drawn = np.random.default_rng(_SPLIT_SEED).permutation(len(table))
     return table.take(sorted(drawn[count:].tolist())), table.take(sorted(drawn[:count].tolist()))
-
-
-def _checksum(table: Table) -> int:
-    checksum = 0
-    for name, column in table.columns.items():
-        checksum = zlib.crc32(json.dumps([name, column], default=str).encode(), checksum)
-    return checksum

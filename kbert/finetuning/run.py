@@ -96,13 +96,7 @@ def run_settings(
 def _run(experiment: Experiment, folder: RunFolder, settings: Settings, verbose) -> Result:
     task = experiment.make_task(settings)
     begun = time.perf_counter()
-    history = task.fit(
-        experiment.train,
-        validation_data=experiment.dev,
-        model_dir=folder.training,
-        verbose=verbose,
-        **settings.training(),
-    )
+    history = experiment.fit(task, settings, folder.training, verbose)
     seconds = time.perf_counter() - begun
     if history.stopped_by is not None:
         raise Stopped(history.stopped_by, history.step)

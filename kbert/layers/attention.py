@@ -48,10 +48,10 @@ class _Attention(keras.layers.Layer):
         dense.build(input_shape)
         return dense
 
-    def _scores(self, query, key, bias):
-        """(B, N, T, D), (B, N, S, D) -> (B, N, T, S) float32, not normalised yet."""
+    def _scores(self, query, key):
+        """(B, N, T, D), (B, N, S, D) -> (B, N, T, S) float32, neither biased nor normalised yet."""
         scaled = query * ops.cast(self._scale, query.dtype)  # less than to scale the scores
-        return _biased(_product(scaled, key), bias)
+        return _product(scaled, key)
 
     def _scores_in_loop(self, query, key, bias):
         """The same, for decoding.
@@ -71,10 +71,11 @@ class _Attention(keras.layers.Layer):
         return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
     def _attend(self, query, key, value, bias, training):
-        """-> outputs (B, T, H) and the probabilities (B, N, T, S), before dropout."""
-        probabilities = self._normalised(self._scores(query, key, bias))
+        """-> outputs (B, T, H), the probabilities before dropout and the scores (B, N, T, S)."""
+        scores = self._scores(query, key)
+        probabilities = self._normalised(_biased(scores, bias))
         kept = self.dropout(probabilities, training=training)
-        return self._outputs(kept, value), probabilities
+        return self._outputs(kept, value), probabilities, scores
 
     def _outputs(self, probabilities, value):
         return self.output_dense(self._merge_heads(ops.matmul(probabilities, value)))
@@ -113,24 +114,31 @@ class SelfAttention(_Attention):
         self.qkv = self._add_dense(3 * hidden_size, input_shape, "qkv")
         self.output_dense = self._add_dense(hidden_size, input_shape, "output")
 
-    def call(self, x, bias=None, training=False):
+    def call(self, x, bias=None, training=False, return_internals=False):
         """Attends.
 
         Args:
             x: (B, T, H).
             bias: added to the scores; broadcasts to (B, N, T, T). See `attention_bias`.
             training: whether dropout acts.
+            return_internals: gives a dict in the place of the probabilities: them as
+                "probabilities", "scores" (B, N, T, T), float32 and without the bias, and "query",
+                "key" and "value" (B, N, T, D).
 
         Returns:
             outputs (B, T, H) and the probabilities (B, N, T, T), before dropout.
         """
         query, key, value = self._project(x)
-        return self._attend(query, key, value, bias, training)
+        outputs, probabilities, scores = self._attend(query, key, value, bias, training)
+        if not return_internals:
+            return outputs, probabilities
+        made = {"probabilities": probabilities, "scores": scores}
+        return outputs, {**made, "query": query, "key": key, "value": value}
 
     def prefill(self, x: Any, bias: Any) -> tuple[Any, dict[str, Any]]:
         """As `call`, but beside the outputs come "key" and "value", each (B, N, T, D)."""
         query, key, value = self._project(x)
-        outputs, _ = self._attend(query, key, value, bias, training=False)
+        outputs, *_ = self._attend(query, key, value, bias, training=False)
         return outputs, {"key": key, "value": value}
 
     def empty_slots(self, fixed: dict[str, Any], slots: int) -> dict[str, Any]:
@@ -220,7 +228,7 @@ class CrossAttention(_Attention):
             outputs (B, T, H) and the probabilities (B, N, T, S), before dropout.
         """
         query = self._split_heads(self.query(x))
-        return self._attend(query, memory["key"], memory["value"], bias, training)
+        return self._attend(query, memory["key"], memory["value"], bias, training)[:2]
 
     def step(self, x: Any, memory: dict[str, Any], bias: Any):
         """Outputs (R, 1, H) of one more token of each row, (R, 1, H)."""

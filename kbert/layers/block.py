@@ -65,12 +65,16 @@ class Block(keras.layers.Layer):
         self.feed_forward.build(input_shape)
         self.feed_forward_norm.build(input_shape)
 
-    def call(self, x, bias=None, training=False):
-        """(B, T, H), scores' bias -> (B, T, H), probabilities (B, N, T, T)."""
-        x, probabilities = self._attended(
-            x, lambda x: self.attention(x, bias, training=training), training
+    def call(self, x, bias=None, training=False, return_internals=False):
+        """(B, T, H), scores' bias -> (B, T, H), probabilities (B, N, T, T).
+
+        With `return_internals` the second is what `SelfAttention` gives then.
+        """
+        options = {"return_internals": True} if return_internals else {}  # other parts have none
+        x, beside = self._attended(
+            x, lambda x: self.attention(x, bias, training=training, **options), training
         )
-        return self._forwarded(x, training), probabilities
+        return self._forwarded(x, training), beside
 
     def prefill(self, x: Any, bias: Any) -> tuple[Any, dict[str, Any]]:
         """As `call`, but beside x come the attention's keys and values."""

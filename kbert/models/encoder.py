@@ -119,7 +119,14 @@ class Encoder(keras.Model):
         layers = self.config.num_layers
         return [self.blocks[layer * len(self.blocks) // layers] for layer in range(layers)]
 
-    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+    def call(
+        self,
+        inputs,
+        training=False,
+        return_hidden_states=False,
+        return_attention=False,
+        return_internals=False,
+    ):
         """Encodes a batch.
 
         Args:
@@ -129,11 +136,15 @@ class Encoder(keras.Model):
             training: whether dropout acts.
             return_hidden_states: adds "hidden_states".
             return_attention: adds "attention".
+            return_internals: adds "internals", what distillation compares.
 
         Returns:
             A dict: "sequence" (B, T, H); "pooled" (B, H) where the family has a pooler;
             "hidden_states", a list of num_layers + 1 tensors (B, T, H), the embeddings first;
-            "attention", a list of num_layers tensors (B, N, T, T), probabilities before dropout.
+            "attention", a list of num_layers tensors (B, N, T, T), probabilities before dropout;
+            "internals", a list of num_layers dicts with "probabilities", the "scores" (B, N, T, T)
+            they were made from, float32 and without the bias for padding, and "query", "key" and
+            "value" (B, N, T, H / N).
 
         Raises:
             ValueError: an input that is unknown, missing or too long, or segment ids for a model
@@ -144,11 +155,13 @@ class Encoder(keras.Model):
         if inputs.get("padding_mask") is not None:
             bias = attention_bias(inputs["padding_mask"])
         x = self.embeddings(inputs["token_ids"], inputs.get("segment_ids"), training=training)
-        hidden_states, attention = [x], []
+        hidden_states, attention, internals = [x], [], []
+        options = {"return_internals": True} if return_internals else {}  # other blocks have none
         for block in self.layer_blocks:
-            x, probabilities = block(x, bias, training=training)
+            x, beside = block(x, bias, training=training, **options)
             hidden_states.append(x)
-            attention.append(probabilities)
+            attention.append(beside["probabilities"] if return_internals else beside)
+            internals.append(beside)
         outputs = {"sequence": x}
         if self.pooler is not None:
             outputs["pooled"] = self.pooler(x[:, 0])
@@ -156,10 +169,17 @@ class Encoder(keras.Model):
             outputs["hidden_states"] = hidden_states
         if return_attention:
             outputs["attention"] = attention
+        if return_internals:
+            outputs["internals"] = internals
         return outputs
 
     def compute_output_spec(
-        self, inputs, training=False, return_hidden_states=False, return_attention=False
+        self,
+        inputs,
+        training=False,
+        return_hidden_states=False,
+        return_attention=False,
+        return_internals=False,
     ):
         batch, length = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")["token_ids"].shape
         hidden = (batch, length, self.config.hidden_size)
@@ -172,7 +192,15 @@ class Encoder(keras.Model):
             shapes["hidden_states"] = [hidden] * (layers + 1)
         if return_attention:
             shapes["attention"] = [scores] * layers
-        return output_spec(shapes, self.compute_dtype)
+        if return_internals:
+            part = (batch, self.config.num_heads, length, hidden[-1] // self.config.num_heads)
+            of_layer = dict.fromkeys(("probabilities", "scores"), scores)
+            of_layer |= dict.fromkeys(("query", "key", "value"), part)
+            shapes["internals"] = [of_layer] * layers
+        spec = output_spec(shapes, self.compute_dtype)
+        for of_layer in spec.get("internals", ()):
+            of_layer["scores"] = keras.KerasTensor(scores, dtype="float32")
+        return spec
 
     @classmethod
     def from_preset(

@@ -3,8 +3,9 @@
 Shapes: B rows, T tokens, H hidden width.
 """
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -18,6 +19,21 @@ from kbert.serving import Signature
 from kbert.tasks.input_form import input_form
 from kbert.tasks.loading import load_encoder
 from kbert.tasks.task import Task
+
+
+class Reading:
+    """What a task's encoder reads and gives; a plain object, so that Keras tracks nothing of it.
+
+    Attributes:
+        returned: arguments of the encoder that ask for more outputs.
+        features: what the encoder read at its last call, (R, T) each.
+        outputs: what it gave.
+    """
+
+    def __init__(self, returned: Mapping[str, bool]):
+        self.returned = dict(returned)
+        self.features: dict[str, Any] = {}
+        self.outputs: dict[str, Any] = {}
 
 
 class EncoderTask(Task):
@@ -51,6 +67,7 @@ class EncoderTask(Task):
         self._check_tokens(encoder, tokenizer)
         self.form = input_form(encoder, tokenizer)
         self.encoder = encoder
+        self._reading: Reading | None = None
 
     def _check_tokens(self, encoder, tokenizer):
         """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
@@ -113,7 +130,41 @@ class EncoderTask(Task):
         if encoder.config.num_segments:
             names.append("segment_ids")
         inputs = {name: features[name] for name in names if name in features}
-        return encoder(inputs, training=training)
+        if self._reading is None:
+            return encoder(inputs, training=training)
+        outputs = encoder(inputs, training=training, **self._reading.returned)
+        self._reading.features, self._reading.outputs = inputs, outputs
+        return outputs
+
+    def check_batch(self, batch: Mapping[str, Any]) -> None:
+        """Raises ValueError where a batch lacks what the task's losses read."""
+
+    @contextlib.contextmanager
+    def read_along(self, **returned: bool) -> Iterator[Reading]:
+        """Within it, what the encoder reads and gives is kept: a call of the task shows it too.
+
+        Args:
+            **returned: arguments of the encoder that ask for more, such as
+                `return_hidden_states=True`.
+
+        Example:
+            >>> import kbert, numpy as np
+            >>> tokenizer = kbert.WordPieceTokenizer(
+            ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "yes"])
+            >>> config = kbert.EncoderConfig(vocabulary_size=6, hidden_size=8, num_layers=2,
+            ...                              num_heads=2, intermediate_size=16)
+            >>> task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"])
+            >>> batch = {name: np.ones((1, 3), "int32") for name in ("token_ids", "padding_mask")}
+            >>> with task.read_along(return_hidden_states=True) as reading:
+            ...     logits = task(batch)
+            >>> len(reading.outputs["hidden_states"])
+            3
+        """
+        before, self._reading = self._reading, Reading(returned)
+        try:
+            yield self._reading
+        finally:
+            self._reading = before
 
     @property
     def row_length(self) -> int:

@@ -4,6 +4,7 @@ Shapes: N examples, R rows that they are tokenised to, B rows of a batch.
 """
 
 import contextlib
+import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -20,14 +21,14 @@ from kbert.serving import inference
 from kbert.tasks.answering import Asked
 from kbert.tasks.auxiliary_lm import auxiliary_weight, language_model_loss
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import Pair
-from kbert.tasks.task import Task
+from kbert.tasks.losses import Pair, Prediction
 from kbert.training import freezing
 from kbert.training.fine_tuning import fine_tune
 from kbert.training.fine_tuning_run import FineTuningHistory
 from kbert.training.layer_rates import layer_scales
 from kbert.training.optimizers import AdamW
 from kbert.training.schedules import fine_tuning_schedule
+from kbert.training.step import TrainStep
 
 # Arguments of `fit` that decide its numbers, written beside a run's checkpoints.
 _RUN_SETTINGS = (
@@ -55,6 +56,7 @@ class FineTuned(Asked, EncoderTask):
       task takes decoders, `return_read=True` adds "read", which `language_model_loss` takes.
     - `terms(logits, batch)` -> losses and metrics of a labelled batch, as `loss_terms` returns
       them: two dicts of pairs (Σ weight · value, Σ weight), weighed by `batch["label_weights"]`.
+    - `predictions(logits, batch)` -> name -> `Prediction`, what distillation compares.
     - `outputs(logits, batch)` -> dict of batch-first float32 or int32 tensors, in `keras.ops`: what
       `answers` needs of a batch, which holds no labels.
     - `answers(table, rows, outputs)` -> a list or array of one prediction an example;
@@ -126,6 +128,10 @@ class FineTuned(Asked, EncoderTask):
     def terms(self, logits: Mapping, batch: Mapping) -> tuple[dict[str, Pair], dict[str, Pair]]:
         """Losses and metrics; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
+
+    def predictions(self, logits: Mapping, batch: Mapping) -> dict[str, Prediction]:
+        """What is predicted, to compare tasks by; see the class."""
+        raise NotImplementedError(f"{type(self).__name__} must define `predictions`.")
 
     def outputs(self, logits: Mapping, batch: Mapping) -> dict[str, Any]:
         """What predictions are made from; see the class."""
@@ -202,6 +208,7 @@ class FineTuned(Asked, EncoderTask):
         by_length: bool = True,
         verbose: str | int = "auto",
         callbacks: Sequence[keras.callbacks.Callback] = (),
+        trained: TrainStep | None = None,
     ) -> FineTuningHistory:
         """Trains on a table of labelled examples.
 
@@ -238,6 +245,8 @@ class FineTuned(Asked, EncoderTask):
             verbose: 1 for a progress bar, 2 for a line an epoch, 0 for silence; "auto" = 1 in a
                 terminal or a notebook, else 2.
             callbacks: of Keras.
+            trained: the model whose steps are taken, with the task in it, and which makes the
+                batches by its `batches`: a `kbert.distillation.Distiller`. None = the task.
 
         Returns:
             Losses and values of each epoch.
@@ -247,6 +256,7 @@ class FineTuned(Asked, EncoderTask):
             NonFiniteLoss: if a loss is NaN or infinite.
         """
         settings = {k: v for k, v in locals().items() if k in _RUN_SETTINGS}
+        trained = self if trained is None else trained
         self._check_numbers(epochs, batch_size, micro_batches, seed)
         table = as_table(data, labels)
         if not len(table):
@@ -267,13 +277,8 @@ class FineTuned(Asked, EncoderTask):
         self._seed_dropout(seed)
 
         def make_dataset(start):
-            return bucketed_batches(
-                rows,
-                self.assemble,
-                batch_size=batch_size,
-                seed=seed,
-                by_length=by_length,
-                start=start,
+            return trained.batches(
+                rows, batch_size=batch_size, seed=seed, by_length=by_length, start=start
             )
 
         with self._frozen(freeze), self._scope():
@@ -283,11 +288,11 @@ class FineTuned(Asked, EncoderTask):
             )
             # XLA on TensorFlow would compile every width of a batch anew.
             jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
-            self.compile(optimizer, micro_batches=micro_batches, jit_compile=jit_compile)
+            trained.compile(optimizer, micro_batches=micro_batches, jit_compile=jit_compile)
             return fine_tune(
-                self,
+                trained,
                 make_dataset,
-                fit=super(Task, self).fit,
+                fit=functools.partial(TrainStep.fit, trained),
                 epochs=epochs,
                 steps_per_epoch=steps,
                 evaluate=evaluate,
@@ -299,7 +304,7 @@ class FineTuned(Asked, EncoderTask):
                 model_dir=model_dir,
                 checkpoint_every=checkpoint_every,
                 settings={
-                    "task": {"kind": type(self).__name__, **self.settings},
+                    "task": {"kind": type(self).__name__, **trained.settings},
                     "examples": len(table),
                     "data_checksum": rows.checksum,
                     **settings,
@@ -307,6 +312,10 @@ class FineTuned(Asked, EncoderTask):
                 verbose=verbose,
                 callbacks=callbacks,
             )
+
+    def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
+        """What `fit` trains on: the rows in batches, see `bucketed_batches` for the options."""
+        return bucketed_batches(rows, self.assemble, **options)
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
         """The rows with `label_weights` by their label; for tasks that have classes of rows."""

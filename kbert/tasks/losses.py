@@ -4,11 +4,26 @@ A mean of means is wrong as soon as two replicas, micro-batches or steps carry d
 a pair is added everywhere and divided once. All in float32, whatever the model computes in.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
 Pair = tuple[Any, Any]
+
+
+class Prediction(NamedTuple):
+    """What a task predicts of a batch, so that two tasks can be compared.
+
+    Attributes:
+        kind: "classes", of which one is right: softmax over the last axis; "labels", each right or
+            not: sigmoid; "number": none of them.
+        values: logits (..., C), or numbers (...).
+        weights: (...), of labels (..., C): 0 where there is nothing to predict.
+    """
+
+    kind: str
+    values: Any
+    weights: Any
 
 
 def cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:

@@ -17,7 +17,7 @@ from kbert.layers import Dropout
 from kbert.metrics import accuracy as share_right
 from kbert.serving import Signature
 from kbert.tasks.fine_tuning import FineTuned
-from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 
 # The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
 ABSENT = -1e9
@@ -150,6 +150,9 @@ class MultipleChoice(FineTuned):
     def terms(self, logits, batch):
         answer = (logits["choice"], batch["labels"], batch["label_weights"])
         return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
+
+    def predictions(self, logits, batch):
+        return {"choice": Prediction("classes", logits["choice"], batch["label_weights"])}
 
     def outputs(self, logits, batch):
         probabilities = ops.softmax(logits["choice"])

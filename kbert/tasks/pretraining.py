@@ -3,7 +3,7 @@
 Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
 from kbert.serving import Signature, inference
 from kbert.tasks import fill_mask
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
 
 NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
 SPANS = ("span_starts", "span_ends")
@@ -134,8 +134,11 @@ class Pretraining(EncoderTask):
         return logits
 
     def loss_terms(self, batch, training):
-        self._check_batch(batch)
-        logits = self(batch, training=training)
+        self.check_batch(batch)
+        return self.terms(self(batch, training=training), batch)
+
+    def terms(self, logits: Mapping, batch: Mapping) -> tuple[dict[str, Pair], dict[str, Pair]]:
+        """Losses and metrics of a batch and its logits, see `call`."""
         answers = {"mlm": (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])}
         if self.sentence is not None:
             name, labels = ("sop", SOP_LABELS) if self.sentence_order else ("nsp", NSP_LABELS)
@@ -149,7 +152,26 @@ class Pretraining(EncoderTask):
         metrics = {f"{name}_accuracy": accuracy(*answer) for name, answer in answers.items()}
         return losses, metrics
 
-    def _check_batch(self, batch):
+    def predictions(self, logits: Mapping, batch: Mapping) -> dict[str, Prediction]:
+        """What the heads predict, for a student or a teacher to compare."""
+        found = {"masked_lm": Prediction("classes", logits["masked_lm"], batch["mask_weights"])}
+        if self.sentence is not None:
+            rows = batch["padding_mask"][:, 0]
+            found["sentence"] = Prediction("classes", logits["sentence"], rows)
+        return found
+
+    def predictions_everywhere(self, sequence: Any, padding_mask: Any) -> Prediction:
+        """What the masked-LM head predicts for every token, masked or not.
+
+        Args:
+            sequence: (B, T, H), the encoder's.
+            padding_mask: (B, T), the weights.
+        """
+        rows, length = ops.shape(padding_mask)
+        positions = ops.broadcast_to(ops.arange(length, dtype="int32")[None], (rows, length))
+        return Prediction("classes", self.masked_lm(sequence, positions), padding_mask)
+
+    def check_batch(self, batch):
         for needs, names, settings in (
             (self.next_sentence, (NSP_LABELS,), ('segments="pairs"', "next_sentence")),
             (self.sentence_order, (SOP_LABELS,), ('segments="halves"', "sentence_order")),

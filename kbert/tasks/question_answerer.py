@@ -19,7 +19,7 @@ from kbert.metrics.squad import best_no_answer_threshold, squad_scores, token_f1
 from kbert.serving import Signature
 from kbert.tasks.answer_spans import best_spans, choose, merge_windows
 from kbert.tasks.fine_tuning import FineTuned
-from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.question_serving import answer_signature
 from kbert.tasks.question_windows import QuestionWindows
 
@@ -218,6 +218,10 @@ class QuestionAnswerer(FineTuned):
         (start, count), (end, _) = (cross_entropy(*answer) for answer in each)
         metrics = {"start_accuracy": accuracy(*each[0]), "end_accuracy": accuracy(*each[1])}
         return {"span_loss": ((start + end) / 2, count)}, metrics
+
+    def predictions(self, logits, batch):
+        weights = batch["label_weights"]
+        return {name: Prediction("classes", logits[name], weights) for name in ("start", "end")}
 
     def outputs(self, logits, batch):
         found = best_spans(

@@ -88,6 +88,7 @@ class Task(TrainStep, keras.Model):
         *,
         epochs: int = 1,
         steps_per_epoch: int | None = None,
+        trained: TrainStep | None = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
         """Trains on batches; Keras' `fit`, which compiles first where `compile` was not called.
@@ -98,17 +99,21 @@ class Task(TrainStep, keras.Model):
             dataset: of dicts, as `loss_terms` reads them.
             epochs: how often `steps_per_epoch` steps are made.
             steps_per_epoch: None = until the dataset ends.
+            trained: the model whose steps are taken, with the task in it, such as a
+                `kbert.distillation.Distiller`. None = the task.
             **kwargs: what else Keras' `fit` takes: callbacks, validation_data, verbose, …
 
         Returns:
             The losses and metrics of each epoch.
         """
-        if not self.compiled:
+        trained = self if trained is None else trained
+        if not trained.compiled:
             strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
             with strategy.scope() if strategy else contextlib.nullcontext():
-                self.compile(self.usual_optimizer(_run_steps(dataset, epochs, steps_per_epoch)))
+                steps = _run_steps(dataset, epochs, steps_per_epoch)
+                trained.compile(self.usual_optimizer(steps))
         kwargs = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, **kwargs}
-        return super().fit(dataset, shuffle=False, **kwargs)  # the dataset is in its order
+        return TrainStep.fit(trained, dataset, shuffle=False, **kwargs)  # it comes in its order
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
         """What `fit` trains with where `compile` was not called.

@@ -16,7 +16,13 @@ from kbert import metrics
 from kbert.data.table import as_table
 from kbert.serving import Signature, inference
 from kbert.tasks.labels import Labels, class_weights_of, thresholds_of
-from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
+from kbert.tasks.losses import (
+    Prediction,
+    accuracy,
+    binary_cross_entropy,
+    cross_entropy,
+    detection,
+)
 from kbert.tasks.text_task import TextTask
 
 
@@ -118,15 +124,20 @@ class TextClassifier(TextTask):
         self._classes.check_seen(table, held_out)
 
     def terms(self, logits, batch):
-        logits, labels, weights = logits["classifier"], batch["labels"], batch["label_weights"]
+        _, logits, weights = self.predictions(logits, batch)["classifier"]
+        answer = (logits, batch["labels"], weights)
         if not self.multi_label:
-            answer = (logits, labels, weights)
             return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
+        return {"cross_entropy": binary_cross_entropy(*answer)}, detection(*answer)
+
+    def predictions(self, logits, batch):
+        logits, weights = logits["classifier"], batch["label_weights"]
+        if not self.multi_label:
+            return {"classifier": Prediction("classes", logits, weights)}
         if len(weights.shape) == 1:
             weights = weights[:, None]
         weights = ops.broadcast_to(weights, ops.shape(logits))  # (B, C)
-        metrics_ = detection(logits, labels, weights)
-        return {"cross_entropy": binary_cross_entropy(logits, labels, weights)}, metrics_
+        return {"classifier": Prediction("labels", logits, weights)}
 
     def outputs(self, logits, batch):
         activate = ops.sigmoid if self.multi_label else ops.softmax

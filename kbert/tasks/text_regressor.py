@@ -12,7 +12,7 @@ from keras import ops
 from kbert import metrics
 from kbert.models import DecoderEncoder
 from kbert.serving import Signature
-from kbert.tasks.losses import squared_error
+from kbert.tasks.losses import Prediction, squared_error
 from kbert.tasks.text_task import TextTask
 
 
@@ -85,8 +85,12 @@ class TextRegressor(TextTask):
         return np.array(table["label"], np.float32)
 
     def terms(self, logits, batch):
+        _, score, weights = self.predictions(logits, batch)["classifier"]
+        return {"squared_error": squared_error(score, batch["labels"], weights)}, {}
+
+    def predictions(self, logits, batch):
         score = logits["classifier"][:, 0]
-        return {"squared_error": squared_error(score, batch["labels"], batch["label_weights"])}, {}
+        return {"classifier": Prediction("number", score, batch["label_weights"])}
 
     def outputs(self, logits, batch):
         return {"score": ops.cast(logits["classifier"][:, 0], "float32")}

@@ -23,7 +23,7 @@ from kbert.serving import Signature, inference
 from kbert.tasks import tagging
 from kbert.tasks.fine_tuning import FineTuned
 from kbert.tasks.labels import Labels, class_weights_of
-from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.text_task import check_windows
 
 
@@ -183,6 +183,9 @@ class TokenClassifier(FineTuned):
     def terms(self, logits, batch):
         answer = (logits["tokens"], batch["labels"], batch["label_weights"])
         return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
+
+    def predictions(self, logits, batch):
+        return {"tokens": Prediction("classes", logits["tokens"], batch["label_weights"])}
 
     def outputs(self, logits, batch):
         return {"logits": logits["tokens"]}

@@ -1,0 +1,36 @@
+"""Knowledge from a large model for a small one: DistilBERT, TinyBERT, MiniLM, and parts of them."""
+
+from kbert.distillation.distiller import Distiller
+from kbert.distillation.experiment import DistillationExperiment
+from kbert.distillation.layer_map import layer_map
+from kbert.distillation.recipes import RECIPES, DistillationRecipe, Stage, recipe
+from kbert.distillation.student import student
+from kbert.distillation.terms import (
+    AttentionRelations,
+    AttentionScores,
+    Embeddings,
+    HiddenStates,
+    LastHiddenCosine,
+    OwnLoss,
+    SoftTargets,
+    Term,
+)
+
+__all__ = [
+    "AttentionRelations",
+    "AttentionScores",
+    "DistillationExperiment",
+    "DistillationRecipe",
+    "Distiller",
+    "Embeddings",
+    "HiddenStates",
+    "LastHiddenCosine",
+    "OwnLoss",
+    "RECIPES",
+    "SoftTargets",
+    "Stage",
+    "Term",
+    "layer_map",
+    "recipe",
+    "student",
+]

@@ -1,0 +1,260 @@
+"""A student that learns from a teacher, as a model that `fit` trains.
+
+Shapes: B rows of a batch, R rows of the encoder (windows and choices are rows of their own), T
+tokens, H hidden width.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from kbert.data.rows import Rows
+from kbert.distillation.reading import read, without_gradient
+from kbert.distillation.terms import OwnLoss, Term, agreements
+from kbert.layers import Dense
+from kbert.models import Encoder
+from kbert.tasks import EncoderTask, FineTuned, Pretraining
+from kbert.training.step import TrainStep
+
+
+class Distiller(TrainStep, keras.Model):
+    """Trains a student to do as its teacher does, by any parts of `kbert.distillation.terms`.
+
+    One forward of each model a step. The teacher is in inference mode and is no part of the
+    distiller's weights: it is neither trained nor saved with a checkpoint. Every part is a pair
+    summed over real tokens (or rows) of the global batch, so the numbers are the same on one device
+    and on many. Where the widths differ, one trained projection brings the student's hidden states
+    to the teacher's width, shared by all layers and the embeddings (TinyBERT, section 3.1); it is
+    thrown away with the distiller.
+
+    Losses bear the names of the parts; of a part with a weight the weighted value is `weighted_…`
+    and counts, and the plain one is a metric. Beside them stand the student's own metrics and, with
+    soft targets, `agreement`: how often both give the same answer.
+
+    Args:
+        student: a task: `kbert.tasks.Pretraining`, or one that is fine-tuned.
+        teacher: a task of the same vocabulary; of the same kind and with the same labels where the
+            heads are compared.
+        terms: the parts of the loss.
+        name: of the model.
+
+    Raises:
+        ValueError: the two cannot be compared: other vocabularies, other labels, no such head, a
+            layer map out of range, numbers of heads that differ.
+
+    Example:
+        >>> import kbert
+        >>> from kbert.distillation import Distiller, SoftTargets
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=7, hidden_size=8, num_layers=4,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> teacher = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"])
+        >>> student = kbert.student(teacher, num_layers=2)
+        >>> distiller = Distiller(student, teacher, [SoftTargets(temperature=2.0)])
+        >>> history = distiller.fit(["good", "bad"], ["yes", "no"], epochs=1, verbose=0)
+        >>> sorted(history.history)[:2], len(distiller.student.predict(["good"]))
+        (['accuracy', 'agreement'], 1)
+    """
+
+    def __init__(
+        self,
+        student: EncoderTask,
+        teacher: EncoderTask,
+        terms: Sequence[Term],
+        *,
+        cache_dir: str | os.PathLike | None = None,
+        name: str = "distiller",
+    ):
+        super().__init__(name=name, dtype=student.dtype_policy)
+        self.cache_dir = cache_dir
+        self.terms = tuple(terms)
+        self._reads_heads = any(term.reads_heads for term in self.terms)
+        self._returned = {}
+        for term in self.terms:
+            self._returned |= term.returned
+        self._check(student, teacher)
+        self.student = student
+        # Inside a function, so that Keras neither counts, trains nor saves it.
+        self._teacher = lambda: teacher
+        self.projection = None
+        widths = [task.encoder.config.hidden_size for task in (student, teacher)]
+        if any(term.projects for term in self.terms) and widths[0] != widths[1]:
+            self.projection = Dense(
+                widths[1],
+                initializer_range=student.encoder.config.initializer_range,
+                dtype=student.dtype_policy,
+                name="projection",
+            )
+            self.projection.build((None, None, widths[0]))
+        self.build()
+
+    def build(self, input_shape=None):
+        """The parts are built when they are made."""
+
+    @property
+    def teacher(self) -> EncoderTask:
+        """What the student learns from."""
+        return self._teacher()
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of both."""
+        return self.student.tokenizer
+
+    @property
+    def encoder(self) -> keras.Model:
+        """The student's encoder."""
+        return self.student.encoder
+
+    @property
+    def derived_metrics(self):
+        """Those of the student, of values that are there."""
+        return self.student.derived_metrics if self._reads_heads else {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The student's settings and the parts of the loss, for the record of a run."""
+        return {**self.student.settings, "distilled_by": [repr(term) for term in self.terms]}
+
+    def loss_terms(self, batch, training):
+        if self._reads_heads:
+            self.student.check_batch(batch)
+        student = self._read(self.student, batch, training)
+        teacher = without_gradient(self._read(self.teacher, batch, training=False))
+        real = _counted_tokens(batch, student.padding_mask)
+        own, metrics = {}, {}
+        if self._reads_heads:
+            own, metrics = self.student.terms(student.logits, batch)
+            metrics = {**own, **metrics, **agreements(student, teacher)}
+        losses = {}
+        for term in self.terms:
+            is_own = isinstance(term, OwnLoss)
+            pairs = own if is_own else term.pairs(student, teacher, real, self._project)
+            for name, (total, count) in pairs.items():
+                if term.weight == 1:
+                    losses[name] = (total, count)
+                    metrics.pop(name, None)
+                else:
+                    losses[f"weighted_{name}"] = (term.weight * total, count)
+                    metrics[name] = (total, count)
+        return losses, metrics
+
+    def fit(self, data: Any, labels: Any = None, **options: Any) -> keras.callbacks.History:
+        """Trains the student; the arguments are those of its own `fit`.
+
+        Args:
+            data: a table for a task that is fine-tuned, a dataset of batches for `Pretraining`.
+            labels: of a table, where `data` holds none.
+            **options: such as `epochs`, `learning_rate`, `validation_data`, `model_dir`.
+
+        Returns:
+            Losses and values of each epoch.
+        """
+        if isinstance(self.student, FineTuned):
+            return self.student.fit(data, labels, trained=self, **options)
+        if labels is not None:
+            raise ValueError(
+                "Labels belong to a table; batches of pretraining hold theirs. Received: labels "
+                f"beside {type(data).__name__}"
+            )
+        return self.student.fit(data, trained=self, **options)
+
+    def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
+        """What `fit` trains on, see `FineTuned.batches`."""
+        return self.student.batches(rows, **options)
+
+    def save_to_preset(self, path: str | os.PathLike, *args: Any, **options: Any) -> None:
+        """Writes the student, see `Task.save_to_preset`."""
+        self.student.save_to_preset(path, *args, **options)
+
+    def export(self, directory: str | os.PathLike, **options: Any) -> str:
+        """Writes the student as a SavedModel, see `Task.export`."""
+        return self.student.export(directory, **options)
+
+    def get_config(self):
+        """Refuses: a `.keras` file has no place for the tokenizer, nor for the teacher."""
+        raise NotImplementedError(
+            "A distiller is not saved: save its student with save_to_preset(folder)"
+        )
+
+    def _read(self, task, batch, training):
+        heads = self._reads_heads
+        return read(task, batch, training=training, returned=self._returned, heads=heads)
+
+    def _project(self, hidden_states):
+        return hidden_states if self.projection is None else self.projection(hidden_states)
+
+    def _check(self, student, teacher):
+        if not self.terms:
+            raise ValueError("A distiller needs a part of a loss. Received: no terms")
+        if student is teacher:
+            raise ValueError(
+                "Student and teacher must be two models. Received: the same one for both"
+            )
+        _check_tokens(student, teacher)
+        if self._reads_heads:
+            _check_heads(student, teacher)
+        if self._returned.get("return_internals"):
+            for task in (student, teacher):
+                if not isinstance(task.encoder, Encoder):
+                    raise ValueError(
+                        "Attention is compared between encoders of the BERT family. Received: a "
+                        f"{type(task.encoder).__name__}"
+                    )
+        for term in self.terms:
+            term.check(student, teacher)
+
+
+def _counted_tokens(batch, padding_mask):
+    """(R, T) float32: 1 for a token of a row that counts, 0 for padding and for copies of rows."""
+    mask = ops.cast(padding_mask, "float32")
+    if "label_weights" not in batch:
+        return mask
+    weights = ops.cast(batch["label_weights"], "float32")
+    rows = ops.shape(weights)[0]
+    counted = ops.cast(ops.any(ops.reshape(weights, (rows, -1)) > 0, axis=1), "float32")
+    # Windows and choices of an example are rows of the encoder one after the other.
+    shape = ops.shape(mask)
+    by_example = ops.reshape(mask, (rows, -1, shape[1])) * counted[:, None, None]
+    return ops.reshape(by_example, shape)
+
+
+def _check_tokens(student, teacher):
+    ours, theirs = student.tokenizer, teacher.tokenizer
+    if type(ours) is not type(theirs) or ours.checksum != theirs.checksum:
+        raise ValueError(
+            "Student and teacher must read the same ids: of the same tokenizer. Received: "
+            f"{_shown(ours)} beside {_shown(theirs)}"
+        )
+
+
+def _shown(tokenizer):
+    size = getattr(tokenizer, "vocabulary_size", None)
+    entries = "" if size is None else f" of {size:,} entries"
+    return f"a {type(tokenizer).__name__}{entries} (checksum {tokenizer.checksum[:8]})"
+
+
+def _check_heads(student, teacher):
+    if not isinstance(student, FineTuned | Pretraining):
+        raise ValueError(
+            "Heads are compared between tasks that are fine-tuned or of kbert.tasks.Pretraining. "
+            f"Received: a {type(student).__name__}"
+        )
+    if type(student) is not type(teacher):
+        raise ValueError(
+            "The parts of this loss compare heads, so the teacher must be a task of the student's "
+            f"kind, with its head. Received: a {type(teacher).__name__} for a "
+            f"{type(student).__name__}"
+        )
+    for name in ("labels", "multi_label"):
+        ours, theirs = (getattr(task, name, None) for task in (student, teacher))
+        if ours != theirs:
+            raise ValueError(
+                f"Student and teacher must agree in {name}, in their order too. Received: {ours} "
+                f"and {theirs}"
+            )

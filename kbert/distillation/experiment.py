@@ -1,0 +1,174 @@
+"""A student on the data of a task: who teaches whom on what, for `kbert.finetuning.run`."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from kbert import tasks
+from kbert.distillation.distiller import Distiller
+from kbert.distillation.recipes import DistillationRecipe, Stage, recipe
+from kbert.distillation.student import student
+from kbert.finetuning import Experiment, Settings
+from kbert.tasks import FineTuned
+from kbert.training.fine_tuning_run import FineTuningHistory
+
+
+class DistillationExperiment(Experiment):
+    """A task by name, a fine-tuned teacher, a student and data: what runs have in common.
+
+    `kbert.finetuning.run`, `seeds` and `grid` take it in the place of an `Experiment`: they train
+    the student stage by stage, go on after a kill, measure it and write the same folders. The
+    settings' `epochs` and `learning_rate` are those of the last stage; a recipe with two has its
+    own for the first.
+
+    Args:
+        task: a name of `kbert.finetuning.TASKS`, such as "sst2".
+        teacher: folder or name of a task of that kind, with its head: what `kbert-finetune` wrote.
+        train: labelled data, as of `Experiment`.
+        recipe: a name of `kbert.distillation.RECIPES`, or one of your own; it must have stages.
+        preset: folder of a student that was pretrained, or distilled on text, whose head begins
+            anew; None makes one of the teacher.
+        student: arguments of `kbert.student`, where there is no preset. Without `num_layers` it
+            has half of the teacher's layers.
+        first_epochs: passes of the stages before the last; None = the recipe's.
+        first_learning_rate: of these stages; None = the recipe's.
+        cache_dir: a folder for what the teacher makes of each text, so that it reads it once for
+            all epochs, stages and runs; None = it reads anew in every step.
+        **options: as of `Experiment`: dev, test, dev_share, columns, ….
+
+    Raises:
+        ValueError: as `Experiment`; a recipe without stages, a teacher without the head, other
+            classes than the teacher's, or a preset beside arguments for a student.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        *,
+        teacher: str | os.PathLike,
+        train: Any,
+        recipe: str | DistillationRecipe = "distilbert",
+        preset: str | os.PathLike | None = None,
+        student: Mapping[str, Any] | None = None,
+        first_epochs: int | None = None,
+        first_learning_rate: float | None = None,
+        cache_dir: str | os.PathLike | None = None,
+        **options: Any,
+    ):
+        self.recipe = _with_stages(recipe)
+        if preset is not None and student:
+            raise ValueError(
+                "A student is a preset or is made of the teacher by arguments, not both. "
+                f"Received: preset={os.fspath(preset)!r}, {dict(student)}"
+            )
+        self.teacher = os.fspath(teacher)
+        self.student_preset = None if preset is None else os.fspath(preset)
+        self.student_arguments = dict(student or {})
+        self.cache_dir = None if cache_dir is None else os.fspath(cache_dir)
+        changes = {"epochs": first_epochs, "learning_rate": first_learning_rate}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        *first, self.last_stage = self.recipe.stages
+        if changes and not first:
+            raise ValueError(
+                f"The recipe {self.recipe.name} has one stage, whose values are the settings'. "
+                f"Received: {changes} for the stages before it"
+            )
+        self.first_stages = [dataclasses.replace(stage, **changes) for stage in first]
+        super().__init__(task, preset=self.student_preset or self.teacher, train=train, **options)
+        self._teachers: dict[str, FineTuned] = {}
+
+    def settings(self, **settings: Any) -> Settings:
+        """The last stage's values and the task's defaults, with other values."""
+        last = {"epochs": self.last_stage.epochs, "learning_rate": self.last_stage.learning_rate}
+        return super().settings(**{**last, **settings})
+
+    def make_teacher(self, settings: Settings) -> FineTuned:
+        """The teacher, read once; it has the settings of its own folder."""
+        if settings.precision not in self._teachers:
+            kind = getattr(tasks, self.named.kind)
+            self._teachers[settings.precision] = kind.from_preset(self.teacher, settings.precision)
+        teacher = self._teachers[settings.precision]
+        if self.labels is not None and sorted(teacher.labels) != sorted(self.labels):
+            raise ValueError(
+                "The data must have the teacher's classes. Received: "
+                f"{', '.join(map(repr, self.labels))} in the data, "
+                f"{', '.join(map(repr, teacher.labels))} in {self.teacher}"
+            )
+        return teacher
+
+    def make_task(self, settings: Settings) -> FineTuned:
+        """The student: of the teacher, or a pretrained one under a head that begins anew."""
+        teacher = self.make_teacher(settings)
+        keras.utils.set_random_seed(settings.seed)
+        arguments = self.named.arguments(settings)
+        if self.labels is not None:
+            arguments["labels"] = teacher.labels
+        if self.student_preset is None:
+            half = (teacher.encoder.config.num_layers + 1) // 2
+            made = {"num_layers": half, "dtype": settings.precision, **self.student_arguments}
+            return student(teacher, **made, settings=arguments)
+        return type(teacher).from_preset(
+            self.student_preset, settings.precision, new_head=True, **arguments
+        )
+
+    def fit(
+        self, task: FineTuned, settings: Settings, model_dir: Path, verbose: str | int = "auto"
+    ) -> FineTuningHistory:
+        """Teaches the student, one stage after the other; see `Experiment.fit`."""
+        history = None
+        for stage in self._stages(settings):
+            distiller = Distiller(
+                task, self.make_teacher(settings), stage.terms, cache_dir=self.cache_dir
+            )
+            changes = {"epochs": stage.epochs, "learning_rate": stage.learning_rate}
+            options = settings.replace(**changes).training()
+            if not stage.reads_heads:  # there is nothing to measure yet
+                options |= dict.fromkeys(("metric", "patience", "evaluate_every"))
+            history = distiller.fit(
+                self.train,
+                validation_data=self.dev if stage.reads_heads else None,
+                keep_best=stage.reads_heads,
+                model_dir=Path(model_dir) / stage.name,
+                verbose=verbose,
+                **options,
+            )
+            if history.stopped_by is not None:
+                break
+        return history
+
+    def identity(self) -> dict[str, Any]:
+        made_of = self.student_preset or {"teacher": self.student_arguments}
+        stages = [*self.first_stages, self.last_stage]
+        return {
+            **super().identity(),
+            "teacher": self.teacher,
+            "student": made_of,
+            "recipe": self.recipe.name,
+            "stages": {
+                stage.name: {
+                    "terms": [repr(term) for term in stage.terms],
+                    "epochs": stage.epochs,
+                    "learning_rate": stage.learning_rate,
+                }
+                for stage in stages
+            },
+        }
+
+    def _stages(self, settings: Settings) -> Sequence[Stage]:
+        values = {"epochs": settings.epochs, "learning_rate": settings.learning_rate}
+        return [*self.first_stages, dataclasses.replace(self.last_stage, **values)]
+
+
+def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:
+    found = recipe(given) if isinstance(given, str) else given
+    if not found.stages:
+        raise ValueError(
+            "This recipe is for text, not for the data of a task: distil on shards first, then "
+            "fine-tune, or distil with tinybert-task or distilbert. Received: "
+            f"recipe={found.name!r}"
+        )
+    return found

@@ -1,0 +1,195 @@
+"""What sets a student apart from its teacher, as pairs (weighted sum, sum of weights).
+
+Like every loss here a pair adds up over any split of a batch (see `kbert.tasks.losses`). Nothing
+here knows a model. All in float32, whatever the models compute in.
+
+Shapes: `...` any leading axes, C classes, B rows, T tokens, N heads, D width of a head, H hidden
+width.
+"""
+
+from typing import Any
+
+from keras import ops
+
+from kbert.layers import attention_bias
+from kbert.tasks.losses import Pair
+
+
+def soft_targets(student: Any, teacher: Any, weights: Any, temperature: float = 1.0) -> Pair:
+    """How far the student's distribution over classes is from the teacher's: KL · T².
+
+    Both are softened by the temperature, and T² keeps the gradients of the size they have at 1
+    (Hinton et al. 2015, section 2, https://arxiv.org/abs/1503.02531). The divergence is the soft
+    cross entropy less what no student can change, so it is 0 for equal logits.
+
+    Args:
+        student: logits (..., C).
+        teacher: logits (..., C).
+        weights: (...).
+        temperature: T.
+
+    Returns:
+        Float32 scalars (sum of weight · KL · T², sum of weights).
+
+    Example:
+        >>> loss, count = soft_targets([[0.0, 0.0]], [[4.0, 0.0]], [1.0], temperature=2.0)
+        >>> round(float(loss), 3), float(count)
+        (1.311, 1.0)
+    """
+    student, teacher, weights = _float32(student, teacher, weights)
+    divergence = _divergence(student / temperature, teacher / temperature) * temperature**2
+    return ops.sum(divergence * weights), ops.sum(weights)
+
+
+def soft_labels(student: Any, teacher: Any, weights: Any, temperature: float = 1.0) -> Pair:
+    """The same for labels that each hold or not: a divergence for each logit.
+
+    Args:
+        student: logits (...).
+        teacher: logits (...).
+        weights: (...).
+        temperature: T.
+
+    Returns:
+        Float32 scalars (sum of weight · KL · T², sum of weights).
+
+    Example:
+        >>> loss, _ = soft_labels([1.0, 9.0], [1.0, 0.0], [1.0, 0.0])
+        >>> float(loss)
+        0.0
+    """
+    student, teacher, weights = _float32(student, teacher, weights)
+    # A sigmoid is a softmax beside a logit of 0.
+    pairs = [ops.stack([x, ops.zeros_like(x)], axis=-1) for x in (student, teacher)]
+    return soft_targets(*pairs, weights, temperature)
+
+
+def mean_squares(student: Any, teacher: Any, weights: Any) -> Pair:
+    """Squared differences, averaged over the last axis.
+
+    Args:
+        student: (..., H).
+        teacher: (..., H).
+        weights: (...).
+
+    Returns:
+        Float32 scalars (sum of weight · mean square, sum of weights).
+
+    Example:
+        >>> loss, count = mean_squares([[1.0, 2.0], [9.0, 9.0]], [[1.0, 4.0], [0.0, 0.0]], [1, 0])
+        >>> float(loss), float(count)
+        (2.0, 1.0)
+    """
+    student, teacher, weights = _float32(student, teacher, weights)
+    squares = ops.mean(ops.square(student - teacher), axis=-1)
+    return ops.sum(squares * weights), ops.sum(weights)
+
+
+def cosine_distance(student: Any, teacher: Any, weights: Any) -> Pair:
+    """1 - cosine of the angle between vectors; arguments and result as in `mean_squares`.
+
+    Example:
+        >>> loss, _ = cosine_distance([[1.0, 0.0]], [[0.0, 3.0]], [1.0])
+        >>> float(loss)
+        1.0
+    """
+    student, teacher, weights = _float32(student, teacher, weights)
+    cosine = ops.sum(ops.normalize(student, axis=-1) * ops.normalize(teacher, axis=-1), axis=-1)
+    return ops.sum((1.0 - cosine) * weights), ops.sum(weights)
+
+
+def score_squares(student: Any, teacher: Any, real: Any) -> Pair:
+    """Squared differences of attention scores before the softmax, averaged over the heads.
+
+    (TinyBERT, https://arxiv.org/abs/1909.10351, equation 7.) Only pairs of real tokens count: what
+    a token's score with padding is, no softmax sees.
+
+    Args:
+        student: (B, N, T, T), without the bias for padding.
+        teacher: the same.
+        real: (B, T), 1 for a token that counts and 0 for others.
+
+    Returns:
+        Float32 scalars (sum over pairs of tokens, number of such pairs).
+
+    Example:
+        >>> import numpy as np
+        >>> scores = np.zeros((1, 2, 3, 3))
+        >>> loss, count = score_squares(scores, scores + 2, np.array([[1, 1, 0]]))
+        >>> float(loss), float(count)
+        (16.0, 4.0)
+    """
+    student, teacher, real = _float32(student, teacher, real)
+    squares = ops.mean(ops.square(student - teacher), axis=1)  # (B, T, T)
+    pairs = real[:, :, None] * real[:, None, :]
+    return ops.sum(squares * pairs), ops.sum(pairs)
+
+
+def relation_divergence(student: Any, teacher: Any, real: Any) -> Pair:
+    """How far apart two relations between tokens are: KL of each token's distribution over all.
+
+    (MiniLM, https://arxiv.org/abs/2002.10957, equations 8 and 11.) The mean over the heads, summed
+    over the real tokens.
+
+    Args:
+        student: scores (B, N, T, T), without a bias for padding.
+        teacher: the same.
+        real: (B, T), 1 for a token that counts and 0 for others; these are not looked at either.
+
+    Returns:
+        Float32 scalars (sum over tokens of the heads' mean, number of tokens).
+
+    Example:
+        >>> import numpy as np
+        >>> scores = np.random.default_rng(0).normal(size=(1, 2, 3, 3))
+        >>> loss, count = relation_divergence(scores, scores, np.array([[1, 1, 0]]))
+        >>> float(loss), float(count)
+        (0.0, 2.0)
+    """
+    student, teacher, real = _float32(student, teacher, real)
+    bias = attention_bias(real)
+    divergence = ops.mean(_divergence(student + bias, teacher + bias), axis=1)  # (B, T)
+    return ops.sum(divergence * real), ops.sum(real)
+
+
+def relation(vectors: Any, num_heads: int | None = None) -> Any:
+    """Scores of every token with every other from one of its parts: X · Xᵀ / √D for each head.
+
+    (MiniLM, equation 9, for values; MiniLMv2, https://arxiv.org/abs/2012.15828, section 3.1, for
+    queries, keys and values, in heads of its own.)
+
+    Args:
+        vectors: (B, N, T, D), as attention has them.
+        num_heads: heads to cut the same width into; None leaves it in its own.
+
+    Returns:
+        (B, N, T, T), or (B, `num_heads`, T, T), float32.
+
+    Example:
+        >>> relation(ops.ones((1, 2, 3, 8)), num_heads=4).shape[1]
+        4
+    """
+    batch, heads, length, size = ops.shape(vectors)
+    if num_heads is not None and num_heads != heads:
+        x = ops.transpose(vectors, (0, 2, 1, 3))  # (B, T, N, D)
+        x = ops.reshape(x, (batch, length, num_heads, heads * size // num_heads))
+        vectors = ops.transpose(x, (0, 2, 1, 3))
+    scaled = vectors * ops.cast(vectors.shape[-1] ** -0.5, vectors.dtype)
+    return ops.cast(ops.matmul(scaled, ops.transpose(vectors, (0, 1, 3, 2))), "float32")
+
+
+def agreement(student: Any, teacher: Any, weights: Any) -> Pair:
+    """How often both find the same class the likeliest; arguments as in `soft_targets`."""
+    weights = ops.cast(weights, "float32")
+    same = ops.equal(ops.argmax(student, axis=-1), ops.argmax(teacher, axis=-1))
+    return ops.sum(ops.cast(same, "float32") * weights), ops.sum(weights)
+
+
+def _divergence(student, teacher):
+    """KL(teacher, student) over the last axis, from logits."""
+    wanted = ops.log_softmax(teacher, axis=-1)
+    return ops.sum(ops.exp(wanted) * (wanted - ops.log_softmax(student, axis=-1)), axis=-1)
+
+
+def _float32(*tensors):
+    return [ops.cast(x, "float32") for x in tensors]

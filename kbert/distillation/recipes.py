@@ -1,0 +1,179 @@
+"""How the published students were taught, as tables of values.
+
+A recipe is parts of a loss, and what surrounds them: on shards of text (`general`), or on the data
+of a task, stage after stage (`stages`).
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kbert.distillation.terms import (
+    AttentionRelations,
+    AttentionScores,
+    Embeddings,
+    HiddenStates,
+    LastHiddenCosine,
+    OwnLoss,
+    SoftTargets,
+    Term,
+)
+from kbert.metrics import text_table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A run with one loss.
+
+    Attributes:
+        name: of the folder that it is written to.
+        terms: the parts of the loss.
+        epochs: passes over the data of a task.
+        learning_rate: the highest.
+    """
+
+    name: str
+    terms: Sequence[Term]
+    epochs: int
+    learning_rate: float
+
+    @property
+    def reads_heads(self) -> bool:
+        """Whether it teaches the head too, so that the student can be measured."""
+        return any(term.reads_heads for term in self.terms)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillationRecipe:
+    """How a student is taught.
+
+    Attributes:
+        name: in the table.
+        summary: what is compared, in a few words.
+        source: where the values are from.
+        student: arguments of `kbert.student` for the published one, on text.
+        terms: the parts of the loss on text; none where the recipe needs a task.
+        general: flag of `kbert-distill` -> value, on text. Batches and steps are a cluster's.
+        stages: on the data of a task, in turn; none where the recipe is for text alone.
+    """
+
+    name: str
+    summary: str
+    source: str
+    student: Mapping[str, Any]
+    terms: Sequence[Term] = ()
+    general: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    stages: Sequence[Stage] = ()
+
+
+_DISTILBERT = (
+    SoftTargets(temperature=2.0, weight=5.0, positions="all"),
+    OwnLoss(weight=2.0),
+    LastHiddenCosine(weight=1.0),
+)
+_TINYBERT = (Embeddings(), HiddenStates(), AttentionScores())
+# Rows are whole texts without a sentence objective: no student has a head for one.
+_TEXT = {"segments": "full_sentences", "short_sequence_share": 0.0, "phases": "128:1"}
+_ADAMW = {"optimizer": "adamw", "bias_correction": True, "decay": "linear"}
+
+RECIPES: dict[str, DistillationRecipe] = {
+    recipe.name: recipe
+    for recipe in (
+        DistillationRecipe(
+            name="distilbert",
+            summary="soft targets, own loss, cosine of last hidden states: 5, 2, 1 at T = 2",
+            source="train.py and distiller.py in research_projects/distillation of transformers; "
+            "the stage on a task: the same loss with BERT's settings for fine-tuning",
+            student={"num_layers": 6, "num_segments": 0, "pooler_activation": None},
+            terms=_DISTILBERT,
+            general={
+                **_TEXT,
+                **_ADAMW,
+                "phases": "512:1",
+                "learning_rate": 5e-4,
+                "weight_decay": 0.0,
+                "clip_norm": 5.0,
+                "warmup_share": 0.05,
+                "batch_size": 250,
+            },
+            stages=(Stage(name="distilled", terms=_DISTILBERT, epochs=3, learning_rate=5e-5),),
+        ),
+        DistillationRecipe(
+            name="tinybert-general",
+            summary="embeddings, hidden states and attention scores of every layer",
+            source="general_distill.py of huawei-noah's TinyBERT",
+            student={
+                "num_layers": 4,
+                "init": "random",
+                "hidden_size": 312,
+                "num_heads": 12,
+                "intermediate_size": 1200,
+            },
+            terms=_TINYBERT,
+            general={
+                **_TEXT,
+                **_ADAMW,
+                "learning_rate": 5e-5,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,
+                "warmup_share": 0.1,
+                "batch_size": 256,
+            },
+        ),
+        DistillationRecipe(
+            name="tinybert-task",
+            summary="first every layer as tinybert-general, then soft targets at T = 1",
+            source="task_distill.py of huawei-noah's TinyBERT; epochs: section 4.2 of the paper",
+            student={},
+            stages=(
+                Stage(name="intermediate", terms=_TINYBERT, epochs=20, learning_rate=5e-5),
+                Stage(name="prediction", terms=(SoftTargets(),), epochs=3, learning_rate=3e-5),
+            ),
+        ),
+        DistillationRecipe(
+            name="minilm",
+            summary="attention and relation of values of the last layer",
+            source="section 4.1 of the paper, https://arxiv.org/abs/2002.10957",
+            student={"num_layers": 6, "init": "random", "hidden_size": 384, "num_heads": 12,
+                     "intermediate_size": 1536},
+            terms=(AttentionRelations(),),
+            general={
+                **_TEXT,
+                **_ADAMW,
+                "phases": "512:1",
+                "learning_rate": 5e-4,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,
+                "warmup_share": 0.01,
+                "batch_size": 1024,
+            },
+        ),
+    )
+}  # fmt: skip
+
+
+def recipe(name: str) -> DistillationRecipe:
+    """The recipe of a name.
+
+    Raises:
+        ValueError: there is none; the message lists the close ones.
+
+    Example:
+        >>> [stage.name for stage in recipe("tinybert-task").stages]
+        ['intermediate', 'prediction']
+    """
+    if name not in RECIPES:
+        close = difflib.get_close_matches(name, RECIPES, n=3, cutoff=0.4)
+        hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(RECIPES)}."
+        raise ValueError(f"No recipe of distillation has this name. {hint} Received: {name!r}")
+    return RECIPES[name]
+
+
+def table() -> str:
+    """All recipes, a line each."""
+    rows = []
+    for row in RECIPES.values():
+        where = {"text": bool(row.terms), "tasks": bool(row.stages)}
+        rows.append([row.name, " and ".join(n for n, on in where.items() if on), row.summary])
+    return text_table(["recipe", "on", "what is compared"], rows)

@@ -1,0 +1,174 @@
+"""A smaller model of the same kind as its teacher, begun from some of its layers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from kbert.config import EncoderConfig
+from kbert.models import Encoder
+from kbert.models.weights import get_arrays, named_weights, set_arrays
+from kbert.tasks import EncoderTask
+
+RANDOM, EVERY_OTHER = "random", "every_other"
+
+
+def student(
+    teacher: Encoder | EncoderTask,
+    num_layers: int | None = None,
+    init: str | Sequence[int] = EVERY_OTHER,
+    *,
+    dtype: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Encoder | EncoderTask:
+    """A student for a teacher: fewer layers, other sizes if wanted, the same tokens.
+
+    DistilBERT begins as its teacher with every other layer left out, without segments and pooler
+    (Sanh et al. 2019, section 3, https://arxiv.org/abs/1910.01108):
+
+        kbert.student(bert, 6, [0, 2, 4, 7, 9, 11], num_segments=0, pooler_activation=None)
+
+    TinyBERT is narrower and begins at random (Jiao et al. 2020, section 4.2):
+
+        kbert.student(bert, 4, "random", hidden_size=312, num_heads=12, intermediate_size=1200)
+
+    Where layers share their weights (ALBERT), so do the student's. A student without segments has
+    the teacher's first segment added to its positions: a single text has the same embeddings.
+
+    Args:
+        teacher: an encoder, or a task on one; of a task the student is a task of the same kind and
+            settings, with the heads' weights where these fit and new ones where not.
+        num_layers: of the student; None = the teacher's.
+        init: "every_other": layer i begins as the teacher's layer i · L / M, rounded down and
+            counted from 0, of L and M layers; a list of the teacher's layers, counted from 0; or
+            "random": nothing is taken over.
+        dtype: a Keras dtype policy or its name; None = the teacher's.
+        settings: arguments of the task's constructor that differ from the teacher's.
+        **changes: other fields of the config that differ from the teacher's.
+
+    Returns:
+        An encoder or a task, not compiled.
+
+    Raises:
+        ValueError: a teacher that is no encoder of the family, another vocabulary, layers that the
+            teacher has not, or sizes that its layers cannot begin.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=4, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> small = student(Encoder(config), num_layers=2)
+        >>> small.config.num_layers, small.config.hidden_size
+        (2, 8)
+    """
+    encoder = teacher.encoder if isinstance(teacher, EncoderTask) else teacher
+    if not isinstance(encoder, Encoder):
+        raise ValueError(
+            "A student is made of an encoder of the BERT family, or of a task on one. Received: a "
+            f"{type(encoder).__name__}"
+        )
+    config = _config(encoder.config, num_layers, changes)
+    layers = _layers(init, config.num_layers, encoder.config.num_layers)
+    dtype = encoder.dtype_policy if dtype is None else dtype
+    small = Encoder(config, dtype=dtype)
+    if layers is not None:
+        set_arrays(small, "encoder", _arrays(encoder, small, layers), "the teacher")
+    if not isinstance(teacher, EncoderTask):
+        return small
+    task = type(teacher)(small, teacher.tokenizer, **_settings(teacher, config, settings or {}))
+    if layers is not None:
+        _take_over_heads(task, teacher)
+    return task
+
+
+def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> EncoderConfig:
+    fields = {**config.to_dict(), **changes}
+    if num_layers is not None:
+        fields["num_layers"] = num_layers
+    if config.num_layer_groups is not None and "num_layer_groups" not in changes:
+        fields["num_layer_groups"] = min(config.num_layer_groups, fields["num_layers"])
+    found = EncoderConfig.from_dict(fields)
+    if found.vocabulary_size != config.vocabulary_size:
+        raise ValueError(
+            "Student and teacher have one vocabulary. Received: "
+            f"vocabulary_size={found.vocabulary_size} beside {config.vocabulary_size}"
+        )
+    return found
+
+
+def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | None:
+    """The teacher's layer that each layer begins as, from 0; None for none."""
+    if init == RANDOM:
+        return None
+    if init == EVERY_OTHER:
+        return [i * depth // count for i in range(count)]
+    if isinstance(init, str):
+        raise ValueError(
+            f'init must be "{EVERY_OTHER}", "{RANDOM}" or a list of the teacher\'s layers. '
+            f"Received: {init!r}"
+        )
+    layers = [int(layer) for layer in init]
+    if len(layers) != count or any(not 0 <= layer < depth for layer in layers):
+        raise ValueError(
+            f"init must name a layer of the teacher, from 0 to {depth - 1}, for each of the "
+            f"student's {count}. Received: {layers}"
+        )
+    return layers
+
+
+def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np.ndarray]:
+    """The teacher's weights under the student's names."""
+    groups = len(small.blocks)
+    first_layer = [-(-group * small.config.num_layers // groups) for group in range(groups)]
+    arrays = get_arrays(teacher.embeddings, "encoder/embeddings")
+    if not small.config.num_segments and teacher.config.num_segments:
+        segment = arrays.pop("encoder/embeddings/segment")
+        arrays["encoder/embeddings/position"] = arrays["encoder/embeddings/position"] + segment[0]
+    positions = "encoder/embeddings/position"
+    arrays[positions] = arrays[positions][: small.config.max_positions]
+    for group, layer in enumerate(first_layer):
+        block = teacher.layer_blocks[layers[layer]]
+        arrays |= get_arrays(block, f"encoder/layers/{group}")
+    if small.pooler is not None and teacher.pooler is not None:
+        arrays |= get_arrays(small.pooler, "encoder/pooler") | get_arrays(
+            teacher.pooler, "encoder/pooler"
+        )
+    elif small.pooler is not None:
+        arrays |= get_arrays(small.pooler, "encoder/pooler")
+    _check_sizes(small, arrays)
+    return arrays
+
+
+def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:
+    shapes = {name: tuple(w.shape) for name, w in named_weights(small, "encoder").items()}
+    differ = [n for n, shape in shapes.items() if n in arrays and arrays[n].shape != shape]
+    differ += [name for name in shapes if name not in arrays]
+    if differ:
+        raise ValueError(
+            "A student of other sizes than its teacher's cannot begin as its layers: take "
+            f'init="{RANDOM}". Received: {", ".join(differ[:3])} of other shapes, '
+            f"{len(differ)} in all"
+        )
+
+
+def _settings(teacher: EncoderTask, config: EncoderConfig, changes: Mapping) -> dict[str, Any]:
+    settings = {**teacher.settings, **changes}
+    if config.pooler_activation is None:  # what is read of it goes with it
+        settings |= {n: False for n in ("next_sentence", "sentence_order") if n in settings}
+    longest = settings.get("max_length")
+    if longest is not None:
+        settings["max_length"] = min(longest, config.max_positions)
+    return settings
+
+
+def _take_over_heads(task: EncoderTask, teacher: EncoderTask) -> None:
+    theirs = teacher.parts
+    for prefix, part in task.parts.items():
+        if prefix in task.model_parts:
+            continue
+        shapes = [tuple(w.shape) for w in part.weights]
+        if shapes == [tuple(w.shape) for w in theirs[prefix].weights]:
+            set_arrays(part, prefix, get_arrays(theirs[prefix], prefix), "the teacher")
+        else:
+            logging.info("The head %s begins anew: its width is not the teacher's", prefix)

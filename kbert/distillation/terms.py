@@ -1,0 +1,305 @@
+"""The parts of a distillation's loss: what is compared, and how much it counts.
+
+A part is given what the student and the teacher made of the same batch (`Reading`) and returns
+pairs by name. Which of the encoder's inner tensors it asks for stands in `returned`, so that none
+is made that nobody reads.
+
+Layers are counted as in the papers: blocks from 1; 0 are the embeddings.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from kbert.config import check_count, check_real
+from kbert.distillation import losses
+from kbert.distillation.layer_map import layer_map
+from kbert.distillation.reading import Reading
+from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.losses import Pair
+
+HIDDEN = {"return_hidden_states": True}
+INTERNALS = {"return_internals": True}
+POSITIONS = ("masked", "all")
+RELATIONS = ("attention", "query", "key", "value")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Term:
+    """A part of the loss.
+
+    Args:
+        weight: what its value is multiplied by before the parts are added.
+    """
+
+    weight: float = 1.0
+
+    # What it asks of the encoders, and whether it reads the heads.
+    returned: ClassVar[Mapping[str, bool]] = {}
+    reads_heads: ClassVar[bool] = False
+    # Whether hidden states of different widths meet in it.
+    projects: ClassVar[bool] = False
+
+    def __post_init__(self):
+        check_real("weight", self.weight, "above 0", lambda x: x > 0)
+
+    def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
+        """Raises ValueError where these two cannot be compared so."""
+
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Any, project: Callable[[Any], Any]
+    ) -> dict[str, Pair]:
+        """Its values, not yet weighted.
+
+        Args:
+            student: what the student made of the batch.
+            teacher: what the teacher made of it.
+            real: (R, T) float32, 1 for tokens that count; R rows of the encoder.
+            project: brings the student's hidden states to the teacher's width.
+
+        Returns:
+            name -> pair; the loss is their sum.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `pairs`.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnLoss(Term):
+    """The student's own loss: masked words, labels, whatever it would learn without a teacher."""
+
+    reads_heads: ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SoftTargets(Term):
+    """The teacher's answers with all their probabilities, for every head that both have.
+
+    Classes are compared by KL · T² (see `losses.soft_targets`), scores by their squared difference.
+
+    Args:
+        weight: see `Term`.
+        temperature: T; DistilBERT's is 2, TinyBERT's 1.
+        positions: "masked" compares a masked-LM head where tokens are masked. "all" compares it at
+            every token, as DistilBERT's training did, for seven times the head's work; it matters
+            to no other task.
+    """
+
+    temperature: float = 1.0
+    positions: str = "masked"
+
+    reads_heads: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_real("temperature", self.temperature, "above 0", lambda x: x > 0)
+        if self.positions not in POSITIONS:
+            raise ValueError(
+                f"`positions` must be one of {POSITIONS}. Received: {self.positions!r}"
+            )
+
+    def pairs(self, student, teacher, real, project):
+        found = {}
+        for name, ours, theirs in _shared(student, teacher):
+            if self.positions == "all" and name == "masked_lm":
+                ours = student.masked_lm_everywhere(real)
+                theirs = teacher.masked_lm_everywhere(real)
+            found[_named("soft_targets", name, student)] = self._pair(ours, theirs)
+        return found
+
+    def _pair(self, ours, theirs):
+        values = ours.values, theirs.values, ours.weights
+        if ours.kind == "number":
+            student, teacher, weights = values
+            return losses.mean_squares(student[..., None], teacher[..., None], weights)
+        compare = losses.soft_targets if ours.kind == "classes" else losses.soft_labels
+        return compare(*values, self.temperature)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LastHiddenCosine(Term):
+    """1 - cosine between the last hidden states of each token (DistilBERT, section 2)."""
+
+    def check(self, student, teacher):
+        _check_equal(student, teacher, "hidden_size", "A cosine is of vectors of one width")
+
+    def pairs(self, student, teacher, real, project):
+        vectors = student.outputs["sequence"], teacher.outputs["sequence"]
+        return {"hidden_cosine": losses.cosine_distance(*vectors, real)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Embeddings(Term):
+    """Squared difference of what comes out of the embeddings (TinyBERT, equation 9)."""
+
+    returned: ClassVar[Mapping[str, bool]] = HIDDEN
+    projects: ClassVar[bool] = True
+
+    def pairs(self, student, teacher, real, project):
+        ours, theirs = (reading.outputs["hidden_states"][0] for reading in (student, teacher))
+        return {"embeddings": losses.mean_squares(project(ours), theirs, real)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfLayers(Term):
+    """A part that compares layers of the student with layers of the teacher, and adds them up.
+
+    Args:
+        weight: see `Term`.
+        layers: see `kbert.distillation.layer_map`.
+    """
+
+    layers: str | Sequence[int | None] = "uniform"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not isinstance(self.layers, str):
+            object.__setattr__(self, "layers", tuple(self.layers))
+
+    def check(self, student, teacher):
+        self.pairs_of_layers(student, teacher)
+
+    def pairs_of_layers(self, student: EncoderTask, teacher: EncoderTask) -> list[tuple[int, int]]:
+        """(student's layer, teacher's layer), both counted from 1."""
+        depths = (task.encoder.config.num_layers for task in (student, teacher))
+        found = enumerate(layer_map(self.layers, *depths), start=1)
+        return [(ours, theirs) for ours, theirs in found if theirs is not None]
+
+    def _summed(self, student, teacher, compare):
+        layers = self.pairs_of_layers(student.task, teacher.task)
+        found = [compare(ours, theirs) for ours, theirs in layers]
+        total = sum(pair[0] for pair in found)
+        return total, found[0][1]  # the same tokens in every layer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HiddenStates(OfLayers):
+    """Squared difference of the layers' hidden states (TinyBERT, equation 8)."""
+
+    returned: ClassVar[Mapping[str, bool]] = HIDDEN
+    projects: ClassVar[bool] = True
+
+    def pairs(self, student, teacher, real, project):
+        states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
+
+        def compare(ours, theirs):
+            return losses.mean_squares(project(states[0][ours]), states[1][theirs], real)
+
+        return {"hidden_states": self._summed(student, teacher, compare)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionScores(OfLayers):
+    """Squared difference of the layers' scores before the softmax (TinyBERT, equation 7)."""
+
+    returned: ClassVar[Mapping[str, bool]] = INTERNALS
+
+    def check(self, student, teacher):
+        super().check(student, teacher)
+        _check_equal(student, teacher, "num_heads", "Attention scores are compared head by head")
+
+    def pairs(self, student, teacher, real, project):
+        internals = [reading.outputs["internals"] for reading in (student, teacher)]
+
+        def compare(ours, theirs):
+            scores = internals[0][ours - 1]["scores"], internals[1][theirs - 1]["scores"]
+            return losses.score_squares(*scores, real)
+
+        return {"attention_scores": self._summed(student, teacher, compare)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionRelations(Term):
+    """How the student's last layer relates tokens to one another, beside a layer of the teacher.
+
+    MiniLM (https://arxiv.org/abs/2002.10957) compares the attention of both last layers and the
+    products of their values; MiniLMv2 (https://arxiv.org/abs/2012.15828) the products of queries,
+    of keys and of values, in heads of any number. Neither ties widths together.
+
+    Args:
+        weight: see `Term`.
+        relations: some of "attention", "query", "key" and "value".
+        num_relation_heads: heads that queries, keys and values are cut into; None = their own.
+        teacher_layer: counted from 1; None = the last. For a teacher of 24 layers the paper takes
+            the 21st.
+    """
+
+    relations: Sequence[str] = ("attention", "value")
+    num_relation_heads: int | None = None
+    teacher_layer: int | None = None
+
+    returned: ClassVar[Mapping[str, bool]] = INTERNALS
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "relations", tuple(self.relations))
+        unknown = [name for name in self.relations if name not in RELATIONS]
+        if unknown or not self.relations:
+            raise ValueError(
+                f"`relations` must be some of {', '.join(RELATIONS)}. Received: {self.relations}"
+            )
+        for name in ("num_relation_heads", "teacher_layer"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), minimum=1)
+
+    def check(self, student, teacher):
+        depth = teacher.encoder.config.num_layers
+        if self.teacher_layer is not None and self.teacher_layer > depth:
+            raise ValueError(
+                f"The teacher's layers are counted from 1 to {depth}. Received: "
+                f"teacher_layer={self.teacher_layer}"
+            )
+        if "attention" in self.relations or self.num_relation_heads is None:
+            rule = "Relations of attention, and others without num_relation_heads, go head by head"
+            _check_equal(student, teacher, "num_heads", rule)
+        for task in (student, teacher):
+            width = task.encoder.config.hidden_size
+            if self.num_relation_heads is not None and width % self.num_relation_heads:
+                raise ValueError(
+                    "num_relation_heads must divide the hidden widths of both models. Received: "
+                    f"num_relation_heads={self.num_relation_heads}, hidden_size={width}"
+                )
+
+    def pairs(self, student, teacher, real, project):
+        ours = student.outputs["internals"][-1]
+        theirs = teacher.outputs["internals"][(self.teacher_layer or 0) - 1]
+        return {
+            f"{name}_relation": losses.relation_divergence(
+                self._scores(ours, name), self._scores(theirs, name), real
+            )
+            for name in self.relations
+        }
+
+    def _scores(self, internals, name):
+        if name == "attention":
+            return internals["scores"]
+        return losses.relation(internals[name], self.num_relation_heads)
+
+
+def agreements(student: Reading, teacher: Reading) -> dict[str, Pair]:
+    """How often the two give the same answer, for every head with classes that both have."""
+    return {
+        _named("agreement", name, student): losses.agreement(
+            ours.values, theirs.values, ours.weights
+        )
+        for name, ours, theirs in _shared(student, teacher)
+        if ours.kind == "classes"
+    }
+
+
+def _shared(student, teacher):
+    """(name, the student's prediction, the teacher's) of the heads that both have."""
+    both = (name for name in student.predictions if name in teacher.predictions)
+    return [(name, student.predictions[name], teacher.predictions[name]) for name in both]
+
+
+def _named(what, head, student):
+    """The head's name is told where there are several."""
+    return what if len(student.predictions) == 1 else f"{what}_{head}"
+
+
+def _check_equal(student, teacher, field, rule):
+    ours, theirs = (getattr(task.encoder.config, field) for task in (student, teacher))
+    if ours != theirs:
+        raise ValueError(
+            f"{rule}: student and teacher must agree in {field}. Received: {ours} and {theirs}"
+        )
