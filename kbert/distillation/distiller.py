@@ -136,6 +136,11 @@ class Distiller(TrainStep, keras.Model):
             is_own = isinstance(term, OwnLoss)
             pairs = own if is_own else term.pairs(student, teacher, real, self._project)
             for name, (total, count) in pairs.items():
+                if name in losses or f"weighted_{name}" in losses:
+                    raise ValueError(
+                        "Every value of the loss comes from one part. Received: two parts that "
+                        f"give {name!r}, the second {term}"
+                    )
                 if term.weight == 1:
                     losses[name] = (total, count)
                     metrics.pop(name, None)
@@ -231,6 +236,18 @@ def _check_tokens(student, teacher):
             "Student and teacher must read the same ids: of the same tokenizer. Received: "
             f"{_shown(ours)} beside {_shown(theirs)}"
         )
+    if student.form != teacher.form:
+        raise ValueError(
+            "Student and teacher must read the same rows: the same tokens around the texts. "
+            f"Received: {student.form} and {teacher.form}"
+        )
+    longest = teacher.encoder.config.max_positions
+    if isinstance(student, FineTuned) and student.row_length > longest:
+        raise ValueError(
+            "The teacher must read the student's rows: give the student a max_length that the "
+            f"teacher takes. Received: rows of up to {student.row_length} tokens, a teacher of "
+            f"{longest}"
+        )
 
 
 def _shown(tokenizer):
@@ -251,7 +268,7 @@ def _check_heads(student, teacher):
             f"kind, with its head. Received: a {type(teacher).__name__} for a "
             f"{type(student).__name__}"
         )
-    for name in ("labels", "multi_label"):
+    for name in ("labels", "multi_label", "both_orders"):
         ours, theirs = (getattr(task, name, None) for task in (student, teacher))
         if ours != theirs:
             raise ValueError(

@@ -169,13 +169,13 @@ def relation(vectors: Any, num_heads: int | None = None) -> Any:
         >>> relation(ops.ones((1, 2, 3, 8)), num_heads=4).shape[1]
         4
     """
+    vectors = ops.cast(vectors, "float32")
     batch, heads, length, size = ops.shape(vectors)
     if num_heads is not None and num_heads != heads:
         x = ops.transpose(vectors, (0, 2, 1, 3))  # (B, T, N, D)
         x = ops.reshape(x, (batch, length, num_heads, heads * size // num_heads))
         vectors = ops.transpose(x, (0, 2, 1, 3))
-    scaled = vectors * ops.cast(vectors.shape[-1] ** -0.5, vectors.dtype)
-    return ops.cast(ops.matmul(scaled, ops.transpose(vectors, (0, 1, 3, 2))), "float32")
+    return ops.matmul(vectors * vectors.shape[-1] ** -0.5, ops.transpose(vectors, (0, 1, 3, 2)))
 
 
 def agreement(student: Any, teacher: Any, weights: Any) -> Pair:

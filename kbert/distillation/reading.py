@@ -18,8 +18,8 @@ class Reading:
     Attributes:
         task: whose it is.
         outputs: of its encoder, see `kbert.Encoder.call`.
-        logits: of the task, see its `call`.
-        predictions: of its heads by name; none where no part of the loss asks for them.
+        logits: of the task, see its `call`; none where no part of the loss asks for heads.
+        predictions: of its heads by name; likewise.
         padding_mask: (R, T) of the rows that the encoder read.
     """
 
@@ -46,13 +46,17 @@ def read(
 
     Args:
         task: the model.
-        batch: as its `fit` sees it.
+        batch: as its `fit` sees it; without heads, any task's.
         training: whether dropout acts.
         returned: what else its encoder is asked for.
-        heads: whether predictions are asked for.
+        heads: whether logits and predictions are asked for.
     """
+    logits = {}
     with task.read_along(**returned) as along:
-        logits = task(batch, training=training)
+        if heads:
+            logits = task(batch, training=training)
+        else:
+            task.encode(_encoder_rows(batch), training=training)
     return Reading(
         task=task,
         outputs=along.outputs,
@@ -60,6 +64,13 @@ def read(
         predictions=task.predictions(logits, batch) if heads else {},
         padding_mask=along.features["padding_mask"],
     )
+
+
+def _encoder_rows(batch):
+    """(B, …, T) features as (R, T): windows and choices are rows of the encoder."""
+    inner = len(batch["padding_mask"].shape) - 1
+    names = (name for name in ("token_ids", "segment_ids", "padding_mask") if name in batch)
+    return {name: ops.reshape(batch[name], (-1, *ops.shape(batch[name])[inner:])) for name in names}
 
 
 def without_gradient(reading: Reading) -> Reading:

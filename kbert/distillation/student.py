@@ -130,12 +130,8 @@ def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np
     for group, layer in enumerate(first_layer):
         block = teacher.layer_blocks[layers[layer]]
         arrays |= get_arrays(block, f"encoder/layers/{group}")
-    if small.pooler is not None and teacher.pooler is not None:
-        arrays |= get_arrays(small.pooler, "encoder/pooler") | get_arrays(
-            teacher.pooler, "encoder/pooler"
-        )
-    elif small.pooler is not None:
-        arrays |= get_arrays(small.pooler, "encoder/pooler")
+    if small.pooler is not None:  # a new one where the teacher has none
+        arrays |= get_arrays(teacher.pooler or small.pooler, "encoder/pooler")
     _check_sizes(small, arrays)
     return arrays
 
@@ -163,12 +159,15 @@ def _settings(teacher: EncoderTask, config: EncoderConfig, changes: Mapping) -> 
 
 
 def _take_over_heads(task: EncoderTask, teacher: EncoderTask) -> None:
-    theirs = teacher.parts
     for prefix, part in task.parts.items():
         if prefix in task.model_parts:
             continue
-        shapes = [tuple(w.shape) for w in part.weights]
-        if shapes == [tuple(w.shape) for w in theirs[prefix].weights]:
-            set_arrays(part, prefix, get_arrays(theirs[prefix], prefix), "the teacher")
-        else:
+        theirs = teacher.parts.get(prefix)
+        if theirs is None:
+            logging.info("The head %s begins anew: the teacher has none", prefix)
+        elif getattr(task, "labels", None) != getattr(teacher, "labels", None):
+            logging.info("The head %s begins anew: its labels are not the teacher's", prefix)
+        elif [tuple(w.shape) for w in part.weights] != [tuple(w.shape) for w in theirs.weights]:
             logging.info("The head %s begins anew: its width is not the teacher's", prefix)
+        else:
+            set_arrays(part, prefix, get_arrays(theirs, prefix), "the teacher")

@@ -198,7 +198,9 @@ class TextTask(FineTuned):
         if return_read:
             logits, outputs["read"] = self._logits(flat, training)
         else:
-            logits = self._logits(flat, True)[0] if training else self._logits_in_groups(flat)
+            # What is read along must not be made inside a loop.
+            at_once = training or self._reading is not None
+            logits = self._logits(flat, training)[0] if at_once else self._logits_in_groups(flat)
         logits = ops.reshape(logits, (rows, windows, self.classifier.dense.units))
         real = ops.cast(batch["padding_mask"][:, :, :1], logits.dtype)  # (B, W, 1)
         if self.pooling == "max":
