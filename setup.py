@@ -64,6 +64,7 @@ setup(
     },
     entry_points={
         "console_scripts": [
+            "kbert-augment=pipelines.augment:run",
             "kbert-convert=pipelines.convert:run",
             "kbert-evaluate=pipelines.evaluate:run",
             "kbert-finetune=pipelines.finetune:run",

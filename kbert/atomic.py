@@ -1,10 +1,12 @@
 """Files that appear whole or not at all: written under a temporary name, then renamed."""
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow as tf
+from absl import logging
 
 _MARK = ".writing-"
 
@@ -82,6 +84,26 @@ def remove_leftovers(folder: str) -> None:
     for name in os.listdir(folder):
         if _MARK in name:
             remove(os.path.join(folder, name))
+
+
+@contextlib.contextmanager
+def only_one(folder: str | os.PathLike) -> Iterator[None]:
+    """Makes the folder and keeps a second process waiting; the lock dies with its holder."""
+    folder = os.fspath(folder)
+    with naming(folder):
+        os.makedirs(folder, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logging.warning("Another process is writing %s: waiting for it", folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:  # some network file systems know no locks on folders
+            logging.warning("No lock on %s: start only one process there (%s)", folder, error)
+        yield
+    finally:
+        os.close(lock)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,6 @@ documents meet and only one stays; and held-out text is a range of hashes as wel
 
 import collections
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -101,7 +100,7 @@ def prepare_corpus(
     opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
     plan = make_plan(opened, tokenizer, held_out_share, on_bad_utf8)
     output_dir = os.fspath(output_dir)
-    with _only_one(output_dir):
+    with atomic.only_one(output_dir):
         finished = _finished(output_dir, plan)
         if finished:
             return finished
@@ -138,25 +137,6 @@ def make_plan(
         "max_document_bytes": text_source.MAX_DOCUMENT_BYTES,
     }
     return {"settings": settings, "sources": [source.identity() for source in sources]}
-
-
-@contextlib.contextmanager
-def _only_one(output_dir: str) -> Iterator[None]:
-    """Makes the folder and keeps a second process waiting; the lock dies with its holder."""
-    with atomic.naming(output_dir):
-        os.makedirs(os.path.join(output_dir), exist_ok=True)
-        lock = os.open(output_dir, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logging.warning("Another process is preparing %s: waiting for it", output_dir)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:  # some network file systems know no locks on folders
-            logging.warning("No lock on %s: start only one process there (%s)", output_dir, error)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _finished(output_dir: str, plan: dict) -> Manifest | None:

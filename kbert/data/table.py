@@ -7,7 +7,9 @@ when a table is made, so that an error names the file and line it comes from. Co
 names are kept as they are.
 """
 
+import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 TEXT = ("text", "first", "second", "question", "context")
@@ -77,6 +79,14 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({len(self)} rows of {', '.join(self.columns)}, from {self._origin()})"
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of the columns, by which a restart knows the data again."""
+        checksum = 0
+        for name, column in self.columns.items():
+            checksum = zlib.crc32(json.dumps([name, column], default=str).encode(), checksum)
+        return checksum
 
     def take(self, rows: Sequence[int]) -> "Table":
         """The given rows (from 0), in the given order."""

@@ -1,0 +1,235 @@
+"""A folder of augmented data, written in shards by a program that may be killed at any moment.
+
+    output_dir/
+        manifest.json                        settings from the start, counts when all is there
+        augmented-00000-of-00012.jsonl, …    an object a line: a row, then its copies
+
+Shard i of S holds the rows from N i / S to N (i + 1) / S, so the shards one after the other are
+the same bytes whatever S is. A shard has its name when it is whole; a restart writes those that
+are missing.
+"""
+
+import glob
+import json
+import os
+import zlib
+from typing import Any
+
+from absl import logging
+
+from kbert import atomic
+from kbert.data import Table
+from kbert.data.readers import read_table
+from kbert.data.readers.content import read_text
+from kbert.distillation.augmentation.augmenter import Augmenter
+from kbert.text.progress import Progress
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+# Rows of the table in a shard, where their number is not given: so much a kill may cost.
+ROWS_OF_A_SHARD = 1024
+
+
+def write_augmented(
+    output_dir: str | os.PathLike,
+    augmenter: Augmenter,
+    *,
+    shards: int | None = None,
+    verbose: bool = False,
+) -> dict[str, Any]:
+    """Augments a table into a folder.
+
+    Killed at any moment and called again with the same arguments it goes on where it was, and the
+    files have the same bytes as those of an uninterrupted run. A finished folder is only read.
+
+    Args:
+        output_dir: the folder; made where it is not there.
+        augmenter: of the table.
+        shards: files to write. None: one for every 1,024 rows.
+        verbose: show a progress bar.
+
+    Returns:
+        The manifest: `settings`, `columns`, `counts` (`rows` of the table, `copies`, `lines`) and
+        `shards` (`file`, `lines`, `bytes`, `crc32` of each).
+
+    Raises:
+        ValueError: the folder holds an augmentation of other data, of another model or of other
+            settings.
+        OSError: the disk is full or cannot be written; finished shards are kept.
+    """
+    output_dir = os.fspath(output_dir)
+    size = len(augmenter.table)
+    shards = -(-size // ROWS_OF_A_SHARD) if shards is None else shards
+    if not 1 <= shards <= size:
+        raise ValueError(
+            f"There is one shard at least, and at most one a row, {size:,}. "
+            f"Received: shards={shards}"
+        )
+    settings = {**augmenter.identity(), "shards": shards}
+    with atomic.only_one(output_dir):
+        manifest = _begin(output_dir, settings, list(augmenter.table.columns))
+        if manifest["finished"]:
+            logging.info("%s is finished already", output_dir)
+            return manifest
+        atomic.remove_leftovers(output_dir)
+        names = [_shard_name(number, shards) for number in range(shards)]
+        total = size if verbose else 0
+        with _Bar(total) as bar:
+            for number, name in enumerate(names):
+                start, stop = size * number // shards, size * (number + 1) // shards
+                path = os.path.join(output_dir, name)
+                if not os.path.exists(path):
+                    _write_shard(path, augmenter, start, stop, bar)
+                bar.show(stop)
+        found = [_describe(output_dir, name) for name in names]
+        lines = sum(shard["lines"] for shard in found)
+        manifest |= {
+            "finished": True,
+            "counts": {"rows": size, "copies": lines - size, "lines": lines},
+            "shards": found,
+        }
+        _save(output_dir, manifest)
+        return manifest
+
+
+def read_augmented(folder: str | os.PathLike) -> Table:
+    """The rows that `write_augmented` wrote: each row of the table, followed by its copies.
+
+    Args:
+        folder: a finished folder.
+
+    Returns:
+        A table with the columns of the one that was augmented.
+
+    Raises:
+        FileNotFoundError: there is no manifest in the folder, or a shard is not there.
+        ValueError: the folder is not finished, or a shard is not as it was written.
+    """
+    folder = os.fspath(folder)
+    manifest = _read(folder)
+    if not manifest["finished"]:
+        raise ValueError(
+            "An augmentation is read when all of it is there; the same command again finishes it. "
+            f"Received: {folder}, where shards are missing"
+        )
+    for shard in manifest["shards"]:
+        path = os.path.join(folder, shard["file"])
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"{path} is named in the manifest and is not there")
+        found = _describe(folder, shard["file"])
+        if found != shard:
+            raise ValueError(
+                f"{path} is cut off or was changed: the manifest says {shard['lines']} lines, "
+                f"{shard['bytes']} bytes, checksum {shard['crc32']}. Received: {found['lines']} "
+                f"lines, {found['bytes']} bytes, checksum {found['crc32']}"
+            )
+    files = os.path.join(glob.escape(folder), f"augmented-*-of-{len(manifest['shards']):05d}.jsonl")
+    return read_table(files, columns={name: name for name in manifest["columns"]})
+
+
+def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any]:
+    """The manifest in the folder, or a new one; raises where the two are of different work."""
+    if not os.path.exists(os.path.join(output_dir, MANIFEST)):
+        if strangers := sorted(name for name in os.listdir(output_dir) if ".writing-" not in name):
+            raise ValueError(
+                "An augmentation is written into a folder of its own. Received: "
+                f"{output_dir}, which holds {', '.join(strangers[:3])}"
+            )
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "finished": False,
+            "settings": settings,
+            "columns": columns,
+        }
+        _save(output_dir, manifest)
+        return manifest
+    manifest = _read(output_dir)
+    before = manifest["settings"]
+    changed = [
+        f"{name} was {before.get(name)!r}, is {settings.get(name)!r}"
+        for name in {**before, **settings}
+        if before.get(name) != settings.get(name)
+    ]
+    if changed:
+        raise ValueError(
+            f"{output_dir} holds another augmentation. To go on with that one give what it was "
+            f"begun with; for a new one, name another folder. Received: {'; '.join(changed)}"
+        )
+    return manifest
+
+
+def _write_shard(path: str, augmenter: Augmenter, start: int, stop: int, bar: "_Bar") -> None:
+    temporary = atomic.temporary_name(path)
+    try:
+        with atomic.naming(path), open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            for row in augmenter.rows(range(start, stop)):
+                for record in augmenter.versions(row):
+                    file.write(_line(augmenter.table, row.number, record))
+                bar.show(row.number)
+        atomic.publish(temporary, path)
+    finally:
+        atomic.remove(temporary)
+
+
+def _line(table: Table, row: int, record: dict[str, Any]) -> str:
+    try:
+        return json.dumps(record, ensure_ascii=False) + "\n"
+    except TypeError as error:
+        raise ValueError(
+            f"{table.place(row)}: columns are of texts, numbers and lists of them: {error}"
+        ) from None
+
+
+def _describe(folder: str, name: str) -> dict[str, Any]:
+    """What a manifest says of a shard."""
+    lines = checksum = size = 0
+    with open(os.path.join(folder, name), "rb") as file:
+        while block := file.read(1 << 20):
+            lines += block.count(b"\n")
+            checksum = zlib.crc32(block, checksum)
+            size += len(block)
+    return {"file": name, "lines": lines, "bytes": size, "crc32": f"{checksum:08x}"}
+
+
+def _shard_name(number: int, shards: int) -> str:
+    return f"augmented-{number:05d}-of-{shards:05d}.jsonl"
+
+
+def _read(folder: str) -> dict[str, Any]:
+    path = os.path.join(folder, MANIFEST)
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"No {MANIFEST} in the folder: kbert-augment writes one first of all. "
+            f"Received: {folder}"
+        )
+    manifest = json.loads(read_text(path))
+    version = manifest.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: this kbert reads format version {FORMAT_VERSION}. Received: {version!r}"
+        )
+    return manifest
+
+
+def _save(folder: str, manifest: dict[str, Any]) -> None:
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    atomic.write(os.path.join(folder, MANIFEST), text.encode())
+
+
+class _Bar:
+    """Progress in rows of the table; none where there is nothing to count."""
+
+    def __init__(self, total: int):
+        self._bar = Progress("augmenting", total, " rows", "rows") if total else None
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(*error)
+
+    def show(self, rows: int) -> None:
+        """Moves the bar to so many rows."""
+        if self._bar is not None:
+            self._bar.show(rows, rows)

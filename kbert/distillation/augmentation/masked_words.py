@@ -1,0 +1,127 @@
+"""The words that a masked language model expects in the place of another.
+
+Shapes: `B` rows, `T` tokens, `V` vocabulary, `M` candidates.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert.distillation.augmentation.vectors import whole_words
+from kbert.serving import inference
+from kbert.tasks import Pretraining
+
+# Logits move by rounding with the shape of a batch. Where the last candidate and the first that is
+# none are nearer than this (and than this share of the largest logit), the row is computed alone:
+# so who is a candidate hangs on nothing but the text.
+_NEAR, _NEAR_SHARE = 1e-5, 1e-4
+
+
+class MaskedWords:
+    """The likeliest words for a place of a text, out of the vocabulary's whole words.
+
+    As in TinyBERT's data_augmentation.py a row is [CLS] masked text [SEP] original text [SEP]: the
+    model sees the word itself in the second segment, and so names words of a like meaning. There
+    the likeliest M pieces are taken and those that begin with "##" dropped; here M whole words of
+    letters remain, and the word itself is none of them.
+
+    Args:
+        task: the masked language model.
+        candidates: M.
+        with_original: whether the row has the second segment. Where the two do not fit into a row,
+            the original text loses its end, and a masked text that alone is too long is read in a
+            window around the masked word.
+        batch_size: the most rows computed at once.
+    """
+
+    def __init__(self, task: Pretraining, candidates: int, with_original: bool, batch_size: int):
+        self.task = task
+        self.candidates = candidates
+        self.with_original = with_original
+        self.batch_size = batch_size
+        self._words = {number: word for word, number in whole_words(task.tokenizer).items()}
+        size = task.encoder.config.vocabulary_size
+        self._usable = np.isin(np.arange(size), list(self._words))  # (V,)
+        # Spellings of one word share the number of the first.
+        first: dict[str, int] = {}
+        self._spelling = np.arange(size, dtype=np.int32)  # (V,)
+        for number, word in self._words.items():
+            self._spelling[number] = first.setdefault(word.casefold(), number)
+        self._pack = inference.on_cpu(task.pack, *[inference.IDS] * (1 + with_original))
+        self._best = inference.compiled(self._top, task.encoder, task.masked_lm)
+
+    def _top(self, features):
+        """The largest logits of usable words (B, M + 1), and their ids."""
+        sequence = self.task.encode(features)["sequence"]  # (B, T, H)
+        logits = self.task.masked_lm(sequence, features["mask_positions"])[:, 0]  # (B, V)
+        is_own = ops.equal(self._spelling[None], features["own"])  # (B, V)
+        usable = ops.logical_and(self._usable[None], ops.logical_not(is_own))
+        count = min(self.candidates + 1, len(self._usable))
+        return ops.top_k(ops.where(usable, logits, -np.inf), count)
+
+    def __call__(
+        self, texts: Sequence[np.ndarray], places: Sequence[tuple[int, int]]
+    ) -> list[list[str]]:
+        """Candidates for words of one piece.
+
+        Args:
+            texts: ids of the pieces of each text, without special tokens.
+            places: (number of a text, position of a piece) of each word.
+
+        Returns:
+            For each place at most M words, in the order of the vocabulary.
+        """
+        lengths = np.array([len(texts[text]) for text, _ in places], np.int64)
+        found: list[list[str]] = [[] for _ in places]
+        for rows in inference.by_length(lengths, self.batch_size):
+            values, ids = self._compute(texts, [places[row] for row in rows])
+            for row, value, best in zip(rows, values, ids, strict=True):
+                if _is_near(value, self.candidates) and len(rows) > 1:
+                    (value,), (best,) = self._compute(texts, [places[row]])
+                chosen = best[: self.candidates][np.isfinite(value[: self.candidates])]
+                found[row] = [self._words[number] for number in np.sort(chosen).tolist()]
+        return found
+
+    def _compute(self, texts, places) -> tuple[np.ndarray, np.ndarray]:
+        """Logits and ids (B, M + 1) for a batch of places."""
+        firsts, seconds, positions, own = [], [], [], []
+        for text, place in places:
+            masked, position, rest = self._row(texts[text], place)
+            firsts.append(masked)
+            seconds.append(rest)
+            positions.append([1 + position])  # behind [CLS]
+            own.append([self._spelling[texts[text][place]]])
+        parts = [firsts, seconds] if self.with_original else [firsts]
+        features = self._pack(*map(_ragged, parts))
+        features = {
+            **features,
+            "mask_positions": np.array(positions, np.int32),
+            "own": np.array(own, np.int32),
+        }
+        values, ids = self._best(inference.pad(features))
+        return values[: len(places)], ids[: len(places)]
+
+    def _row(self, ids: np.ndarray, place: int) -> tuple[np.ndarray, int, np.ndarray]:
+        """The masked text, where its mask stands, and the original text, as far as they fit."""
+        room = self.task.row_length - 2
+        room -= self.task.form.separators if self.with_original else 0
+        start = min(max(place - room // 2, 0), max(len(ids) - room, 0))
+        masked = ids[start : start + room].copy()
+        masked[place - start] = self.task.tokenizer.mask_id
+        return masked, place - start, ids[: room - len(masked)]
+
+
+def _is_near(values: np.ndarray, count: int) -> bool:
+    """Whether rounding may decide who is the last candidate, of logits from the largest down."""
+    if len(values) <= count or not np.isfinite(values[count]):
+        return False
+    largest = np.abs(values).max()
+    return bool(values[count - 1] - values[count] <= _NEAR + _NEAR_SHARE * largest)
+
+
+def _ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_row_lengths(
+        np.concatenate(rows).astype(np.int32), [len(row) for row in rows]
+    )

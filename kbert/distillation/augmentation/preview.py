@@ -1,0 +1,65 @@
+"""A look before the work: what copies look like, and how long all will take."""
+
+import time
+
+from kbert.distillation.augmentation.augmenter import Augmenter, Row
+from kbert.metrics import text_table
+from kbert.training.runlog import duration
+
+_SHOWN_COPIES, _SHOWN_WORDS, _SHOWN_CANDIDATES = 4, 6, 8
+# Rows that are timed, after a first one for which graphs are traced.
+_TIMED_ROWS = 64
+
+
+def preview(augmenter: Augmenter, *, examples: int = 3) -> str:
+    """The first rows with some copies, what is replaced in brackets, and estimates for the whole.
+
+    Nothing is written.
+
+    Args:
+        augmenter: of the table.
+        examples: rows to show.
+
+    Returns:
+        The text to print.
+    """
+    size = len(augmenter.table)
+    first = list(augmenter.rows(range(min(examples, size))))
+    shown = "\n\n".join(_show(augmenter, row) for row in first)
+    begin = time.perf_counter()
+    # Spread over the table: files are often sorted.
+    count = min(_TIMED_ROWS, size)
+    timed = list(augmenter.rows([size * number // count for number in range(count)]))
+    seconds = time.perf_counter() - begin
+    words = [sum(map(len, row.candidates)) for row in timed]
+    copies = sum(len(row.copies) for row in timed) / count
+    found = {
+        "rows": f"{size:,}",
+        "words": f"{sum(words) / count:.1f} a row that may be replaced",
+        "copies": f"{copies:.1f} a row, about {size * (1 + copies):,.0f} lines in all",
+        "time": f"about {duration(seconds / count * size)}, "
+        f"{sum(words) / seconds:,.0f} words a second",
+    }
+    return f"{shown}\n\n{text_table(['estimate', ''], list(found.items()))}"
+
+
+def _show(augmenter: Augmenter, row: Row) -> str:
+    lines = [augmenter.table.place(row.number)]
+    lines.append(f"  {' | '.join(sentence.text for sentence in row.sentences)}")
+    for number, copy in enumerate(row.copies[:_SHOWN_COPIES], 1):
+        texts = [
+            sentence.replaced({place: f"[{word}]" for place, word in replaced.items()})
+            for sentence, replaced in zip(row.sentences, copy.replaced, strict=True)
+        ]
+        lines.append(f"  {number}: {' | '.join(map(_text, texts))}")
+    listed = [
+        f"{sentence.word(number)}: {', '.join(words[:_SHOWN_CANDIDATES]) or 'none'}"
+        for sentence, each in zip(row.sentences, row.candidates, strict=True)
+        for number, words in enumerate(each)
+    ]
+    lines += ["  candidates:", *(f"    {line}" for line in listed[:_SHOWN_WORDS])]
+    return "\n".join(lines)
+
+
+def _text(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else " ".join(value)

@@ -1,0 +1,227 @@
+"""Vectors of words and the words nearest to each, for words that are no piece of a vocabulary.
+
+Shapes: `W` words, `D` width.
+"""
+
+import functools
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.data.readers.content import DataFile
+from kbert.distillation.augmentation.sentences import is_word
+
+# Of GloVe's 400,000 words, which stand in the order of their frequency, TinyBERT reads these.
+MAX_VECTORS = 100_000
+_MAX_LINE_BYTES = 1 << 20
+# Similarities that exist at a time.
+_BLOCK = 16 << 20
+# Words that a product in float32 finds beside those asked for, before float64 has the last word:
+# so the answer does not hang on the shape of a block.
+_SPARE = 64
+
+
+class WordVectors:
+    """Words with a vector each.
+
+    Args:
+        words: W words of letters, each once.
+        vectors: (W, D).
+        other_names: other spellings of a word -> its row.
+
+    Example:
+        >>> vectors = WordVectors(["film", "movie", "pen"], np.array([[1, 0.1], [1, 0], [0, 1]]))
+        >>> vectors.nearest(["film", "Movie", "unknown"], 1)
+        [['movie'], ['film'], []]
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        vectors: np.ndarray,
+        other_names: dict[str, int] | None = None,
+    ):
+        self.words = list(words)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        # A vector of zeros has no direction: it is near to nothing.
+        self._directions = np.divide(vectors, norms, where=norms > 0, out=np.zeros_like(vectors))
+        self._directions = self._directions.astype(np.float32)
+        self._has_direction = norms[:, 0] > 0
+        self._rows = {**(other_names or {}), **{word: row for row, word in enumerate(words)}}
+        self._folded = [word.casefold() for word in self.words]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @functools.cached_property
+    def checksum(self) -> str:
+        """CRC-32 of words and directions, in hexadecimal."""
+        checksum = zlib.crc32("\n".join(self.words).encode())
+        return f"{zlib.crc32(np.ascontiguousarray(self._directions).view(np.uint8), checksum):08x}"
+
+    def row(self, word: str) -> int | None:
+        """The row of a word, of its lower case where it has none itself, or None."""
+        row = self._rows.get(word, self._rows.get(word.lower()))
+        return row if row is not None and self._has_direction[row] else None
+
+    def nearest(self, words: Sequence[str], count: int) -> list[list[str]]:
+        """The words of the largest cosine, each word's own spellings left out.
+
+        Args:
+            words: whose neighbours.
+            count: how many neighbours.
+
+        Returns:
+            For each word at most `count` words, the nearest first; none for one without a vector.
+        """
+        rows = [self.row(word) for word in words]
+        found: list[list[str]] = [[] for _ in words]
+        known = [number for number, row in enumerate(rows) if row is not None]
+        step = max(1, _BLOCK // max(len(self), 1))
+        for block in (known[i : i + step] for i in range(0, len(known), step)):
+            near = self._directions[[rows[number] for number in block]] @ self._directions.T
+            near[:, ~self._has_direction] = -np.inf
+            for number, cosines in zip(block, near, strict=True):
+                found[number] = self._best(words[number], rows[number], cosines, count)
+        return found
+
+    def _best(self, word: str, row: int, cosines: np.ndarray, count: int) -> list[str]:
+        wanted = min(count + _SPARE, len(cosines))
+        near = np.argpartition(-cosines, wanted - 1)[:wanted]
+        near = np.sort(near[np.isfinite(cosines[near])])
+        exact = self._directions[near].astype(np.float64) @ self._directions[row].astype(np.float64)
+        # Rounded, so that words of the same vector stay in their order.
+        order = np.argsort(-np.round(exact, 9), kind="stable")
+        own = {word.casefold(), self._folded[row]}
+        others = (near[place] for place in order if self._folded[near[place]] not in own)
+        return [self.words[other] for other, _ in zip(others, range(count), strict=False)]
+
+
+def read_vectors(path: str | os.PathLike, limit: int | None = MAX_VECTORS) -> WordVectors:
+    """Vectors of words in GloVe's text format.
+
+    A line is a word, then its numbers, blanks between them. A first line of two whole numbers, as
+    word2vec and fastText write it, is passed over. Words that are not of letters are left out.
+
+    Args:
+        path: the file, UTF-8, plain or `.gz`.
+        limit: lines to read; files of vectors have their most frequent words first. None: all.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line of another width or with what is no finite number, by its number.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "glove.txt")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("film 0.1 0.2\\nmovie 0.1 0.3\\n. 0.5 0.5\\n")
+        >>> read_vectors(path).words
+        ['film', 'movie']
+    """
+    path = os.fspath(path)
+    if limit is not None and limit < 1:
+        raise ValueError(f"At least one vector is read. Received: limit={limit}")
+    words: dict[str, int] = {}
+    vectors: list[np.ndarray] = []
+    width = None
+    lines = DataFile(path, "fail").numbered_lines(_MAX_LINE_BYTES, "a word and its vector")
+    for number, line in lines:
+        text = line.decode().strip()
+        if number == 1 and _is_header(text):
+            continue
+        if limit is not None and number > limit:
+            break
+        word, numbers = _parse(f"{path}, line {number}", text, width)
+        width = len(numbers)
+        if is_word(word) and word not in words:
+            words[word] = len(vectors)
+            vectors.append(numbers)
+    if not words:
+        raise ValueError(f"{path} holds no vector of a word of letters")
+    return WordVectors(list(words), np.stack(vectors))
+
+
+def _is_header(text: str) -> bool:
+    fields = text.split()
+    return len(fields) == 2 and all(field.isdecimal() for field in fields)
+
+
+def _parse(where: str, text: str, width: int | None) -> tuple[str, np.ndarray]:
+    # From the right: some files of GloVe have words with blanks in them.
+    word, *fields = text.split(" ") if width is None else text.rsplit(" ", width)
+    try:
+        numbers = np.array(fields, np.float32)
+    except ValueError:
+        numbers = np.array([np.nan])
+    if not word or not fields or (width is not None and len(fields) != width):
+        rule = "numbers" if width is None else f"{width} numbers, as the lines before have them"
+        raise ValueError(
+            f"{where}: a line is a word and {rule}, blanks between them. Received: {text!r:.80}"
+        )
+    if not np.isfinite(numbers).all():
+        raise ValueError(
+            f"{where}: a vector is of finite numbers. Received: {_bad(fields)!r:.40} for {word!r}"
+        )
+    return word, numbers
+
+
+def _bad(fields: Sequence[str]) -> str:
+    """The first field that is no finite number."""
+    for field in fields:
+        try:
+            if not np.isfinite(np.float32(field)):
+                return field
+        except ValueError:
+            return field
+    return ""
+
+
+def model_vectors(task: Any, words: Iterable[str]) -> WordVectors:
+    """Vectors out of a model's own table: a word's is the mean of those of its pieces.
+
+    Args:
+        task: has an encoder with a token table, and its tokenizer.
+        words: words of letters beside those of the vocabulary.
+
+    Returns:
+        The vocabulary's whole words and `words`. Of spellings with the same pieces ("Film" and
+        "film" for an uncased model) one stands for all; a word that the vocabulary cannot spell
+        has no vector.
+    """
+    tokenizer = task.tokenizer
+    names = sorted({*whole_words(tokenizer), *words} - {""}, key=lambda x: (x != x.lower(), x))
+    pieces = tokenizer.encode_words(names) if names else []
+    table = np.asarray(task.encoder.token_embedding, np.float32)
+    rows: dict[tuple[int, ...], int] = {}
+    kept, vectors, other_names = [], [], {}
+    for name, ids in zip(names, pieces.to_list() if names else [], strict=True):
+        if tokenizer.unk_id in ids:
+            continue
+        key = tuple(ids)
+        if key in rows:
+            other_names[name] = rows[key]
+            continue
+        rows[key] = len(kept)
+        kept.append(name)
+        vectors.append(table[ids].mean(0))
+    return WordVectors(kept, np.stack(vectors) if kept else table[:0], other_names)
+
+
+def whole_words(tokenizer: Any) -> dict[str, int]:
+    """The words of letters that are one piece of a vocabulary, and begin a word -> their ids."""
+    special = set(tokenizer.special_ids)
+    ids = [
+        number
+        for number, goes_on in enumerate(tokenizer.continuation.tolist())
+        if not goes_on and number not in special
+    ]
+    found: dict[str, int] = {}
+    for number, text in zip(ids, tokenizer.decode([[i] for i in ids]), strict=True):
+        word = text.strip()
+        if is_word(word):
+            found.setdefault(word, number)
+    return found

@@ -1,0 +1,136 @@
+r"""Texts of a task to many copies in which words are replaced, for a student to learn from.
+
+  kbert-augment --task=sst2 --train=SST-2/train.tsv --preset=bert-base-uncased \
+    --vectors=glove.6B.300d.txt --output_dir=augmented
+
+It is the data augmentation of TinyBERT (https://arxiv.org/abs/1909.10351, algorithm 1). A word that
+is one piece of the vocabulary is masked, and the --preset, a pretrained model that fills masks,
+names the --candidates likeliest words for its place; a word of several pieces gets the words that
+are nearest to it in --vectors. Then every text is copied --copies times, and in a copy each word is
+replaced with the probability --replaced_share. Stop words, numbers and punctuation stay, and so do
+labels and all other columns; copies that are equal count once. Labels may no longer be right for a
+copy: let a student learn the teacher's answers to it, not the labels.
+
+First look, then work: --dry_run shows a few texts with the replaced words in brackets, and measures
+the time. More kinds of data, the tasks being those of kbert-finetune:
+
+  kbert-augment --task=rte --train=RTE --preset=P --output_dir=out        pairs: both texts
+  kbert-augment --task=classify --train=t.csv --text_column=review --label_column=stars …
+  kbert-augment --task=ner --train=train.conll …                          words keep their tags
+
+The data may be without labels. Questions with contexts and choices are refused: replaced words
+would move their answers. How many copies? TinyBERT took 30, of large tasks fewer: 20 of SST-2 and
+QNLI, 10 of MNLI and QQP. Without --vectors the neighbours are found in the model's own table of
+tokens, among the words of its vocabulary and of the data; those are nearer in spelling than in
+meaning, so take GloVe's vectors where you have them. For another language than English give
+--stop_words, a word a line.
+
+output_dir holds augmented-00000-of-00007.jsonl and so on, a row and then its copies, and
+manifest.json with all settings and counts. Killed at any moment, the same command goes on to the
+same bytes, whatever its --batch_size; a folder of other settings is refused.
+
+Then: kbert-distill --augmented=augmented …, or kbert-finetune --task=classify
+--train='augmented/*.jsonl' …
+"""
+
+import sys
+
+from absl import flags
+
+from kbert import finetuning
+from kbert.distillation import augmentation
+from kbert.finetuning.reading import read
+from kbert.tasks import Pretraining
+from pipelines import command
+from pipelines.task_flags import columns, define_column_flags, define_task_flag
+
+_KINDS = ("TextClassifier", "TextRegressor", "TokenClassifier")
+
+
+def define_flags() -> None:
+    base = augmentation.AugmentationSettings()
+    define_task_flag(None, "Which kind of data, from which files, as for kbert-finetune.")
+    flags.DEFINE_string("train", None, "The texts: a file, a pattern, a folder or tfds:NAME.")
+    define_column_flags()
+    flags.DEFINE_string(
+        "preset", None, "Model that fills masks: a folder with that head, or a name of the hub."
+    )
+    flags.DEFINE_string("output_dir", None, "Folder for the shards; the same folder goes on.")
+    flags.DEFINE_integer("copies", base.copies, "Copies of a text that are drawn (N).", 1)
+    flags.DEFINE_integer("candidates", base.candidates, "Words to draw one of (M).", 1)
+    flags.DEFINE_float(
+        "replaced_share", base.replaced_share, "How probable it is that a word is replaced (p)."
+    )
+    flags.DEFINE_boolean(
+        "with_original",
+        base.with_original,
+        "The model reads the text as it was beside the masked one. Default: where it has segments.",
+    )
+    flags.DEFINE_string(
+        "vectors", None, "Vectors in GloVe's text format for words of several pieces."
+    )
+    flags.DEFINE_integer(
+        "max_vectors", augmentation.MAX_VECTORS, "Lines of --vectors to read; 0 = all.", 0
+    )
+    flags.DEFINE_string("stop_words", None, "File of words that stay. Default: English ones.")
+    flags.DEFINE_integer("seed", base.seed, "Of all that is drawn.", 0)
+    flags.DEFINE_integer("shards", None, "Files to write. Default: one for 1,024 rows.", 1)
+    flags.DEFINE_integer("batch_size", 32, "Rows the model computes at once.", 1)
+    flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
+    flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        sys.exit(f"kbert-augment takes flags only. Received: {argv[1:]}")
+    with command.one_line_errors("kbert-augment"):
+        _augment(flags.FLAGS)
+
+
+def _augment(options: flags.FlagValues) -> None:
+    named = finetuning.TASKS[options.task]
+    if named.kind not in _KINDS:
+        raise ValueError(
+            "Texts, pairs and tagged words can be augmented; of questions and choices replaced "
+            f"words would move the answers. Received: --task={options.task}, a {named.kind}"
+        )
+    settings = augmentation.AugmentationSettings(
+        **{name: options[name].value for name in augmentation.AugmentationSettings.__annotations__}
+    )
+    table = read(
+        named,
+        options.train,
+        split="train",
+        columns=columns(options),
+        label_separator=options.label_separator,
+    )
+    given = {}
+    if options.stop_words:
+        given["stop_words"] = augmentation.read_stop_words(options.stop_words)
+    if options.vectors:
+        limit = options.max_vectors or None
+        given["vectors"] = augmentation.read_vectors(options.vectors, limit)
+    model = Pretraining.from_preset(options.preset)
+    augmenter = augmentation.Augmenter(
+        table, model, settings, batch_size=options.batch_size, **given
+    )
+    if options.dry_run:
+        print(augmentation.preview(augmenter))
+        return
+    manifest = augmentation.write_augmented(
+        options.output_dir, augmenter, shards=options.shards, verbose=True
+    )
+    counts = manifest["counts"]
+    print(
+        f"{options.output_dir}: {counts['rows']:,} rows and {counts['copies']:,} copies in "
+        f"{len(manifest['shards'])} shards"
+    )
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()
