@@ -1,5 +1,6 @@
 """Shared fixtures: a tiny vocabulary, two logical CPU devices, one two-replica strategy."""
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -28,6 +29,26 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "tensorflow" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: no collection has to look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Behind the last test of a file its graphs go.
+
+    They hold each other in cycles, and every function that TensorFlow knows makes the next one
+    slower to trace and to run.
+    """
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+    return result
 
 
 @pytest.fixture(scope="session")
