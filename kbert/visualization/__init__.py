@@ -11,6 +11,7 @@ from kbert.visualization.attention_reading import read_attention
 from kbert.visualization.matrices import confusion_matrix, similarity_heatmap
 from kbert.visualization.positions import positions
 from kbert.visualization.scores import layer_scores
+from kbert.visualization.trade_off import trade_off
 from kbert.visualization.vectors import neighbours_map
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "read_attention",
     "similarity_heatmap",
     "tagged_words",
+    "trade_off",
 ]

@@ -11,6 +11,8 @@ from typing import Any
 # Okabe & Ito, "Color universal design" (2008): told apart by every kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 GREY = "#595959"
+# The n-th kind of point has the n-th colour and the n-th mark.
+MARKS = "oDs^vPX*"
 # Scripts that matplotlib's own font lacks; the first that is installed of each kind is used.
 _OTHER_FONTS = (
     ("Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "Microsoft YaHei", "PingFang SC")

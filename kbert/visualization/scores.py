@@ -8,6 +8,7 @@ import numpy as np
 from kbert.visualization.canvas import (
     COLOURS,
     GREY,
+    MARKS,
     add_legend,
     bare,
     label_axis,
@@ -16,8 +17,6 @@ from kbert.visualization.canvas import (
     shown,
     style,
 )
-
-_MARKS = "oDs^vPX*"
 
 
 def layer_scores(
@@ -64,7 +63,7 @@ def layer_scores(
     for number, model in enumerate(models):
         colour = COLOURS[number % len(COLOURS)]
         column = values[:, number]
-        mark = _MARKS[number % len(_MARKS)]
+        mark = MARKS[number % len(MARKS)]
         axes.plot(column, places, mark, color=colour, markersize=8, label=shown(model), zorder=3)
         # Above and below by turns, so that the numbers of two models do not meet.
         for place, score in zip(places, column, strict=True):

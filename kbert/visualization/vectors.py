@@ -10,23 +10,14 @@ import numpy as np
 
 from kbert.visualization.canvas import (
     COLOURS,
-    GREY,
+    MARKS,
     add_legend,
     new_figure,
     set_title,
     shown,
     style,
 )
-
-_MARKS = "oDs^vPX*"
-_SIDES = ((0, "center"), (12, "left"), (-12, "right"), (24, "left"), (-24, "right"))
-# Where a name may stand beside its dot, in points, the best place first.
-_PLACES = (
-    [(8, 0, "left"), (-8, 0, "right"), (0, 11, "center"), (0, -11, "center")]
-    + [(8, 11, "left"), (8, -11, "left"), (-8, 11, "right"), (-8, -11, "right")]
-    + [(8, 22, "left"), (8, -22, "left"), (-8, 22, "right"), (-8, -22, "right")]
-    + [(x, y, side) for y in (24, -24, 36, -36, 48, -48) for x, side in _SIDES]
-)
+from kbert.visualization.names import name_points
 
 
 def neighbours_map(
@@ -78,7 +69,7 @@ def neighbours_map(
     kinds = list(dict.fromkeys(groups))
     for number, kind in enumerate(kinds):
         chosen = points[[group == kind for group in groups]]
-        colour, mark = COLOURS[number % len(COLOURS)], _MARKS[number % len(_MARKS)]
+        colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
         axes.scatter(*chosen.T, s=48, color=colour, marker=mark, label=shown(kind), zorder=3)
     axes.margins(0.16, 0.12)
     axes.set_xticks([])
@@ -90,7 +81,7 @@ def neighbours_map(
     if kinds != [""]:
         add_legend(figure)
     set_title(axes, title)
-    _name(figure, axes, points, labels)
+    name_points(figure, axes, points, [shown(label, 30) for label in labels])
     return figure
 
 
@@ -105,51 +96,3 @@ def _principal(vectors):
     # The sign of a component is free; the largest coordinate is made positive.
     signs = np.sign(points[np.abs(points).argmax(0), [0, 1]])
     return points * np.where(signs == 0, 1, signs), shares
-
-
-def _name(figure, axes, points, labels):
-    """Names beside the dots, each where it meets no other name and no dot."""
-    figure.draw_without_rendering()  # places are known only when the axes have their size
-    renderer = figure.canvas.get_renderer()
-    frame = axes.get_window_extent(renderer).extents
-    dots = [(x - 5, y - 5, x + 5, y + 5) for x, y in axes.transData.transform(points)]
-    names: list[Any] = []
-    for point, label in zip(points, labels, strict=True):
-        text = axes.annotate(
-            shown(label, 30),
-            point,
-            (0, 0),
-            textcoords="offset points",
-            va="center",
-            arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.6, "shrinkB": 3},
-            **style(fontsize=9, color=GREY),
-        )
-        text.set_in_layout(False)  # the axes stay as they are
-        cost = {}
-        for place in _PLACES:
-            box = _box_at(text, place, renderer)
-            cost[place] = (
-                3 * sum(_meet(box, name) for name in names)
-                + sum(_meet(box, dot) for dot in dots)
-                + 10 * _outside(box, frame)
-            )
-            if not cost[place]:
-                break
-        names.append(_box_at(text, min(cost, key=cost.__getitem__), renderer))
-
-
-def _box_at(text, place, renderer):
-    from matplotlib.text import Text
-
-    x, y, side = place
-    text.set(position=(x, y), ha=side)
-    text.update_positions(renderer)
-    return Text.get_window_extent(text, renderer).extents  # without the line to the dot
-
-
-def _meet(a, b):
-    return bool(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3])
-
-
-def _outside(box, frame):
-    return bool(box[0] < frame[0] or box[1] < frame[1] or box[2] > frame[2] or box[3] > frame[3])

@@ -37,6 +37,9 @@ def test_pyplot_is_never_loaded_and_the_backend_never_chosen():
         lambda names: visualization.tagged_words(names, names, title=names[5]),
         lambda names: visualization.layer_scores(dict.fromkeys(names, 0.1), metric=names[3]),
         lambda names: visualization.neighbours_map(np.eye(len(names)), names, groups=names),
+        lambda names: visualization.trade_off(
+            {name: {"time": 1.0, "score": 0.5} for name in names}, metric=names[3], title=names[4]
+        ),
     ],
 )
 def test_any_text_is_drawn_as_it_is(draw, drawn):

@@ -1,0 +1,82 @@
+"""Names beside points, each where it meets nothing else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kbert.visualization.canvas import GREY, style
+
+_SIDES = ((0, "center"), (12, "left"), (-12, "right"), (24, "left"), (-24, "right"))
+# Where a name may stand beside its point, in points of type, the best place first.
+_PLACES = (
+    [(8, 0, "left"), (-8, 0, "right"), (0, 11, "center"), (0, -11, "center")]
+    + [(8, 11, "left"), (8, -11, "left"), (-8, 11, "right"), (-8, -11, "right")]
+    + [(8, 22, "left"), (8, -22, "left"), (-8, 22, "right"), (-8, -22, "right")]
+    + [(x, y, side) for y in (24, -24, 36, -36, 48, -48) for x, side in _SIDES]
+)
+
+
+def name_points(
+    figure: Any,
+    axes: Any,
+    points: Any,
+    names: Sequence[str],
+    obstacles: Sequence[tuple[float, float, float, float]] = (),
+) -> None:
+    """Writes each name beside its point, a thin line between them.
+
+    The axes must have their limits, and hold whatever else changes their size.
+
+    Args:
+        figure: that the axes are in.
+        axes: that the points are drawn in.
+        points: (N, 2) in the units of the axes.
+        names: N texts.
+        obstacles: other boxes that names keep clear of, (x0, y0, x1, y1) in the axes' units.
+    """
+    figure.draw_without_rendering()  # places are known only when the axes have their size
+    renderer = figure.canvas.get_renderer()
+    frame = axes.get_window_extent(renderer).extents
+    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in axes.transData.transform(points)]
+    for x0, y0, x1, y1 in obstacles:
+        corners = axes.transData.transform([(x0, y0), (x1, y1)])
+        taken.append((*(corners[0] - 2), *(corners[1] + 2)))
+    written: list[Any] = []
+    for point, name in zip(points, names, strict=True):
+        text = axes.annotate(
+            name,
+            point,
+            (0, 0),
+            textcoords="offset points",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.6, "shrinkB": 3},
+            **style(fontsize=9, color=GREY),
+        )
+        text.set_in_layout(False)  # the axes stay as they are
+        cost = {}
+        for place in _PLACES:
+            box = _box_at(text, place, renderer)
+            cost[place] = (
+                3 * sum(_meet(box, other) for other in written)
+                + sum(_meet(box, other) for other in taken)
+                + 10 * _outside(box, frame)
+            )
+            if not cost[place]:
+                break
+        written.append(_box_at(text, min(cost, key=cost.__getitem__), renderer))
+
+
+def _box_at(text, place, renderer):
+    from matplotlib.text import Text
+
+    x, y, side = place
+    text.set(position=(x, y), ha=side)
+    text.update_positions(renderer)
+    return Text.get_window_extent(text, renderer).extents  # without the line to the point
+
+
+def _meet(a, b):
+    return bool(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3])
+
+
+def _outside(box, frame):
+    return bool(box[0] < frame[0] or box[1] < frame[1] or box[2] > frame[2] or box[3] > frame[3])

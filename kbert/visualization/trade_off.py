@@ -1,0 +1,157 @@
+"""A picture of what students cost and what they keep of their teacher."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.visualization.canvas import (
+    COLOURS,
+    GREY,
+    MARKS,
+    bare,
+    new_figure,
+    set_title,
+    shown,
+    style,
+)
+from kbert.visualization.names import name_points
+
+COSTS = ("time", "parameters")
+
+
+def trade_off(
+    table: Mapping[str, Mapping[str, Any]],
+    *,
+    cost: str = "time",
+    teacher: str | None = None,
+    kept: Sequence[float] = (1.0, 0.97),
+    metric: str = "score",
+    title: str | None = "What a student costs and what it keeps",
+) -> Any:
+    """Models by what they cost and how good they are, each with its name and its score.
+
+    Several values of one thing, such as a score a seed, are one mark at their mean, with a bar of
+    one standard deviation (of a sample) to each side. The axis of costs begins at 0, so that half
+    the way to the left is half the cost; that of scores does not.
+
+    Args:
+        table: name -> {"time": milliseconds, one or several; "parameters": how many; "score": one
+            or several}. Only the cost that is shown must be there.
+        cost: what lies to the right, "time" or "parameters".
+        teacher: name of the model that the others are compared with; None for none.
+        kept: shares of the teacher's score, each a dashed line across the picture.
+        metric: what the score is.
+        title: above the picture; None for none.
+
+    Returns:
+        A matplotlib Figure.
+
+    Raises:
+        ValueError: an empty table, a model without score or cost, values that are no finite
+            numbers, a cost that is not above 0, a cost of another name, or a teacher that is not
+            in the table.
+
+    Example:
+        >>> figure = trade_off(
+        ...     {"teacher": {"time": 9.0, "score": 0.92},
+        ...      "3 layers": {"time": [5.1, 4.9], "score": [0.90, 0.89, 0.91]}},
+        ...     teacher="teacher", metric="accuracy")
+        >>> [text.get_text() for text in figure.axes[0].texts]
+        ['100 % of the teacher', '97 %', 'teacher: 0.920', '3 layers: 0.900 ± 0.010']
+    """
+    if cost not in COSTS:
+        raise ValueError(f"`cost` must be one of {', '.join(COSTS)}. Received: {cost!r}")
+    if not table or (teacher is not None and teacher not in table):
+        raise ValueError(
+            "The table holds a row for each model, the teacher among them. Received: "
+            f"{', '.join(map(str, table)) or 'no rows'}; teacher={teacher!r}"
+        )
+    scores = [_values(name, row, "score") for name, row in table.items()]
+    costs = [_values(name, row, cost) for name, row in table.items()]
+    label = "forward time (ms)"
+    if cost == "parameters":
+        unit, word = (1e6, "millions") if max(map(np.max, costs)) >= 1e6 else (1e3, "thousands")
+        costs, label = [found / unit for found in costs], f"parameters ({word})"
+    points = np.array([(x.mean(), y.mean()) for x, y in zip(costs, scores, strict=True)])
+    spreads = np.array([(_spread(x), _spread(y)) for x, y in zip(costs, scores, strict=True)])
+    best = None if teacher is None else points[list(table).index(teacher), 1]
+    lines = [] if best is None else [share * best for share in kept]
+
+    figure = new_figure(7.5, 4.8)
+    axes = figure.add_subplot()
+    _set_limits(axes, points, spreads, lines)
+    axes.set_xlabel(label, **style())
+    axes.set_ylabel(shown(metric), **style())
+    axes.grid(axis="y", color="#eeeeee", zorder=0)
+    bare(axes, "bottom", "left")
+    set_title(axes, title)
+    _draw_lines(axes, lines, kept)
+    for number, (point, spread) in enumerate(zip(points, spreads, strict=True)):
+        axes.errorbar(
+            *point,
+            xerr=spread[0] or None,
+            yerr=spread[1] or None,
+            fmt=MARKS[number % len(MARKS)],
+            color=COLOURS[number % len(COLOURS)],
+            markersize=9,
+            capsize=4,
+            zorder=3,
+        )
+    names = [
+        f"{shown(name, 30)}: {_number(found)}" for name, found in zip(table, scores, strict=True)
+    ]
+    crosses = [
+        (x, y - tall, x, y + tall) for (x, y), (_, tall) in zip(points, spreads, strict=True)
+    ]
+    crosses += [
+        (x - wide, y, x + wide, y) for (x, y), (wide, _) in zip(points, spreads, strict=True)
+    ]
+    crosses += [(0, line, axes.get_xlim()[1], line) for line in lines]
+    name_points(figure, axes, points, names, crosses)
+    return figure
+
+
+def _values(name, row, key):
+    """(K,) float64: one value or several of a model."""
+    if not isinstance(row, Mapping) or key not in row:
+        raise ValueError(f"Each model of the table has a {key!r}. Received: {row!r} for {name!r}")
+    found = np.atleast_1d(np.asarray(row[key], "float64"))
+    good = found.ndim == 1 and found.size and np.isfinite(found).all()
+    if not good or (key != "score" and (found <= 0).any()):
+        rule = "finite" if key == "score" else "finite and above 0"
+        raise ValueError(
+            f"Values of {key!r} are numbers, {rule}. Received: {row[key]!r} for {name!r}"
+        )
+    return found
+
+
+def _spread(values):
+    return values.std(ddof=1) if len(values) > 1 else 0.0
+
+
+def _number(values):
+    spread = f" ± {_spread(values):.3f}" if len(values) > 1 else ""
+    return f"{values.mean():.3f}{spread}"
+
+
+def _set_limits(axes, points, spreads, lines):
+    heights = [*(points - spreads)[:, 1], *(points + spreads)[:, 1], *lines]
+    room = max(np.ptp(heights), 0.01)
+    axes.set_ylim(min(heights) - 0.12 * room, max(heights) + 0.12 * room)
+    axes.set_xlim(0, 1.08 * (points + spreads)[:, 0].max())
+
+
+def _draw_lines(axes, lines, kept):
+    """Shares of the teacher's score, named to the right of the axes."""
+    for number, (line, share) in enumerate(zip(lines, kept, strict=bool(lines))):
+        axes.axhline(line, color="#999999", linewidth=1, linestyle=(0, (5, 4)), zorder=1)
+        axes.annotate(
+            f"{100 * share:g} %" + ("" if number else " of the teacher"),
+            (1, line),
+            (4, 0),
+            xycoords=axes.get_yaxis_transform(),
+            textcoords="offset points",
+            va="center",
+            **style(fontsize=9, color=GREY),
+        )
