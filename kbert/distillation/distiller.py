@@ -13,7 +13,9 @@ import tensorflow as tf
 from keras import ops
 
 from kbert.data.rows import Rows
-from kbert.distillation.reading import read, without_gradient
+from kbert.data.table import as_table
+from kbert.distillation.cache import CacheSize, TeacherCache
+from kbert.distillation.reading import Reading, read, without_gradient
 from kbert.distillation.terms import OwnLoss, Term, agreements
 from kbert.layers import Dense
 from kbert.models import Encoder
@@ -40,11 +42,16 @@ class Distiller(TrainStep, keras.Model):
         teacher: a task of the same vocabulary; of the same kind and with the same labels where the
             heads are compared.
         terms: the parts of the loss.
+        cache_dir: a folder for what the teacher makes of each text, for tasks on tables: it reads a
+            text once, before the training, and never again in any epoch, run or student; see
+            `kbert.distillation.cache.TeacherCache` for what that costs on disk. None = the teacher
+            reads in every step.
+        cache_dtype: of hidden states and attention there, "float16" or "float32".
         name: of the model.
 
     Raises:
         ValueError: the two cannot be compared: other vocabularies, other labels, no such head, a
-            layer map out of range, numbers of heads that differ.
+            layer map out of range, numbers of heads that differ; or their outputs are not cached.
 
     Example:
         >>> import kbert
@@ -68,10 +75,10 @@ class Distiller(TrainStep, keras.Model):
         terms: Sequence[Term],
         *,
         cache_dir: str | os.PathLike | None = None,
+        cache_dtype: str = "float16",
         name: str = "distiller",
     ):
         super().__init__(name=name, dtype=student.dtype_policy)
-        self.cache_dir = cache_dir
         self.terms = tuple(terms)
         self._reads_heads = any(term.reads_heads for term in self.terms)
         self._returned = {}
@@ -81,6 +88,18 @@ class Distiller(TrainStep, keras.Model):
         self.student = student
         # Inside a function, so that Keras neither counts, trains nor saves it.
         self._teacher = lambda: teacher
+        self._cache = lambda: None
+        self._verbose: str | int = "auto"
+        if cache_dir is not None:
+            cache = TeacherCache(
+                cache_dir,
+                student,
+                teacher,
+                self.terms,
+                reads_heads=self._reads_heads,
+                dtype=cache_dtype,
+            )
+            self._cache = lambda: cache
         self.projection = None
         widths = [task.encoder.config.hidden_size for task in (student, teacher)]
         if any(term.projects for term in self.terms) and widths[0] != widths[1]:
@@ -125,7 +144,7 @@ class Distiller(TrainStep, keras.Model):
         if self._reads_heads:
             self.student.check_batch(batch)
         student = self._read(self.student, batch, training)
-        teacher = without_gradient(self._read(self.teacher, batch, training=False))
+        teacher = self._read_teacher(batch, student)
         real = _counted_tokens(batch, student.padding_mask)
         own, metrics = {}, {}
         if self._reads_heads:
@@ -161,6 +180,7 @@ class Distiller(TrainStep, keras.Model):
             Losses and values of each epoch.
         """
         if isinstance(self.student, FineTuned):
+            self._verbose = options.get("verbose", "auto")
             return self.student.fit(data, labels, trained=self, **options)
         if labels is not None:
             raise ValueError(
@@ -170,8 +190,44 @@ class Distiller(TrainStep, keras.Model):
         return self.student.fit(data, trained=self, **options)
 
     def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
-        """What `fit` trains on, see `FineTuned.batches`."""
-        return self.student.batches(rows, **options)
+        """What `fit` trains on, see `FineTuned.batches`.
+
+        With a cache the teacher reads first what is not there yet, and its outputs come along.
+        """
+        batches = self.student.batches(rows, **options)
+        cache = self._cache()
+        if cache is None:
+            return batches
+        return cache.fill(rows, options["batch_size"], self._verbose).attach(batches)
+
+    def cache_size(self, data: Any, labels: Any = None) -> CacheSize:
+        """What a table costs in the cache: printed, it tells the bytes of each output.
+
+        Args:
+            data: the table, as for `fit`.
+            labels: its labels; nothing depends on them.
+
+        Raises:
+            ValueError: there is no cache.
+
+        Example:
+            >>> import kbert, tempfile
+            >>> from kbert.distillation import LastHiddenCosine, SoftTargets
+            >>> tokenizer = kbert.WordPieceTokenizer(
+            ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"])
+            >>> config = kbert.EncoderConfig(vocabulary_size=7, hidden_size=8, num_layers=2,
+            ...                              num_heads=2, intermediate_size=16)
+            >>> teacher = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["0", "1"])
+            >>> terms = [SoftTargets(), LastHiddenCosine()]
+            >>> distiller = Distiller(kbert.student(teacher, 1), teacher, terms,
+            ...                       cache_dir=tempfile.mkdtemp())
+            >>> distiller.cache_size(["good", "bad good"]).by_output
+            {'hidden_states/2': 112, 'predictions/classifier': 16}
+        """
+        cache = self._cache()
+        if cache is None:
+            raise ValueError("Only a distiller with a cache_dir has a cache. Received: none")
+        return cache.size(self.student.rows(as_table(data, labels), labelled=False))
 
     def save_to_preset(self, path: str | os.PathLike, *args: Any, **options: Any) -> None:
         """Writes the student, see `Task.save_to_preset`."""
@@ -190,6 +246,12 @@ class Distiller(TrainStep, keras.Model):
     def _read(self, task, batch, training):
         heads = self._reads_heads
         return read(task, batch, training=training, returned=self._returned, heads=heads)
+
+    def _read_teacher(self, batch, student: Reading) -> Reading:
+        cache = self._cache()
+        if cache is not None:
+            return cache.reading(batch, student)
+        return without_gradient(self._read(self.teacher, batch, training=False))
 
     def _project(self, hidden_states):
         return hidden_states if self.projection is None else self.projection(hidden_states)

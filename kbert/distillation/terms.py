@@ -22,6 +22,7 @@ HIDDEN = {"return_hidden_states": True}
 INTERNALS = {"return_internals": True}
 POSITIONS = ("masked", "all")
 RELATIONS = ("attention", "query", "key", "value")
+INTERNAL_OF = {"attention": "scores"}  # the others have the names of what they are made of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,14 @@ class Term:
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
         """Raises ValueError where these two cannot be compared so."""
+
+    def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
+        """What it compares of the teacher besides heads, for a cache to keep.
+
+        "hidden_states/0" are the embeddings, "hidden_states/2" what block 2 gives, and "scores/2",
+        "query/2", "key/2" and "value/2" are within its attention.
+        """
+        return set()
 
     def pairs(
         self, student: Reading, teacher: Reading, real: Any, project: Callable[[Any], Any]
@@ -122,6 +131,9 @@ class LastHiddenCosine(Term):
     def check(self, student, teacher):
         _check_equal(student, teacher, "hidden_size", "A cosine is of vectors of one width")
 
+    def reads_of(self, teacher, student):
+        return {f"hidden_states/{teacher.encoder.config.num_layers}"}
+
     def pairs(self, student, teacher, real, project):
         vectors = student.outputs["sequence"], teacher.outputs["sequence"]
         return {"hidden_cosine": losses.cosine_distance(*vectors, real)}
@@ -133,6 +145,9 @@ class Embeddings(Term):
 
     returned: ClassVar[Mapping[str, bool]] = HIDDEN
     projects: ClassVar[bool] = True
+
+    def reads_of(self, teacher, student):
+        return {"hidden_states/0"}
 
     def pairs(self, student, teacher, real, project):
         ours, theirs = (reading.outputs["hidden_states"][0] for reading in (student, teacher))
@@ -150,6 +165,9 @@ class OfLayers(Term):
 
     layers: str | Sequence[int | None] = "uniform"
 
+    # What it compares of a layer, see `Term.reads_of`.
+    compares: ClassVar[str]
+
     def __post_init__(self):
         super().__post_init__()
         if not isinstance(self.layers, str):
@@ -157,6 +175,9 @@ class OfLayers(Term):
 
     def check(self, student, teacher):
         self.pairs_of_layers(student, teacher)
+
+    def reads_of(self, teacher, student):
+        return {f"{self.compares}/{layer}" for _, layer in self.pairs_of_layers(student, teacher)}
 
     def pairs_of_layers(self, student: EncoderTask, teacher: EncoderTask) -> list[tuple[int, int]]:
         """(student's layer, teacher's layer), both counted from 1."""
@@ -175,6 +196,7 @@ class OfLayers(Term):
 class HiddenStates(OfLayers):
     """Squared difference of the layers' hidden states (TinyBERT, equation 8)."""
 
+    compares: ClassVar[str] = "hidden_states"
     returned: ClassVar[Mapping[str, bool]] = HIDDEN
     projects: ClassVar[bool] = True
 
@@ -191,6 +213,7 @@ class HiddenStates(OfLayers):
 class AttentionScores(OfLayers):
     """Squared difference of the layers' scores before the softmax (TinyBERT, equation 7)."""
 
+    compares: ClassVar[str] = "scores"
     returned: ClassVar[Mapping[str, bool]] = INTERNALS
 
     def check(self, student, teacher):
@@ -259,6 +282,10 @@ class AttentionRelations(Term):
                     f"num_relation_heads={self.num_relation_heads}, hidden_size={width}"
                 )
 
+    def reads_of(self, teacher, student):
+        layer = self.teacher_layer or teacher.encoder.config.num_layers
+        return {f"{INTERNAL_OF.get(name, name)}/{layer}" for name in self.relations}
+
     def pairs(self, student, teacher, real, project):
         ours = student.outputs["internals"][-1]
         theirs = teacher.outputs["internals"][(self.teacher_layer or 0) - 1]
@@ -270,8 +297,8 @@ class AttentionRelations(Term):
         }
 
     def _scores(self, internals, name):
-        if name == "attention":
-            return internals["scores"]
+        if name in INTERNAL_OF:
+            return internals[INTERNAL_OF[name]]
         return losses.relation(internals[name], self.num_relation_heads)
 
 

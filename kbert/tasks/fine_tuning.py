@@ -56,7 +56,9 @@ class FineTuned(Asked, EncoderTask):
       task takes decoders, `return_read=True` adds "read", which `language_model_loss` takes.
     - `terms(logits, batch)` -> losses and metrics of a labelled batch, as `loss_terms` returns
       them: two dicts of pairs (Σ weight · value, Σ weight), weighed by `batch["label_weights"]`.
-    - `predictions(logits, batch)` -> name -> `Prediction`, what distillation compares.
+    - `predictions(logits, batch)` -> name -> `Prediction`, what distillation compares, and
+      `predicts_per`: whether it predicts one thing for a "row", for each "token", or a number for
+      each "choice" of a row.
     - `outputs(logits, batch)` -> dict of batch-first float32 or int32 tensors, in `keras.ops`: what
       `answers` needs of a batch, which holds no labels.
     - `answers(table, rows, outputs)` -> a list or array of one prediction an example;
@@ -81,6 +83,7 @@ class FineTuned(Asked, EncoderTask):
     """
 
     metric = "accuracy"
+    predicts_per = "row"
     # TensorFlow's graph is for any width; elsewhere each new one is compiled.
     width_multiple = BUCKET if keras.backend.backend() == "tensorflow" else 8 * BUCKET
 

@@ -62,6 +62,7 @@ class MultipleChoice(FineTuned):
 
     needs_pooler = True
     takes_decoders = True
+    predicts_per = "choice"
 
     def __init__(
         self,

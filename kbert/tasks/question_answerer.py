@@ -73,6 +73,7 @@ class QuestionAnswerer(FineTuned):
     """
 
     metric = "f1"
+    predicts_per = "token"
 
     def __init__(
         self,

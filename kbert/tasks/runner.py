@@ -48,8 +48,8 @@ class Runner:
         outputs: list[dict[str, np.ndarray]] = [{} for _ in range(len(rows))]
         done = 0
         sums: dict[str, np.ndarray] = {}
-        for index in self._batches(rows.lengths, batch_size):
-            features = inference.pad(self._assemble(rows, index))
+        for index, assembled in self.batches(rows, batch_size):
+            features = inference.pad(assembled)
             features["label_weights"] = _without_copies(features["label_weights"], len(index))
             found, losses = self._forward(features)
             for place, row in enumerate(index):
@@ -58,6 +58,23 @@ class Runner:
             done += len(index)
             progress(done / len(rows))
         return outputs, sums
+
+    def batches(
+        self, rows: Rows, batch_size: int, numbers: np.ndarray | None = None
+    ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+        """What the model reads of rows of like length, the longest first.
+
+        Args:
+            rows: R of them.
+            batch_size: as in a call.
+            numbers: of the rows that are wanted; None = all.
+
+        Yields:
+            The numbers of B rows, and their features.
+        """
+        numbers = np.arange(len(rows)) if numbers is None else numbers
+        for index in self._batches(rows.lengths[numbers], batch_size):
+            yield numbers[index], self._assemble(rows, numbers[index])
 
     def _batches(self, lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
         most = batch_size * self._task.row_length

@@ -83,6 +83,7 @@ class TokenClassifier(FineTuned):
     """
 
     takes_characters = True
+    predicts_per = "token"
 
     def __init__(
         self,

@@ -1,0 +1,56 @@
+"""What tells rows apart: a hash of what an encoder reads of each, whatever table it stands in.
+
+Shapes: B rows of a batch, W texts of a row, T tokens, see `kbert.distillation.cache.layout`.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+KEY_BYTES = 16
+# What the tasks' models read; labels and weights are no part of a row.
+_READ = ("token_ids", "segment_ids", "swapped_token_ids")
+
+
+def row_keys(features: Mapping[str, Any], num_segments: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and sizes of the rows of a batch, the same in a batch of any width.
+
+    Args:
+        features: "token_ids" and "padding_mask" (B, T) or (B, W, T), "segment_ids", ….
+        num_segments: of the model; without segments it does not read theirs.
+
+    Returns:
+        Keys (B,) of 16 bytes, and (B, 2) int32: W and T of each row without its padding.
+
+    Example:
+        >>> ids, mask = np.array([[7, 8, 0], [7, 8, 9]]), np.array([[1, 1, 0], [1, 1, 1]])
+        >>> keys, sizes = row_keys({"token_ids": ids, "padding_mask": mask}, num_segments=0)
+        >>> wider = {"token_ids": np.pad(ids, [(0, 0), (0, 2)]),
+        ...          "padding_mask": np.pad(mask, [(0, 0), (0, 2)])}
+        >>> sizes.tolist(), bool((row_keys(wider, 0)[0] == keys).all()), bool(keys[0] == keys[1])
+        ([[1, 2], [1, 3]], True, False)
+    """
+    mask = np.asarray(features["padding_mask"])
+    has_texts = mask.ndim == 3
+    real = (mask if has_texts else mask[:, None]) > 0  # (B, W, T)
+    sizes = np.stack([_last(real.any(2)), _last(real.any(1))], 1)
+    read = [name for name in _READ if name in features]
+    if not num_segments and "segment_ids" in read:
+        read.remove("segment_ids")
+    columns = [np.asarray(features[name], np.int32) for name in read] + [mask.astype(np.int32)]
+    head = ",".join(read).encode()
+    keys = np.empty(len(mask), f"S{KEY_BYTES}")
+    for row, size in enumerate(sizes):
+        cut = tuple(map(slice, size if has_texts else size[1:]))
+        digest = hashlib.blake2b(head + size.tobytes(), digest_size=KEY_BYTES)
+        for column in columns:
+            digest.update(np.ascontiguousarray(column[row][cut]))
+        keys[row] = digest.digest()
+    return keys, sizes
+
+
+def _last(real):
+    """(B, n) bool -> (B,) int32, one more than the place of the last that is true; at least 1."""
+    return np.where(real, np.arange(1, real.shape[1] + 1), 1).max(1).astype(np.int32)

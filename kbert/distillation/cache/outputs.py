@@ -1,0 +1,141 @@
+"""What a teacher makes of a batch, by name: taken from its forward, and put back into a `Reading`.
+
+Shapes: B rows of a batch, W texts of a row, R = B · W rows of the encoder, T tokens.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from kbert.distillation.cache.layout import FILL, HEADS, TEXTS, TOKENS, Layout
+from kbert.distillation.reading import Reading
+from kbert.models import Encoder
+from kbert.models.weights import get_arrays
+from kbert.tasks import FineTuned
+
+FEATURE = "teacher/"  # what an output is called in a batch begins with it
+_HIDDEN = "hidden_states"
+_OF_HEAD = {"row": (), "token": (TOKENS,), "choice": (TEXTS,)}
+
+
+def identity(teacher: FineTuned) -> dict[str, Any]:
+    """What decides a teacher's outputs, as JSON can hold it."""
+    digest = hashlib.blake2b(digest_size=16)
+    for prefix, part in sorted(teacher.parts.items()):
+        for name, array in sorted(get_arrays(part, prefix).items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).view(np.uint8))
+    read = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
+    return {
+        "kind": type(teacher).__name__,
+        "config": {"kind": type(teacher.encoder).__name__, **teacher.encoder.config.to_dict()},
+        "settings": {name: value for name, value in read.items() if value is not None},
+        "precision": teacher.encoder.dtype_policy.name,
+        "tokenizer": teacher.tokenizer.checksum,
+        "weights": digest.hexdigest(),
+    }
+
+
+def layout_of(name: str, teacher: FineTuned, dtype: str) -> Layout:
+    """How an output of tokens is kept, such as "hidden_states/2" (see `Term.reads_of`)."""
+    if not isinstance(teacher.encoder, Encoder):
+        raise ValueError(
+            "Of an encoder that is not of the BERT family a cache keeps what heads predict: take "
+            f"SoftTargets, or no cache_dir. Received: {name} of a {type(teacher.encoder).__name__}"
+        )
+    kind, _ = _parts(name)
+    config = teacher.encoder.config
+    heads, width = config.num_heads, config.hidden_size
+    if kind == _HIDDEN:
+        return Layout((TEXTS, TOKENS, width), dtype)
+    if kind == "scores":
+        return Layout((TEXTS, heads, TOKENS, TOKENS), dtype)
+    return Layout((TEXTS, heads, TOKENS, width // heads), dtype)
+
+
+def returned(names: Iterable[str]) -> dict[str, bool]:
+    """What an encoder is asked for, to give these outputs."""
+    kinds = {_parts(name)[0] for name in names}
+    asked = {"return_hidden_states": _HIDDEN in kinds, "return_internals": bool(kinds - {_HIDDEN})}
+    return {name: True for name, is_asked in asked.items() if is_asked}
+
+
+def head_layout(teacher: FineTuned, values: np.ndarray) -> Layout:
+    """How a head's logits, (B, …) of a batch, are kept: whole, for they are few."""
+    axes = _OF_HEAD[teacher.predicts_per]
+    return Layout((*axes, *values.shape[1 + len(axes) :]), "float32", FILL)
+
+
+def is_head(name: str) -> bool:
+    """Whether an output is what a head predicts."""
+    return name.startswith(f"{HEADS}/")
+
+
+def take(reading: Reading, names: Iterable[str], mask: Any, dtype: str) -> dict[str, Any]:
+    """The outputs of these names, each (B, …), and all that heads predict.
+
+    Args:
+        reading: what the teacher made of a batch.
+        names: of outputs of tokens.
+        mask: the batch's padding mask, (B, T) or (B, W, T).
+        dtype: for them; predictions are float32.
+    """
+    texts = ops.shape(mask)[1] if len(mask.shape) == 3 else 1
+    found = {
+        f"{HEADS}/{head}": ops.cast(prediction.values, "float32")
+        for head, prediction in reading.predictions.items()
+    }
+    for name in names:
+        kind, layer = _parts(name)
+        if kind == _HIDDEN:
+            of = reading.outputs[_HIDDEN][layer]
+        else:
+            of = reading.outputs["internals"][layer - 1][kind]
+        by_row = ops.reshape(of, (-1, texts, *ops.shape(of)[1:]))
+        found[name] = ops.cast(by_row, dtype)
+    return found
+
+
+def restore(
+    features: Mapping[str, Any], teacher: FineTuned, student: Reading, with_heads: bool
+) -> Reading:
+    """What the teacher made of a batch, from what the batch brought along.
+
+    Args:
+        features: name of an output -> (B, …).
+        teacher: whose they are.
+        student: what the student made of the same batch.
+        with_heads: whether predictions are asked for.
+    """
+    layers = teacher.encoder.config.num_layers
+    hidden: list[Any] = [None] * (layers + 1)
+    internals: list[dict[str, Any]] = [{} for _ in range(layers)]
+    predictions = {}
+    for name, values in features.items():
+        values = ops.cast(values, "float32")
+        if is_head(name):
+            head = name.removeprefix(f"{HEADS}/")
+            if with_heads:
+                predictions[head] = student.predictions[head]._replace(values=values)
+            continue
+        kind, layer = _parts(name)
+        values = ops.reshape(values, (-1, *ops.shape(values)[2:]))  # (R, …)
+        if kind == _HIDDEN:
+            hidden[layer] = values
+        else:
+            internals[layer - 1][kind] = values
+    return Reading(
+        task=teacher,
+        outputs={"sequence": hidden[-1], _HIDDEN: hidden, "internals": internals},
+        logits={},
+        predictions=predictions,
+        padding_mask=student.padding_mask,
+    )
+
+
+def _parts(name):
+    kind, layer = name.split("/")
+    return kind, int(layer)

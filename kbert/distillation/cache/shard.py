@@ -1,0 +1,140 @@
+"""A part of a cache: a safetensors file with the outputs of some rows, read where it lies.
+
+Shapes: n rows of the shard.
+"""
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kbert.checkpoints.safetensors import write_safetensors
+from kbert.distillation.cache.keys import KEY_BYTES
+from kbert.distillation.cache.layout import Layout
+
+SUFFIX = ".safetensors"
+_TYPES = {"F32": "<f4", "F16": "<f2", "U8": "u1", "I32": "<i4", "U32": "<u4"}
+_INDEX = ("keys", "sizes")
+_SUMS = "checksums"
+
+
+def write_shard(
+    folder: str, keys: np.ndarray, sizes: np.ndarray, outputs: Mapping[str, Sequence[np.ndarray]]
+) -> str:
+    """Writes a shard, whole or not at all, and returns its path.
+
+    Its name is a hash of what it holds: two processes that write the same write one file.
+
+    Args:
+        folder: where to.
+        keys: (n,) of 16 bytes.
+        sizes: (n, 2) int32, see `row_keys`.
+        outputs: name -> n vectors.
+    """
+    raw = np.frombuffer(keys.tobytes(), np.uint8).reshape(-1, KEY_BYTES)
+    arrays = {"keys": raw, "sizes": np.asarray(sizes, np.int32)}
+    arrays |= {name: np.concatenate(rows) for name, rows in outputs.items()}
+    names = sorted(outputs)
+    sums = [_checksum(*(arrays[name] for name in _INDEX)), *(_checksum(arrays[x]) for x in names)]
+    arrays[_SUMS] = np.array(sums, np.uint32)
+    what = hashlib.blake2b("\n".join(names).encode() + raw.tobytes(), digest_size=8)
+    path = os.path.join(folder, what.hexdigest() + SUFFIX)
+    write_safetensors(path, arrays)
+    return path
+
+
+class Shard:
+    """A shard that is there; its numbers are checked when they are first read.
+
+    Args:
+        path: the file.
+        layouts: name -> how an output is kept.
+
+    Attributes:
+        keys: (n,) of 16 bytes.
+        sizes: (n, 2) int32.
+        names: of the outputs it holds.
+
+    Raises:
+        ValueError: the file is damaged or cut short.
+    """
+
+    def __init__(self, path: str, layouts: Mapping[str, Layout]):
+        self.path = path
+        self._layouts = layouts
+        self._places = self._read_header()
+        self.names = sorted({*self._places} - {*_INDEX, _SUMS})
+        unknown = [name for name in self.names if name not in layouts]
+        if unknown or len(self._places) != len(self.names) + 3:
+            raise self._damaged(f"the manifest has no {', '.join(unknown) or 'such shard'}")
+        raw, sizes, sums = (np.array(self._map(name)) for name in (*_INDEX, _SUMS))
+        self._sums = dict(zip(("", *self.names), sums.tolist(), strict=True))
+        if _checksum(raw, sizes) != self._sums[""]:
+            raise self._damaged("its index has another checksum")
+        self.keys = np.frombuffer(raw.tobytes(), f"S{KEY_BYTES}")
+        self.sizes = sizes.reshape(-1, 2)
+        self._arrays: dict[str, np.ndarray] = {}
+        self._ends: dict[str, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def row(self, name: str, number: int) -> np.ndarray:
+        """One output of a row, without padding."""
+        if name not in self._arrays:
+            self._arrays[name] = self._open(name)
+        start, end = self._ends[name][number : number + 2]
+        shape = self._layouts[name].shape(*self.sizes[number].tolist())
+        return self._arrays[name][start:end].reshape(shape)
+
+    def close(self) -> None:
+        """Lets go of the file; the next row opens it again."""
+        self._arrays = {}
+
+    def _open(self, name):
+        array = self._map(name)
+        if name not in self._ends:
+            ends = np.concatenate([[0], np.cumsum(self._layouts[name].counts(self.sizes))])
+            if len(array) != ends[-1] or _checksum(array) != self._sums[name]:
+                raise self._damaged(f"{name} has another checksum")
+            self._ends[name] = ends
+        return array
+
+    def _map(self, name):
+        dtype, start, end = self._places[name]
+        return np.memmap(self.path, np.uint8, mode="r")[start:end].view(dtype)
+
+    def _read_header(self):
+        """name -> (dtype, first byte, end) of each array."""
+        size = os.path.getsize(self.path)
+        try:
+            with open(self.path, "rb") as file:
+                begin = 8 + int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(min(begin, size) - 8))
+            places = {
+                name: (_TYPES[of["dtype"]], *(begin + at for at in of["data_offsets"]))
+                for name, of in header.items()
+                if name != "__metadata__"
+            }
+            whole = size == max(end for _, _, end in places.values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._damaged("no header of safetensors") from error
+        if not whole:
+            raise self._damaged("cut short")
+        return places
+
+    def _damaged(self, why):
+        return ValueError(
+            "A shard of the teacher's outputs is damaged; remove it, and the teacher reads its "
+            f"rows again. Received: {self.path} ({why})"
+        )
+
+
+def _checksum(*arrays):
+    crc = 0
+    for array in arrays:
+        crc = zlib.crc32(np.ascontiguousarray(array), crc)
+    return crc

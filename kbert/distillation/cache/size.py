@@ -1,0 +1,72 @@
+"""What a cache costs on disk, told before anything is written.
+
+Shapes: n rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kbert.distillation.cache.layout import Layout
+from kbert.distillation.cache.store import Store, show_bytes
+
+_INDEX_BYTES = 24  # of a row: its key and its sizes
+
+
+class CacheSize(NamedTuple):
+    """What a cache costs on disk.
+
+    Attributes:
+        rows: of the table, equal ones counted once.
+        total_bytes: of all of them.
+        missing_rows: that the teacher has not read yet.
+        missing_bytes: of these.
+        by_output: name -> bytes of all rows.
+    """
+
+    rows: int
+    total_bytes: int
+    missing_rows: int
+    missing_bytes: int
+    by_output: dict[str, int]
+
+    def __str__(self) -> str:
+        each = self.total_bytes / max(self.rows, 1)
+        shown = ", ".join(f"{name} {show_bytes(size)}" for name, size in self.by_output.items())
+        return (
+            f"{self.rows:,} texts, {show_bytes(each)} each, {show_bytes(self.total_bytes)} in all "
+            f"({shown}); to be written: {self.missing_rows:,} texts, "
+            f"{show_bytes(self.missing_bytes)}"
+        )
+
+
+def cache_size(
+    store: Store,
+    keys: np.ndarray,
+    sizes: np.ndarray,
+    layouts: Mapping[str, Layout],
+    needed: Sequence[str],
+) -> CacheSize:
+    """What distinct rows cost; a row is missing where something is that is needed.
+
+    Args:
+        store: what is there.
+        keys: (n,).
+        sizes: (n, 2), see `row_keys`.
+        layouts: of all outputs that are kept.
+        needed: names of those that must be there.
+    """
+    places = {name: store.find(keys, name) for name in layouts}
+    absent = np.any([places[name] < 0 for name in needed], axis=0)
+    each = {name: layout.bytes_of(sizes) for name, layout in layouts.items()}
+    new = [name for name in layouts if np.any(places[name][absent] < 0)]
+    return CacheSize(
+        rows=len(keys),
+        total_bytes=int(sum(x.sum() for x in each.values()) + _INDEX_BYTES * len(keys)),
+        missing_rows=int(absent.sum()),
+        missing_bytes=int(
+            sum(each[name][absent].sum() for name in new) + _INDEX_BYTES * absent.sum()
+        ),
+        by_output={name: int(x.sum()) for name, x in each.items()},
+    )

@@ -1,0 +1,206 @@
+"""A folder of shards and its manifest: what is kept of which rows.
+
+Shapes: N rows, B rows of a batch, W texts of a row, T tokens.
+"""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from kbert import atomic
+from kbert.distillation.cache.layout import Layout
+from kbert.distillation.cache.shard import SUFFIX, Shard, write_shard
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+SHARD_BYTES, SHARD_ROWS = 64 << 20, 4096  # what a kill loses at most
+_OPEN_SHARDS = 256
+_ROW_BITS = 32  # of a place, below those of the shard's number
+
+Row = tuple[bytes, np.ndarray, Mapping[str, np.ndarray]]
+
+
+class Store:
+    """The outputs of one teacher.
+
+    Shards are written under temporary names and renamed, and never changed. So a process that is
+    killed leaves whole ones, and any number of processes read them.
+
+    Args:
+        folder: of the cache; made when the first shard is written.
+        teacher: what the outputs are of, as JSON can hold it.
+        dtype: of numbers that are kept of each token.
+
+    Attributes:
+        layouts: name -> how an output is kept.
+
+    Raises:
+        ValueError: the folder holds another teacher's outputs, or in another dtype; a shard is
+            damaged.
+    """
+
+    def __init__(self, folder: str | os.PathLike, teacher: Mapping[str, Any], dtype: str):
+        self.folder = os.fspath(folder)
+        self._manifest = json.loads(
+            json.dumps({"format": FORMAT, "dtype": dtype, "teacher": teacher, "outputs": {}})
+        )
+        self.layouts: dict[str, Layout] = {}
+        self._shards: dict[str, Shard] = {}
+        self._found: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}
+        self._opened: dict[str, Shard] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes up what other processes have written."""
+        path = os.path.join(self.folder, MANIFEST)
+        if not os.path.exists(path):
+            return
+        try:
+            with open(path, encoding="utf-8") as file:
+                manifest = json.load(file)
+        except ValueError as error:
+            raise ValueError(
+                f"The manifest of a cache must be JSON; remove the folder. Received: {path}"
+            ) from error
+        self._check(manifest)
+        self._manifest = manifest
+        self.layouts |= {k: Layout.from_json(x) for k, x in manifest["outputs"].items()}
+        for name in sorted(os.listdir(self.folder)):
+            if name.endswith(SUFFIX) and name not in self._shards:
+                self._shards[name] = Shard(os.path.join(self.folder, name), self.layouts)
+
+    def find(self, keys: np.ndarray, name: str) -> np.ndarray:
+        """(N,) keys -> (N,) int64, the place of this output of each row; -1 where it is not."""
+        shards = tuple(x for x, shard in self._shards.items() if name in shard.names)
+        if not shards:
+            return np.full(len(keys), -1, np.int64)
+        if shards not in self._found:
+            numbers = {x: number << _ROW_BITS for number, x in enumerate(self._shards)}
+            places = np.concatenate([numbers[x] + np.arange(len(self._shards[x])) for x in shards])
+            known = np.concatenate([self._shards[x].keys for x in shards])
+            order = np.argsort(known, kind="stable")
+            self._found = {shards: (known[order], places[order])}
+        known, places = self._found[shards]
+        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        return np.where(known[at] == keys, places[at], -1)
+
+    def write(self, rows: Iterable[Row], layouts: Mapping[str, Layout]) -> None:
+        """Adds rows, each (key, (2,) W and T, name -> vector); only one process at a time.
+
+        Raises:
+            OSError: the disk is full, or cannot be written.
+        """
+        self.layouts |= layouts
+        outputs = {name: layout.to_json() for name, layout in self.layouts.items()}
+        if outputs != self._manifest["outputs"] or not self._shards:
+            self._manifest["outputs"] = outputs
+            text = json.dumps(self._manifest, indent=1)
+            atomic.write(os.path.join(self.folder, MANIFEST), text.encode())
+        for part in _parts(rows):
+            keys, sizes, vectors = zip(*part, strict=True)
+            columns = {name: [row[name] for row in vectors] for name in vectors[0]}
+            self._check_counts(np.stack(sizes), columns)
+            write_shard(self.folder, np.array(keys, "S16"), np.stack(sizes), columns)
+        self.refresh()
+
+    def read(self, name: str, places: np.ndarray, texts: int, tokens: int) -> np.ndarray:
+        """One output of the rows of a batch.
+
+        Args:
+            name: of the output.
+            places: (B,), what `find` gave.
+            texts: W of the batch.
+            tokens: T of the batch.
+
+        Returns:
+            (B, …) as the layout says.
+        """
+        layout = self.layouts[name]
+        batch = np.full((len(places), *layout.shape(texts, tokens)), layout.fill, layout.dtype)
+        shards = list(self._shards.values())
+        for row, place in enumerate(places.tolist()):
+            shard = shards[place >> _ROW_BITS]
+            values = shard.row(name, place & (1 << _ROW_BITS) - 1)
+            batch[(row, *map(slice, values.shape))] = values
+            self._keep_few_open(shard)
+        return batch
+
+    def check_space(self, needed: int) -> None:
+        """Raises OSError where the disk has no room for so many bytes."""
+        folder = os.path.abspath(self.folder)
+        while not os.path.exists(folder):
+            folder = os.path.dirname(folder)
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise OSError(
+                errno.ENOSPC,
+                f"The teacher's outputs take {show_bytes(needed)} of disk, and fewer are free; "
+                f"another cache_dir, shorter rows (max_length) or fewer layers help. Received: "
+                f"{show_bytes(free)} in {self.folder}",
+            )
+
+    def _keep_few_open(self, shard):
+        if shard.path not in self._opened:
+            self._opened[shard.path] = shard
+            if len(self._opened) > _OPEN_SHARDS:
+                self._opened.pop(next(iter(self._opened))).close()
+
+    def _check(self, manifest):
+        if manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"A cache of this version has format {FORMAT}; give another cache_dir. Received: "
+                f"format {manifest.get('format')} in {self.folder}"
+            )
+        ours, theirs = self._manifest["teacher"], manifest["teacher"]
+        other = [name for name in ours if theirs.get(name) != ours[name]]
+        if other:
+            raise ValueError(
+                "A cache holds the outputs of one teacher; give each a cache_dir of its own. "
+                f"Received: {self.folder}, whose teacher has another {', '.join(other)}"
+            )
+        if manifest["dtype"] != self._manifest["dtype"]:
+            raise ValueError(
+                "A cache keeps its dtype; give another cache_dir, or the same dtype. Received: "
+                f"cache_dtype={self._manifest['dtype']!r} for {self.folder}, which is in "
+                f"{manifest['dtype']}"
+            )
+
+    def _check_counts(self, sizes, columns):
+        for name, rows in columns.items():
+            if not np.array_equal([len(x) for x in rows], self.layouts[name].counts(sizes)):
+                raise ValueError(
+                    f"Rows of {name} must be of the shape {self.layouts[name].axes}; a task tells "
+                    "by `predicts_per` what its predictions are of. Received: others"
+                )
+
+
+def _parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """The rows in shards."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        part.append(row)
+        size += sum(x.nbytes for x in row[2].values())
+        if size >= SHARD_BYTES or len(part) == SHARD_ROWS:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def show_bytes(size: float) -> str:
+    """With a prefix: 1.23 MB.
+
+    >>> show_bytes(8), show_bytes(1_234_567)
+    ('8 B', '1.23 MB')
+    """
+    for prefix in ("", "k", "M", "G"):
+        if size < 1000:
+            return f"{size:.3g} {prefix}B" if prefix else f"{size:.0f} B"
+        size /= 1000
+    return f"{size:.3g} TB"

@@ -1,0 +1,268 @@
+"""A teacher that reads each row once, for all epochs, stages, seeds and students.
+
+Shapes: N rows, B rows of a batch.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from kbert import atomic
+from kbert.data.pipeline import stage
+from kbert.data.rows import Rows
+from kbert.distillation.cache import outputs
+from kbert.distillation.cache.keys import row_keys
+from kbert.distillation.cache.layout import Layout
+from kbert.distillation.cache.size import CacheSize, cache_size
+from kbert.distillation.cache.store import Row, Store, show_bytes
+from kbert.distillation.reading import Reading, read
+from kbert.distillation.terms import Term
+from kbert.serving import inference
+from kbert.tasks import EncoderTask, FineTuned, Pretraining
+from kbert.tasks.runner import ProgressBar, Runner
+
+DTYPES = ("float16", "float32")
+_ROWS_AT_ONCE = 256  # that are hashed together
+_PLACES = 20  # that are masked in a row of 128 tokens
+
+
+class TeacherCache:
+    """What a teacher makes of the rows of tables, in a folder.
+
+    Rows are told apart by their tokens, so any table, order or split that holds the same texts
+    finds them. What is missing is read by the teacher and added. A row costs, in float16:
+
+    - 4 bytes for each logit of a head: 8 of two classes, whatever the length;
+    - 2 · T · H bytes for each layer of hidden states that a part of the loss looks at, the
+      embeddings being one, and for each of queries, keys and values;
+    - 2 · N · T² bytes for each layer of attention scores;
+    - 24 bytes for its key.
+
+    T are the tokens of the row itself; padding is not kept. Logits are always float32.
+
+    Args:
+        folder: where it is kept: of one teacher, for any number of students and tables.
+        student: the task that makes the rows.
+        teacher: the task that reads them.
+        terms: parts of the loss: what they look at is kept.
+        reads_heads: whether the loss looks at heads.
+        dtype: of hidden states and attention: "float16" or "float32".
+
+    Raises:
+        ValueError: tasks whose rows are never the same again, an encoder whose outputs are not
+            kept, or another dtype.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        student: EncoderTask,
+        teacher: EncoderTask,
+        terms: Sequence[Term],
+        *,
+        reads_heads: bool,
+        dtype: str = "float16",
+    ):
+        if dtype not in DTYPES:
+            raise ValueError(f"cache_dtype must be one of {', '.join(DTYPES)}. Received: {dtype!r}")
+        _check_tables(student, teacher)
+        self.folder = os.fspath(folder)
+        self._dtype = dtype
+        self._runner = Runner(student, labelled=False)
+        self._teacher = teacher
+        self._segments = teacher.encoder.config.num_segments
+        of_tokens = sorted(set().union(*(term.reads_of(teacher, student) for term in terms)))
+        self._layouts = {name: outputs.layout_of(name, teacher, dtype) for name in of_tokens}
+        if not (of_tokens or reads_heads):
+            names = ", ".join(type(term).__name__ for term in terms)
+            raise ValueError(
+                "A part of the loss says what it reads of the teacher, by `reads_of` or "
+                f"`reads_heads`, for a cache to keep it. Received: {names}"
+            )
+        self._reads_heads = reads_heads
+        # A few bytes more, and the stage that teaches the head finds its targets there.
+        self._has_heads = reads_heads or type(student) is type(teacher)
+        self._returned = outputs.returned(of_tokens)
+        self._forward = inference.compiled(self._outputs, *teacher.parts.values())
+
+    def size(self, rows: Rows) -> CacheSize:
+        """What the rows of a table cost on disk."""
+        store = self._open()
+        keys, sizes, first = self._distinct(rows)
+        layouts = self._all_layouts(store, rows)
+        return cache_size(store, keys[first], sizes[first], layouts, self._needed(layouts))
+
+    def fill(self, rows: Rows, batch_size: int, verbose: str | int = "auto") -> "CachedRows":
+        """Has the teacher read what is missing, and finds all rows.
+
+        Args:
+            rows: N of them.
+            batch_size: of the teacher.
+            verbose: "auto" for a progress bar where it takes longer than a moment, 0 for none.
+
+        Raises:
+            OSError: the disk is or would be full.
+            ValueError: see `Store`.
+        """
+        store = self._open()
+        keys, sizes, first = self._distinct(rows)
+        layouts = self._all_layouts(store, rows)
+        needed = self._needed(layouts)
+        size = cache_size(store, keys[first], sizes[first], layouts, needed)
+        logging.info("The teacher's outputs in %s: %s", self.folder, size)
+        if size.missing_rows:
+            store.check_space(size.missing_bytes)
+            with atomic.only_one(self.folder):
+                atomic.remove_leftovers(self.folder)
+                store.refresh()  # another process may have been writing
+                places = {name: store.find(keys[first], name) for name in layouts}
+                wanted = np.any([places[name] < 0 for name in needed], axis=0)
+                lacking = [name for name, at in places.items() if np.any(at[wanted] < 0)]
+                new = {name: layouts[name] for name in lacking}
+                made = self._rows(rows, keys, sizes, first[wanted], new, batch_size, verbose)
+                store.write(made, new)
+        return CachedRows(store, {name: store.find(keys, name) for name in needed})
+
+    def reading(self, batch: Mapping[str, Any], student: Reading) -> Reading:
+        """What the teacher made of a batch that `CachedRows.attach` has seen."""
+        features = {
+            name.removeprefix(outputs.FEATURE): values
+            for name, values in batch.items()
+            if name.startswith(outputs.FEATURE)
+        }
+        if not features:
+            raise ValueError(
+                "With a cache_dir a batch brings the teacher's outputs along: take those of "
+                f"Distiller.batches. Received: {', '.join(sorted(batch))}"
+            )
+        return outputs.restore(features, self._teacher, student, self._reads_heads)
+
+    def _open(self):
+        return Store(self.folder, outputs.identity(self._teacher), self._dtype)
+
+    def _distinct(self, rows):
+        """Keys (N,) and sizes (N, 2) of all rows, and the first of each that are equal."""
+        keys, sizes = np.empty(len(rows), "S16"), np.empty((len(rows), 2), np.int32)
+        for index, features in self._runner.batches(rows, _ROWS_AT_ONCE):
+            keys[index], sizes[index] = row_keys(features, self._segments)
+        _, first = np.unique(keys, return_index=True)
+        return keys, sizes, np.sort(first)
+
+    def _all_layouts(self, store: Store, rows: Rows) -> dict[str, Layout]:
+        """Of all that is kept; what the heads give tells the teacher, where no manifest does."""
+        if not self._has_heads:
+            return self._layouts
+        heads = {name: x for name, x in store.layouts.items() if outputs.is_head(name)}
+        if not heads:
+            _, features = next(self._runner.batches(rows, 1, np.argsort(rows.lengths)[:1]))
+            found = self._forward({name: np.asarray(x) for name, x in features.items()})
+            heads = {
+                name: outputs.head_layout(self._teacher, values)
+                for name, values in found.items()
+                if outputs.is_head(name)
+            }
+        return {**self._layouts, **heads}
+
+    def _needed(self, layouts):
+        return [name for name in layouts if self._reads_heads or not outputs.is_head(name)]
+
+    def _rows(self, rows, keys, sizes, numbers, layouts, batch_size, verbose) -> Iterator[Row]:
+        """What the teacher makes of some rows, the longest first."""
+        done = 0
+        with ProgressBar(len(numbers), verbose) as bar:
+            for index, features in self._runner.batches(rows, batch_size, numbers):
+                found = self._forward(inference.pad(features))
+                _check_finite({name: found[name] for name in layouts}, self._dtype)
+                for place, row in enumerate(index):
+                    size = sizes[row].tolist()
+                    made = {k: x.trim(found[k][place], *size) for k, x in layouts.items()}
+                    yield keys[row], sizes[row], made
+                bar.show(done, len(index), 1.0)
+                done += len(index)
+
+    def _outputs(self, features):
+        found = read(
+            self._teacher,
+            features,
+            training=False,
+            returned=self._returned,
+            heads=self._has_heads,
+        )
+        return outputs.take(found, self._layouts, features["padding_mask"], self._dtype)
+
+
+class CachedRows:
+    """The rows of a table, all of them in a cache.
+
+    Args:
+        store: the cache.
+        places: name of an output -> (N,), where it is kept.
+    """
+
+    def __init__(self, store: Store, places: Mapping[str, np.ndarray]):
+        self._store = store
+        self._places = dict(places)
+
+    def attach(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Batches of these rows with the teacher's outputs beside the features.
+
+        Args:
+            dataset: as `bucketed_batches` makes it, with `rows` (B,) and `padding_mask`.
+
+        Returns:
+            The same, with "teacher/…" (B, …) for every output, padded as the batch is.
+        """
+        names = list(self._places)
+        dtypes = [self._store.layouts[name].dtype for name in names]
+
+        def look_up(rows, texts, tokens):
+            return [
+                self._store.read(name, at[rows], texts, tokens) for name, at in self._places.items()
+            ]
+
+        def add(batch):
+            shape = tf.shape(batch["padding_mask"])
+            texts = shape[1] if batch["padding_mask"].shape.rank == 3 else 1
+            found = tf.numpy_function(look_up, [batch["rows"], texts, shape[-1]], dtypes)
+            for name, values in zip(names, found, strict=True):
+                own = self._store.layouts[name].static_shape()
+                values.set_shape([batch["rows"].shape[0], *own])
+            added = {outputs.FEATURE + k: x for k, x in zip(names, found, strict=True)}
+            return {**batch, **added}
+
+        dataset = dataset.map(stage(add), num_parallel_calls=tf.data.AUTOTUNE)
+        return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _check_finite(found, dtype):
+    for name, values in found.items():
+        if not np.isfinite(values).all():
+            hint = 'has larger numbers than float16: take cache_dtype="float32"'
+            raise ValueError(
+                "What a teacher makes of a text must be finite, in the cache's dtype too. "
+                f"Received: {name}, which {hint if dtype == 'float16' else 'is NaN or infinite'}"
+            )
+
+
+def _check_tables(student, teacher):
+    if isinstance(student, Pretraining):
+        cost = _PLACES * student.encoder.config.vocabulary_size * 2
+        raise ValueError(
+            "The words of a text are masked anew in every epoch, so nothing of it would be read "
+            f"twice, and a row of 128 tokens would take {show_bytes(cost)} ({_PLACES} places of "
+            "float16 logits): a cache is for tasks on tables. Received: cache_dir for a Pretraining"
+        )
+    if not isinstance(student, FineTuned):
+        raise ValueError(
+            "A cache is for tasks that are trained on tables. Received: cache_dir for a "
+            f"{type(student).__name__}"
+        )
+    if not isinstance(teacher, FineTuned):
+        raise ValueError(
+            "A cached teacher reads what its student reads: it is a task on tables too. Received: "
+            f"a {type(teacher).__name__}"
+        )
