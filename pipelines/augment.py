@@ -18,12 +18,12 @@ the time. More kinds of data, the tasks being those of kbert-finetune:
   kbert-augment --task=classify --train=t.csv --text_column=review --label_column=stars …
   kbert-augment --task=ner --train=train.conll …                          words keep their tags
 
-The data may be without labels. Questions with contexts and choices are refused: replaced words
-would move their answers. How many copies? TinyBERT took 30, of large tasks fewer: 20 of SST-2 and
-QNLI, 10 of MNLI and QQP. Without --vectors the neighbours are found in the model's own table of
-tokens, among the words of its vocabulary and of the data; those are nearer in spelling than in
-meaning, so take GloVe's vectors where you have them. For another language than English give
---stop_words, a word a line.
+Data without labels has a column called text, or first and second. Questions with contexts and
+choices are refused: replaced words would move their answers. How many copies? TinyBERT took 30, of
+large tasks fewer: 20 of SST-2 and QNLI, 10 of MNLI and QQP. Without --vectors the neighbours are
+found in the model's own table of tokens, among the words of its vocabulary and of the data; those
+are nearer in spelling than in meaning, so take GloVe's vectors where you have them. For another
+language than English give --stop_words, a word a line.
 
 output_dir holds augmented-00000-of-00007.jsonl and so on, a row and then its copies, and
 manifest.json with all settings and counts. Killed at any moment, the same command goes on to the

@@ -17,6 +17,7 @@ from kbert.distillation.augmentation import read_augmented
 from pipelines import augment
 
 ROOT = Path(kbert.__path__[0]).parent
+COLUMNS = ("--task=classify", "--text_column=body", "--label_column=kind")
 QUICK = ("--copies=3", "--candidates=4")
 
 
@@ -38,7 +39,7 @@ def lines(folder) -> list[dict]:
 
 def test_a_table_with_columns_of_its_own(masked_lm, call, mail_file, tmp_path, capsys):
     flags = (f"--train={mail_file}", f"--preset={masked_lm}", f"--output_dir={tmp_path / 'out'}")
-    flags += ("--task=classify", "--text_column=body", "--label_column=kind", *QUICK)
+    flags += (*COLUMNS, *QUICK)
     call(augment, *flags, "--shards=3", "--vectors=")
     assert "64 rows and 1" in capsys.readouterr().out
     found = lines(tmp_path / "out")
@@ -70,7 +71,7 @@ def test_the_published_files_of_glue(masked_lm, call, tmp_path, capsys):
 
 def test_a_look_writes_nothing(masked_lm, call, mail_file, tmp_path, capsys):
     flags = (f"--train={mail_file}", f"--preset={masked_lm}", f"--output_dir={tmp_path / 'out'}")
-    call(augment, "--task=classify", "--text_column=body", *flags, *QUICK, "--dry_run")
+    call(augment, *COLUMNS, *flags, *QUICK, "--dry_run")
     out = capsys.readouterr().out
     assert "mail.csv, line 2\n  the " in out and "[" in out and "words a second" in out
     assert not (tmp_path / "out").exists()
@@ -92,7 +93,7 @@ def test_mistakes_are_told_in_one_line(
     usual = (f"--train={mail_file}", f"--preset={masked_lm}", f"--output_dir={tmp_path / 'out'}")
     flags = [flag.replace("ENCODER", str(preset)) for flag in flags]
     with pytest.raises(SystemExit, match=f"^kbert-augment: .*{message}"):
-        call(augment, "--task=classify", "--text_column=body", *usual, *flags)
+        call(augment, *COLUMNS, *usual, *flags)
     assert not (tmp_path / "out").exists()
 
 
