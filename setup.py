@@ -66,6 +66,7 @@ setup(
         "console_scripts": [
             "kbert-augment=pipelines.augment:run",
             "kbert-convert=pipelines.convert:run",
+            "kbert-distill=pipelines.distill:run",
             "kbert-evaluate=pipelines.evaluate:run",
             "kbert-finetune=pipelines.finetune:run",
             "kbert-predict=pipelines.predict:run",

@@ -37,55 +37,33 @@ dev_report.txt and confusion_matrix.png; training/ has every step's loss and eve
 Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
 """
 
-import shutil
 import sys
 import textwrap
-from pathlib import Path
 
-import tensorflow as tf
-from absl import flags, logging
+from absl import flags
 
-import kbert
 from kbert import finetuning
-from kbert.finetuning import Result, Series
 from kbert.training import NonFiniteLoss
 from pipelines import command
-from pipelines.pictures import draw_confusion
 from pipelines.task_flags import (
-    columns,
-    define_column_flags,
-    define_labels_flag,
+    data,
+    define_data_flags,
+    define_series_flags,
     define_settings_flags,
     define_task_flag,
-    settings,
 )
-
-# What --grid goes through.
-_GRID = {
-    "learning_rates": finetuning.LEARNING_RATES,
-    "batch_sizes": finetuning.BATCH_SIZES,
-    "epochs": finetuning.EPOCHS,
-}
+from pipelines.task_run import make_runs
 
 
 def define_flags() -> None:
     define_task_flag(None, "What is learned from which files, see below.")
-    flags.DEFINE_string("train", None, "Training data: a file, a pattern, or tfds:NAME.")
-    flags.DEFINE_string("dev", None, "Development data; it chooses the best checkpoint.")
-    flags.DEFINE_float("dev_share", None, "Without --dev: share of --train kept apart.", 0.0, 1.0)
-    flags.DEFINE_string("test", None, "Test data, measured at the end; or answered, if unlabelled.")
-    define_column_flags()
-    define_labels_flag()
+    define_data_flags()
     flags.DEFINE_string("preset", None, "The pretrained model: a folder or a name of the hub.")
     flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder, the same run.")
     flags.DEFINE_string("preset_dir", None, "Another folder for the best model.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the best, to serve.")
     define_settings_flags()
-    flags.DEFINE_integer("seeds", None, "Runs that differ in the seed.", 1)
-    flags.DEFINE_boolean("grid", False, "A run for every combination of the paper's settings.")
-    for name, values in _GRID.items():
-        tried = f"The {name.replace('_', ' ')} that --grid tries."
-        flags.DEFINE_list(f"grid_{name}", [f"{value:g}" for value in values], tried)
+    define_series_flags()
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 
@@ -94,92 +72,14 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"kbert-finetune takes flags only. Received: {argv[1:]}")
     with command.one_line_errors("kbert-finetune", RuntimeError, NonFiniteLoss):
-        try:
-            _finetune(flags.FLAGS)
-        except finetuning.Stopped as stopped:
-            print(stopped)
-            sys.exit(128 + stopped.signal)  # as a shell would say it: the job is not done
+        _finetune(flags.FLAGS)
 
 
 def _finetune(options: flags.FlagValues) -> None:
-    # Every run of a series traces graphs of its own, which TensorFlow counts together and warns of.
-    tf.get_logger().setLevel("ERROR")
-    if options.seeds and options.grid:
-        raise ValueError("--seeds and --grid are two kinds of series: give one of them")
     experiment = finetuning.Experiment(
-        options.task,
-        preset=options.preset,
-        train=options.train,
-        dev=options.dev,
-        test=options.test,
-        dev_share=options.dev_share,
-        labels=options.labels,
-        columns=columns(options),
-        label_separator=options.label_separator,
+        options.task, preset=options.preset, train=options.train, **data(options)
     )
-    given = settings(options)
-    print(experiment.summary())
-    if options.dry_run:
-        print(finetuning.preview(experiment, **given))
-        return
-    folder = Path(options.output_dir)
-    finished = any((folder / name).exists() for name in ("results.json", "series.json"))
-    outcome = _run(experiment, options, given)
-    if finished:
-        print(f"{folder} holds this, finished before:")
-    best = outcome if isinstance(outcome, Result) else outcome.best
-    _report(best, folder)
-    if isinstance(outcome, Series):
-        print(outcome)
-        print(f"best: {best.folder.name}")
-    print(f"model: {outcome.preset}")
-    _publish(outcome.preset, options, finished)
-
-
-def _run(experiment, options, given: dict) -> Result | Series:
-    folder = options.output_dir
-    if options.seeds:
-        return finetuning.seeds(experiment, folder, count=options.seeds, **given)
-    if options.grid:
-        return finetuning.grid(
-            experiment,
-            folder,
-            **{name: _numbers(options, name) for name in _GRID},
-            **given,
-        )
-    return finetuning.run(experiment, folder, **given)
-
-
-def _numbers(options: flags.FlagValues, name: str) -> list[float | int]:
-    kind = type(_GRID[name][0])
-    given = options[f"grid_{name}"].value
-    try:
-        return [kind(value) for value in given]
-    except ValueError:
-        raise ValueError(
-            f"--grid_{name} takes numbers, by commas. Received: {','.join(given)}"
-        ) from None
-
-
-def _report(result: Result, folder: Path) -> None:
-    """The table, the report by class, the picture."""
-    report = result.folder / "dev_report.txt"
-    if report.exists():
-        print(f"\n{report.read_text(encoding='utf-8')}")
-    draw_confusion(result.confusion, folder)
-    print(f"{result}\n")
-    print(result.summary())
-
-
-def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
-    """Copies and exports the best model; an export of an earlier call is not made again."""
-    if options.preset_dir:
-        shutil.copytree(preset, options.preset_dir, dirs_exist_ok=True)
-        print(f"model written to {options.preset_dir}")
-    if options.export_dir and not (finished and Path(options.export_dir).exists()):
-        logging.set_verbosity(logging.WARNING)  # what TensorFlow says of its files is no news here
-        task = kbert.tasks.Task.from_preset(preset)
-        print(f"SavedModel written to {task.export(options.export_dir)}")
+    make_runs(experiment, options)
 
 
 def run() -> None:

@@ -1,7 +1,7 @@
 """Groups of flags that programs share. Each is defined by a call, none at import."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -14,6 +14,19 @@ from kbert.training.schedules import DECAYS, JOINS, WARMUP_STEPS, default_warmup
 from kbert.training.strategies import STRATEGIES
 
 PRECISIONS = ("float32", "mixed_bfloat16")
+
+
+def define_rows_flags() -> None:
+    """Which text, in rows and batches of which size."""
+    flags.DEFINE_string("data_dir", None, "Folder that kbert-prepare-corpus wrote.")
+    flags.DEFINE_integer("batch_size", 256, "Rows of a batch, of all devices together.", 1)
+    flags.DEFINE_integer("sequence_length", 128, "Tokens of a row.", 8)
+    flags.DEFINE_string(
+        "phases",
+        None,
+        "Lengths in turn with their shares of the steps, as length:share[:batch_size],… "
+        "For example 128:0.9:256,512:0.1:64. Takes the place of --sequence_length.",
+    )
 
 
 def define_model_flags() -> None:
@@ -68,12 +81,17 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
         raise ValueError("--train_steps must be given, or --recipe. Received: neither")
     least = 1 if options.decay == "inverse_sqrt" else 0  # it is measured from there
     options.set_default("warmup_steps", max(least, default_warmup(options.train_steps, most)))
+    default_checkpoints(options)
+    return chosen
+
+
+def default_checkpoints(options: flags.FlagValues) -> None:
+    """Makes as many as --average_checkpoints takes, unless it is said how often."""
     averaged = options.average_checkpoints
     if averaged > 1:  # those of the last quarter of the run, unless it is a long one
         every = -(-options.train_steps // (4 * averaged))
         options.set_default("checkpoint_every", min(every, options.checkpoint_every))
         options.set_default("keep_checkpoints", max(averaged, options.keep_checkpoints))
-    return chosen
 
 
 def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
@@ -81,6 +99,11 @@ def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
     wanted = {**chosen.settings(), "replacement": _joined(chosen.replacement)}
     if options.phases is None:
         wanted["sequence_length"] = wanted.pop("phases")
+    return differences(options, wanted)
+
+
+def differences(options: flags.FlagValues, wanted: Mapping[str, Any]) -> list[str]:
+    """Where the flags differ from the values of a recipe; None is no value."""
     pairs = [(name, options[name].value, value) for name, value in wanted.items()]
     said = ((name, now, value) for name, now, value in pairs if value is not None)
     return [f"{name}={now} ({value})" for name, now, value in said if now != value]
@@ -97,7 +120,7 @@ def refuse_flags(options: flags.FlagValues, names: Sequence[str]) -> None:
 
 
 def define_objective_flags() -> None:
-    """What is predicted of which text."""
+    """What is predicted."""
     flags.DEFINE_enum(
         "objective",
         "masked_lm",
@@ -110,6 +133,10 @@ def define_objective_flags() -> None:
     flags.DEFINE_float(
         "generator_share", 0.25, "Width of ELECTRA's generator over the discriminator's.", 0.0
     )
+
+
+def define_masking_flags() -> None:
+    """How text becomes rows in which tokens are masked."""
     flags.DEFINE_enum(
         "segments",
         "pairs",
@@ -155,7 +182,7 @@ def define_vocabulary_flags() -> None:
     )
 
 
-def define_optimizer_flags(learning_rate: float) -> None:
+def define_optimizer_flags(learning_rate: float | None) -> None:
     """How weights move."""
     flags.DEFINE_enum(
         "optimizer",
@@ -239,7 +266,6 @@ def define_run_flags() -> None:
     flags.DEFINE_boolean(
         "dry_run", False, "Show examples and what the run will take in memory and time, and stop."
     )
-    flags.mark_flag_as_required("model_dir")
 
 
 def parse_settings(items: list[str]) -> dict[str, Any]:

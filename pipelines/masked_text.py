@@ -121,14 +121,19 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
 
 def read_config(model: str, changes: dict, tokenizer: Any) -> kbert.EncoderConfig:
     """A config of the family or of a JSON file, with as many entries as the tokenizer has."""
-    if model.endswith(".json"):
-        config = kbert.EncoderConfig.from_dict(read_json(Path(model)))
-    else:
-        config = kbert.family(model)
-    if not isinstance(config, kbert.EncoderConfig):
+    config = encoder_config(model)
+    if config is None:
         raise ValueError(
             "A language model is trained with --objective=language_model, or --recipe=elmo. "
             f"Received: --model={model}"
         )
     fields = {**config.to_dict(), "vocabulary_size": tokenizer.vocabulary_size, **changes}
     return kbert.EncoderConfig.from_dict(fields)
+
+
+def encoder_config(model: str) -> kbert.EncoderConfig | None:
+    """The config of an encoder of the family or of a JSON file; None for another kind of model."""
+    if model.endswith(".json"):
+        return kbert.EncoderConfig.from_dict(read_json(Path(model)))
+    config = kbert.family(model)
+    return config if isinstance(config, kbert.EncoderConfig) else None

@@ -70,6 +70,10 @@ class ShardsObjective:
         """What the held-out split lacks, if it does."""
         return None if self.manifest.split("held_out").documents else "0 held-out documents"
 
+    def save(self, task: Any, folder: str) -> None:
+        """Writes what was trained, to go on from."""
+        task.save_to_preset(folder)
+
     def extra_scores(self, task: Any) -> None:
         """Evaluations measure losses and metrics alone."""
 

@@ -1,7 +1,10 @@
 """Groups of flags of the programs that fine-tune, evaluate and predict."""
 
+from typing import Any
+
 from absl import flags
 
+from kbert import finetuning
 from kbert.finetuning import TASKS, Settings
 from pipelines.flags import PRECISIONS
 
@@ -12,6 +15,30 @@ SETTINGS = (
     *("checkpoint_every", "seed", "precision", "strategy", "max_length", "stride", "pooling"),
     *("dropout", "both_orders", "auxiliary_lm_weight", "tune_threshold"),
 )
+
+
+# What --grid goes through.
+GRID = {
+    "learning_rates": finetuning.LEARNING_RATES,
+    "batch_sizes": finetuning.BATCH_SIZES,
+    "epochs": finetuning.EPOCHS,
+}
+
+
+def define_data_flags() -> None:
+    """Which data, and what is what in it."""
+    flags.DEFINE_string("train", None, "Training data: a file, a pattern, or tfds:NAME.")
+    flags.DEFINE_string("dev", None, "Development data; it chooses the best checkpoint.")
+    flags.DEFINE_float("dev_share", None, "Without --dev: share of --train kept apart.", 0.0, 1.0)
+    flags.DEFINE_string("test", None, "Test data, measured at the end; or answered, if unlabelled.")
+    define_column_flags()
+    define_labels_flag()
+
+
+def data(options: flags.FlagValues) -> dict[str, Any]:
+    """Arguments of `kbert.finetuning.Experiment` about data, but `train`."""
+    names = ("dev", "test", "dev_share", "labels", "label_separator")
+    return {**{name: options[name].value for name in names}, "columns": columns(options)}
 
 
 def define_column_flags() -> None:
@@ -74,11 +101,30 @@ def define_settings_flags() -> None:
     base = Settings()
     flags.DEFINE_float("learning_rate", None, "Highest, after the warm-up. Default: 5e-5.", 0.0)
     flags.DEFINE_integer("batch_size", None, "Examples of an update. Default: 32.", 1)
+    flags.DEFINE_float("weight_decay", base.weight_decay, "Not of biases and LayerNorm.", 0.0)
+    flags.DEFINE_integer(
+        "micro_batches",
+        base.micro_batches,
+        "Parts of a batch, one after the other: less memory.",
+        1,
+    )
+    flags.DEFINE_integer("evaluate_every", None, "Steps; default: once an epoch.", 1)
+    flags.DEFINE_integer("checkpoint_every", base.checkpoint_every, "Steps.", 1)
+    flags.DEFINE_integer("seed", base.seed, "Of the head, of dropout and of the order.")
+    flags.DEFINE_enum("precision", base.precision, PRECISIONS, "Weights are float32.")
+    flags.DEFINE_enum(
+        "strategy", base.strategy, ["one_device", "mirrored"], "mirrored: all GPUs of this machine."
+    )
+    define_fine_tuning_flags()
+
+
+def define_fine_tuning_flags() -> None:
+    """Those of them that pretraining has not."""
+    base = Settings()
     flags.DEFINE_integer("epochs", None, "Passes over the training data. Default: 3.", 1)
     flags.DEFINE_float(
         "warmup_share", base.warmup_share, "Share of the steps with a rising rate.", 0.0, 1.0
     )
-    flags.DEFINE_float("weight_decay", base.weight_decay, "Not of biases and LayerNorm.", 0.0)
     flags.DEFINE_float(
         "layer_decay",
         None,
@@ -96,21 +142,8 @@ def define_settings_flags() -> None:
         None,
         "Weights of the classes in the loss, as spam=3,ham=1, or balanced: by their rarity.",
     )
-    flags.DEFINE_integer(
-        "micro_batches",
-        base.micro_batches,
-        "Parts of a batch, one after the other: less memory.",
-        1,
-    )
     flags.DEFINE_string("metric", None, "Which chooses the best checkpoint. Default: the task's.")
     flags.DEFINE_integer("patience", None, "Evaluations without a better one to stop after.", 1)
-    flags.DEFINE_integer("evaluate_every", None, "Steps; default: once an epoch.", 1)
-    flags.DEFINE_integer("checkpoint_every", base.checkpoint_every, "Steps.", 1)
-    flags.DEFINE_integer("seed", base.seed, "Of the head, of dropout and of the order.")
-    flags.DEFINE_enum("precision", base.precision, PRECISIONS, "Weights are float32.")
-    flags.DEFINE_enum(
-        "strategy", base.strategy, ["one_device", "mirrored"], "mirrored: all GPUs of this machine."
-    )
     flags.DEFINE_integer("max_length", None, "Tokens of a row. Default: the task's.", 4)
     flags.DEFINE_integer(
         "stride", None, "Read longer texts in windows, each this many tokens after the last.", 1
@@ -135,6 +168,15 @@ def define_settings_flags() -> None:
         "Default: for squad2 and multilabel.",
     )
     flags.DEFINE_float("dropout", None, "Before the head. Default: the encoder's.", 0.0, 1.0)
+
+
+def define_series_flags() -> None:
+    """How many runs."""
+    flags.DEFINE_integer("seeds", None, "Runs that differ in the seed.", 1)
+    flags.DEFINE_boolean("grid", False, "A run for every combination of the paper's settings.")
+    for name, values in GRID.items():
+        tried = f"The {name.replace('_', ' ')} that --grid tries."
+        flags.DEFINE_list(f"grid_{name}", [f"{value:g}" for value in values], tried)
 
 
 def settings(options: flags.FlagValues) -> dict:

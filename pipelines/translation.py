@@ -117,6 +117,10 @@ class Translation:
             "pairs": self.pairs.identity(),
         }
 
+    def save(self, task: kbert.tasks.Translator, folder: str) -> None:
+        """Writes what was trained, to go on from."""
+        task.save_to_preset(folder)
+
     def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
         """The dataset of the run."""
         return self._batches("pairs", phase, seed=self.options.seed, **settings)

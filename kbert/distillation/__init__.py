@@ -1,5 +1,6 @@
 """Knowledge from a large model for a small one: DistilBERT, TinyBERT, MiniLM, and parts of them."""
 
+from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
 from kbert.distillation.experiment import DistillationExperiment
 from kbert.distillation.layer_map import layer_map
@@ -19,6 +20,7 @@ from kbert.distillation.terms import (
 __all__ = [
     "AttentionRelations",
     "AttentionScores",
+    "Comparison",
     "DistillationExperiment",
     "DistillationRecipe",
     "Distiller",
@@ -30,6 +32,7 @@ __all__ = [
     "SoftTargets",
     "Stage",
     "Term",
+    "compare",
     "layer_map",
     "recipe",
     "student",

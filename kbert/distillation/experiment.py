@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from kbert import tasks
+from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
 from kbert.distillation.recipes import DistillationRecipe, Stage, recipe
 from kbert.distillation.student import student
@@ -41,8 +42,16 @@ class DistillationExperiment(Experiment):
         **options: as of `Experiment`: dev, test, dev_share, columns, ….
 
     Raises:
-        ValueError: as `Experiment`; a recipe without stages, a teacher without the head, other
-            classes than the teacher's, or a preset beside arguments for a student.
+        ValueError: as `Experiment`; a recipe without stages, or a preset beside arguments for a
+            student. When a run begins: a teacher without the head, or other classes than its.
+
+    Example:
+        >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
+        >>> experiment = DistillationExperiment(
+        ...     "classify", teacher="out/preset", train=data, dev_share=0.1, first_epochs=5,
+        ...     recipe="tinybert-task", student={"num_layers": 3})
+        >>> experiment.settings().epochs, experiment.first_stages[0].epochs
+        (3, 5)
     """
 
     def __init__(
@@ -92,7 +101,7 @@ class DistillationExperiment(Experiment):
             kind = getattr(tasks, self.named.kind)
             self._teachers[settings.precision] = kind.from_preset(self.teacher, settings.precision)
         teacher = self._teachers[settings.precision]
-        if self.labels is not None and sorted(teacher.labels) != sorted(self.labels):
+        if self.labels is not None and not set(self.labels) <= set(teacher.labels):
             raise ValueError(
                 "The data must have the teacher's classes. Received: "
                 f"{', '.join(map(repr, self.labels))} in the data, "
@@ -106,7 +115,7 @@ class DistillationExperiment(Experiment):
         keras.utils.set_random_seed(settings.seed)
         arguments = self.named.arguments(settings)
         if self.labels is not None:
-            arguments["labels"] = teacher.labels
+            arguments["labels"] = teacher.labels  # in the order of the teacher's head
         if self.student_preset is None:
             half = (teacher.encoder.config.num_layers + 1) // 2
             made = {"num_layers": half, "dtype": settings.precision, **self.student_arguments}
@@ -114,6 +123,14 @@ class DistillationExperiment(Experiment):
         return type(teacher).from_preset(
             self.student_preset, settings.precision, new_head=True, **arguments
         )
+
+    def fits(self, task: FineTuned, settings: Settings) -> dict[str, tuple[Distiller, Settings]]:
+        """The stages, see `Experiment.fits`; nothing is cached."""
+        teacher = self.make_teacher(settings)
+        return {
+            stage.name: (Distiller(task, teacher, stage.terms), _of_stage(settings, stage))
+            for stage in self._stages(settings)
+        }
 
     def fit(
         self, task: FineTuned, settings: Settings, model_dir: Path, verbose: str | int = "auto"
@@ -124,8 +141,7 @@ class DistillationExperiment(Experiment):
             distiller = Distiller(
                 task, self.make_teacher(settings), stage.terms, cache_dir=self.cache_dir
             )
-            changes = {"epochs": stage.epochs, "learning_rate": stage.learning_rate}
-            options = settings.replace(**changes).training()
+            options = _of_stage(settings, stage).training()
             if not stage.reads_heads:  # there is nothing to measure yet
                 options |= dict.fromkeys(("metric", "patience", "evaluate_every"))
             history = distiller.fit(
@@ -140,27 +156,50 @@ class DistillationExperiment(Experiment):
                 break
         return history
 
+    def compare(self, preset: str | os.PathLike, settings: Settings) -> Comparison:
+        """The teacher and a student that a run has written, side by side on the dev data.
+
+        Args:
+            preset: folder of the student.
+            settings: those of the run.
+        """
+        teacher = self.make_teacher(settings)
+        small = type(teacher).from_preset(preset, settings.precision)
+        options = {"metric": settings.metric, "batch_size": settings.batch_size}
+        return compare(small, teacher, self.dev, **options)
+
+    def summary(self) -> str:
+        """As `Experiment.summary`, and who teaches whom."""
+        made = {"num_layers": "half of the teacher's", **self.student_arguments}
+        said = ", ".join(f"{name}={value}" for name, value in made.items())
+        begun = f"begins from {self.student_preset}" if self.student_preset else said
+        return f"{super().summary()}\nteacher: {self.teacher}; student: {begun}"
+
     def identity(self) -> dict[str, Any]:
+        """As `Experiment.identity`; the last stage's epochs and rate are among the settings."""
         made_of = self.student_preset or {"teacher": self.student_arguments}
-        stages = [*self.first_stages, self.last_stage]
+        first = {
+            stage.name: {"epochs": stage.epochs, "learning_rate": stage.learning_rate}
+            for stage in self.first_stages
+        }
         return {
             **super().identity(),
             "teacher": self.teacher,
             "student": made_of,
             "recipe": self.recipe.name,
-            "stages": {
-                stage.name: {
-                    "terms": [repr(term) for term in stage.terms],
-                    "epochs": stage.epochs,
-                    "learning_rate": stage.learning_rate,
-                }
-                for stage in stages
+            "terms": {
+                stage.name: [repr(term) for term in stage.terms] for stage in self.recipe.stages
             },
+            "first_stages": first,
         }
 
     def _stages(self, settings: Settings) -> Sequence[Stage]:
         values = {"epochs": settings.epochs, "learning_rate": settings.learning_rate}
         return [*self.first_stages, dataclasses.replace(self.last_stage, **values)]
+
+
+def _of_stage(settings: Settings, stage: Stage) -> Settings:
+    return settings.replace(epochs=stage.epochs, learning_rate=stage.learning_rate)
 
 
 def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:

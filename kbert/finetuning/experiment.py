@@ -129,6 +129,10 @@ class Experiment:
             self.preset, settings.precision, new_head=True, **arguments
         )
 
+    def fits(self, task: FineTuned, settings: Settings) -> dict[str, tuple[Any, Settings]]:
+        """What is trained in turn, by the name of the stage: whose `fit`, with which settings."""
+        return {"": (task, settings)}
+
     def fit(
         self, task: FineTuned, settings: Settings, model_dir: Path, verbose: str | int = "auto"
     ) -> FineTuningHistory:

@@ -1,7 +1,8 @@
 """The folder of one run: what it is, and once it is finished, what came of it.
 
 run.json       task, data and settings, as they were when the run was begun
-training/      steps.jsonl, evaluations.jsonl, and checkpoints until the run is finished
+training/      steps.jsonl, evaluations.jsonl, and checkpoints until the run is finished; of a run
+               in stages a folder for each
 preset/        the best model
 results.json   what came of it; written last, so a folder that has it is finished
 """
@@ -72,8 +73,11 @@ class RunFolder:
 
     def _has_something(self) -> bool:
         """Whether a restart would find a result or a checkpoint; bad settings end without."""
-        checkpoints = Checkpoints(self.training / "checkpoints")
-        return (self.path / "results.json").exists() or checkpoints.latest() is not None
+        if (self.path / "results.json").exists():
+            return True
+        # A run of several stages has a folder for each.
+        folders = self.training.rglob("checkpoints")
+        return any(Checkpoints(folder).latest() is not None for folder in folders)
 
     def result(self) -> Result | None:
         """What came of the run, if it is finished."""
@@ -88,7 +92,8 @@ class RunFolder:
     def remove_checkpoints(self) -> None:
         """Removes them, weights and optimizer, several times the model's size."""
         for name in ("checkpoints", "best"):
-            shutil.rmtree(self.training / name, ignore_errors=True)
+            for folder in list(self.training.rglob(name)):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(path: Path) -> dict:

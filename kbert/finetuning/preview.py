@@ -40,7 +40,7 @@ def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> st
     task = experiment.make_task(chosen)
     count = min(examples, len(experiment.train))
     shown = show_examples(task, experiment.train.take(range(count)))
-    return f"{shown}\n\n{_estimate(task, experiment.train, chosen)}"
+    return f"{shown}\n\n{_estimate(experiment, task, chosen)}"
 
 
 def show_examples(task: FineTuned, table: Table) -> str:
@@ -108,28 +108,39 @@ def _wrapped(pieces: list[str]) -> Iterator[str]:
     yield line
 
 
-def _estimate(task: FineTuned, table: Table, settings: Settings) -> str:
+def _estimate(experiment: Experiment, task: FineTuned, settings: Settings) -> str:
     """Sizes of the data, and time and memory from a few steps."""
+    table = experiment.train
     rows = task.rows(table, labelled=True)
     padded = -(-rows.lengths // BUCKET) * BUCKET
-    steps = math.ceil(len(rows) / settings.batch_size)
-    clock = _Clock()
-    # Without held-out data and without a folder.
-    left_out = ("metric", "patience", "evaluate_every", "checkpoint_every")
-    options = {**settings.training(), **dict.fromkeys(left_out)}
-    task.fit(table, verbose=0, callbacks=[clock], **options)
-    pace = clock.seconds_per_step
-    total = duration(pace * steps * settings.epochs)
+    fits = experiment.fits(task, settings)
+    steps = {n: math.ceil(len(rows) / x.batch_size) * x.epochs for n, (_, x) in fits.items()}
+    paces = {name: _pace(model, table, chosen) for name, (model, chosen) in fits.items()}
+    total = duration(sum(paces[name] * steps[name] for name in fits))
+    each = ", ".join(f"{pace:.3g} s a step {name}".rstrip() for name, pace in paces.items())
+    epoch = math.ceil(len(rows) / settings.batch_size)
     found = {
         "examples": f"{len(table):,}, {len(rows):,} rows of tokens",
         "tokens": f"{rows.lengths.mean():.1f} a row, {rows.lengths.max():,} at most",
         "cut": f"{rows.cut:,} examples longer than {task.row_length:,} tokens",
         "padding": f"{1 - rows.lengths.sum() / padded.sum():.1%} of what is computed",
-        "steps": f"{steps:,} an epoch, {steps * settings.epochs:,} in all",
-        "time": f"about {total} without evaluations, {pace:.3g} s a step",
+        "steps": f"{epoch:,} an epoch, {sum(steps.values()):,} in all",
+        "time": f"about {total} without evaluations, {each}",
         "memory": f"{human(peak_memory())}B at most so far",
     }
+    if all(model is not task for model, _ in fits.values()):  # it learns from another one
+        found["alone"] = f"{_pace(task, table, settings):.3g} s a step without a teacher"
     return text_table(["estimate", ""], list(found.items()))
+
+
+def _pace(model: Any, table: Table, settings: Settings) -> float:
+    """Seconds of a step."""
+    clock = _Clock()
+    # Without held-out data and without a folder.
+    left_out = ("metric", "patience", "evaluate_every", "checkpoint_every")
+    options = {**settings.training(), **dict.fromkeys(left_out)}
+    model.fit(table, verbose=0, callbacks=[clock], **options)
+    return clock.seconds_per_step
 
 
 class _Clock(keras.callbacks.Callback):

@@ -33,6 +33,10 @@ Start = tuple[int, int, int]
 SHOWN = (
     *("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy"),
     *("rtd_loss", "rtd_precision", "rtd_recall"),
+    # Of a student, see kbert.distillation.terms.
+    *("soft_targets", "agreement", "hidden_cosine", "embeddings", "hidden_states"),
+    *("attention_scores", "attention_relation", "query_relation", "key_relation"),
+    "value_relation",
     *("forward_perplexity", "backward_perplexity", "perplexity", "bleu"),
 )
 

@@ -1,0 +1,201 @@
+r"""A large model to a small one: DistilBERT, TinyBERT, MiniLM; on text and on the data of a task.
+
+On the data of a task, from what kbert-finetune made, to a student with half of its layers:
+
+  kbert-finetune --task=sst2 --train=SST-2/train.tsv --dev=SST-2/dev.tsv --preset=P --output_dir=big
+  kbert-distill --recipe=tinybert-task --task=sst2 --train=SST-2/train.tsv --dev=SST-2/dev.tsv \
+    --teacher=big/preset --output_dir=small
+
+The table at the end has both on --dev: metric, what the student retained, parameters, speed. The
+flags are those of kbert-finetune, also --seeds, --grid and --dry_run; --epochs and --learning_rate
+are of the last stage, --first_epochs and --first_learning_rate of the stage before it. --augmented
+takes a folder of kbert-augment in the place of --train. --cache_dir keeps what the teacher makes of
+each text, so that it reads it once for all epochs, runs and students.
+
+On text, from a pretrained model to a student that can be fine-tuned for anything, on shards that
+were prepared with the teacher's vocabulary:
+
+  kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=TEACHER --output_dir=shards
+  kbert-distill --recipe=distilbert --data_dir=shards --teacher=TEACHER --model_dir=run \
+    --batch_size=32 --train_steps=50000 --preset_dir=student
+
+The flags are those of kbert-pretrain: phases, optimizer, strategies, precision, --evaluate_every,
+--tensorboard, --dry_run. A recipe sets the default of every flag that it says something about, and
+a flag that is given wins; its batch size is a cluster's. A recipe that reads heads needs a teacher
+with a masked-LM head; tinybert-general and minilm take any encoder, and write an encoder alone.
+
+The student and the loss, on either:
+
+  --num_layers=3                          of the teacher's width, begun as every other layer of it
+  --num_layers=6 --init=0,2,4,7,9,11      begun as these layers, as DistilBERT
+  --student=bert-small                    sizes of the family or of a JSON file, begun at random
+  --student=FOLDER                        a pretrained or distilled model to begin from
+  --set=hidden_size=312 --init=random     other fields of the teacher's config
+  --layers=2,4,6                          teacher's layer for each of the student's; uniform, last
+  --term_weights=soft_targets=5,own=0     0 leaves a part out
+  --temperature=4                         of soft targets
+
+Killed at any moment, the same command goes on as if nothing had happened; the teacher is in no
+checkpoint. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
+"""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+from absl import flags
+
+from kbert import atomic, finetuning
+from kbert.distillation import DistillationExperiment
+from kbert.distillation.augmentation import read_augmented
+from kbert.distillation.recipes import table
+from kbert.finetuning import Result, Series, Settings
+from kbert.training.step_values import NonFiniteLoss
+from kbert.training.strategies import make_strategy
+from pipelines import command
+from pipelines.distill_flags import (
+    TASK_FLAGS,
+    TEXT_FLAGS,
+    chosen_recipe,
+    define_distillation_flags,
+    refuse_other_flags,
+    student_arguments,
+    student_preset,
+)
+from pipelines.distilled_text import DistilledText, apply_general
+from pipelines.flags import (
+    define_masking_flags,
+    define_optimizer_flags,
+    define_rows_flags,
+    define_run_flags,
+)
+from pipelines.task_flags import (
+    data,
+    define_data_flags,
+    define_fine_tuning_flags,
+    define_series_flags,
+    define_task_flag,
+)
+from pipelines.task_run import make_runs
+from pipelines.training_run import check_averaging, train_objective
+
+
+def define_flags() -> None:
+    define_distillation_flags()
+    flags.DEFINE_string("preset_dir", None, "Folder for the student at the end.")
+    flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the student, to serve.")
+    # On text. What a task has too, such as --batch_size, is defined here; there the values that
+    # are given count, and the defaults are those of kbert-finetune.
+    define_rows_flags()
+    define_masking_flags()
+    define_optimizer_flags(learning_rate=None)
+    define_run_flags()
+    # On a task.
+    define_task_flag(None, "On a task: what is learned from which files, see kbert-finetune.")
+    define_data_flags()
+    flags.DEFINE_string("augmented", None, "Folder of kbert-augment, in the place of --train.")
+    flags.DEFINE_string("output_dir", None, "On a task: folder of the run.")
+    define_fine_tuning_flags()
+    define_series_flags()
+    flags.DEFINE_integer("first_epochs", None, "Of the stage before the last.", 1)
+    flags.DEFINE_float("first_learning_rate", None, "Of the stage before the last.", 0.0)
+    flags.DEFINE_string("cache_dir", None, "On a task: folder for what the teacher makes of texts.")
+    flags.mark_flags_as_required(["recipe", "teacher"])
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        sys.exit(f"kbert-distill takes flags only. Received: {argv[1:]}")
+    with command.one_line_errors("kbert-distill", RuntimeError, NonFiniteLoss):
+        _distill(flags.FLAGS)
+
+
+def _distill(options: flags.FlagValues) -> None:
+    on = [name for name in ("data_dir", "task") if options[name].value is not None]
+    if len(on) != 1:
+        raise ValueError(
+            "A student learns on text, from a folder of kbert-prepare-corpus (--data_dir), or on "
+            "the data of a task (--task): give one of the two. Received: "
+            f"{' and '.join(f'--{name}' for name in on) or 'neither'}"
+        )
+    if on == ["data_dir"]:
+        refuse_other_flags(options, TASK_FLAGS, "on text (--data_dir)")
+        _on_text(options)
+    else:
+        refuse_other_flags(options, TEXT_FLAGS, "on a task (--task)")
+        _on_task(options)
+
+
+def _on_text(options: flags.FlagValues) -> None:
+    _needs(options, "model_dir")
+    apply_general(options)
+    check_averaging(options)
+    strategy = make_strategy(options.strategy)
+    objective = DistilledText.from_flags(options, strategy)
+    train_objective(objective, options, strategy, objective.describe())
+
+
+def _on_task(options: flags.FlagValues) -> None:
+    _needs(options, "output_dir")
+    if (options.train is None) == (options.augmented is None):
+        raise ValueError(
+            "The student learns from --train, or from --augmented, which holds the same texts and "
+            f"more: give one. Received: --train={options.train}, --augmented={options.augmented}"
+        )
+    preset = student_preset(options)
+    experiment = DistillationExperiment(
+        options.task,
+        teacher=options.teacher,
+        recipe=chosen_recipe(options),
+        preset=preset,
+        student=None if preset else student_arguments(options),
+        first_epochs=options.first_epochs,
+        first_learning_rate=options.first_learning_rate,
+        cache_dir=options.cache_dir,
+        **_tables(options),
+    )
+    make_runs(experiment, options, lambda outcome: _compare(experiment, outcome))
+
+
+def _tables(options: flags.FlagValues) -> dict:
+    """The arguments of an experiment about data."""
+    if options.augmented is None:
+        return {"train": options.train, **data(options)}
+    given = data(options)
+    if given.pop("dev_share") is not None:
+        raise ValueError(
+            "With --augmented give --dev: a share of the copies would be of texts that are trained "
+            f"on. Received: --dev_share={options.dev_share}"
+        )
+    # Its columns have our names already; those of the other files are as the flags say.
+    reading = {name: given.pop(name) for name in ("columns", "label_separator")}
+    named = finetuning.named_task(options.task)
+    for split in ("dev", "test"):
+        if given[split] is not None:
+            given[split] = finetuning.read(named, given[split], split=split, **reading)
+    return {"train": read_augmented(options.augmented), **given}
+
+
+def _compare(experiment: DistillationExperiment, outcome: Result | Series) -> None:
+    """The closing table, also as comparison.json."""
+    best = outcome if isinstance(outcome, Result) else outcome.best
+    found = experiment.compare(outcome.preset, Settings(**best.settings))
+    print(f"\n{found}\n")
+    content = json.dumps(found.to_dict(), indent=2) + "\n"
+    atomic.write(Path(outcome.folder) / "comparison.json", content.encode())
+
+
+def _needs(options: flags.FlagValues, name: str) -> None:
+    if options[name].value is None:
+        raise ValueError(f"--{name} must be given: the folder of the run. Received: none")
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    listing = textwrap.indent(table(), "  ")
+    command.run(main, define_flags, f"{__doc__}\nRecipes (--recipe):\n\n{listing}\n")
+
+
+if __name__ == "__main__":
+    run()

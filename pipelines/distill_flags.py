@@ -1,0 +1,255 @@
+"""Flags of `kbert-distill`: who learns from whom, by which parts of a loss."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from kbert.distillation import (
+    RECIPES,
+    AttentionRelations,
+    AttentionScores,
+    DistillationRecipe,
+    Embeddings,
+    HiddenStates,
+    LastHiddenCosine,
+    OwnLoss,
+    SoftTargets,
+    Term,
+    recipe,
+)
+from pipelines.flags import parse_settings
+from pipelines.masked_text import encoder_config
+from pipelines.task_flags import SETTINGS
+
+# The parts of a loss by the names that --term_weights has for them.
+PARTS: dict[str, type[Term]] = {
+    "soft_targets": SoftTargets,
+    "own": OwnLoss,
+    "hidden_cosine": LastHiddenCosine,
+    "embeddings": Embeddings,
+    "hidden_states": HiddenStates,
+    "attention_scores": AttentionScores,
+    "relations": AttentionRelations,
+}
+# Flags that one of the two worlds alone reads; all others are read by both.
+TEXT_FLAGS = (
+    *("data_dir", "model_dir", "train_steps", "sequence_length", "phases", "segments"),
+    *("short_sequence_share", "masking", "phrases", "masked_share", "replacement"),
+    *("static_masks", "positions", "optimizer", "warmup_steps", "decay", "decay_power"),
+    *("decay_join", "beta_1", "beta_2", "epsilon", "bias_correction", "clip_norm"),
+    *("initial_accumulator_value", "xla", "evaluation_steps", "checkpoint_minutes"),
+    *("keep_checkpoints", "average_checkpoints", "tensorboard"),
+)
+_BOTH = (
+    *("learning_rate", "batch_size", "weight_decay", "micro_batches", "evaluate_every"),
+    *("checkpoint_every", "seed", "precision", "strategy"),
+)
+TASK_FLAGS = (
+    *("task", "train", "augmented", "dev", "dev_share", "test", "labels", "columns"),
+    *("text_column", "pair_columns", "label_column", "choice_columns", "label_separator"),
+    *("output_dir", "first_epochs", "first_learning_rate", "cache_dir"),
+    *("seeds", "grid", "grid_learning_rates", "grid_batch_sizes", "grid_epochs"),
+    *(name for name in SETTINGS if name not in _BOTH),
+)
+_NO_LAYER = "none"
+
+
+def define_distillation_flags() -> None:
+    """Recipe, teacher and student."""
+    flags.DEFINE_enum("recipe", None, list(RECIPES), "What the student learns, see below.")
+    flags.DEFINE_string(
+        "teacher",
+        None,
+        "The teacher, a folder or a name of the hub: on text a pretrained model, on a task what "
+        "kbert-finetune made of one.",
+    )
+    flags.DEFINE_string(
+        "student",
+        None,
+        "A size from kbert.family, a JSON file with a config, or the folder of a pretrained model "
+        "to begin from. Default: on text the recipe's, on a task half of the teacher's layers.",
+    )
+    flags.DEFINE_integer("num_layers", None, "Layers of the student.", 1)
+    flags.DEFINE_string(
+        "init",
+        None,
+        "What the student's layers begin as: every_other of the teacher's, random, or the "
+        "teacher's layers themselves, counted from 0, as 0,2,4,7,9,11.",
+    )
+    flags.DEFINE_multi_string(
+        "set",
+        [],
+        "Another value for a field of the student's config, as field=value; repeat it for more. "
+        "For example --set=hidden_size=312 --set=intermediate_size=1200 --init=random.",
+    )
+    flags.DEFINE_float("temperature", None, "Of soft targets. Default: the recipe's.", 0.0)
+    flags.DEFINE_list(
+        "term_weights",
+        [],
+        f"Other weights of parts of the loss, as soft_targets=5,own=2; 0 leaves a part out. The "
+        f"parts: {', '.join(PARTS)}.",
+    )
+    flags.DEFINE_list(
+        "layers",
+        None,
+        "Which of the teacher's layers each layer of the student is compared with: uniform, last, "
+        f"or one for each, counted from 1, as 2,4,6 ({_NO_LAYER}: with none). Default: the "
+        "recipe's.",
+    )
+    flags.DEFINE_enum(
+        "positions",
+        None,
+        ["masked", "all"],
+        "Tokens whose soft targets are compared; all takes longer. Default: the recipe's.",
+    )
+
+
+def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
+    """The recipe with the values that are given in the place of its own.
+
+    Raises:
+        ValueError: for a value that no part of the recipe's loss reads.
+    """
+    found = recipe(options.recipe)
+    changes = {
+        "temperature": options.temperature,
+        "positions": options.positions,
+        "layers": _parse_layers(options.layers),
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    weights = _parse_weights(options.term_weights)
+    every = [*found.terms, *(term for stage in found.stages for term in stage.terms)]
+    for name in changes:
+        if not any(hasattr(term, name) for term in every):
+            raise ValueError(
+                f"--{name} is of parts that the recipe {found.name} has not. Received: "
+                f"--{name}={_shown(options[name].value)}"
+            )
+    known = [name for name, kind in PARTS.items() if any(isinstance(x, kind) for x in every)]
+    if unknown := [name for name in weights if name not in known]:
+        raise ValueError(
+            f"--term_weights are of the parts of the recipe {found.name}: {', '.join(known)}. "
+            f"Received: {', '.join(unknown)}"
+        )
+
+    def changed(terms: Sequence[Term]) -> tuple[Term, ...]:
+        made = (_changed(term, changes, weights) for term in terms)
+        return tuple(term for term in made if term is not None)
+
+    stages = [dataclasses.replace(stage, terms=changed(stage.terms)) for stage in found.stages]
+    return dataclasses.replace(found, terms=changed(found.terms), stages=tuple(stages))
+
+
+def _changed(term: Term, changes: Mapping[str, Any], weights: Mapping[str, float]) -> Term | None:
+    weight = next((w for name, w in weights.items() if isinstance(term, PARTS[name])), term.weight)
+    if weight == 0:
+        return None
+    own = {name: value for name, value in changes.items() if hasattr(term, name)}
+    return dataclasses.replace(term, weight=weight, **own)
+
+
+def student_arguments(
+    options: flags.FlagValues, published: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Arguments of `kbert.student` that the flags describe.
+
+    Args:
+        options: the parsed flags.
+        published: arguments that hold where no flag says otherwise; not where --student does.
+
+    Raises:
+        ValueError: for what is no config, no layer or no field.
+    """
+    made = dict(published or {})
+    if options.student:
+        # The tokens are the teacher's, and so are the rows that it can read.
+        config = encoder_config(options.student)
+        if config is None:
+            raise ValueError(
+                f"A student is an encoder of the BERT family. Received: --student={options.student}"
+            )
+        made = config.to_dict() | {"init": "random"}
+        del made["vocabulary_size"], made["max_positions"]
+    if options.num_layers:
+        made["num_layers"] = options.num_layers
+    if options.init:
+        made["init"] = _parse_init(options.init)
+    return made | parse_settings(options.set)
+
+
+def student_preset(options: flags.FlagValues) -> str | None:
+    """The folder that the student begins from, where --student is one.
+
+    Raises:
+        ValueError: for flags about a student that is made beside it.
+    """
+    text = options.student
+    if not text or text.endswith(".json"):
+        return None
+    if not os.path.isdir(text) and os.sep not in text:
+        return None  # a name of the family
+    names = ("num_layers", "init", "set")
+    given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].value]
+    if given:
+        raise ValueError(
+            "A student that begins from a folder has that model's sizes and weights: leave "
+            f"--num_layers, --init and --set out. Received: --student={text}, {', '.join(given)}"
+        )
+    return text
+
+
+def refuse_other_flags(options: flags.FlagValues, names: Sequence[str], where: str) -> None:
+    """Raises where one of these flags is given, which are read in the other world alone."""
+    given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].present]
+    if given:
+        raise ValueError(f"These flags are not read {where}. Received: {', '.join(given)}")
+
+
+def describe_terms(terms: Sequence[Term]) -> str:
+    """The parts of a loss in a line."""
+    return " + ".join(map(repr, terms))
+
+
+def _parse_init(text: str) -> str | list[int]:
+    if text in ("every_other", "random"):
+        return text
+    try:
+        return [int(layer) for layer in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            "--init takes every_other, random, or layers of the teacher, counted from 0, as "
+            f"0,2,4. Received: --init={text}"
+        ) from None
+
+
+def _parse_layers(items: list[str] | None) -> str | list[int | None] | None:
+    if not items or items in (["uniform"], ["last"]):
+        return items[0] if items else None
+    try:
+        return [None if item == _NO_LAYER else int(item) for item in items]
+    except ValueError:
+        raise ValueError(
+            "--layers takes uniform, last, or layers of the teacher, counted from 1, as 2,4,6. "
+            f"Received: --layers={','.join(items)}"
+        ) from None
+
+
+def _parse_weights(items: Sequence[str]) -> dict[str, float]:
+    weights = {}
+    for item in items:
+        name, _, value = item.partition("=")
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            raise ValueError(
+                "--term_weights takes part=weight, by commas. Received: "
+                f"--term_weights={','.join(items)}"
+            ) from None
+    return weights
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

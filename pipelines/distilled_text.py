@@ -1,0 +1,213 @@
+"""`kbert-distill` on text: a student learns from a pretrained teacher, on shards."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+import kbert
+from kbert.checkpoints import read_checkpoint
+from kbert.distillation import RECIPES, DistillationRecipe, Distiller
+from kbert.hub import locate
+from kbert.tasks import Pretraining
+from kbert.training.phases import Phase, parse_phases
+from kbert.training.runlog import human
+from pipelines.distill_flags import (
+    TASK_FLAGS,
+    chosen_recipe,
+    describe_terms,
+    student_arguments,
+    student_preset,
+)
+from pipelines.flags import default_checkpoints, differences
+from pipelines.masked_text import MaskedText
+
+# Rows hold text alone: neither model is asked about pairs, and spans have no head of their own.
+_HEADS = {"next_sentence": False, "sentence_order": False, "span_boundary": False}
+
+
+class DistilledText(MaskedText):
+    """A student on shards.
+
+    Args:
+        options: the parsed flags, the recipe's values among them (`apply_general`).
+        tokenizer: the shards'.
+        manifest: theirs.
+
+    Raises:
+        ValueError: the recipe is for tasks.
+    """
+
+    UNREAD = ()
+    unread = TASK_FLAGS
+
+    def __init__(self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest):
+        super().__init__(options, tokenizer, manifest)
+        self.recipe = chosen_recipe(options)
+        self._lines: list[str] = []
+
+    @property
+    def reads_heads(self) -> bool:
+        """Whether the student learns to fill masks, and not only what its layers make of text."""
+        return any(term.reads_heads for term in self.recipe.terms)
+
+    def make_task(self) -> Distiller:
+        """Teacher and student, not compiled."""
+        options = self.options
+        if options.export_dir and not self.reads_heads:
+            raise ValueError(
+                f"The recipe {self.recipe.name} teaches no head, so there is nothing to serve yet: "
+                "fine-tune the student first. Received: --export_dir="
+                f"{options.export_dir}"
+            )
+        teacher = self._load_teacher()
+        student = self._make_student(teacher)
+        self._lines = [_sizes("teacher", teacher), f"{_sizes('student', student)}; {self._begun}"]
+        return Distiller(student, teacher, self.recipe.terms)
+
+    def _load_teacher(self) -> Pretraining:
+        options = self.options
+        try:
+            teacher = Pretraining.from_preset(
+                options.teacher, options.precision, new_head=not self.reads_heads, **_HEADS
+            )
+        except ValueError as error:
+            if not self.reads_heads:
+                raise
+            without = [n for n, x in RECIPES.items() if x.terms and not _reads_heads(x)]
+            raise ValueError(
+                f"The recipe {self.recipe.name} reads the teacher's masked-LM head; "
+                f"{' and '.join(without)} take a teacher without. {error}"
+            ) from error
+        if teacher.tokenizer.checksum != self.tokenizer.checksum:
+            raise ValueError(
+                "The shards must hold the teacher's tokens: prepare the corpus with "
+                f"kbert-prepare-corpus --vocabulary={options.teacher}. Received: "
+                f"{_tokens(self.tokenizer)} in {options.data_dir}, {_tokens(teacher.tokenizer)} in "
+                "the teacher"
+            )
+        return teacher
+
+    def _make_student(self, teacher: Pretraining) -> Pretraining:
+        preset = student_preset(self.options)
+        if preset is not None:
+            self._begun = f"begun from {preset}"
+            has_head = read_checkpoint(locate(preset)).task is not None and self.reads_heads
+            return Pretraining.from_preset(
+                preset, self.options.precision, new_head=not has_head, **_HEADS
+            )
+        half = (teacher.encoder.config.num_layers + 1) // 2
+        published = dict(self.recipe.student)
+        published["num_layers"] = min(published["num_layers"], half)
+        made = student_arguments(self.options, published)
+        begun = made.get("init", "every_other")
+        self._begun = f"begun as layers {begun} of the teacher, counted from 0"
+        if isinstance(begun, str):
+            from_teacher = "begun as every other layer of the teacher"
+            self._begun = "begun at random" if begun == "random" else from_teacher
+        return kbert.distillation.student(teacher, **made)
+
+    def model(self, task: Distiller) -> dict:
+        """Both models and what is compared, by its name in run.json."""
+        return {
+            "encoder": task.encoder.config.to_dict(),
+            "teacher": task.teacher.encoder.config.to_dict(),
+            "distilled_by": task.settings["distilled_by"],
+        }
+
+    def check_phases(self, phases: Sequence[Phase], task: Distiller) -> None:
+        """Refuses what would fail days later, when a phase begins."""
+        both = (task.encoder, task.teacher.encoder)
+        self.check_positions(phases, min(model.config.max_positions for model in both))
+
+    def summary(self) -> str:
+        """What is learned from which text, by whom."""
+        steps = steps_of_epoch(self.manifest, self.options)
+        return "\n".join([f"{super().summary()}; about {steps:,} steps an epoch", *self._lines])
+
+    def save(self, task: Distiller, folder: str) -> None:
+        """The student; where no head was taught, its encoder alone, for a head that begins anew."""
+        if self.reads_heads:
+            super().save(task, folder)
+            return
+        task.encoder.save_to_preset(folder)
+        task.tokenizer.save(Path(folder))
+
+    def describe(self) -> str:
+        """What the run takes from the recipe."""
+        wanted = _general(self.recipe, self.options)
+        changed = ", ".join(differences(self.options, wanted)) or "nothing"
+        lines = [
+            f"recipe {self.recipe.name}: {self.recipe.source}",
+            f"changed (published, on a cluster): {changed}",
+            f"loss: {describe_terms(self.recipe.terms)}",
+        ]
+        return "\n".join(lines)
+
+
+def apply_general(options: flags.FlagValues) -> None:
+    """Makes the recipe's values on text the defaults of the other flags; what was given stays.
+
+    Raises:
+        ValueError: the recipe is for the data of a task, or nobody says how long to train.
+    """
+    chosen = chosen_recipe(options)
+    if not chosen.general:
+        text = ", ".join(name for name, found in RECIPES.items() if found.general)
+        raise ValueError(
+            "This recipe is for the data of a task, not for text: give --task, or on text one of "
+            f"{text}. Received: --recipe={chosen.name}"
+        )
+    if not chosen.terms:
+        raise ValueError(
+            f"--term_weights leaves no part of the loss. Received: {','.join(options.term_weights)}"
+        )
+    for name, value in _general(chosen, options).items():
+        options.set_default(name, value)
+    manifest = kbert.data.read_manifest(options.data_dir)
+    if options.train_steps is None:
+        raise ValueError(
+            "--train_steps must be given; the shards have about "
+            f"{steps_of_epoch(manifest, options):,} steps an epoch. Received: none"
+        )
+    least = 1 if options.decay == "inverse_sqrt" else 0  # it is measured from there
+    warmup = round(chosen.general["warmup_share"] * options.train_steps)
+    options.set_default("warmup_steps", max(least, warmup))
+    default_checkpoints(options)
+
+
+def steps_of_epoch(manifest: kbert.data.Manifest, options: flags.FlagValues) -> int:
+    """About how many batches hold the text once: those of the last phase."""
+    text = options.phases or f"{options.sequence_length}:1"
+    last = parse_phases(text, 10**6, options.batch_size)[-1]
+    # [CLS] and [SEP] stand around the text of a row.
+    rows = manifest.split("train").tokens / (last.sequence_length - 2)
+    return math.ceil(rows / last.batch_size)
+
+
+def _general(chosen: DistillationRecipe, options: flags.FlagValues) -> dict[str, Any]:
+    """Flags that the recipe has values for, but those that go by the length of the run."""
+    values = {name: value for name, value in chosen.general.items() if name != "warmup_share"}
+    if options["sequence_length"].present:  # it takes the place of the recipe's phases
+        del values["phases"]
+    return values
+
+
+def _reads_heads(chosen: DistillationRecipe) -> bool:
+    return any(term.reads_heads for term in chosen.terms)
+
+
+def _sizes(name: str, task: Pretraining) -> str:
+    config, count = task.encoder.config, task.encoder.count_params()
+    bytes_ = sum(math.prod(v.shape) for v in task.variables) * 4
+    layers = "1 layer" if config.num_layers == 1 else f"{config.num_layers} layers"
+    return (
+        f"{name}: {layers} of {config.hidden_size}, {count:,} parameters, "
+        f"{human(bytes_)}B with its head"
+    )
+
+
+def _tokens(tokenizer: Any) -> str:
+    return f"{tokenizer.vocabulary_size:,} entries (checksum {tokenizer.checksum[:8]})"

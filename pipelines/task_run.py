@@ -1,0 +1,108 @@
+"""What the programs do that run experiments on a task: from the parsed flags to the best model."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from absl import flags, logging
+
+import kbert
+from kbert import finetuning
+from kbert.finetuning import Experiment, Result, Series
+from pipelines.pictures import draw_confusion
+from pipelines.task_flags import GRID, settings
+
+
+def make_runs(
+    experiment: Experiment,
+    options: flags.FlagValues,
+    also: Callable[[Result | Series], Any] = lambda outcome: None,
+) -> None:
+    """Makes the run or the series that the flags describe, or only looks (--dry_run).
+
+    Ends the process where a signal stopped a run.
+
+    Args:
+        experiment: what is learned from what.
+        options: the parsed flags.
+        also: called with the outcome, to report more of it.
+    """
+    try:
+        _make_runs(experiment, options, also)
+    except finetuning.Stopped as stopped:
+        print(stopped)
+        sys.exit(128 + stopped.signal)  # as a shell would say it: the job is not done
+
+
+def _make_runs(experiment, options, also):
+    # Every run of a series traces graphs of its own, which TensorFlow counts together and warns of.
+    tf.get_logger().setLevel("ERROR")
+    if options.seeds and options.grid:
+        raise ValueError("--seeds and --grid are two kinds of series: give one of them")
+    given = settings(options)
+    print(experiment.summary())
+    if options.dry_run:
+        print(finetuning.preview(experiment, **given))
+        return
+    folder = Path(options.output_dir)
+    finished = any((folder / name).exists() for name in ("results.json", "series.json"))
+    outcome = _run(experiment, options, given)
+    if finished:
+        print(f"{folder} holds this, finished before:")
+    best = outcome if isinstance(outcome, Result) else outcome.best
+    _report(best, folder)
+    if isinstance(outcome, Series):
+        print(outcome)
+        print(f"best: {best.folder.name}")
+    also(outcome)
+    print(f"model: {outcome.preset}")
+    _publish(outcome.preset, options, finished)
+
+
+def _run(experiment, options, given: dict) -> Result | Series:
+    folder = options.output_dir
+    if options.seeds:
+        return finetuning.seeds(experiment, folder, count=options.seeds, **given)
+    if options.grid:
+        return finetuning.grid(
+            experiment,
+            folder,
+            **{name: _numbers(options, name) for name in GRID},
+            **given,
+        )
+    return finetuning.run(experiment, folder, **given)
+
+
+def _numbers(options: flags.FlagValues, name: str) -> list[float | int]:
+    kind = type(GRID[name][0])
+    given = options[f"grid_{name}"].value
+    try:
+        return [kind(value) for value in given]
+    except ValueError:
+        raise ValueError(
+            f"--grid_{name} takes numbers, by commas. Received: {','.join(given)}"
+        ) from None
+
+
+def _report(result: Result, folder: Path) -> None:
+    """The table, the report by class, the picture."""
+    report = result.folder / "dev_report.txt"
+    if report.exists():
+        print(f"\n{report.read_text(encoding='utf-8')}")
+    draw_confusion(result.confusion, folder)
+    print(f"{result}\n")
+    print(result.summary())
+
+
+def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
+    """Copies and exports the best model; an export of an earlier call is not made again."""
+    if options.preset_dir:
+        shutil.copytree(preset, options.preset_dir, dirs_exist_ok=True)
+        print(f"model written to {options.preset_dir}")
+    if options.export_dir and not (finished and Path(options.export_dir).exists()):
+        logging.set_verbosity(logging.WARNING)  # what TensorFlow says of its files is no news here
+        task = kbert.tasks.Task.from_preset(preset)
+        print(f"SavedModel written to {task.export(options.export_dir)}")

@@ -1,0 +1,167 @@
+"""What the programs do that train an objective: from the parsed flags to the model's folder."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import keras
+from absl import flags
+
+import kbert
+from kbert import atomic
+from kbert.training import average_checkpoints
+from kbert.training.estimates import estimate
+from kbert.training.optimizers import make_optimizer
+from kbert.training.phases import Phase
+from kbert.training.run import Start, train
+from kbert.training.schedules import WarmupDecay
+from kbert.training.step import TrainStep
+from kbert.training.strategies import Strategy
+from pipelines.shards import ShardsObjective
+from pipelines.translation import Translation
+
+Objective = ShardsObjective | Translation
+
+
+def train_objective(
+    objective: Objective,
+    options: flags.FlagValues,
+    strategy: Strategy,
+    description: str | None = None,
+) -> None:
+    """Trains what the flags describe, or only looks (--dry_run); writes the model at the end.
+
+    Ends the process where a signal stopped the run.
+
+    Args:
+        objective: what is learned from what.
+        options: the parsed flags.
+        strategy: devices.
+        description: of the recipe, to be printed.
+    """
+    phases = objective.phases()
+    keras.utils.set_random_seed(options.seed)
+    with strategy.scope():
+        task = objective.make_task()
+        compile_task(task, options)
+    hosts = {"num_hosts": strategy.num_hosts, "host_index": strategy.host_index}
+
+    def training(phase: Phase, start: Start):
+        return objective.batches(phase, start=start, **hosts)
+
+    def held_out(phase: Phase):
+        return objective.held_out(phase, **hosts).take(options.evaluation_steps or -1)
+
+    objective.check_phases(phases, task)
+    no_evaluation = objective.why_no_evaluation()
+    if no_evaluation and options.evaluate_every:
+        raise ValueError(
+            f"--evaluate_every needs {objective.needed_to_evaluate}, or leave the flag out. "
+            f"Received: {no_evaluation}"
+        )
+    if strategy.is_chief:
+        if description is not None:
+            print(description)
+        parameters = sum(math.prod(v.shape) for v in task.trainable_variables)
+        print(f"{parameters:,} parameters; {objective.summary()}")
+        if no_evaluation:
+            print(f"no evaluation: {no_evaluation}")
+    if options.dry_run:
+        kbert.data.show_examples(training(phases[0], (0, 0, 0)), objective.tokenizer)
+        print(estimate(task, training, phases, strategy).summary(phases))
+        return
+    extra_scores = objective.extra_scores(task)
+    history = train(
+        task,
+        training,
+        options.model_dir,
+        phases,
+        strategy=strategy,
+        make_evaluation_dataset=None if no_evaluation else held_out,
+        evaluate_every=options.evaluate_every,
+        checkpoint_every=options.checkpoint_every,
+        checkpoint_minutes=options.checkpoint_minutes,
+        keep_checkpoints=options.keep_checkpoints,
+        extra_scores=extra_scores,
+        tensorboard=options.tensorboard,
+        settings=settings(options, objective, task),
+    )
+    if history.stopped_by is not None:
+        sys.exit(128 + history.stopped_by)  # as a shell would say it: the job is not done
+    if options.average_checkpoints > 1:
+        with strategy.scope():
+            strategy.agrees(history.step)  # all wait until the chief has saved the last one
+            dataset = None if no_evaluation else strategy.distribute(held_out(phases[-1]))
+            values = average(task, options, dataset)
+        if strategy.is_chief:
+            report_average(values, options, extra_scores)
+    if not strategy.is_chief:
+        return
+    if options.preset_dir:
+        objective.save(task, options.preset_dir)
+        print(f"model written to {options.preset_dir}")
+    if options.export_dir:
+        print(f"SavedModel written to {task.export(options.export_dir)}")
+
+
+def check_averaging(options: flags.FlagValues) -> None:
+    """Refuses what would fail at the end of the run: fewer checkpoints than are averaged."""
+    made = -(-options.train_steps // options.checkpoint_every)
+    if options.average_checkpoints > min(made, options.keep_checkpoints):
+        raise ValueError(
+            f"--average_checkpoints={options.average_checkpoints} needs as many checkpoints: keep "
+            "more of them, or save them more often. Received: --keep_checkpoints="
+            f"{options.keep_checkpoints}, and {made} of them are made: --train_steps="
+            f"{options.train_steps}, --checkpoint_every={options.checkpoint_every}"
+        )
+
+
+def average(task: TrainStep, options: flags.FlagValues, held_out) -> dict:
+    """Gives the task the mean of the last checkpoints; what it was made of and how good it is."""
+    folder = Path(options.model_dir) / "checkpoints"
+    values = {"steps": average_checkpoints(task, folder, options.average_checkpoints)}
+    if held_out is not None:
+        values |= task.evaluate(held_out, verbose=0, return_dict=True)
+    return values
+
+
+def report_average(values: dict, options: flags.FlagValues, extra_scores) -> None:
+    """Prints what `average` found, and writes it to average.json."""
+    steps = values.pop("steps")
+    values |= extra_scores() if extra_scores else {}
+    values = {name: float(value) for name, value in values.items()}
+    print(f"the model is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
+    if values:
+        print("evaluation of it: " + " · ".join(f"{k} {v:.4g}" for k, v in values.items()))
+    content = json.dumps({"steps": steps, **values}, indent=2) + "\n"
+    atomic.write(Path(options.model_dir) / "average.json", content.encode())
+
+
+def compile_task(task: TrainStep, options: flags.FlagValues) -> None:
+    """The optimizer and the step that the flags describe."""
+    schedule = WarmupDecay(
+        options.learning_rate,
+        options.train_steps,
+        options.warmup_steps,
+        options.decay,
+        options.decay_power,
+        options.decay_join,
+    )
+    task.compile(
+        make_optimizer(options.optimizer, schedule, options),
+        micro_batches=options.micro_batches,
+        clip_norm=options.clip_norm or None,
+        jit_compile="auto" if options.xla is None else options.xla,
+    )
+
+
+def settings(options: flags.FlagValues, objective: Objective, task: TrainStep) -> dict:
+    """All flags that shape the run and the config that came of them, for run.json."""
+    own = options.get_key_flags_for_module(sys.argv[0])
+    left_out = ("help", "dry_run", "preset_dir", "export_dir", *objective.unread)
+    return {
+        "backend": keras.backend.backend(),
+        **objective.model(task),
+        "flags": {flag.name: flag.value for flag in own if flag.name not in left_out},
+    }
