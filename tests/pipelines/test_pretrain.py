@@ -126,8 +126,11 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     assert after[-1] == pytest.approx(before[pieces].mean(axis=0), abs=1e-6)
 
 
-def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path):
-    out = finished(pretrain(data_dir, tmp_path / "run", "--dry_run"))
+def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path, call, capsys):
+    from pipelines import pretrain
+
+    call(pretrain, *arguments(data_dir, tmp_path / "run", "--dry_run"))
+    out = capsys.readouterr().out
     assert "predicted: " in out and "[CLS]" in out
     assert "memory: weights" in out and "6 steps of 8 x 24 tokens" in out
     assert not (tmp_path / "run").exists()
@@ -138,14 +141,18 @@ def test_mistakes_are_told_in_one_line(data_dir, tmp_path):
     assert message.startswith("kbert-pretrain: ") and "hidden_width" in message
 
 
-def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary):
+def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary, call):
+    from pipelines import pretrain
+
     data_dir = write_corpus(tmp_path, tiny_vocabulary, held_out_share=0.0)
-    message = failed(pretrain(data_dir, tmp_path / "run", "--evaluate_every=5"))
-    assert "--evaluate_every needs held-out documents" in message
-    assert message.endswith("Received: 0 held-out document(s), and segments=pairs needs 2")
+    rule = "--evaluate_every needs held-out documents"
+    ending = r"Received: 0 held-out document\(s\), and segments=pairs needs 2$"
+    with pytest.raises(SystemExit, match=f"{rule}.*{ending}"):
+        call(pretrain, *arguments(data_dir, tmp_path / "run", "--evaluate_every=5"))
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_help_teaches():
     command = [sys.executable, "-m", "pipelines.pretrain", "--help"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout

@@ -1,8 +1,6 @@
 """The byte-level BPE tokenizer: special tokens, ranges, decoding, graphs, exports, errors."""
 
 import pickle
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -12,6 +10,7 @@ import tensorflow as tf
 from kbert.tasks.fill_mask import encode_with_masks
 from kbert.tokenizers import BytePairTokenizer
 from kbert.tokenizers.byte_alphabet import CHARACTERS
+from tests.processes import run_code
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 MERGES = ["l o", "lo w", "Ġ low", "e r", "low er", "Ġ Ġ"]
@@ -191,10 +190,8 @@ def test_saved_model_by_the_session_loader(keeping, tmp_path):
                 fetch = next(iter(signature.outputs.values())).name
                 print(session.run(fetch, {{feed: {texts!r}}}).tolist())
     """
-    code = textwrap.dedent(program)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    ids, ends, back = map(eval, done.stdout.splitlines()[:3])
+    out = run_code(textwrap.dedent(program))
+    ids, ends, back = map(eval, out.splitlines()[:3])
     assert ids == keeping.encode(texts).to_tensor().numpy().tolist()
     assert ends == [[3, 10, 14, 16], [1, 2, 0, 0], [0, 0, 0, 0]]
     assert back == [b"low lower", "é".encode(), b""]

@@ -1,8 +1,6 @@
 """Normalisation: what is dropped, kept and folded, in any locale."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import tensorflow as tf
 
 from kbert.tokenizers import normalize
 from kbert.tokenizers.normalization import IS_MARK, byte_table
+from tests.processes import run_code
 
 UNCASED = {
     "Señor ŁÓDŹ": "senor łodz",
@@ -54,14 +53,8 @@ def test_a_turkish_locale_changes_nothing():
         "normalize(tf.constant('TITLE İI')).numpy().decode())"
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment | {"LANG": "tr_TR.UTF-8", "PYTHONUTF8": "1", "PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[0] == r"'t\u0131tle' title ii"
+    out = run_code(code, environment=environment, LANG="tr_TR.UTF-8", PYTHONUTF8="1")
+    assert out.split("\n")[0] == r"'t\u0131tle' title ii"
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import subprocess
-import sys
 import textwrap
 
 import hypothesis.strategies as st
@@ -12,6 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from kbert.tokenizers import WordTokenizer, load_tokenizer
+from tests.processes import run_code
 
 VOCABULARY = ["</S>", "<S>", "<UNK>", "the", "The", "sun", "café", "東京", ".", "\u200b"]
 TOKENIZER = WordTokenizer(VOCABULARY)
@@ -97,10 +96,8 @@ def test_saved_model_by_the_session_loader(tmp_path):
             feed, fetch = signature.inputs["texts"].name, signature.outputs["ids"].name
             print(session.run(fetch, {{feed: ["the 東京 moon", "."]}}).tolist())
     """
-    code = textwrap.dedent(program)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[[3, 7, 2], [8, -1, -1]]"
+    out = run_code(textwrap.dedent(program))
+    assert out.strip() == "[[3, 7, 2], [8, -1, -1]]"
 
 
 def test_save_load_and_pickle(tmp_path):

@@ -2,8 +2,6 @@
 
 import hashlib
 import pickle
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from tests.processes import run_code
 
 PIECES = (
     "a b e i o s t ß n ! , . ' ? [ ] - $ 1 2 ½ … ™ ﬁ ##s ##less ##ing flight cafe naive no yes mask"
@@ -215,10 +214,8 @@ def test_saved_model_by_the_session_loader(keeping, tmp_path):
                 fetch = next(iter(signature.outputs.values())).name
                 print(session.run(fetch, {{feed: ["flightless [MASK]", "東京"]}}).tolist())
     """
-    code = textwrap.dedent(program)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    ids, ends = map(eval, done.stdout.split("\n")[:2])
+    out = run_code(textwrap.dedent(program))
+    ids, ends = map(eval, out.split("\n")[:2])
     assert ids == keeping.encode(["flightless [MASK]", "東京"]).to_tensor().numpy().tolist()
     assert ends == [[6, 10, 17], [1, 2, 0]]
 

@@ -1,0 +1,25 @@
+"""Programs in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# TensorFlow imports these where they are, for what no program here does, and they cost as much
+# time as the rest of it.
+WITHOUT = ("jax", "pandas", "sklearn")
+LIGHT = f"import sys; sys.modules.update(dict.fromkeys({WITHOUT!r}))\n"
+
+
+def run_code(code: str, *, environment=None, **changes: str) -> str:
+    """What the code prints; it sees kbert, the tests, and the environment with these changes."""
+    environment = os.environ if environment is None else environment
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT + code],
+        env={**environment, "PYTHONPATH": str(ROOT), **changes},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
