@@ -6,6 +6,9 @@ PYTEST := $(BIN)/python -m pytest
 QUICKSTART_FLAGS ?=
 BENCH_FLAGS ?=
 
+# What a process compiles stays for the next one; so pip need not compile what nobody imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help quickstart test test-slow bench lint clean
 
 help:
@@ -15,24 +18,29 @@ help:
 	@echo "make bench        speed and memory beside the nearest peers, as ratios"
 	@echo "make lint         ruff: style and import order"
 
-$(VENV)/.installed: setup.py kbert/version.py
+$(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created setup.py kbert/version.py
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
-	@touch $@
+# Holds all of `.installed` and is resolved in one go.
+$(VENV)/.installed-test: $(VENV)/.created setup.py kbert/version.py
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[test]'
+	@touch $(VENV)/.installed $@
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python -m pipelines.quickstart $(QUICKSTART_FLAGS)
 
 # One process per file keeps strategies and backends apart; two processes for two cores. Files come
 # in their own order: sorted by their number of tests, the few long ones (notebooks) would come last.
+# On JAX most of the time is XLA's, for programs that run once: it does not have to make them fast.
 test: $(VENV)/.installed-test
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
-	KERAS_BACKEND=jax $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/layers tests/models tests/heads
+	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/layers tests/models tests/heads
 
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) -m slow

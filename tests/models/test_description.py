@@ -8,6 +8,8 @@ from kbert.models.description import CHOICES
 from kbert.models.family import ALIASES, FAMILY
 from tests.harness import tiny_config
 
+pytestmark = pytest.mark.tensorflow  # names and numbers: another backend would say the same
+
 
 @pytest.mark.parametrize(
     ("name", "parameters"),

@@ -128,6 +128,7 @@ def test_the_formula_counts_what_a_model_holds(changes):
     assert Elmo(config).count_params() == config.count_parameters()
 
 
+@pytest.mark.tensorflow  # a number: another backend would say the same
 def test_elmo_small_holds_what_is_published():
     elmo = Elmo(kbert.family("elmo-small"))
     assert elmo.count_params() == kbert.describe("elmo-small").parameters == 13_593_296

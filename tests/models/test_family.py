@@ -8,6 +8,8 @@ from kbert.elmo_config import ElmoConfig
 from kbert.models import Encoder, describe, family
 from kbert.models.family import BILMS, FAMILY, family_row
 
+pytestmark = pytest.mark.tensorflow  # names and numbers: another backend would say the same
+
 
 @pytest.mark.parametrize(
     ("name", "same"),
