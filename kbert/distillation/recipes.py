@@ -75,7 +75,13 @@ _DISTILBERT = (
 _TINYBERT = (Embeddings(), HiddenStates(), AttentionScores())
 # Rows are whole texts without a sentence objective: no student has a head for one.
 _TEXT = {"segments": "full_sentences", "short_sequence_share": 0.0, "phases": "128:1"}
-_ADAMW = {"optimizer": "adamw", "bias_correction": True, "decay": "linear"}
+# Rise and decay meet at the peak, as in transformers' schedule and in BertAdam's.
+_ADAMW = {
+    "optimizer": "adamw",
+    "bias_correction": True,
+    "decay": "linear",
+    "decay_join": "after",
+}
 
 RECIPES: dict[str, DistillationRecipe] = {
     recipe.name: recipe
