@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 
@@ -30,6 +31,33 @@ def test_attention():
     assert_close(probabilities, expected, 1e-6)
     merged = (expected @ heads[2]).transpose(0, 2, 1, 3).reshape(2, 5, 8)
     assert_close(outputs, merged @ w["a/output/kernel"] + w["a/output/bias"], 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_internals_are_what_the_outputs_are_made_of(dtype):
+    layer = SelfAttention(2, dtype=dtype)
+    layer.build((None, None, 8))
+    randomise(layer, sigma=0.5)
+    bias = attention_bias(np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]))
+    plain = layer(X, bias)
+    outputs, internals = layer(X, bias, return_internals=True)
+    assert keras.backend.standardize_dtype(internals["scores"].dtype) == "float32"
+    assert sorted(internals) == ["key", "probabilities", "query", "scores", "value"]
+    shapes = {name: tuple(x.shape) for name, x in internals.items()}
+    assert shapes.pop("scores") == shapes.pop("probabilities") == (2, 2, 5, 5)
+    assert set(shapes.values()) == {(2, 2, 5, 4)}
+    for found, wanted in zip((outputs, internals["probabilities"]), plain, strict=True):
+        np.testing.assert_array_equal(to_numpy(found), to_numpy(wanted))
+
+    found = to_numpy(internals)
+    tolerance = 1e-5 if dtype == "float32" else 0.03  # of entries of size 1 to 4
+    scores = found["query"] @ found["key"].transpose(0, 1, 3, 2) / 2  # sqrt(4)
+    assert_close(found["scores"], scores, tolerance)  # padding's too: no bias is in them
+    biased = np.exp(found["scores"] + to_numpy(bias))
+    assert_close(found["probabilities"], biased / biased.sum(-1, keepdims=True), tolerance)
+    merged = (found["probabilities"] @ found["value"]).transpose(0, 2, 1, 3).reshape(2, 5, 8)
+    w = {path.rsplit("/", 1)[-1]: x for path, x in get_values(layer.output_dense).items()}
+    assert_close(to_numpy(outputs), merged @ w["kernel"] + w["bias"], 3 * tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "bool"])

@@ -51,6 +51,50 @@ def test_outputs_and_their_shapes(encoder, inputs):
         assert tuple(tensor.shape) == spec.shape
 
 
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_internals_and_their_shapes(inputs, dtype):
+    """A dict for each layer, also where layers share a block."""
+    encoder = Encoder(tiny_config(num_layers=3, num_layer_groups=2, embedding_size=4), dtype=dtype)
+    randomise(encoder)
+    flags = {"return_internals": True, "return_attention": True}
+    out = encoder(inputs, **flags)
+    assert len(out["internals"]) == 3 and "hidden_states" not in out
+    real = inputs["padding_mask"][:, None, None, :]
+    for of_layer, attention in zip(out["internals"], out["attention"], strict=True):
+        found = to_numpy(of_layer)
+        np.testing.assert_array_equal(found["probabilities"], to_numpy(attention))
+        biased = np.where(real, found["scores"], -np.inf)
+        tolerance = 1e-5 if dtype == "float32" else 0.01
+        assert_close(found["probabilities"], softmax(biased), tolerance)
+        scores = found["query"] @ found["key"].transpose(0, 1, 3, 2) / 2  # sqrt(4)
+        assert_close(found["scores"], scores, 3 * tolerance)
+    plain = encoder(inputs)
+    np.testing.assert_array_equal(to_numpy(out["sequence"]), to_numpy(plain["sequence"]))
+
+    specs = encoder.compute_output_spec(inputs, **flags)
+    keras.tree.assert_same_structure(out, specs)
+    for tensor, spec in zip(keras.tree.flatten(out), keras.tree.flatten(specs), strict=True):
+        assert tuple(tensor.shape) == spec.shape
+        assert keras.backend.standardize_dtype(tensor.dtype) == spec.dtype
+    symbols = {name: keras.Input((None,), dtype="int32", name=name) for name in inputs}
+    symbolic = encoder(symbols, **flags)["internals"][2]
+    assert symbolic["scores"].shape == (None, 4, None, None)
+    assert symbolic["value"].shape == (None, 4, None, 4)
+
+
+@pytest.mark.parametrize("groups", [None, 1, 2, 3])
+def test_the_block_of_each_layer(groups):
+    encoder = Encoder(tiny_config(num_layers=6, num_layer_groups=groups))
+    count = 6 if groups is None else groups
+    wanted = [encoder.blocks[layer * count // 6] for layer in range(6)]
+    assert all(a is b for a, b in zip(encoder.layer_blocks, wanted, strict=True))
+
+
 def test_a_family_without_pooler_has_no_pooled_output():
     encoder = Encoder(tiny_config(pooler_activation=None))
     assert sorted(encoder(np.ones((1, 3), "int32"))) == ["sequence"]
