@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from kbert.tasks.text_task import SWAPPED
+
 KEY_BYTES = 16
 # What the tasks' models read; labels and weights are no part of a row.
-_READ = ("token_ids", "segment_ids", "swapped_token_ids")
+_READ = ("token_ids", "segment_ids", SWAPPED)
 
 
 def row_keys(features: Mapping[str, Any], num_segments: int) -> tuple[np.ndarray, np.ndarray]:
