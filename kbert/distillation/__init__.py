@@ -1,5 +1,16 @@
 """Knowledge from a large model for a small one: DistilBERT, TinyBERT, MiniLM, and parts of them."""
 
+from kbert.distillation.augmentation import (
+    STOP_WORDS,
+    AugmentationSettings,
+    Augmenter,
+    WordVectors,
+    augment,
+    read_augmented,
+    read_stop_words,
+    read_vectors,
+    write_augmented,
+)
 from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
 from kbert.distillation.experiment import DistillationExperiment
@@ -20,6 +31,8 @@ from kbert.distillation.terms import (
 __all__ = [
     "AttentionRelations",
     "AttentionScores",
+    "AugmentationSettings",
+    "Augmenter",
     "Comparison",
     "DistillationExperiment",
     "DistillationRecipe",
@@ -29,11 +42,18 @@ __all__ = [
     "LastHiddenCosine",
     "OwnLoss",
     "RECIPES",
+    "STOP_WORDS",
     "SoftTargets",
     "Stage",
     "Term",
+    "WordVectors",
+    "augment",
     "compare",
     "layer_map",
+    "read_augmented",
+    "read_stop_words",
+    "read_vectors",
     "recipe",
     "student",
+    "write_augmented",
 ]
