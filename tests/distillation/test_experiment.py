@@ -1,0 +1,182 @@
+"""A student on the data of a task, as `kbert.finetuning` runs it."""
+
+import json
+import signal
+
+import keras
+import pytest
+
+import kbert
+from kbert import finetuning
+from kbert.distillation import DistillationExperiment, Distiller, compare
+from tests.finetuning.conftest import mail  # noqa: F401
+
+SETTINGS = {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3}
+STUDENT = {"num_layers": 1}
+SIZES = {
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "intermediate_size": 24,
+    "max_positions": 32,
+    "initializer_range": 0.3,
+    "dropout": 0.1,
+}
+
+
+class Stop(keras.callbacks.Callback):
+    """SIGTERM after so many steps."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.left = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def make_preset(folder, kind, tokenizer, *arguments):
+    keras.utils.set_random_seed(3)
+    encoder = kbert.Encoder(kbert.EncoderConfig(vocabulary_size=tokenizer.vocabulary_size, **SIZES))
+    kind(encoder, tokenizer, *arguments).save_to_preset(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory, tokenizer):
+    """Its classes are in another order than the alphabet's, which is that of the data."""
+    folder = tmp_path_factory.mktemp("teacher")
+    return make_preset(folder, kbert.tasks.TextClassifier, tokenizer, ["spam", "ham"])
+
+
+@pytest.fixture
+def experiment(teacher, mail):  # noqa: F811
+    def experiment(recipe="tinybert-task", **options):
+        if "preset" not in options:
+            options = {"student": STUDENT, **options}
+        data = {"train": mail, "dev": mail, **options}
+        return DistillationExperiment("classify", teacher=teacher, recipe=recipe, **data)
+
+    return experiment
+
+
+@pytest.fixture(scope="module")
+def whole(teacher, mail, tmp_path_factory):  # noqa: F811
+    """Folder of a run of two stages that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    made = DistillationExperiment(
+        *("classify",), teacher=teacher, recipe="tinybert-task", student=STUDENT, train=mail,
+        dev=mail, first_epochs=1,
+    )  # fmt: skip
+    finetuning.run(made, folder, verbose=0, checkpoint_every=1, **SETTINGS)
+    return folder
+
+
+def test_the_teacher_says_the_order_of_the_classes(experiment, whole):
+    made = experiment()
+    task = made.make_task(made.settings())
+    assert made.labels == ["ham", "spam"] and task.labels == ["spam", "ham"]
+    assert kbert.tasks.TextClassifier.from_preset(whole / "preset").labels == ["spam", "ham"]
+    # The head is the teacher's.
+    teacher = made.make_teacher(made.settings())
+    assert (task.classifier.dense.kernel.numpy() == teacher.classifier.dense.kernel.numpy()).all()
+    assert made.make_teacher(made.settings()) is teacher
+
+
+@pytest.mark.parametrize("stage, steps", [("intermediate", 2), ("intermediate", 4), ("last", 2)])
+def test_stopped_in_and_between_stages_it_goes_on(
+    experiment, whole, tmp_path, monkeypatch, stage, steps
+):
+    """Four steps a stage; after the fourth of the first the second has not begun."""
+    fit = Distiller.fit
+
+    def fit_and_stop(self, *data, **options):
+        is_first = options["model_dir"].name == "intermediate"
+        callbacks = [Stop(steps)] if is_first == (stage == "intermediate") else []
+        return fit(self, *data, **options, callbacks=callbacks)
+
+    made = experiment(first_epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Distiller, "fit", fit_and_stop)
+        with pytest.raises(finetuning.Stopped, match="SIGTERM after step"):
+            finetuning.run(made, tmp_path, verbose=0, checkpoint_every=1, **SETTINGS)
+    with pytest.raises(ValueError, match="holds another run.*settings.seed was 0, is 1"):
+        finetuning.run(made, tmp_path, verbose=0, **SETTINGS, seed=1)
+    finetuning.run(made, tmp_path, verbose=0, checkpoint_every=1, **SETTINGS)
+    for name in ("intermediate", "prediction"):
+        logs = [folder / "training" / name / "steps.jsonl" for folder in (whole, tmp_path)]
+        assert logs[0].read_bytes() == logs[1].read_bytes()
+    weights = [folder / "preset" / "model.safetensors" for folder in (whole, tmp_path)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_finished_run_is_read_and_leaves_no_checkpoints(experiment, whole, monkeypatch):
+    assert not list((whole / "training").rglob("checkpoints"))
+    monkeypatch.setattr(Distiller, "fit", None)
+    result = finetuning.run(experiment(first_epochs=1), whole, verbose=0, **SETTINGS)
+    assert result.metric == "accuracy" and result.steps == 4
+    with pytest.raises(ValueError, match="another run.*first_stages.intermediate was .*1.*is .*2"):
+        finetuning.run(experiment(first_epochs=2), whole, verbose=0, **SETTINGS)
+
+
+def test_seeds_differ_in_their_runs(experiment, tmp_path):
+    made = experiment("distilbert", student={"num_layers": 1, "init": "random"})
+    series = finetuning.seeds(made, tmp_path, count=2, verbose=0, **SETTINGS)
+    assert len(series.results) == 2 and series.preset.exists()
+    first = [
+        json.loads((r.folder / "training/distilled/steps.jsonl").read_text().splitlines()[0])
+        for r in series.results
+    ]
+    assert first[0]["soft_targets"] != first[1]["soft_targets"]
+    found = made.compare(series.preset, made.settings(**SETTINGS))
+    assert (found.metric, found.student.layers, found.teacher.layers) == ("accuracy", 1, 2)
+    assert "teacher       2 " in str(found) and "100.0%" in str(found)
+
+
+def test_numbers_and_a_pretrained_student(tokenizer, tmp_path):
+    teacher = make_preset(tmp_path / "teacher", kbert.tasks.TextRegressor, tokenizer)
+    make_preset(tmp_path / "small", kbert.tasks.Pretraining, tokenizer)
+    data = {"first": ["red fox"] * 8, "second": ["the sun", "a cat"] * 4, "label": [1.0, 2.5] * 4}
+    made = DistillationExperiment(
+        "stsb", teacher=teacher, preset=tmp_path / "small", train=data, dev=data
+    )
+    result = finetuning.run(made, tmp_path / "out", verbose=0, epochs=1, batch_size=8)
+    assert result.metric == "pearson" or "pearson" in result.dev
+    (step,) = (tmp_path / "out/training/distilled/steps.jsonl").read_text().splitlines()
+    assert {"soft_targets", "hidden_cosine"} <= set(json.loads(step))
+    assert json.loads((tmp_path / "out/run.json").read_text())["student"] == str(tmp_path / "small")
+
+
+def test_preview_shows_what_every_stage_and_the_teacher_take(experiment):
+    shown = finetuning.preview(experiment(), examples=1, **SETTINGS)
+    assert "[CLS] the " in shown and "4 an epoch, 84 in all" in shown
+    assert " s a step intermediate, " in shown and " s a step prediction" in shown
+    assert "s a step without a teacher" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recipe": "minilm"}, "recipe is for text, not for the data of a task.*'minilm'"),
+        ({"recipe": "distilbert", "first_epochs": 2}, "has one stage, whose values.*'epochs': 2"),
+        ({"preset": "p", "student": STUDENT}, "a preset or is made of the teacher.*preset='p'"),
+    ],
+)
+def test_what_does_not_fit_together(experiment, options, message):
+    with pytest.raises(ValueError, match=message):
+        experiment(**options)
+
+
+def test_other_classes_than_the_teacher_s(experiment, mail):  # noqa: F811
+    made = experiment(train={**mail, "label": ["ham", "eggs"] * 32}, dev_share=0.5, dev=None)
+    with pytest.raises(ValueError, match="teacher's classes.*'eggs', 'ham' in the data"):
+        made.make_task(made.settings())
+
+
+def test_a_model_retains_all_of_itself(teacher, mail):  # noqa: F811
+    task = kbert.tasks.TextClassifier.from_preset(teacher)
+    found = compare(task, task, mail, rounds=1)
+    assert found.retention == 1.0 and found.student.parameters == task.count_params()
+    assert found.to_dict()["speed"] == pytest.approx(found.speed)

@@ -1,0 +1,345 @@
+"""`kbert-distill` as it is typed: on text and on a task, gone on with, and what is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+import kbert
+from kbert.checkpoints import read_checkpoint, read_safetensors
+from kbert.training import Checkpoints
+from pipelines import distill
+from pipelines.distill_flags import PARTS, TASK_FLAGS, TEXT_FLAGS
+from tests.killing import kill_after_checkpoint
+from tests.pipelines.conftest import COLUMNS
+from tests.pipelines.test_pretrain import finished, write_corpus
+
+ROOT = Path(kbert.__path__[0]).parent
+SIZES = {
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "intermediate_size": 24,
+    "max_positions": 32,
+    "initializer_range": 0.15,
+}
+TEXT = ("--train_steps=4", "--batch_size=4", "--sequence_length=16", "--checkpoint_every=2")
+# What the published student has is too wide for a test, and has more heads than the teacher.
+NARROW = ("--set=hidden_size=8", "--set=num_heads=2", "--set=intermediate_size=12")
+
+
+class Killed(Exception):
+    pass
+
+
+def make_teacher(kind, folder, tokenizer, *arguments):
+    keras.utils.set_random_seed(2)
+    config = kbert.EncoderConfig(vocabulary_size=tokenizer.vocabulary_size, **SIZES)
+    kind(kbert.Encoder(config), tokenizer, *arguments).save_to_preset(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory, tiny_vocabulary):
+    return write_corpus(tmp_path_factory.mktemp("corpus"), tiny_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory, tokenizer):
+    """With a head for masks and one for pairs, which nobody asks."""
+    return make_teacher(kbert.tasks.Pretraining, tmp_path_factory.mktemp("teacher"), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory, tokenizer):
+    """A teacher of ham and spam, its classes in another order than the alphabet's."""
+    folder = tmp_path_factory.mktemp("classifier")
+    return make_teacher(kbert.tasks.TextClassifier, folder, tokenizer, ["spam", "ham"])
+
+
+@pytest.fixture(scope="module")
+def on_text(call, data_dir, teacher):
+    """Calls the program on the shards; the teacher may be another one."""
+
+    def on_text(recipe, model_dir, *more):
+        own = (
+            () if any(flag.startswith("--teacher") for flag in more) else (f"--teacher={teacher}",)
+        )
+        where = (f"--data_dir={data_dir}", f"--model_dir={model_dir}")
+        call(distill, f"--recipe={recipe}", *where, *own, *TEXT, *more)
+
+    return on_text
+
+
+@pytest.fixture(scope="module")
+def on_mail(call, mail_file, classifier):
+    """Calls it on the mail."""
+
+    def on_mail(recipe, output_dir, *more):
+        data = (f"--train={mail_file}", "--dev_share=0.25", *COLUMNS)
+        own = (f"--recipe={recipe}", f"--teacher={classifier}", f"--output_dir={output_dir}")
+        call(distill, "--task=classify", *data, *own, "--epochs=1", "--batch_size=8", *more)
+
+    return on_mail
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory, on_text):
+    """Folder of a finished run of DistilBERT's, with the student beside the run."""
+    folder = tmp_path_factory.mktemp("distilbert")
+    on_text("distilbert", folder / "run", f"--preset_dir={folder / 'student'}")
+    return folder
+
+
+def steps(folder):
+    return [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+
+
+def test_distilbert_on_text(run_dir):
+    first, *_, last = steps(run_dir / "run")
+    assert last["step"] == 4 and last["loss"] < first["loss"]
+    parts = ("weighted_soft_targets", "weighted_mlm_loss", "hidden_cosine")
+    assert last["loss"] == pytest.approx(sum(last[name] for name in parts), rel=1e-5)
+    assert last["weighted_soft_targets"] == pytest.approx(5 * last["soft_targets"], rel=1e-5)
+    assert "nsp_loss" not in last and 0 <= last["agreement"] <= 1
+    settings = json.loads((run_dir / "run" / "run.json").read_text())
+    assert settings["encoder"]["num_layers"] == 1 and settings["teacher"]["num_layers"] == 2
+    assert "SoftTargets(weight=5.0, temperature=2.0" in settings["distilled_by"][0]
+
+    student = kbert.tasks.Pretraining.from_preset(run_dir / "student")
+    assert (student.encoder.config.num_segments, student.encoder.pooler) == (0, None)
+    assert not student.next_sentence
+
+
+def test_no_checkpoint_holds_the_teacher(run_dir):
+    (path, *_) = sorted((run_dir / "run" / "checkpoints").glob("*.safetensors"))
+    size = sum(array.size for array in read_checkpoint(run_dir / "student").arrays.values())
+    saved = sum(array.size for array in read_safetensors(path).values())
+    # Weights and two moments, and a few numbers that say where the run is.
+    assert 3 * size <= saved < 3 * size + 100
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(run_dir, on_text, tmp_path, monkeypatch):
+    save = Checkpoints.save
+
+    def save_and_die(self, task, step, *rest, **options):
+        save(self, task, step, *rest, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_die)
+        with pytest.raises(Killed):
+            on_text("distilbert", tmp_path / "run")
+    assert Checkpoints(tmp_path / "run" / "checkpoints").latest()["step"] == 2
+    on_text("distilbert", tmp_path / "run")
+    logs = [folder / "run" / "steps.jsonl" for folder in (run_dir, tmp_path)]
+    assert logs[0].read_bytes() == logs[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "parts"),
+    [
+        ("tinybert-general", {"embeddings", "hidden_states", "attention_scores"}),
+        ("minilm", {"attention_relation", "value_relation"}),
+    ],
+)
+def test_a_teacher_without_a_head_makes_an_encoder(
+    on_text, classifier, tmp_path, recipe, parts, capsys
+):
+    preset = tmp_path / "preset"
+    more = (f"--teacher={classifier}", f"--preset_dir={preset}", "--warmup_steps=0")
+    on_text(recipe, tmp_path / "run", *NARROW, *more)
+    last = steps(tmp_path / "run")[-1]
+    assert parts <= set(last) and "mlm_loss" not in last
+    assert last["loss"] == pytest.approx(sum(last[name] for name in parts), rel=1e-5)
+    out = capsys.readouterr().out
+    assert f"recipe {recipe}: " in out and "steps an epoch\nteacher: 2 layers of 16, " in out
+    assert "student: 1 layer of 8, " in out and "begun at random" in out
+    assert f"{sorted(parts)[0]} " in out.partition("step 4/4 · loss ")[2]
+    assert read_checkpoint(preset).task is None
+    assert kbert.Encoder.from_preset(preset).config.hidden_size == 8
+    assert kbert.load_tokenizer(preset).vocabulary_size
+
+
+def test_a_student_may_begin_as_an_earlier_one(run_dir, on_text, tmp_path, capsys):
+    """And its weights are those of the folder: at a rate of next to nothing it stays so."""
+    more = (f"--student={run_dir / 'student'}", "--term_weights=own=0,soft_targets=1")
+    more += ("--temperature=4", "--learning_rate=1e-30", f"--preset_dir={tmp_path / 'preset'}")
+    on_text("distilbert", tmp_path / "run", *more)
+    before, after = (read_checkpoint(f).arrays for f in (run_dir / "student", tmp_path / "preset"))
+    assert all((before[name] == after[name]).all() for name in before)
+    out = capsys.readouterr().out
+    assert "loss: SoftTargets(weight=1.0, temperature=4.0, positions='all') + LastHidden" in out
+    assert f"begun from {run_dir / 'student'}" in out and "learning_rate=1e-30 (0.0005)" in out
+
+
+def test_dry_run_tells_what_a_run_takes(on_text, tmp_path, capsys):
+    on_text("distilbert", tmp_path / "run", "--dry_run", "--positions=masked", "--init=1")
+    out = capsys.readouterr().out
+    assert "predicted: " in out and "memory: weights" in out and "4 steps of 4 x 16 tokens" in out
+    assert "begun as layers [1] of the teacher" in out and "positions='masked'" in out
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_stages_on_a_task(on_mail, classifier, tmp_path, capsys):
+    out_dir, preset = tmp_path / "out", tmp_path / "preset"
+    more = ("--first_epochs=1", "--first_learning_rate=1e-3", f"--preset_dir={preset}")
+    more += ("--num_layers=1", "--layers=2", f"--cache_dir={tmp_path / 'cache'}")
+    on_mail("tinybert-task", out_dir, *more)
+    out = capsys.readouterr().out
+    assert f"teacher: {classifier}; student: num_layers=1\n" in out
+    assert "model    layers  accuracy" in out and "\nstudent       1 " in out
+    found = json.loads((out_dir / "comparison.json").read_text())
+    accuracies = [found[name]["values"]["accuracy"] for name in ("student", "teacher")]
+    assert found["retention"] == pytest.approx(accuracies[0] / accuracies[1])
+    assert found["student"]["parameters"] < found["teacher"]["parameters"] and found["speed"] > 0
+    run = json.loads((out_dir / "run.json").read_text())
+    assert run["first_stages"] == {"intermediate": {"epochs": 1, "learning_rate": 1e-3}}
+    assert "HiddenStates(weight=1.0, layers=(2,))" in run["terms"]["intermediate"]
+    for stage in ("intermediate", "prediction"):
+        assert len(steps(out_dir / "training" / stage)) == 6
+        assert not (out_dir / "training" / stage / "checkpoints").exists()
+    assert kbert.tasks.TextClassifier.from_preset(preset).labels == ["spam", "ham"]
+
+    on_mail("tinybert-task", out_dir, *more)
+    assert f"{out_dir} holds this, finished before:" in capsys.readouterr().out
+
+
+def test_augmented_data_takes_the_place_of_train(
+    call, mail_file, mail, classifier, tmp_path, monkeypatch, capsys
+):
+    table = kbert.data.as_table({name: column * 2 for name, column in mail.items()})
+    monkeypatch.setattr(distill, "read_augmented", lambda folder: table)
+    own = ("--recipe=distilbert", f"--teacher={classifier}", f"--output_dir={tmp_path / 'out'}")
+    data = ("--augmented=folder", f"--dev={mail_file}", *COLUMNS)
+    call(distill, "--task=classify", *own, *data, "--dry_run")
+    out = capsys.readouterr().out
+    assert "examples: train 128, dev 64" in out and " s a step distilled\n" in out
+    assert "s a step without a teacher" in out and not (tmp_path / "out").exists()
+    with pytest.raises(SystemExit, match="With --augmented give --dev: .*--dev_share=0.25"):
+        call(distill, "--task=classify", *own, "--augmented=folder", "--dev_share=0.25")
+    with pytest.raises(SystemExit, match="--train, or from --augmented.*--train=None"):
+        call(distill, "--task=classify", *own, "--dev_share=0.25")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "message"),
+    [
+        ("distilbert", ("--task=sst2",), "give one of the two. Received: --data_dir and --task"),
+        ("distilbert", ("--epochs=3",), r"not read on text \(--data_dir\). Received: --epochs=3"),
+        (
+            "distilbert",
+            ("--term_weights=embeddings=1",),
+            "distilbert: soft_targets, own, hid",
+        ),
+        ("distilbert", ("--term_weights=own",), "takes part=weight, by commas. .*=own$"),
+        ("distilbert", ("--layers=2",), "--layers is of parts that the recipe distilbert has not"),
+        ("distilbert", ("--init=first",), "--init takes every_other, random, or.*--init=first"),
+        ("distilbert", ("--init=2",), "a layer of the teacher, from 0 to 1, .*Received: \\[2\\]"),
+        ("distilbert", ("--student=gpt2",), "A student is an encoder.*--student=gpt2"),
+        ("distilbert", ("--student=bert-tinny",), "bert-tiny"),
+        ("distilbert", ("--student=a/b", "--num_layers=2"), "leave --num_layers.*--num_layers=2"),
+        ("distilbert", ("--sequence_length=64",), "sequence_length=64, max_positions=32"),
+        ("distilbert", ("--teacher={classifier}",), "masked-LM head; tinybert-general and minilm"),
+        ("distilbert", ("--teacher={other}",), "--vocabulary=.*entries .* in the teacher"),
+        ("tinybert-task", (), "for the data of a task, not for text: .*distilbert, tinybert-gene"),
+        ("tinybert-general", ("--temperature=2",), "--temperature is of parts that the recipe ti"),
+        ("tinybert-general", ("--layers=3", *NARROW), "counted from 1 to 2. Received: 3 in the"),
+        ("tinybert-general", ("--layers=a",), "--layers takes uniform, last, or.*--layers=a"),
+        ("tinybert-general", (), "student and teacher must agree in num_heads. Received: 12 and 2"),
+        ("minilm", ("--term_weights=relations=0",), "leaves no part of the loss"),
+        ("minilm", ("--export_dir=e",), "teaches no head, .*--export_dir=e"),
+    ],
+)
+def test_mistakes_on_text(
+    on_text, classifier, tmp_path, tokenizer, tiny_vocabulary, recipe, more, message
+):
+    if "--teacher={other}" in more:
+        longer = kbert.WordPieceTokenizer([*tiny_vocabulary, "quickfox"])
+        make_teacher(kbert.tasks.Pretraining, tmp_path / "other", longer)
+    more = [flag.format(classifier=classifier, other=tmp_path / "other") for flag in more]
+    with pytest.raises(SystemExit, match=f"^kbert-distill: .*{message}"):
+        on_text(recipe, tmp_path / "run", *more)
+    assert not (tmp_path / "run").exists()
+
+
+def test_how_long_must_be_said(call, data_dir, teacher):
+    with pytest.raises(SystemExit, match="must be given; the shards have about .* steps an epoch"):
+        own = ("--recipe=minilm", f"--teacher={teacher}", "--model_dir=m")
+        call(distill, f"--data_dir={data_dir}", *own)
+    with pytest.raises(SystemExit, match="--model_dir must be given"):
+        call(distill, f"--data_dir={data_dir}", "--recipe=minilm", "--teacher=t")
+    with pytest.raises(SystemExit, match=r"\(--task\): give one of the two. Received: neither"):
+        call(distill, "--recipe=minilm", "--teacher=t")
+    with pytest.raises(flags.IllegalFlagValueError, match="--teacher must have a value"):
+        call(distill, "--recipe=minilm")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "message"),
+    [
+        ("tinybert-task", ("--warmup_steps=9",), r"on a task \(--task\). .*--warmup_steps=9"),
+        ("minilm", (), "for text, not for the data of a task.*recipe='minilm'"),
+        ("distilbert", ("--first_epochs=2",), "distilbert has one stage.*'epochs': 2"),
+        ("distilbert", ("--set=hidden_size=8",), 'init="random"'),
+        ("distilbert", ("--labels=ham,spam,eggs",), "must have the teacher's classes.*'eggs' in"),
+        ("tinybert-task", ("--layers=last", "--num_layers=3"), "at least as deep as the student"),
+        ("distilbert", ("--strategy=tpu",), "must be one of one_device, mirrored"),
+    ],
+)
+def test_mistakes_on_a_task(on_mail, tmp_path, recipe, more, message):
+    with pytest.raises(SystemExit, match=f"^kbert-distill: .*{message}"):
+        on_mail(recipe, tmp_path / "out", *more)
+
+
+def test_every_flag_is_of_text_of_tasks_or_of_both():
+    with flagsaver.flagsaver():
+        before = set(flags.FLAGS)
+        distill.define_flags()
+        defined = set(flags.FLAGS) - before
+        from kbert.finetuning import LEARNING_RATES
+        from pipelines.task_flags import SETTINGS
+
+        assert flags.FLAGS.grid_learning_rates == [f"{rate:g}" for rate in LEARNING_RATES]
+    assert not set(TEXT_FLAGS) & set(TASK_FLAGS)
+    assert set(TEXT_FLAGS) | set(TASK_FLAGS) <= defined
+    both = defined - set(TEXT_FLAGS) - set(TASK_FLAGS)
+    distillation = {"recipe", "teacher", "student", "num_layers", "init", "set", "temperature"}
+    distillation |= {"term_weights", "layers", "preset_dir", "export_dir", "dry_run"}
+    assert both - distillation <= set(SETTINGS)
+    assert len(PARTS) == 7
+
+
+@pytest.mark.slow
+def test_help_teaches_and_a_kill_costs_nothing(data_dir, teacher, tmp_path):
+    def start(folder, *more):
+        own = ("--recipe=distilbert", f"--teacher={teacher}", f"--data_dir={data_dir}", *TEXT)
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipelines.distill", *own, f"--model_dir={folder}", *more],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    longer = ("--train_steps=60", "--checkpoint_every=1")
+    finished(start(tmp_path / "whole", *longer))
+    kill_after_checkpoint(start(tmp_path / "broken", *longer), tmp_path / "broken", last_step=60)
+    finished(start(tmp_path / "broken", *longer))
+    logs = [tmp_path / name / "steps.jsonl" for name in ("whole", "broken")]
+    assert logs[0].read_bytes() == logs[1].read_bytes()
+    settings = json.loads((tmp_path / "whole" / "run.json").read_text())["flags"]
+    assert settings["learning_rate"] == 5e-4 and "task" not in settings
+
+    out, _ = start(tmp_path, "--help").communicate()
+    assert "kbert-distill --recipe=tinybert-task --task=sst2" in out
+    assert "minilm            text            attention and relation of values" in out
+    for flag in ("term_weights", "first_epochs", "phases", "augmented", "num_layers"):
+        assert f"-{flag}" in out or f"]{flag}" in out
