@@ -5,7 +5,6 @@ of a task, stage after stage (`stages`).
 """
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from kbert.distillation.terms import (
     Term,
 )
 from kbert.metrics import text_table
+from kbert.recipes.described import by_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,11 +169,7 @@ def recipe(name: str) -> DistillationRecipe:
         >>> [stage.name for stage in recipe("tinybert-task").stages]
         ['intermediate', 'prediction']
     """
-    if name not in RECIPES:
-        close = difflib.get_close_matches(name, RECIPES, n=3, cutoff=0.4)
-        hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(RECIPES)}."
-        raise ValueError(f"No recipe of distillation has this name. {hint} Received: {name!r}")
-    return RECIPES[name]
+    return by_name(name, RECIPES, "recipe of distillation")
 
 
 def table() -> str:

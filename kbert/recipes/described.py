@@ -1,6 +1,8 @@
 """What a recipe says of a pretraining."""
 
 import dataclasses
+import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from kbert.training.optimizers import OPTIMIZER_SETTINGS
@@ -102,6 +104,24 @@ class Recipe:
         others = set().union(*OPTIMIZER_SETTINGS.values()) - {*OPTIMIZER_SETTINGS[self.optimizer]}
         rows = {k: v for k, v in rows.items() if k not in others and v is not None}
         return "\n".join(f"{name:21} {shown(value)}" for name, value in rows.items())
+
+
+def by_name(name: str, recipes: Mapping[str, Any], what: str = "recipe") -> Any:
+    """The recipe of a table that has this name.
+
+    Args:
+        name: of a recipe.
+        recipes: name -> recipe.
+        what: of which kind they are, for the message.
+
+    Raises:
+        ValueError: there is none; the message lists the close ones.
+    """
+    if name not in recipes:
+        close = difflib.get_close_matches(name, recipes, n=3, cutoff=0.4)
+        hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(recipes)}."
+        raise ValueError(f"No {what} has this name. {hint} Received: {name!r}")
+    return recipes[name]
 
 
 def shown(value) -> str:

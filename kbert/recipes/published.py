@@ -6,9 +6,7 @@ biases and LayerNorm do not decay (fairseq, which trained RoBERTa and SpanBERT, 
 the masks of an epoch are new ones (Google's data were masked once, 10 to 40 times over).
 """
 
-import difflib
-
-from kbert.recipes.described import Recipe, shown
+from kbert.recipes.described import Recipe, by_name, shown
 
 _UNMASKED = {
     **dict.fromkeys(("segments", "short_sequence_share", "masking")),
@@ -225,11 +223,7 @@ def recipe(name: str) -> Recipe:
         >>> albert.optimizer, albert.masking, albert.sentence_objective
         ('lamb', 'ngram', 'sentence_order')
     """
-    if name not in RECIPES:
-        close = difflib.get_close_matches(name, RECIPES, n=3, cutoff=0.4)
-        hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(RECIPES)}."
-        raise ValueError(f"No recipe has this name. {hint} Received: {name!r}")
-    return RECIPES[name]
+    return by_name(name, RECIPES)
 
 
 def table() -> str:
