@@ -15,11 +15,11 @@ from keras import ops
 from kbert.data.rows import Rows
 from kbert.data.table import as_table
 from kbert.distillation.cache import CacheSize, TeacherCache
+from kbert.distillation.comparable import check_comparable
 from kbert.distillation.reading import Reading, read, without_gradient
 from kbert.distillation.terms import OwnLoss, Term, agreements
 from kbert.layers import Dense
-from kbert.models import Encoder
-from kbert.tasks import EncoderTask, FineTuned, Pretraining
+from kbert.tasks import EncoderTask, FineTuned
 from kbert.training.step import TrainStep
 
 
@@ -80,11 +80,11 @@ class Distiller(TrainStep, keras.Model):
     ):
         super().__init__(name=name, dtype=student.dtype_policy)
         self.terms = tuple(terms)
+        check_comparable(student, teacher, self.terms)
         self._reads_heads = any(term.reads_heads for term in self.terms)
         self._returned = {}
         for term in self.terms:
             self._returned |= term.returned
-        self._check(student, teacher)
         self.student = student
         # Inside a function, so that Keras neither counts, trains nor saves it.
         self._teacher = lambda: teacher
@@ -256,26 +256,6 @@ class Distiller(TrainStep, keras.Model):
     def _project(self, hidden_states):
         return hidden_states if self.projection is None else self.projection(hidden_states)
 
-    def _check(self, student, teacher):
-        if not self.terms:
-            raise ValueError("A distiller needs a part of a loss. Received: no terms")
-        if student is teacher:
-            raise ValueError(
-                "Student and teacher must be two models. Received: the same one for both"
-            )
-        _check_tokens(student, teacher)
-        if self._reads_heads:
-            _check_heads(student, teacher)
-        if self._returned.get("return_internals"):
-            for task in (student, teacher):
-                if not isinstance(task.encoder, Encoder):
-                    raise ValueError(
-                        "Attention is compared between encoders of the BERT family. Received: a "
-                        f"{type(task.encoder).__name__}"
-                    )
-        for term in self.terms:
-            term.check(student, teacher)
-
 
 def _counted_tokens(batch, padding_mask):
     """(R, T) float32: 1 for a token of a row that counts, 0 for padding and for copies of rows."""
@@ -289,51 +269,3 @@ def _counted_tokens(batch, padding_mask):
     shape = ops.shape(mask)
     by_example = ops.reshape(mask, (rows, -1, shape[1])) * counted[:, None, None]
     return ops.reshape(by_example, shape)
-
-
-def _check_tokens(student, teacher):
-    ours, theirs = student.tokenizer, teacher.tokenizer
-    if type(ours) is not type(theirs) or ours.checksum != theirs.checksum:
-        raise ValueError(
-            "Student and teacher must read the same ids: of the same tokenizer. Received: "
-            f"{_shown(ours)} beside {_shown(theirs)}"
-        )
-    if student.form != teacher.form:
-        raise ValueError(
-            "Student and teacher must read the same rows: the same tokens around the texts. "
-            f"Received: {student.form} and {teacher.form}"
-        )
-    longest = teacher.encoder.config.max_positions
-    if isinstance(student, FineTuned) and student.row_length > longest:
-        raise ValueError(
-            "The teacher must read the student's rows: give the student a max_length that the "
-            f"teacher takes. Received: rows of up to {student.row_length} tokens, a teacher of "
-            f"{longest}"
-        )
-
-
-def _shown(tokenizer):
-    size = getattr(tokenizer, "vocabulary_size", None)
-    entries = "" if size is None else f" of {size:,} entries"
-    return f"a {type(tokenizer).__name__}{entries} (checksum {tokenizer.checksum[:8]})"
-
-
-def _check_heads(student, teacher):
-    if not isinstance(student, FineTuned | Pretraining):
-        raise ValueError(
-            "Heads are compared between tasks that are fine-tuned or of kbert.tasks.Pretraining. "
-            f"Received: a {type(student).__name__}"
-        )
-    if type(student) is not type(teacher):
-        raise ValueError(
-            "The parts of this loss compare heads, so the teacher must be a task of the student's "
-            f"kind, with its head. Received: a {type(teacher).__name__} for a "
-            f"{type(student).__name__}"
-        )
-    for name in ("labels", "multi_label", "both_orders"):
-        ours, theirs = (getattr(task, name, None) for task in (student, teacher))
-        if ours != theirs:
-            raise ValueError(
-                f"Student and teacher must agree in {name}, in their order too. Received: {ours} "
-                f"and {theirs}"
-            )

@@ -74,7 +74,10 @@ class Term:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnLoss(Term):
-    """The student's own loss: masked words, labels, whatever it would learn without a teacher."""
+    """The student's own loss: masked words, labels, whatever it would learn without a teacher.
+
+    Of a decoder that is fine-tuned it is the task's loss, without the language model's beside it.
+    """
 
     reads_heads: ClassVar[bool] = True
 

@@ -332,6 +332,16 @@ def test_what_cannot_be_compared(tokenizer, teacher):
             Distiller(student, teacher, parts)
     Distiller(four, teacher, [AttentionRelations(relations=["value"], num_relation_heads=8)])
 
+    text = make("text alone")
+    padded = make("text alone", vocabulary_size=tokenizer.vocabulary_size + 3)
+    with pytest.raises(ValueError, match=r"as many rows. Received: \d+ and \d+"):
+        Distiller(text, padded, soft)
+    spans = kbert.tasks.Pretraining(
+        text.encoder, tokenizer, next_sentence=False, span_boundary=True
+    )
+    with pytest.raises(ValueError, match="load it with span_boundary=False. Received: such a"):
+        Distiller(make("text alone"), spans, soft)
+
     two = [HiddenStates(layers=[1, None]), HiddenStates(weight=2.0)]
     with pytest.raises(ValueError, match="from one part. .*give 'hidden_states', the second Hidd"):
         batch = toys.make_batch("classes", teacher)

@@ -1,0 +1,97 @@
+"""Whether a student can be compared with a teacher, before the first step."""
+
+from collections.abc import Sequence
+
+from kbert.distillation.terms import Term
+from kbert.models import Encoder
+from kbert.tasks import EncoderTask, FineTuned, Pretraining
+
+
+def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence[Term]) -> None:
+    """Raises ValueError unless all parts of a loss can compare these two.
+
+    Args:
+        student: the one that learns.
+        teacher: the one that it learns from.
+        terms: the parts of the loss.
+    """
+    if not terms:
+        raise ValueError("A distiller needs a part of a loss. Received: no terms")
+    if student is teacher:
+        raise ValueError("Student and teacher must be two models. Received: the same one for both")
+    _check_tokens(student, teacher)
+    if any(term.reads_heads for term in terms):
+        _check_heads(student, teacher)
+    if any(term.returned.get("return_internals") for term in terms):
+        for task in (student, teacher):
+            if not isinstance(task.encoder, Encoder):
+                raise ValueError(
+                    "Attention is compared between encoders of the BERT family. Received: a "
+                    f"{type(task.encoder).__name__}"
+                )
+    for term in terms:
+        term.check(student, teacher)
+
+
+def _check_tokens(student, teacher):
+    ours, theirs = student.tokenizer, teacher.tokenizer
+    if type(ours) is not type(theirs) or ours.checksum != theirs.checksum:
+        raise ValueError(
+            "Student and teacher must read the same ids: of the same tokenizer. Received: "
+            f"{_shown(ours)} beside {_shown(theirs)}"
+        )
+    if student.form != teacher.form:
+        raise ValueError(
+            "Student and teacher must read the same rows: the same tokens around the texts. "
+            f"Received: {student.form} and {teacher.form}"
+        )
+    longest = teacher.encoder.config.max_positions
+    if isinstance(student, FineTuned) and student.row_length > longest:
+        raise ValueError(
+            "The teacher must read the student's rows: give the student a max_length that the "
+            f"teacher takes. Received: rows of up to {student.row_length} tokens, a teacher of "
+            f"{longest}"
+        )
+
+
+def _shown(tokenizer):
+    size = getattr(tokenizer, "vocabulary_size", None)
+    entries = "" if size is None else f" of {size:,} entries"
+    return f"a {type(tokenizer).__name__}{entries} (checksum {tokenizer.checksum[:8]})"
+
+
+def _check_heads(student, teacher):
+    if not isinstance(student, FineTuned | Pretraining):
+        raise ValueError(
+            "Heads are compared between tasks that are fine-tuned or of kbert.tasks.Pretraining. "
+            f"Received: a {type(student).__name__}"
+        )
+    if type(student) is not type(teacher):
+        raise ValueError(
+            "The parts of this loss compare heads, so the teacher must be a task of the student's "
+            f"kind, with its head. Received: a {type(teacher).__name__} for a "
+            f"{type(student).__name__}"
+        )
+    if isinstance(student, Pretraining):
+        _check_pretraining(student, teacher)
+    for name in ("labels", "multi_label", "both_orders"):
+        ours, theirs = (getattr(task, name, None) for task in (student, teacher))
+        if ours != theirs:
+            raise ValueError(
+                f"Student and teacher must agree in {name}, in their order too. Received: {ours} "
+                f"and {theirs}"
+            )
+
+
+def _check_pretraining(student, teacher):
+    rows = [task.encoder.config.vocabulary_size for task in (student, teacher)]
+    if rows[0] != rows[1]:
+        raise ValueError(
+            "Distributions over the vocabulary are compared, so the token tables must have as many "
+            f"rows. Received: {rows[0]:,} and {rows[1]:,}"
+        )
+    if teacher.span_boundary_head is not None and student.span_boundary_head is None:
+        raise ValueError(
+            "A teacher with a span-boundary head reads spans that a student without one has not "
+            "in its batches: load it with span_boundary=False. Received: such a teacher"
+        )
