@@ -27,8 +27,6 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 import kbert
 from benchmarks._fine_tuning_runs import weights_folder
@@ -44,6 +42,7 @@ from kbert.distillation import (
     OwnLoss,
     SoftTargets,
     Stage,
+    compare,
 )
 from kbert.training import AdamW, Phase, WarmupDecay, train
 
@@ -52,7 +51,7 @@ MAX_LENGTH = 256
 EPOCHS, RATE = 6, 1e-4  # of every student
 LENGTH, BATCH = 64, 32  # of a row of text, of a batch
 TEXT_STEPS, TEXT_RATE = 1000, 5e-4
-SHAPE, REPEATS = (32, 32), 15  # rows and tokens of a timed batch
+ROUNDS = 5  # that the forward is timed in
 
 
 def _one_stage(name: str, *terms: Any) -> DistillationRecipe:
@@ -187,50 +186,28 @@ def sizes(options: argparse.Namespace) -> None:
     best = teacher(options)
     taught = {name: _taught(name, options) for name in options.taught}
     student = max(taught.values(), key=lambda series: series.best.score)
-    tasks = {
-        "teacher": kbert.tasks.Task.from_preset(best.preset),
-        "student": kbert.tasks.Task.from_preset(student.preset),
-    }
-    times = forward_seconds(tasks)
-    rows = []
-    for name, task in tasks.items():
-        parameters = sum(int(np.prod(w.shape)) for w in task.trainable_variables)
+    load = kbert.tasks.Task.from_preset
+    small, big = load(student.preset), load(best.preset)
+    dev = finetuning.read(finetuning.named_task("sst2"), str(options.data / "dev.tsv"))
+    found = compare(small, big, dev, rounds=ROUNDS)
+    rows, milliseconds = [], {}
+    for name, task, one in (("teacher", big, found.teacher), ("student", small, found.student)):
         exported = task.export(options.output_dir / "export" / name)
         size = sum(p.stat().st_size for p in Path(exported).rglob("*") if p.is_file())
-        pace = times["teacher"] / times[name]
-        milliseconds = f"{1e3 * times[name]:.1f}"
-        rows.append([name, f"{parameters:,}", milliseconds, f"{pace:.2f}", f"{size / 1e6:.1f}"])
-    shape = f"{SHAPE[0]} x {SHAPE[1]}"
-    heading = ["model", "parameters", f"forward of {shape} tokens, ms", "speed", "SavedModel, MB"]
+        milliseconds[name] = 1e3 * one.seconds / len(dev)
+        speed = found.teacher.seconds / one.seconds
+        cells = f"{milliseconds[name]:.2f}", f"{speed:.2f}", f"{size / 1e6:.1f}"
+        rows.append([f"{name}, {one.layers} layers", f"{one.parameters:,}", *cells])
+    heading = ["model", "parameters", "forward of a text, ms", "speed", "SavedModel, MB"]
     print(kbert.metrics.text_table(heading, rows))
-    models = {"teacher, 6 layers": {"time": 1e3 * times["teacher"], "score": best.dev["accuracy"]}}
-    for name, series in taught.items():
+    name = "teacher, 6 layers"
+    models = {name: {"time": milliseconds["teacher"], "score": best.dev["accuracy"]}}
+    for way, series in taught.items():
         scores = [result.dev["accuracy"] for result in series.results]
-        models[name] = {"time": 1e3 * times["student"], "score": scores}
-    figure = kbert.visualization.trade_off(models, metric="SST-2 accuracy")
+        models[f"3 layers, {way}"] = {"time": milliseconds["student"], "score": scores}
+    figure = kbert.visualization.trade_off(models, teacher=name, metric="SST-2 accuracy")
     figure.savefig(options.output_dir / "trade_off.png", dpi=110)
     print(f"picture: {options.output_dir / 'trade_off.png'}")
-
-
-def forward_seconds(tasks: dict[str, keras.Model]) -> dict[str, float]:
-    """Median seconds of a forward, the models by turns."""
-    ids = np.random.default_rng(0).integers(1000, 20000, SHAPE, "int32")
-    ones = np.ones(SHAPE, "int32")
-    batch = {"token_ids": ids, "segment_ids": 0 * ones, "padding_mask": ones}
-    batch = {name: tf.constant(x) for name, x in batch.items()}
-    forwards = {name: tf.function(functools.partial(_logits, task)) for name, task in tasks.items()}
-    found: dict[str, list[float]] = {name: [] for name in tasks}
-    for turn in range(REPEATS + 3):
-        for name, forward in forwards.items():
-            begun = time.perf_counter()
-            forward(batch).numpy()
-            if turn >= 3:
-                found[name].append(time.perf_counter() - begun)
-    return {name: statistics.median(times) for name, times in found.items()}
-
-
-def _logits(task, batch):
-    return task(batch)["classifier"]
 
 
 def _data(options):
