@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -49,8 +50,14 @@ class Comparison:
 
     @property
     def retention(self) -> float:
-        """The student's metric over the teacher's."""
-        return self.student.values[self.metric] / self.teacher.values[self.metric]
+        """The student's metric over the teacher's; of a loss, which is to be low, the inverse.
+
+        Not a number where the teacher's value is not above 0, such as a correlation of 0.
+        """
+        kept, whole = self.student.values[self.metric], self.teacher.values[self.metric]
+        if self.metric.endswith("loss"):
+            kept, whole = whole, kept
+        return kept / whole if whole > 0 else math.nan
 
     @property
     def speed(self) -> float:
@@ -58,18 +65,20 @@ class Comparison:
         return self.teacher.seconds / self.student.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        ratios = {"retention": self.retention, "speed": self.speed}
+        """As JSON can hold it; no retention is None."""
+        retention = None if math.isnan(self.retention) else self.retention
+        ratios = {"retention": retention, "speed": self.speed}
         return {**dataclasses.asdict(self), **ratios}
 
     def __str__(self) -> str:
+        kept = "-" if math.isnan(self.retention) else f"{self.retention:.1%}"
         rows = []
         for name, one in (("teacher", self.teacher), ("student", self.student)):
             is_student = one is self.student
             rows.append(
                 [
                     *(name, one.layers, one.values[self.metric]),
-                    f"{self.retention:.1%}" if is_student else "100.0%",
+                    kept if is_student else "100.0%",
                     f"{one.parameters:,}",
                     f"{self.speed:.2f} x" if is_student else "1.00 x",
                 ]
@@ -103,6 +112,9 @@ def compare(
     Returns:
         The comparison; `print` shows a table.
 
+    Raises:
+        ValueError: data without labels, or a metric that the task has not.
+
     Example:
         >>> import kbert
         >>> tokenizer = kbert.WordPieceTokenizer(
@@ -129,7 +141,12 @@ def compare(
         )
         for name, task in models.items()
     }
-    return Comparison(metric=metric or student.metric, **measured)
+    metric = metric or student.metric
+    if metric not in measured["student"].values:
+        raise ValueError(
+            f"metric must be one of {', '.join(measured['student'].values)}. Received: {metric!r}"
+        )
+    return Comparison(metric=metric, **measured)
 
 
 def _seconds(models, table, batch_size, rounds):

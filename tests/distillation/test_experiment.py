@@ -8,7 +8,8 @@ import pytest
 
 import kbert
 from kbert import finetuning
-from kbert.distillation import DistillationExperiment, Distiller, compare
+from kbert.distillation import Comparison, DistillationExperiment, Distiller, compare
+from kbert.distillation.comparison import Measured
 from tests.finetuning.conftest import mail  # noqa: F401
 
 SETTINGS = {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3}
@@ -180,3 +181,26 @@ def test_a_model_retains_all_of_itself(teacher, mail):  # noqa: F811
     found = compare(task, task, mail, rounds=1)
     assert found.retention == 1.0 and found.student.parameters == task.count_params()
     assert found.to_dict()["speed"] == pytest.approx(found.speed)
+    with pytest.raises(ValueError, match="one of .*accuracy.*Received: 'bleu'"):
+        compare(task, task, mail, rounds=1, metric="bleu")
+
+
+@pytest.mark.parametrize(
+    ("metric", "student", "teacher", "retained"),
+    [
+        ("accuracy", 0.6, 0.8, "75.0%"),
+        ("loss", 0.8, 0.6, "75.0%"),  # the lower, the better
+        ("matthews", 0.1, 0.0, "-"),
+        ("matthews", -0.2, -0.1, "-"),
+    ],
+)
+def test_what_is_retained_of_a_metric(metric, student, teacher, retained):
+    found = Comparison(
+        metric=metric,
+        **{
+            name: Measured(values={metric: value}, layers=1, parameters=1, seconds=1.0)
+            for name, value in {"student": student, "teacher": teacher}.items()
+        },
+    )
+    assert str(found).splitlines()[-1].split()[3] == retained
+    assert (found.to_dict()["retention"] is None) == (retained == "-")
