@@ -110,7 +110,13 @@ def _augment(options: flags.FlagValues) -> None:
     if options.vectors:
         limit = options.max_vectors or None
         given["vectors"] = augmentation.read_vectors(options.vectors, limit)
-    model = Pretraining.from_preset(options.preset)
+    try:
+        model = Pretraining.from_preset(options.preset)
+    except ValueError as error:
+        raise ValueError(
+            "--preset must be a model that fills masks, with that head: what kbert-pretrain wrote, "
+            f"not a fine-tuned one. {error}"
+        ) from error
     augmenter = augmentation.Augmenter(
         table, model, settings, batch_size=options.batch_size, **given
     )

@@ -40,6 +40,7 @@ checkpoint. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 
 """
 
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -119,12 +120,27 @@ def _distill(options: flags.FlagValues) -> None:
             "the data of a task (--task): give one of the two. Received: "
             f"{' and '.join(f'--{name}' for name in on) or 'neither'}"
         )
+    _keep_what_is_read(options)
     if on == ["data_dir"]:
         refuse_other_flags(options, TASK_FLAGS, "on text (--data_dir)")
         _on_text(options)
     else:
         refuse_other_flags(options, TEXT_FLAGS, "on a task (--task)")
         _on_task(options)
+
+
+def _keep_what_is_read(options: flags.FlagValues) -> None:
+    """Refuses to write the student over a model that the same command reads."""
+    if options.preset_dir is None:
+        return
+    written = os.path.realpath(options.preset_dir)
+    for name in ("teacher", "student"):
+        model = options[name].value
+        if model is not None and os.path.realpath(model) == written:
+            raise ValueError(
+                f"The student would be written over the model of --{name}: give another "
+                f"--preset_dir. Received: --{name}={model}, --preset_dir={options.preset_dir}"
+            )
 
 
 def _on_text(options: flags.FlagValues) -> None:

@@ -90,7 +90,8 @@ class ShardsObjective:
         for phase in phases:
             if phase.sequence_length > longest:
                 raise ValueError(
-                    "No phase may be longer than the model's max_positions. Received: "
+                    "No phase may be longer than the model's max_positions; --sequence_length or "
+                    "--phases sets them, in the place of a recipe's. Received: "
                     f"sequence_length={phase.sequence_length}, max_positions={longest}"
                 )
             self.batches(phase)  # raises for what it does not accept

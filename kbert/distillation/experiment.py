@@ -42,8 +42,9 @@ class DistillationExperiment(Experiment):
         **options: as of `Experiment`: dev, test, dev_share, columns, ….
 
     Raises:
-        ValueError: as `Experiment`; a recipe without stages, or a preset beside arguments for a
-            student. When a run begins: a teacher without the head, or other classes than its.
+        ValueError: as `Experiment`; a recipe without stages or with an empty one, or a preset
+            beside arguments for a student. When a run begins: a teacher without the head, or other
+            classes than its.
 
     Example:
         >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
@@ -99,7 +100,14 @@ class DistillationExperiment(Experiment):
         """The teacher, read once; it has the settings of its own folder."""
         if settings.precision not in self._teachers:
             kind = getattr(tasks, self.named.kind)
-            self._teachers[settings.precision] = kind.from_preset(self.teacher, settings.precision)
+            try:
+                found = kind.from_preset(self.teacher, settings.precision)
+            except ValueError as error:
+                raise ValueError(
+                    f"The teacher must be a {self.named.kind} with its head, as kbert-finetune "
+                    f"writes it. {error}"
+                ) from error
+            self._teachers[settings.precision] = found
         teacher = self._teachers[settings.precision]
         if self.labels is not None and not set(self.labels) <= set(teacher.labels):
             raise ValueError(
@@ -210,4 +218,10 @@ def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:
             "fine-tune, or distil with tinybert-task or distilbert. Received: "
             f"recipe={found.name!r}"
         )
+    for stage in found.stages:
+        if not stage.terms:  # found before the stages that come first are trained
+            raise ValueError(
+                "Every stage of a recipe needs a part of the loss with a weight. Received: none "
+                f"for the stage {stage.name!r} of {found.name}"
+            )
     return found

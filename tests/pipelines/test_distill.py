@@ -277,6 +277,8 @@ def test_how_long_must_be_said(call, data_dir, teacher):
         call(distill, f"--data_dir={data_dir}", "--recipe=minilm", "--teacher=t")
     with pytest.raises(SystemExit, match=r"\(--task\): give one of the two. Received: neither"):
         call(distill, "--recipe=minilm", "--teacher=t")
+    with pytest.raises(SystemExit, match="over the model of --teacher: .*--preset_dir=./t$"):
+        call(distill, "--recipe=minilm", "--teacher=t", "--data_dir=d", "--preset_dir=./t")
     with pytest.raises(flags.IllegalFlagValueError, match="--teacher must have a value"):
         call(distill, "--recipe=minilm")
 
@@ -286,6 +288,12 @@ def test_how_long_must_be_said(call, data_dir, teacher):
     [
         ("tinybert-task", ("--warmup_steps=9",), r"on a task \(--task\). .*--warmup_steps=9"),
         ("minilm", (), "for text, not for the data of a task.*recipe='minilm'"),
+        (
+            "distilbert",
+            ("--teacher={pretrained}",),
+            "a TextClassifier with its head, as kbert",
+        ),
+        ("tinybert-task", ("--term_weights=soft_targets=0",), "none for the stage 'prediction'"),
         ("distilbert", ("--first_epochs=2",), "distilbert has one stage.*'epochs': 2"),
         ("distilbert", ("--set=hidden_size=8",), 'init="random"'),
         ("distilbert", ("--labels=ham,spam,eggs",), "must have the teacher's classes.*'eggs' in"),
@@ -293,7 +301,8 @@ def test_how_long_must_be_said(call, data_dir, teacher):
         ("distilbert", ("--strategy=tpu",), "must be one of one_device, mirrored"),
     ],
 )
-def test_mistakes_on_a_task(on_mail, tmp_path, recipe, more, message):
+def test_mistakes_on_a_task(on_mail, teacher, tmp_path, recipe, more, message):
+    more = [flag.format(pretrained=teacher) for flag in more]
     with pytest.raises(SystemExit, match=f"^kbert-distill: .*{message}"):
         on_mail(recipe, tmp_path / "out", *more)
 
