@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -38,16 +39,25 @@ def pytest_collection_finish():
     gc.set_threshold(10_000)
 
 
+class Graphs:
+    """When those of the tests so far were dropped last."""
+
+    EVERY = 20.0  # seconds: a collection takes one or two itself, a file of small tests as much
+    dropped = time.monotonic()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Behind the last test of a file its graphs go.
+    """Behind the last test of a file the graphs go, where enough can have come together.
 
     They hold each other in cycles, and every function that TensorFlow knows makes the next one
     slower to trace and to run.
     """
     result = yield
-    if nextitem is None or nextitem.path != item.path:
+    is_last = nextitem is None or nextitem.path != item.path
+    if is_last and time.monotonic() - Graphs.dropped > Graphs.EVERY:
         gc.collect()
+        Graphs.dropped = time.monotonic()
     return result
 
 

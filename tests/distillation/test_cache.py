@@ -187,6 +187,7 @@ def test_what_cannot_be_cached_is_told(tokenizer, tmp_path):
                    table_of("classes"))  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_replicas_share_a_cache(tokenizer, tmp_path, mirrored):
     losses = []

@@ -86,7 +86,14 @@ def test_the_teacher_says_the_order_of_the_classes(experiment, whole):
     assert made.make_teacher(made.settings()) is teacher
 
 
-@pytest.mark.parametrize("stage, steps", [("intermediate", 2), ("intermediate", 4), ("last", 2)])
+@pytest.mark.parametrize(
+    "stage, steps",
+    [
+        ("intermediate", 2),
+        pytest.param("intermediate", 4, marks=pytest.mark.slow),
+        pytest.param("last", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_stopped_in_and_between_stages_it_goes_on(
     experiment, whole, tmp_path, monkeypatch, stage, steps
 ):
