@@ -163,6 +163,7 @@ def test_replicas_and_micro_batches_train_as_one(tokenizer, mirrored):
             assert_close(found, wanted, 1e-4)
 
 
+@pytest.mark.slow
 def test_xla(tokenizer):
     """One update compiled, with every part that reads inner tensors."""
     teacher = toys.make_task("text alone", tokenizer, num_layers=2)
