@@ -21,7 +21,7 @@ from kbert.tasks.loading import load_encoder
 from kbert.tasks.task import Task
 
 
-class Reading:
+class ReadAlong:
     """What a task's encoder reads and gives; a plain object, so that Keras tracks nothing of it.
 
     Attributes:
@@ -67,7 +67,7 @@ class EncoderTask(Task):
         self._check_tokens(encoder, tokenizer)
         self.form = input_form(encoder, tokenizer)
         self.encoder = encoder
-        self._reading: Reading | None = None
+        self._reading: ReadAlong | None = None
 
     def _check_tokens(self, encoder, tokenizer):
         """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
@@ -140,7 +140,7 @@ class EncoderTask(Task):
         """Raises ValueError where a batch lacks what the task's losses read."""
 
     @contextlib.contextmanager
-    def read_along(self, **returned: bool) -> Iterator[Reading]:
+    def read_along(self, **returned: bool) -> Iterator[ReadAlong]:
         """Within it, what the encoder reads and gives is kept: a call of the task shows it too.
 
         Args:
@@ -160,7 +160,7 @@ class EncoderTask(Task):
             >>> len(reading.outputs["hidden_states"])
             3
         """
-        before, self._reading = self._reading, Reading(returned)
+        before, self._reading = self._reading, ReadAlong(returned)
         try:
             yield self._reading
         finally:
