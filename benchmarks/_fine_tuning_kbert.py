@@ -17,7 +17,7 @@ import tensorflow as tf
 import kbert
 from benchmarks._fine_tuning_runs import Job
 from kbert.data import Table
-from kbert.data.bucketing import bucketed_batches
+from kbert.data.tables.bucketing import bucketed_batches
 from kbert.extraction import features
 from kbert.training import AdamW
 

@@ -16,7 +16,7 @@ from keras import ops
 
 import kbert
 from benchmarks import _experiments as experiments
-from kbert.data.packing import pack
+from kbert.data.tables.packing import pack
 from kbert.heads import SentenceHead
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.training import AdamW, WarmupDecay

@@ -30,7 +30,7 @@ import keras
 
 import kbert
 from benchmarks._fine_tuning_runs import weights_folder
-from kbert import finetuning
+from kbert import experiments
 from kbert.distillation import (
     RECIPES,
     AttentionScores,
@@ -90,11 +90,11 @@ def main() -> None:
         parts[name](options)
 
 
-def teacher(options: argparse.Namespace) -> finetuning.Result:
+def teacher(options: argparse.Namespace) -> experiments.Result:
     """The fine-tuned teacher, made once."""
-    experiment = finetuning.Experiment("sst2", preset=weights_folder(), **_data(options))
+    experiment = experiments.Experiment("sst2", preset=weights_folder(), **_data(options))
     folder = options.output_dir / "teacher"
-    return finetuning.run(experiment, folder, max_length=MAX_LENGTH, verbose=0)
+    return experiments.run(experiment, folder, max_length=MAX_LENGTH, verbose=0)
 
 
 def on_the_task(options: argparse.Namespace) -> None:
@@ -111,7 +111,7 @@ def on_the_task(options: argparse.Namespace) -> None:
     print(kbert.metrics.text_table(heading, rows))
 
 
-def _taught(name: str, options: argparse.Namespace) -> finetuning.Series:
+def _taught(name: str, options: argparse.Namespace) -> experiments.Series:
     recipe, first_epochs = TAUGHT[name]
     experiment = DistillationExperiment(
         "sst2",
@@ -125,7 +125,7 @@ def _taught(name: str, options: argparse.Namespace) -> finetuning.Series:
     )
     settings = {"epochs": EPOCHS, "learning_rate": RATE, "max_length": MAX_LENGTH}
     folder = options.output_dir / "task" / name.replace(" ", "-")
-    return finetuning.seeds(experiment, folder, count=options.seeds, verbose=0, **settings)
+    return experiments.seeds(experiment, folder, count=options.seeds, verbose=0, **settings)
 
 
 def on_text(options: argparse.Namespace) -> None:
@@ -137,9 +137,9 @@ def on_text(options: argparse.Namespace) -> None:
     for name in (None, *ON_TEXT):
         folder = options.output_dir / "text" / (name or "nothing").replace(" ", "-")
         seconds = _learn_text(name, options, folder / "text")
-        experiment = finetuning.Experiment("sst2", preset=folder / "text/preset", **_data(options))
+        experiment = experiments.Experiment("sst2", preset=folder / "text/preset", **_data(options))
         settings = {"epochs": 3, "learning_rate": RATE, "max_length": MAX_LENGTH, "verbose": 0}
-        series = finetuning.seeds(experiment, folder / "task", count=options.seeds, **settings)
+        series = experiments.seeds(experiment, folder / "task", count=options.seeds, **settings)
         scores = [result.dev["accuracy"] for result in series.results]
         rows.append([name or "at random", *_kept(scores, best), str(len(scores)), f"{seconds:.0f}"])
     heading = [f"after {options.steps:,} steps on text", "dev accuracy", "kept", "seeds", "s"]
@@ -188,7 +188,7 @@ def sizes(options: argparse.Namespace) -> None:
     student = max(taught.values(), key=lambda series: series.best.score)
     load = kbert.tasks.Task.from_preset
     small, big = load(student.preset), load(best.preset)
-    dev = finetuning.read(finetuning.named_task("sst2"), str(options.data / "dev.tsv"))
+    dev = experiments.read(experiments.named_task("sst2"), str(options.data / "dev.tsv"))
     found = compare(small, big, dev, rounds=ROUNDS)
     rows, milliseconds = [], {}
     for name, task, one in (("teacher", big, found.teacher), ("student", small, found.student)):

@@ -16,7 +16,7 @@ from typing import Any
 import kbert
 from benchmarks import _experiments as experiments
 from kbert.training import WarmupDecay
-from kbert.training.optimizers import make_optimizer
+from kbert.training.optimization.optimizers import make_optimizer
 
 NAMES = ("bert", "bert-wwm", "roberta", "albert", "spanbert", "electra")
 # The published rates are those of batches up to a hundred times as large and runs as long. Without

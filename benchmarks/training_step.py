@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import kbert
-from kbert.training.optimizers import AdamW, Lamb
+from kbert.training.optimization.optimizers import AdamW, Lamb
 
 ROWS, LENGTH, MASKS, RUNS = 16, 128, 20, 9
 

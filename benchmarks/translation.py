@@ -24,7 +24,7 @@ from benchmarks import _experiments as experiments
 from kbert.decoding import Beam, Greedy
 from kbert.metrics import bleu
 from kbert.training import AdamW, Phase, WarmupDecay, average_checkpoints, train
-from kbert.training.estimates import peak_memory
+from kbert.training.run.estimates import peak_memory
 
 VOCABULARY = 8_000
 SIZES = {

@@ -12,20 +12,20 @@ from importlib import import_module
 
 from kbert.version import __version__
 
-# Public name -> module that defines it. Rooms (`kbert.data`, `kbert.tasks`, …) are names too.
+# Public name -> module that defines it. Subpackages (`kbert.data`, `kbert.tasks`, …) are names too.
 _NAMES = {
     "CharacterTokenizer": "kbert.tokenizers",
-    "Decoder": "kbert.models.decoder",
-    "DecoderConfig": "kbert.decoder_config",
-    "Elmo": "kbert.models.elmo",
-    "ElmoConfig": "kbert.elmo_config",
-    "EncoderConfig": "kbert.config",
+    "Decoder": "kbert.models.generators.decoder",
+    "DecoderConfig": "kbert.configs.decoder",
+    "Elmo": "kbert.models.elmo.elmo",
+    "ElmoConfig": "kbert.configs.elmo",
+    "EncoderConfig": "kbert.configs.base",
     "Encoder": "kbert.models.encoder",
     "BytePairTokenizer": "kbert.tokenizers",
-    "Seq2Seq": "kbert.models.seq2seq",
-    "Seq2SeqConfig": "kbert.seq2seq_config",
+    "Seq2Seq": "kbert.models.generators.seq2seq",
+    "Seq2SeqConfig": "kbert.configs.seq2seq",
     "TextFeatures": "kbert.extraction",
-    "Translator": "kbert.tasks.translator",
+    "Translator": "kbert.tasks.generation.translator",
     "UnigramTokenizer": "kbert.tokenizers",
     "WordPieceTokenizer": "kbert.tokenizers",
     "WordTokenizer": "kbert.tokenizers",
@@ -36,14 +36,15 @@ _NAMES = {
     "recipe": "kbert.recipes",
     "student": "kbert.distillation",
 }
-_ROOMS = (
+_SUBPACKAGES = (
     "checkpoints",
-    "config",
+    "configs",
     "conversion",
     "data",
+    "decoding",
     "distillation",
+    "experiments",
     "extraction",
-    "finetuning",
     "heads",
     "hub",
     "layers",
@@ -58,14 +59,19 @@ _ROOMS = (
     "visualization",
 )
 
-__all__ = ["__version__", *sorted(_NAMES), *_ROOMS]
+# Names of the version before -> today's; gone with the next.
+_RENAMED = {"config": "configs", "finetuning": "experiments"}
+
+__all__ = ["__version__", *sorted(_NAMES), *_SUBPACKAGES]
 
 
 def __getattr__(name: str):
     if name in _NAMES:
         value = getattr(import_module(_NAMES[name]), name)
-    elif name in _ROOMS:
+    elif name in _SUBPACKAGES:
         value = import_module(f"kbert.{name}")
+    elif name in _RENAMED:
+        return import_module(f"kbert.{name}")  # which warns
     else:
         raise AttributeError(f"module 'kbert' has no attribute {name!r}")
     globals()[name] = value

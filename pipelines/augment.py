@@ -37,9 +37,9 @@ import sys
 
 from absl import flags
 
-from kbert import finetuning
+from kbert import experiments
 from kbert.distillation import augmentation
-from kbert.finetuning.reading import read
+from kbert.experiments.reading import read
 from kbert.tasks import Pretraining
 from pipelines import command
 from pipelines.task_flags import columns, define_column_flags, define_task_flag
@@ -88,7 +88,7 @@ def main(argv: list[str]) -> None:
 
 
 def _augment(options: flags.FlagValues) -> None:
-    named = finetuning.TASKS[options.task]
+    named = experiments.TASKS[options.task]
     if named.kind not in _KINDS:
         raise ValueError(
             "Texts, pairs and tagged words can be augmented; of questions and choices replaced "

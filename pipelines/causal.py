@@ -9,7 +9,7 @@ from absl import flags
 
 import kbert
 from kbert.checkpoints.preset import read_json
-from kbert.training.phases import Phase
+from kbert.training.run.phases import Phase
 from pipelines.flags import parse_settings
 from pipelines.shards import MASKING_FLAGS, ShardsObjective
 from pipelines.translation_flags import TRANSLATION_FLAGS

@@ -47,12 +47,12 @@ from pathlib import Path
 
 from absl import flags
 
-from kbert import atomic, finetuning
+from kbert import atomic, experiments
 from kbert.distillation import DistillationExperiment
 from kbert.distillation.augmentation import read_augmented
-from kbert.distillation.recipes import table
-from kbert.finetuning import Result, Series, Settings
-from kbert.training.step_values import NonFiniteLoss
+from kbert.distillation.published import table
+from kbert.experiments import Result, Series, Settings
+from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 from pipelines import command
 from pipelines.distill_flags import (
@@ -186,10 +186,10 @@ def _tables(options: flags.FlagValues) -> dict:
         )
     # Its columns have our names already; those of the other files are as the flags say.
     reading = {name: given.pop(name) for name in ("columns", "label_separator")}
-    named = finetuning.named_task(options.task)
+    named = experiments.named_task(options.task)
     for split in ("dev", "test"):
         if given[split] is not None:
-            given[split] = finetuning.read(named, given[split], split=split, **reading)
+            given[split] = experiments.read(named, given[split], split=split, **reading)
     return {"train": read_augmented(options.augmented), **given}
 
 

@@ -12,8 +12,8 @@ from kbert.checkpoints import read_checkpoint
 from kbert.distillation import RECIPES, DistillationRecipe, Distiller
 from kbert.hub import locate
 from kbert.tasks import Pretraining
-from kbert.training.phases import Phase, parse_phases
-from kbert.training.runlog import human
+from kbert.training.run.log import human
+from kbert.training.run.phases import Phase, parse_phases
 from pipelines.distill_flags import (
     TASK_FLAGS,
     chosen_recipe,

@@ -26,7 +26,7 @@ from pathlib import Path
 from absl import flags
 
 import kbert
-from kbert import finetuning
+from kbert import experiments
 from pipelines import command
 from pipelines.pictures import draw_confusion
 from pipelines.task_flags import columns, define_column_flags, define_task_flag
@@ -60,8 +60,8 @@ def _evaluate(options: flags.FlagValues) -> None:
     if options.preset_dir and not options.tune_threshold:
         raise ValueError("--preset_dir is for the model with the threshold of --tune_threshold")
     task = kbert.tasks.Task.from_preset(options.preset)
-    named = finetuning.task_for(task, options.task)
-    table = finetuning.read(
+    named = experiments.task_for(task, options.task)
+    table = experiments.read(
         named,
         options.data,
         split="test" if options.submission else "dev",
@@ -72,17 +72,17 @@ def _evaluate(options: flags.FlagValues) -> None:
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
     if options.submission:
-        finetuning.check_submission(named, table)
+        experiments.check_submission(named, table)
         answers = task.predict(table, batch_size=options.batch_size)
-        path = finetuning.write_submission(named, answers, folder)
+        path = experiments.write_submission(named, answers, folder)
         print(f"{len(table):,} answers written to {path}")
         return
     if options.tune_threshold:
-        print(finetuning.tune_threshold(task, table, batch_size=options.batch_size))
+        print(experiments.tune_threshold(task, table, batch_size=options.batch_size))
         if options.preset_dir:
             task.save_to_preset(options.preset_dir)
             print(f"model with this threshold written to {options.preset_dir}")
-    evaluation = finetuning.evaluate(task, table, batch_size=options.batch_size)
+    evaluation = experiments.evaluate(task, table, batch_size=options.batch_size)
     print(f"\n{evaluation}")
     if folder:
         evaluation.write(folder, "test", table)
@@ -94,7 +94,7 @@ def _evaluate(options: flags.FlagValues) -> None:
 
 def run() -> None:
     """Entry point of the console script."""
-    listing = textwrap.indent(finetuning.task_table(), "  ")
+    listing = textwrap.indent(experiments.task_table(), "  ")
     command.run(main, define_flags, f"{__doc__}\nTasks (--task):\n\n{listing}\n")
 
 

@@ -42,7 +42,7 @@ import textwrap
 
 from absl import flags
 
-from kbert import finetuning
+from kbert import experiments
 from kbert.training import NonFiniteLoss
 from pipelines import command
 from pipelines.task_flags import (
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
 
 
 def _finetune(options: flags.FlagValues) -> None:
-    experiment = finetuning.Experiment(
+    experiment = experiments.Experiment(
         options.task, preset=options.preset, train=options.train, **data(options)
     )
     make_runs(experiment, options)
@@ -84,7 +84,7 @@ def _finetune(options: flags.FlagValues) -> None:
 
 def run() -> None:
     """Entry point of the console script."""
-    listing = textwrap.indent(finetuning.task_table(), "  ")
+    listing = textwrap.indent(experiments.task_table(), "  ")
     command.run(main, define_flags, f"{__doc__}\nTasks (--task):\n\n{listing}\n")
 
 

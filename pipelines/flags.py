@@ -6,11 +6,11 @@ from typing import Any
 
 from absl import flags
 
-from kbert.data.masking import MASKING_SCHEMES
-from kbert.data.segments import SEGMENT_SCHEMES
+from kbert.data.masking.masking import MASKING_SCHEMES
+from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from kbert.recipes import OBJECTIVES, RECIPES, Recipe, recipe
-from kbert.training.optimizers import OPTIMIZERS
-from kbert.training.schedules import DECAYS, JOINS, WARMUP_STEPS, default_warmup
+from kbert.training.optimization.optimizers import OPTIMIZERS
+from kbert.training.optimization.schedules import DECAYS, JOINS, WARMUP_STEPS, default_warmup
 from kbert.training.strategies import STRATEGIES
 
 PRECISIONS = ("float32", "mixed_bfloat16")

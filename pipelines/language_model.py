@@ -11,7 +11,7 @@ import kbert
 from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.preset import read_json
 from kbert.hub import locate
-from kbert.training.phases import Phase
+from kbert.training.run.phases import Phase
 from pipelines.flags import parse_settings
 from pipelines.shards import MASKING_FLAGS, ShardsObjective
 from pipelines.translation_flags import TRANSLATION_FLAGS

@@ -10,9 +10,9 @@ from absl import flags
 
 import kbert
 from kbert.checkpoints.preset import read_json
-from kbert.data.segments import SEGMENT_SCHEMES
+from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from kbert.recipes import SENTENCE_OBJECTIVES
-from kbert.training.phases import Phase
+from kbert.training.run.phases import Phase
 from pipelines.flags import parse_settings, parse_shares
 from pipelines.shards import ShardsObjective
 from pipelines.translation_flags import TRANSLATION_FLAGS

@@ -22,7 +22,7 @@ import sys
 from absl import flags
 
 import kbert
-from kbert import finetuning
+from kbert import experiments
 from kbert.text.progress import Progress
 from pipelines import command
 from pipelines.task_flags import columns, define_column_flags
@@ -46,23 +46,23 @@ def main(argv: list[str]) -> None:
 
 def _predict(options: flags.FlagValues) -> None:
     task = kbert.tasks.Task.from_preset(options.preset)
-    named = finetuning.task_for(task)
-    records = finetuning.Records(options.input, named.kind, columns(options))
+    named = experiments.task_for(task)
+    records = experiments.Records(options.input, named.kind, columns(options))
     if options.output == "-":
-        for line in finetuning.answer_stream(task, records, batch_size=options.batch_size):
+        for line in experiments.answer_stream(task, records, batch_size=options.batch_size):
             print(line, flush=True)
         return
     identity = {
-        "model": finetuning.model_checksum(task),
+        "model": experiments.model_checksum(task),
         "columns": columns(options),
         "bytes of the input": records.size,
     }
-    output = finetuning.AnswerFile(options.output, identity)
+    output = experiments.AnswerFile(options.output, identity)
     if output.finished:
         print(f"{options.output} holds {output.records:,} answers, finished", file=sys.stderr)
         return
     with Progress(options.output, records.size, "B", "answers") as bar:
-        for answered in finetuning.answer_records(
+        for answered in experiments.answer_records(
             task, records, output, batch_size=options.batch_size
         ):
             bar.show(records.consumed, answered)

@@ -32,7 +32,7 @@ from absl import flags
 
 import kbert
 from kbert import tokenizers
-from kbert.data.preview import preview_corpus
+from kbert.data.corpus.preview import preview_corpus
 from kbert.text import open_sources
 from pipelines import command
 

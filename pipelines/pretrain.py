@@ -51,7 +51,7 @@ import textwrap
 from absl import flags, logging
 
 from kbert.recipes import Recipe, table
-from kbert.training.step_values import NonFiniteLoss
+from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 from pipelines import command
 from pipelines.causal import Causal

@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import flags
 
 import kbert
-from kbert.training.phases import Phase, parse_phases
+from kbert.training.run.phases import Phase, parse_phases
 from kbert.training.strategies import Strategy
 from pipelines.flags import refuse_flags
 from pipelines.translation_flags import TRANSLATION_FLAGS

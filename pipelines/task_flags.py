@@ -4,11 +4,11 @@ from typing import Any
 
 from absl import flags
 
-from kbert import finetuning
-from kbert.finetuning import TASKS, Settings
+from kbert import experiments
+from kbert.experiments import TASKS, Settings
 from pipelines.flags import PRECISIONS
 
-# Flags that are fields of kbert.finetuning.Settings under the same name.
+# Flags that are fields of kbert.experiments.Settings under the same name.
 SETTINGS = (
     *("learning_rate", "batch_size", "epochs", "warmup_share", "weight_decay", "layer_decay"),
     *("freeze", "class_weights", "micro_batches", "metric", "patience", "evaluate_every"),
@@ -19,9 +19,9 @@ SETTINGS = (
 
 # What --grid goes through.
 GRID = {
-    "learning_rates": finetuning.LEARNING_RATES,
-    "batch_sizes": finetuning.BATCH_SIZES,
-    "epochs": finetuning.EPOCHS,
+    "learning_rates": experiments.LEARNING_RATES,
+    "batch_sizes": experiments.BATCH_SIZES,
+    "epochs": experiments.EPOCHS,
 }
 
 
@@ -36,7 +36,7 @@ def define_data_flags() -> None:
 
 
 def data(options: flags.FlagValues) -> dict[str, Any]:
-    """Arguments of `kbert.finetuning.Experiment` about data, but `train`."""
+    """Arguments of `kbert.experiments.Experiment` about data, but `train`."""
     names = ("dev", "test", "dev_share", "labels", "label_separator")
     return {**{name: options[name].value for name in names}, "columns": columns(options)}
 

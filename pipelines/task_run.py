@@ -10,8 +10,8 @@ import tensorflow as tf
 from absl import flags, logging
 
 import kbert
-from kbert import finetuning
-from kbert.finetuning import Experiment, Result, Series
+from kbert import experiments
+from kbert.experiments import Experiment, Result, Series
 from pipelines.pictures import draw_confusion
 from pipelines.task_flags import GRID, settings
 
@@ -32,7 +32,7 @@ def make_runs(
     """
     try:
         _make_runs(experiment, options, also)
-    except finetuning.Stopped as stopped:
+    except experiments.Stopped as stopped:
         print(stopped)
         sys.exit(128 + stopped.signal)  # as a shell would say it: the job is not done
 
@@ -45,7 +45,7 @@ def _make_runs(experiment, options, also):
     given = settings(options)
     print(experiment.summary())
     if options.dry_run:
-        print(finetuning.preview(experiment, **given))
+        print(experiments.preview(experiment, **given))
         return
     folder = Path(options.output_dir)
     finished = any((folder / name).exists() for name in ("results.json", "series.json"))
@@ -65,15 +65,15 @@ def _make_runs(experiment, options, also):
 def _run(experiment, options, given: dict) -> Result | Series:
     folder = options.output_dir
     if options.seeds:
-        return finetuning.seeds(experiment, folder, count=options.seeds, **given)
+        return experiments.seeds(experiment, folder, count=options.seeds, **given)
     if options.grid:
-        return finetuning.grid(
+        return experiments.grid(
             experiment,
             folder,
             **{name: _numbers(options, name) for name in GRID},
             **given,
         )
-    return finetuning.run(experiment, folder, **given)
+    return experiments.run(experiment, folder, **given)
 
 
 def _numbers(options: flags.FlagValues, name: str) -> list[float | int]:

@@ -11,12 +11,12 @@ from absl import flags
 import kbert
 from kbert import atomic
 from kbert.training import average_checkpoints
-from kbert.training.estimates import estimate
-from kbert.training.optimizers import make_optimizer
-from kbert.training.phases import Phase
-from kbert.training.run import Start, train
-from kbert.training.schedules import WarmupDecay
-from kbert.training.step import TrainStep
+from kbert.training.optimization.optimizers import make_optimizer
+from kbert.training.optimization.schedules import WarmupDecay
+from kbert.training.run.estimates import estimate
+from kbert.training.run.phases import Phase
+from kbert.training.run.run import Start, train
+from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy
 from pipelines.shards import ShardsObjective
 from pipelines.translation import Translation

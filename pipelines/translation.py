@@ -10,12 +10,12 @@ from absl import flags
 import kbert
 from kbert import tokenizers
 from kbert.checkpoints import read_checkpoint
-from kbert.data.translation_pairs import EncodedPairs, encode_pairs
+from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.decoding import Beam, Greedy
 from kbert.hub import locate
 from kbert.metrics import bleu
 from kbert.text import read_pairs
-from kbert.training.phases import Phase
+from kbert.training.run.phases import Phase
 from kbert.training.strategies import Strategy
 from pipelines.causal import read_config, with_changes
 from pipelines.flags import parse_settings, refuse_flags

@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from kbert.training.checkpoints import Checkpoints
+from kbert.training.run.checkpoints import Checkpoints
 
 
 def kill_after_checkpoint(process: subprocess.Popen, model_dir: Path, last_step: int) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 import kbert
 from kbert import atomic
-from kbert.data import prepare_corpus, records
+from kbert.data import prepare_corpus
+from kbert.data.corpus import records
 
 
 @contextlib.contextmanager

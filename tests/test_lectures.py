@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert.data.packing import pack
+from kbert.data.tables.packing import pack
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.data.hashing import fold
-from kbert.data.ngrams import NGRAM_WEIGHTS, SPAN_WEIGHTS, draw_lengths
-from kbert.tasks.replaced_tokens import generator_config
-from kbert.tokenizers.byte_alphabet import CHARACTERS
+from kbert.data.masking.hashing import fold
+from kbert.data.masking.ngrams import NGRAM_WEIGHTS, SPAN_WEIGHTS, draw_lengths
+from kbert.tasks.pretraining.replaced_tokens import generator_config
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from tests.harness import tiny_config, tiny_inputs
 
 

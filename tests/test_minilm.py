@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.data.packing import pack
+from kbert.data.tables.packing import pack
 from tests.harness import assert_close, to_numpy
 
 transformers = pytest.importorskip("transformers")

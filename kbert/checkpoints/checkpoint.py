@@ -6,10 +6,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from kbert.config import Config, EncoderConfig
-from kbert.decoder_config import DecoderConfig
-from kbert.elmo_config import ElmoConfig
-from kbert.seq2seq_config import Seq2SeqConfig
+from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.elmo import ElmoConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
 
 _LOADED_BY = {
     EncoderConfig: "an encoder of the BERT family, which kbert.Encoder loads",

@@ -8,15 +8,19 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert.checkpoints import bilm, google, huggingface, keras_hub, preset
+from kbert.checkpoints import preset
+from kbert.checkpoints.bilm import checkpoint as bilm
 from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.google import checkpoint as google
+from kbert.checkpoints.huggingface import huggingface
+from kbert.checkpoints.huggingface.shards import INDEX_FILE
+from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
-from kbert.checkpoints.shards import INDEX_FILE
 from kbert.checkpoints.sizes import check_size
-from kbert.config import Config, EncoderConfig
-from kbert.decoder_config import DecoderConfig
-from kbert.elmo_config import ElmoConfig
-from kbert.seq2seq_config import Seq2SeqConfig
+from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.elmo import ElmoConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
 
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
 _FORMATS = (preset, huggingface, keras_hub, google, bilm)

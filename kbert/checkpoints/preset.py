@@ -14,10 +14,10 @@ import numpy as np
 
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
-from kbert.config import Config, EncoderConfig
-from kbert.decoder_config import DecoderConfig
-from kbert.elmo_config import ElmoConfig
-from kbert.seq2seq_config import Seq2SeqConfig
+from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.elmo import ElmoConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
 
 CONFIG_FILE = "kbert.json"
 FORMAT_VERSION = 1

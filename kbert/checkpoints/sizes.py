@@ -3,7 +3,7 @@
 A damaged config could otherwise fill the memory with a model that nothing fits.
 """
 
-from kbert.config import Config, EncoderConfig
+from kbert.configs.base import Config, EncoderConfig
 
 # Not less, for what is loaded in part (strict=False).
 _LARGEST_RATIO = 20

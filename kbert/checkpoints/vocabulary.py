@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 
 _TABLE = "encoder/embeddings/token"
 _BIAS = "masked_lm/bias"

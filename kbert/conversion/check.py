@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
-from kbert.checkpoints import keras_hub, read_checkpoint
-from kbert.config import Config
-from kbert.decoder_config import DecoderConfig
+from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints.keras_hub import checkpoint as keras_hub
+from kbert.configs.base import Config
+from kbert.configs.decoder import DecoderConfig
 from kbert.heads import MaskedLMHead
 from kbert.models import Encoder
-from kbert.models.decoder import Decoder
+from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import set_arrays
 
 # Of the largest output (or of 1, where all are smaller): what two libraries' float32 differ by.

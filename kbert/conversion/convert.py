@@ -12,13 +12,13 @@ import numpy as np
 
 from kbert import atomic
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from kbert.checkpoints.keras_hub import without_place
-from kbert.config import EncoderConfig
+from kbert.checkpoints.keras_hub.checkpoint import without_place
+from kbert.configs.base import EncoderConfig
+from kbert.configs.decoder import DecoderConfig
 from kbert.conversion.heads import HEADS, check_heads
-from kbert.decoder_config import DecoderConfig
 from kbert.hub import locate
 from kbert.models import Encoder
-from kbert.models.decoder import Decoder
+from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import named_weights, set_arrays
 from kbert.tokenizers import load_tokenizer
 

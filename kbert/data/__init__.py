@@ -1,12 +1,13 @@
 """Text to shards, shards to batches: everything between a corpus and `fit`."""
 
-from kbert.data.causal import causal_dataset
-from kbert.data.examples import show_examples
-from kbert.data.language_model import language_model_dataset
-from kbert.data.manifest import Manifest, read_manifest, verify_corpus
-from kbert.data.prepare import prepare_corpus
-from kbert.data.pretraining import pretraining_dataset
-from kbert.data.preview import preview_corpus
+from kbert.data.corpus.manifest import Manifest, read_manifest, verify_corpus
+from kbert.data.corpus.prepare import prepare_corpus
+from kbert.data.corpus.preview import preview_corpus
+from kbert.data.corpus.vocabulary import train_or_reuse_tokenizer
+from kbert.data.pretraining.causal import causal_dataset
+from kbert.data.pretraining.dataset import pretraining_dataset
+from kbert.data.pretraining.examples import show_examples
+from kbert.data.pretraining.language_model import language_model_dataset
 from kbert.data.readers import (
     read_choices,
     read_conll,
@@ -16,10 +17,9 @@ from kbert.data.readers import (
     read_table,
     write_glue_submission,
 )
-from kbert.data.table import Table, as_table
-from kbert.data.translation import translation_dataset
-from kbert.data.translation_pairs import encode_pairs
-from kbert.data.vocabulary import train_or_reuse_tokenizer
+from kbert.data.tables.table import Table, as_table
+from kbert.data.translation.dataset import translation_dataset
+from kbert.data.translation.pairs import encode_pairs
 
 __all__ = [
     "Manifest",

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kbert.config import check_count, check_real
+from kbert.configs.base import check_count, check_real
 
 
 @dataclasses.dataclass(frozen=True)

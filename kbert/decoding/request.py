@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from kbert.config import check_count
+from kbert.configs.base import check_count
 
 PAD_ID = 0  # behind the end of a row
 

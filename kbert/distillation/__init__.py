@@ -15,7 +15,7 @@ from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
 from kbert.distillation.experiment import DistillationExperiment
 from kbert.distillation.layer_map import layer_map
-from kbert.distillation.recipes import RECIPES, DistillationRecipe, Stage, recipe
+from kbert.distillation.published import RECIPES, DistillationRecipe, Stage, recipe
 from kbert.distillation.student import student
 from kbert.distillation.terms import (
     AttentionRelations,

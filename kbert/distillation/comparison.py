@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from kbert import inference
 from kbert.data import as_table
 from kbert.metrics import text_table
-from kbert.serving import inference
 from kbert.tasks import FineTuned
 
 _TIMED_EXAMPLES = 1024

@@ -12,15 +12,15 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from kbert.data.rows import Rows
-from kbert.data.table import as_table
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import as_table
 from kbert.distillation.cache import CacheSize, TeacherCache
 from kbert.distillation.comparable import check_comparable
 from kbert.distillation.reading import Reading, read, without_gradient
 from kbert.distillation.terms import OwnLoss, Term, agreements
 from kbert.layers import Dense
 from kbert.tasks import EncoderTask, FineTuned
-from kbert.training.step import TrainStep
+from kbert.training.step.mixin import TrainStep
 
 
 class Distiller(TrainStep, keras.Model):

@@ -1,4 +1,4 @@
-"""A student on the data of a task: who teaches whom on what, for `kbert.finetuning.run`."""
+"""A student on the data of a task: who teaches whom on what, for `kbert.experiments.run`."""
 
 import dataclasses
 import os
@@ -11,23 +11,23 @@ import keras
 from kbert import tasks
 from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
-from kbert.distillation.recipes import DistillationRecipe, Stage, recipe
+from kbert.distillation.published import DistillationRecipe, Stage, recipe
 from kbert.distillation.student import student
-from kbert.finetuning import Experiment, Settings
+from kbert.experiments import Experiment, Settings
 from kbert.tasks import FineTuned
-from kbert.training.fine_tuning_run import FineTuningHistory
+from kbert.training.run.fine_tuning_run import FineTuningHistory
 
 
 class DistillationExperiment(Experiment):
     """A task by name, a fine-tuned teacher, a student and data: what runs have in common.
 
-    `kbert.finetuning.run`, `seeds` and `grid` take it in the place of an `Experiment`: they train
+    `kbert.experiments.run`, `seeds` and `grid` take it in the place of an `Experiment`: they train
     the student stage by stage, go on after a kill, measure it and write the same folders. The
     settings' `epochs` and `learning_rate` are those of the last stage; a recipe with two has its
     own for the first.
 
     Args:
-        task: a name of `kbert.finetuning.TASKS`, such as "sst2".
+        task: a name of `kbert.experiments.TASKS`, such as "sst2".
         teacher: folder or name of a task of that kind, with its head: what `kbert-finetune` wrote.
         train: labelled data, as of `Experiment`.
         recipe: a name of `kbert.distillation.RECIPES`, or one of your own; it must have stages.

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from kbert.config import check_count, check_real
+from kbert.configs.base import check_count, check_real
 from kbert.distillation import losses
 from kbert.distillation.layer_map import layer_map
 from kbert.distillation.reading import Reading

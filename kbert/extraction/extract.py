@@ -14,7 +14,7 @@ from absl import logging
 from kbert.extraction.described import TextVectors
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.inputs import as_inputs
-from kbert.serving.inference import BATCH_SIZE
+from kbert.inference import BATCH_SIZE
 from kbert.text.progress import Progress
 
 # Texts tokenised and sorted by length together; the bar moves once each.

@@ -11,13 +11,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kbert.data.packing import pack
+from kbert import inference
+from kbert.data.tables.packing import pack
 from kbert.extraction.described import describe_tokens, describe_words
 from kbert.extraction.hidden_states import choose_layers
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
 from kbert.extraction.plan import Layout, Window, plan_windows
 from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces, pool
-from kbert.serving import inference
 
 _MULTIPLE = 8  # the width of a batch is one of it
 

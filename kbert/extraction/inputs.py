@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kbert.data.table import Table, as_table
-from kbert.serving.inference import as_texts
+from kbert.data.tables.table import Table, as_table
+from kbert.inference import as_texts
 
 
 class Texts(NamedTuple):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kbert.data.packing import pair_limits
-from kbert.data.windows import window_counts
+from kbert.data.tables.packing import pair_limits
+from kbert.data.tables.windows import window_counts
 
 
 class Window(NamedTuple):

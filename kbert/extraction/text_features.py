@@ -15,8 +15,8 @@ import numpy as np
 
 from kbert.extraction.extract import features
 from kbert.extraction.hidden_states import choose_layers
+from kbert.inference import BATCH_SIZE
 from kbert.models import Encoder
-from kbert.serving.inference import BATCH_SIZE
 from kbert.tokenizers import load_tokenizer
 
 

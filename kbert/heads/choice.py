@@ -5,7 +5,7 @@ Shapes: `B` batch, `A` alternatives, `H` hidden width.
 
 from keras import ops
 
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 from kbert.heads.linear import LinearHead
 
 

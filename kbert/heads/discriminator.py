@@ -6,7 +6,7 @@ Shapes: `B` batch, `T` tokens, `H` hidden width.
 import keras
 from keras import ops
 
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 from kbert.layers import Dense
 
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 from kbert.layers import Dense
 
 

@@ -7,7 +7,7 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `E` embed
 import keras
 from keras import ops
 
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 from kbert.heads.gather import gather_positions
 from kbert.layers import Dense, LayerNorm
 

@@ -3,7 +3,7 @@
 Shapes: `B` batch, `H` hidden width, `C` classes.
 """
 
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 from kbert.heads.linear import LinearHead
 
 

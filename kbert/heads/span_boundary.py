@@ -7,7 +7,7 @@ span, `E` embedding width, `V` vocabulary.
 import keras
 from keras import ops
 
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 from kbert.heads.gather import gather_positions
 from kbert.layers import Dense, LayerNorm
 

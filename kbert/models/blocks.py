@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kbert.config import Config
+from kbert.configs.base import Config
 from kbert.layers import (
     Block,
     CrossAttention,

@@ -3,14 +3,14 @@
 import dataclasses
 from collections.abc import Iterable
 
-from kbert.config import Config, EncoderConfig
-from kbert.decoder_config import DecoderConfig
-from kbert.elmo_config import ElmoConfig
-from kbert.models.elmo_description import ElmoDescription, describe_elmo
+from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.elmo import ElmoConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.models.elmo.description import ElmoDescription, describe_elmo
 from kbert.models.family import family_row
-from kbert.models.generator_description import GeneratorDescription, describe_generator
+from kbert.models.generators.description import GeneratorDescription, describe_generator
 from kbert.models.memory import TrainingMemory, estimate_memory
-from kbert.seq2seq_config import Seq2SeqConfig
 
 # The rows of `family_table`: those one chooses among, smallest first within a kind.
 CHOICES = (

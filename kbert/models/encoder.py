@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from kbert.checkpoints import read_checkpoint, write_checkpoint
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 from kbert.hub import locate
 from kbert.layers import Dense, Embeddings, attention_bias
 from kbert.models.blocks import post_norm_block
@@ -245,7 +245,8 @@ class Encoder(keras.Model):
             format: "kbert", "huggingface" for one that transformers loads, or "keras_hub" for
                 one that KerasHub loads.
             architecture: the model's kind in the other library, e.g. "roberta"; None = as the
-                config says (for Hugging Face's see `kbert.checkpoints.architectures.infer`).
+                config says (for Hugging Face's see
+                `kbert.checkpoints.huggingface.architectures.infer`).
             max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
 
         Raises:

@@ -11,11 +11,11 @@ values that its own config names.
 import dataclasses
 import itertools
 
-from kbert.config import EncoderConfig
-from kbert.decoder_config import DecoderConfig
-from kbert.elmo_config import ElmoConfig
+from kbert.configs.base import EncoderConfig
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.elmo import ElmoConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.hub.names import REPOSITORIES, SIZES, close_names
-from kbert.seq2seq_config import Seq2SeqConfig
 
 _UNCASED = 30522
 _CASED = 28996

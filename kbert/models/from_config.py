@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 import keras
 
 from kbert.checkpoints import read_checkpoint, write_checkpoint
-from kbert.config import Config
+from kbert.configs.base import Config
 from kbert.hub import locate
 from kbert.models.weights import get_arrays, set_arrays
 

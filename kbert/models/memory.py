@@ -10,7 +10,7 @@ positions, `V` vocabulary, `E` embedding width.
 import dataclasses
 import math
 
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 
 PRECISIONS = {"float32": 4, "mixed_bfloat16": 2}  # bytes of an activation
 _FULL = 4  # bytes of a float32

@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from kbert.training.optimizers import OPTIMIZER_SETTINGS
+from kbert.training.optimization.optimizers import OPTIMIZER_SETTINGS
 
 OBJECTIVES = (
     *("masked_lm", "span_boundary", "replaced_tokens", "language_model"),

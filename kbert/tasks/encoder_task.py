@@ -12,8 +12,8 @@ import keras
 import tensorflow as tf
 
 from kbert.checkpoints import Checkpoint
-from kbert.config import Config
-from kbert.data.packing import pack
+from kbert.configs.base import Config
+from kbert.data.tables.packing import pack
 from kbert.models import Decoder, DecoderEncoder
 from kbert.serving import Signature
 from kbert.tasks.input_form import input_form
@@ -174,7 +174,7 @@ class EncoderTask(Task):
     def pack(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Ragged ids as the encoder's input, at most `row_length` wide (`kbert.data.packing`)."""
+        """Ragged ids as the encoder's input, at most `row_length` wide (`data.tables.packing`)."""
         return pack(
             first,
             second,

@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 
-from kbert.data.packing import TokenId
+from kbert.data.tables.packing import TokenId
 from kbert.models import Decoder, DecoderEncoder
-from kbert.models.decoder_encoder import INPUT_TOKENS
+from kbert.models.generators.decoder_encoder import INPUT_TOKENS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

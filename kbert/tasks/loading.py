@@ -7,13 +7,13 @@ from typing import Any
 import keras
 
 from kbert.checkpoints import Checkpoint
-from kbert.checkpoints.architectures import usual_pooler
-from kbert.config import Config, EncoderConfig
-from kbert.decoder_config import DecoderConfig
-from kbert.elmo_config import ElmoConfig
+from kbert.checkpoints.huggingface.architectures import usual_pooler
+from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.elmo import ElmoConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.models import Decoder, DecoderEncoder, Elmo, ElmoEncoder, Encoder, Seq2Seq
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.seq2seq_config import Seq2SeqConfig
 from kbert.tokenizers import CharacterTokenizer, load_tokenizer
 
 

@@ -10,15 +10,15 @@ import tensorflow as tf
 from absl import logging
 
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from kbert.config import Config
+from kbert.configs.base import Config
 from kbert.hub import locate
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
 from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
 from kbert.tasks.tensorflow_copy import export_copy
-from kbert.training.optimizers import AdamW
-from kbert.training.schedules import WARMUP_STEPS, WarmupDecay, default_warmup
-from kbert.training.step import TrainStep
+from kbert.training.optimization.optimizers import AdamW
+from kbert.training.optimization.schedules import WARMUP_STEPS, WarmupDecay, default_warmup
+from kbert.training.step.mixin import TrainStep
 
 # Settings that follow from the heads and from the config of another library's folder.
 HELD_ELSEWHERE = ("labels", "multi_label", "next_sentence", "sentence_order", "span_boundary")

@@ -1,19 +1,19 @@
 """Tokenizers: text to ids and back, and the training of vocabularies."""
 
 from kbert.tokenizers.base import Tokenizer
-from kbert.tokenizers.bpe import BytePairTokenizer
-from kbert.tokenizers.characters import CharacterTokenizer, character_ids
+from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
+from kbert.tokenizers.bpe.training import train_byte_pair
 from kbert.tokenizers.loading import load_tokenizer
-from kbert.tokenizers.normalization import normalize
-from kbert.tokenizers.training import train_wordpiece
-from kbert.tokenizers.training_bpe import train_byte_pair
-from kbert.tokenizers.training_kinds import KINDS, train_tokenizer
-from kbert.tokenizers.training_unigram import train_unigram
-from kbert.tokenizers.training_words import train_words
-from kbert.tokenizers.unigram import UnigramTokenizer
-from kbert.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary, save_vocabulary
-from kbert.tokenizers.wordpiece import WordPieceTokenizer
-from kbert.tokenizers.words import WordTokenizer
+from kbert.tokenizers.training import KINDS, train_tokenizer
+from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
+from kbert.tokenizers.unigram.training import train_unigram
+from kbert.tokenizers.wordpiece.normalization import normalize
+from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
+from kbert.tokenizers.wordpiece.training import train_wordpiece
+from kbert.tokenizers.wordpiece.vocab_txt import SPECIAL_TOKENS, read_vocabulary, save_vocabulary
+from kbert.tokenizers.words.characters import CharacterTokenizer, character_ids
+from kbert.tokenizers.words.tokenizer import WordTokenizer
+from kbert.tokenizers.words.training import train_words
 
 __all__ = [
     "KINDS",

@@ -6,15 +6,15 @@ from typing import Any
 
 from kbert.hub import locate
 from kbert.tokenizers.base import Tokenizer
-from kbert.tokenizers.characters import CharacterTokenizer
+from kbert.tokenizers.bpe.loading import load_byte_pair
 from kbert.tokenizers.folder import TokenizerFolder
-from kbert.tokenizers.loading_bpe import load_byte_pair
 from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
-from kbert.tokenizers.loading_unigram import load_unigram, model_file
-from kbert.tokenizers.vocabulary import read_vocabulary
-from kbert.tokenizers.word_vocabulary import words_file
-from kbert.tokenizers.wordpiece import CONFIG_KEYS, WordPieceTokenizer
-from kbert.tokenizers.words import WordTokenizer
+from kbert.tokenizers.unigram.loading import load_unigram, model_file
+from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
+from kbert.tokenizers.wordpiece.vocab_txt import read_vocabulary
+from kbert.tokenizers.words.characters import CharacterTokenizer
+from kbert.tokenizers.words.tokenizer import WordTokenizer
+from kbert.tokenizers.words.vocabulary import words_file
 
 
 def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | CharacterTokenizer:

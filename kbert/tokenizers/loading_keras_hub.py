@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kbert.tokenizers.base import Tokenizer
-from kbert.tokenizers.bpe import BytePairTokenizer
+from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.folder import TokenizerFolder
-from kbert.tokenizers.unigram import UnigramTokenizer
-from kbert.tokenizers.wordpiece import WordPieceTokenizer
+from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
+from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
 # Settings of WordPiece that kbert has no other value of.
 _FIXED = {"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"}

@@ -1,190 +1,68 @@
-"""Training a WordPiece vocabulary: counted by our own graph, merged by Hugging Face's trainer."""
+"""Training a tokenizer of any kind."""
 
-import functools
-import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import numpy as np
-import tensorflow as tf
+from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
+from kbert.tokenizers.bpe.training import train_byte_pair
+from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
+from kbert.tokenizers.unigram.training import train_unigram
+from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
+from kbert.tokenizers.wordpiece.training import train_wordpiece
+from kbert.tokenizers.words.tokenizer import WordTokenizer
+from kbert.tokenizers.words.training import train_words
 
-from kbert.tokenizers.batching import batches, with_progress
-from kbert.tokenizers.normalization import normalize
-from kbert.tokenizers.pieces import MAX_WORD_CHARACTERS, space_words
-from kbert.tokenizers.vocabulary import MAX_PIECE_BYTES, SPECIAL_TOKENS, check_vocabulary
-from kbert.tokenizers.word_counts import limited, repeated
+KINDS = ("wordpiece", "bpe", "unigram", "words")
+# Those that keep a text as it is.
+_CASED = ("bpe", "words")
 
 
-def train_wordpiece(
+def train_tokenizer(
     texts: Iterable[str | bytes],
     vocabulary_size: int,
     *,
-    lowercase: bool = True,
-    strip_accents: bool | None = None,
-    split_chinese: bool = True,
-    min_frequency: int = 2,
-    character_coverage: float = 0.9999,
-    num_unused: int = 0,
+    kind: str = "wordpiece",
+    lowercase: bool | None = None,
     progress: bool = False,
-) -> list[str]:
-    """A vocabulary for `WordPieceTokenizer`, learned from texts.
-
-    The texts are read once and never held: memory goes by the number of different words. Equal
-    texts give the equal list, on any number of threads and in any order of the texts.
+) -> Tokenizer:
+    """A tokenizer learned from texts, with the special tokens of the models that use its kind.
 
     Args:
         texts: lines or documents, UTF-8.
-        vocabulary_size: how many pieces at most; a small corpus yields fewer.
-        lowercase: as the tokenizer will be made.
-        strip_accents: as the tokenizer will be made.
-        split_chinese: as the tokenizer will be made.
-        min_frequency: pairs of pieces seen less often are not merged.
-        character_coverage: the share of the characters of the texts that the alphabet covers. Words
-            with rarer characters become [UNK].
-        num_unused: how many "[unused0]", "[unused1]", … to hold in reserve for words of a later
-            domain.
+        vocabulary_size: how many pieces at most, special tokens included. For "words" 0 is all.
+        kind: "wordpiece" (BERT, ELECTRA, DistilBERT: [CLS] …), "bpe" (RoBERTa: <s> …), "unigram"
+            (ALBERT: [CLS] …) or "words" (ELMo: </S> …); see `train_wordpiece`, `train_byte_pair`,
+            `train_unigram` and `train_words`.
+        lowercase: lower case and no accents; false keeps both. None: true, but for "bpe" and
+            "words", which keep a text as it is.
         progress: show a progress bar.
-
-    Returns:
-        Special tokens, unused ones, the alphabet, its "##" forms, then merges, frequent ones first.
 
     Raises:
-        TypeError: `texts` is one string, or holds something else than str and bytes.
-        ValueError: no words in the texts, or no room for the alphabet.
+        ValueError: no such kind, no lower-casing of that kind, or what the trainer says.
 
     Example:
-        >>> train_wordpiece(["low lower lowest"] * 9, 20)[5:]  # doctest: +ELLIPSIS
-        ['e', 'l', 'o', 'r', 's', 't', 'w', '##e', '##o', ..., '##w', '##ow', 'low']
+        >>> train_tokenizer(["low lower lowest"] * 9, 30, kind="unigram").kind
+        'unigram'
     """
-    if not 0 < character_coverage <= 1:
-        raise ValueError(f"character_coverage lies in (0, 1]. Received: {character_coverage}")
-    counts = count_words(
-        texts,
-        lowercase=lowercase,
-        strip_accents=strip_accents,
-        split_chinese=split_chinese,
-        progress=progress,
-    )
-    if not counts:
-        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
-    counts, initial, inner = _cover(counts, character_coverage)
-    base = [
-        *SPECIAL_TOKENS,
-        *(f"[unused{i}]" for i in range(num_unused)),
-        *initial,
-        *("##" + character for character in inner),
-    ]
-    if vocabulary_size < len(base):
+    if kind not in KINDS:
+        raise ValueError(f"kind is one of {', '.join(KINDS)}. Received: {kind!r}")
+    if lowercase and kind in _CASED:
         raise ValueError(
-            f"vocabulary_size must hold {len(base)} pieces before the first merge: special tokens, "
-            f"{len(initial)} characters and {len(inner)} of them inside words. Raise it, or lower "
-            f"character_coverage ({character_coverage}). Received: {vocabulary_size}"
+            f"Tokenizers of the kinds {' and '.join(_CASED)} keep a text as it is. Received: "
+            f"lowercase=True, kind={kind!r}"
         )
-    merges = _merge(counts, initial, inner, vocabulary_size - len(base), min_frequency, progress)
-    vocabulary = [*base, *merges]
-    check_vocabulary(vocabulary)
-    return vocabulary
-
-
-def count_words(
-    texts: Iterable[str | bytes],
-    *,
-    lowercase: bool = True,
-    strip_accents: bool | None = None,
-    split_chinese: bool = True,
-    progress: bool = False,
-) -> Counter[str]:
-    """Counts words as the tokenizer will see them: normalised, punctuation split off.
-
-    Args:
-        texts: lines or documents, UTF-8.
-        lowercase: as in `normalize`.
-        strip_accents: as in `normalize`.
-        split_chinese: every Chinese character is a word.
-        progress: show a progress bar.
-
-    Returns:
-        Word -> how often it was seen.
-
-    Example:
-        >>> sorted(count_words(["Un café, un thé!"]).items())
-        [('!', 1), (',', 1), ('cafe', 1), ('the', 1), ('un', 2)]
-    """
-    spaced = _spacing_graph(lowercase, strip_accents, split_chinese)
-    counts: Counter[str] = Counter()
-    for batch in batches(with_progress(texts, "counting words") if progress else texts):
-        counts.update(spaced(tf.constant(batch)).numpy().decode().split())
-        counts = limited(counts)
-    return counts
-
-
-@functools.cache
-def _spacing_graph(
-    lowercase: bool, strip_accents: bool | None, split_chinese: bool
-) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A batch of texts -> one string of their words between spaces. Traced once in a process."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def spaced(batch: tf.Tensor) -> tf.Tensor:
-        with tf.device("CPU"):
-            batch = normalize(batch, lowercase=lowercase, strip_accents=strip_accents)
-            return tf.strings.reduce_join(space_words(batch, split_chinese), separator=" ")
-
-    return spaced
-
-
-def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[str], list[str]]:
-    """The words that a small alphabet spells, the alphabet, and what of it stands inside words."""
-    words = [word for word in counts if len(word) <= MAX_WORD_CHARACTERS]
-    repeats = np.array([counts[word] for word in words], np.int64)
-    lengths = np.array([len(word) for word in words])
-    codes = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)
-    starts = np.cumsum(lengths) - lengths
-
-    seen = np.bincount(codes, weights=np.repeat(repeats, lengths))
-    order = np.argsort(-seen, kind="stable")  # ties by code point
-    covered = np.cumsum(seen[order])
-    size = np.searchsorted(covered, coverage * covered[-1]) + 1
-    in_alphabet = np.zeros(len(seen), bool)
-    in_alphabet[order[:size]] = True
-    in_alphabet &= seen > 0
-
-    spelled = np.logical_and.reduceat(in_alphabet[codes], starts)
-    is_inner = np.repeat(spelled, lengths)
-    is_inner[starts] = False
-    kept = {words[i]: int(repeats[i]) for i in np.flatnonzero(spelled)}
-    inner = np.unique(codes[is_inner])
-    return kept, [chr(c) for c in np.flatnonzero(in_alphabet)], [chr(c) for c in inner]
-
-
-def _merge(
-    counts: dict[str, int],
-    initial: list[str],
-    inner: list[str],
-    num_merges: int,
-    min_frequency: int,
-    progress: bool,
-) -> list[str]:
-    """The pieces that merging adds to the alphabet, in the order in which they were made."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    # The trainer numbers "##" characters in the order of a randomly seeded hash table and breaks
-    # ties between pairs by these numbers. As special tokens they have fixed ones.
-    fixed = ["[UNK]", *("##" + character for character in inner)]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=len(fixed) + len(initial) + num_merges,
-        min_frequency=min_frequency,
-        special_tokens=fixed,
-        initial_alphabet=initial,
-        limit_alphabet=len(initial),
-        show_progress=progress,
-    )
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
-    tokenizer.train_from_iterator(repeated(counts), trainer)
-    vocabulary = tokenizer.get_vocab()
-    for piece in itertools.chain(fixed, initial):
-        del vocabulary[piece]
-    merges = sorted(vocabulary, key=vocabulary.get)
-    # Ruled lines of hundreds of box-drawing characters merge without end.
-    return [p for p in merges if len(p.removeprefix("##").encode()) <= MAX_PIECE_BYTES]
+    if kind == "wordpiece":
+        lowercase = lowercase is not False
+        pieces = train_wordpiece(texts, vocabulary_size, lowercase=lowercase, progress=progress)
+        return WordPieceTokenizer(pieces, lowercase=lowercase)
+    if kind == "unigram":
+        lowercase = lowercase is not False
+        settings = {"lowercase": lowercase, "keep_accents": not lowercase}
+        model = train_unigram(texts, vocabulary_size, **settings, progress=progress)
+        return UnigramTokenizer(model, **settings)
+    if kind == "words":
+        return WordTokenizer(train_words(texts, vocabulary_size, progress=progress))
+    # A corpus is encoded sentence by sentence: without a space before each, the last word of one
+    # and the first of the next would run together.
+    model = train_byte_pair(texts, vocabulary_size, add_prefix_space=True, progress=progress)
+    return BytePairTokenizer(*model, add_prefix_space=True)

@@ -1,16 +1,16 @@
 """Training that is right on one device or many: the step, optimizers, schedules, checkpoints."""
 
-from kbert.training.averaging import average_checkpoints
-from kbert.training.checkpoints import Checkpoints
-from kbert.training.fine_tuning import FineTuningHistory, fine_tune
-from kbert.training.freezing import freeze, thaw
-from kbert.training.layer_rates import layer_scales
-from kbert.training.optimizers import AdamW, Lamb
-from kbert.training.phases import Phase, parse_phases
-from kbert.training.run import History, train
-from kbert.training.schedules import WarmupDecay, fine_tuning_schedule
-from kbert.training.step import TrainStep
-from kbert.training.step_values import NonFiniteLoss
+from kbert.training.optimization.freezing import freeze, thaw
+from kbert.training.optimization.layer_rates import layer_scales
+from kbert.training.optimization.optimizers import AdamW, Lamb
+from kbert.training.optimization.schedules import WarmupDecay, fine_tuning_schedule
+from kbert.training.run.averaging import average_checkpoints
+from kbert.training.run.checkpoints import Checkpoints
+from kbert.training.run.fine_tuning import FineTuningHistory, fine_tune
+from kbert.training.run.phases import Phase, parse_phases
+from kbert.training.run.run import History, train
+from kbert.training.run.values import NonFiniteLoss
+from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import make_strategy
 
 __all__ = [

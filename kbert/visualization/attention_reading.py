@@ -82,8 +82,8 @@ def _as_texts(texts):
 def _encoder(task, encoder, tokenizer, texts):
     import tensorflow as tf
 
-    from kbert.data.packing import pack
-    from kbert.tasks.fill_mask import encode_with_masks
+    from kbert.data.tables.packing import pack
+    from kbert.tasks.pretraining.fill_mask import encode_with_masks
 
     strings = [tf.constant([text]) for text in texts]
     if tokenizer.mask_id is None:
@@ -186,7 +186,7 @@ def token_names(tokenizer: Any, ids: Any) -> list[str]:
 
 
 def _spelled(piece):
-    from kbert.tokenizers.byte_alphabet import piece_bytes, spell
+    from kbert.tokenizers.bpe.byte_alphabet import piece_bytes, spell
 
     try:
         text = piece_bytes(piece).decode()

@@ -10,7 +10,7 @@ from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset, w
 from kbert.conversion import check, convert
 from kbert.heads import SpanBoundaryHead
 from kbert.models import Encoder, family
-from kbert.models.decoder import Decoder
+from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays
 from kbert.tasks import Pretraining
 from kbert.tokenizers import WordPieceTokenizer, load_tokenizer

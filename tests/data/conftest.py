@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from kbert.data import manifest, records
+from kbert.data.corpus import manifest, records
 
 SPECIALS = 5
 

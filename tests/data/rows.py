@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from kbert.data.units import first_pieces
+from kbert.data.masking.units import first_pieces
 
 
 def random_rows(seed, rows, width, continuation_share, max_count):

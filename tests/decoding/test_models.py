@@ -9,9 +9,9 @@ import pytest
 from keras import ops
 
 import kbert
-from kbert.decoder_config import DecoderConfig
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.decoding import Beam, Greedy, Sampling, decode, stream
-from kbert.seq2seq_config import Seq2SeqConfig
 from tests.decoding.toy import in_a_function, texts_of
 from tests.harness import compiled, randomise
 

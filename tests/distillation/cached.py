@@ -1,7 +1,7 @@
 """Students, teachers and the batches that a distiller makes of a table."""
 
 import kbert
-from kbert.data.table import as_table
+from kbert.data.tables.table import as_table
 from tests.distillation.toys import TABLES, make_task
 from tests.harness import randomise
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.data.table import as_table
+from kbert.data.tables.table import as_table
 from kbert.distillation import (
     AttentionRelations,
     AttentionScores,

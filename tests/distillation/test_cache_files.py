@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kbert import atomic
-from kbert.data.table import as_table
+from kbert.data.tables.table import as_table
 from kbert.distillation import Distiller, HiddenStates, SoftTargets
 from kbert.distillation.cache import store as stores
 from kbert.distillation.cache.layout import TEXTS, TOKENS, Layout

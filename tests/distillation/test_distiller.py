@@ -20,7 +20,7 @@ from kbert.distillation import (
     SoftTargets,
 )
 from kbert.models.weights import get_arrays
-from kbert.training.optimizers import AdamW
+from kbert.training.optimization.optimizers import AdamW
 from tests.distillation import reference, toys
 from tests.harness import assert_close, randomise, to_numpy
 from tests.tasks import toy

@@ -1,4 +1,4 @@
-"""A student on the data of a task, as `kbert.finetuning` runs it."""
+"""A student on the data of a task, as `kbert.experiments` runs it."""
 
 import json
 import signal
@@ -7,10 +7,10 @@ import keras
 import pytest
 
 import kbert
-from kbert import finetuning
+from kbert import experiments
 from kbert.distillation import Comparison, DistillationExperiment, Distiller, compare
 from kbert.distillation.comparison import Measured
-from tests.finetuning.conftest import mail  # noqa: F401
+from tests.experiments.conftest import mail  # noqa: F401
 
 SETTINGS = {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3}
 STUDENT = {"num_layers": 1}
@@ -71,7 +71,7 @@ def whole(teacher, mail, tmp_path_factory):  # noqa: F811
         *("classify",), teacher=teacher, recipe="tinybert-task", student=STUDENT, train=mail,
         dev=mail, first_epochs=1,
     )  # fmt: skip
-    finetuning.run(made, folder, verbose=0, checkpoint_every=1, **SETTINGS)
+    experiments.run(made, folder, verbose=0, checkpoint_every=1, **SETTINGS)
     return folder
 
 
@@ -108,11 +108,11 @@ def test_stopped_in_and_between_stages_it_goes_on(
     made = experiment(first_epochs=1)
     with monkeypatch.context() as patch:
         patch.setattr(Distiller, "fit", fit_and_stop)
-        with pytest.raises(finetuning.Stopped, match="SIGTERM after step"):
-            finetuning.run(made, tmp_path, verbose=0, checkpoint_every=1, **SETTINGS)
+        with pytest.raises(experiments.Stopped, match="SIGTERM after step"):
+            experiments.run(made, tmp_path, verbose=0, checkpoint_every=1, **SETTINGS)
     with pytest.raises(ValueError, match="holds another run.*settings.seed was 0, is 1"):
-        finetuning.run(made, tmp_path, verbose=0, **SETTINGS, seed=1)
-    finetuning.run(made, tmp_path, verbose=0, checkpoint_every=1, **SETTINGS)
+        experiments.run(made, tmp_path, verbose=0, **SETTINGS, seed=1)
+    experiments.run(made, tmp_path, verbose=0, checkpoint_every=1, **SETTINGS)
     for name in ("intermediate", "prediction"):
         logs = [folder / "training" / name / "steps.jsonl" for folder in (whole, tmp_path)]
         assert logs[0].read_bytes() == logs[1].read_bytes()
@@ -123,15 +123,15 @@ def test_stopped_in_and_between_stages_it_goes_on(
 def test_a_finished_run_is_read_and_leaves_no_checkpoints(experiment, whole, monkeypatch):
     assert not list((whole / "training").rglob("checkpoints"))
     monkeypatch.setattr(Distiller, "fit", None)
-    result = finetuning.run(experiment(first_epochs=1), whole, verbose=0, **SETTINGS)
+    result = experiments.run(experiment(first_epochs=1), whole, verbose=0, **SETTINGS)
     assert result.metric == "accuracy" and result.steps == 4
     with pytest.raises(ValueError, match="another run.*first_stages.intermediate was .*1.*is .*2"):
-        finetuning.run(experiment(first_epochs=2), whole, verbose=0, **SETTINGS)
+        experiments.run(experiment(first_epochs=2), whole, verbose=0, **SETTINGS)
 
 
 def test_seeds_differ_in_their_runs(experiment, tmp_path):
     made = experiment("distilbert", student={"num_layers": 1, "init": "random"})
-    series = finetuning.seeds(made, tmp_path, count=2, verbose=0, **SETTINGS)
+    series = experiments.seeds(made, tmp_path, count=2, verbose=0, **SETTINGS)
     assert len(series.results) == 2 and series.preset.exists()
     first = [
         json.loads((r.folder / "training/distilled/steps.jsonl").read_text().splitlines()[0])
@@ -150,7 +150,7 @@ def test_numbers_and_a_pretrained_student(tokenizer, tmp_path):
     made = DistillationExperiment(
         "stsb", teacher=teacher, preset=tmp_path / "small", train=data, dev=data
     )
-    result = finetuning.run(made, tmp_path / "out", verbose=0, epochs=1, batch_size=8)
+    result = experiments.run(made, tmp_path / "out", verbose=0, epochs=1, batch_size=8)
     assert result.metric == "pearson" or "pearson" in result.dev
     (step,) = (tmp_path / "out/training/distilled/steps.jsonl").read_text().splitlines()
     assert {"soft_targets", "hidden_cosine"} <= set(json.loads(step))
@@ -158,7 +158,7 @@ def test_numbers_and_a_pretrained_student(tokenizer, tmp_path):
 
 
 def test_preview_shows_what_every_stage_and_the_teacher_take(experiment):
-    shown = finetuning.preview(experiment(), examples=1, **SETTINGS)
+    shown = experiments.preview(experiment(), examples=1, **SETTINGS)
     assert "[CLS] the " in shown and "4 an epoch, 84 in all" in shown
     assert " s a step intermediate, " in shown and " s a step prediction" in shown
     assert "s a step without a teacher" in shown

@@ -5,7 +5,7 @@ import numpy as np
 
 import kbert
 from kbert import tasks
-from kbert.data.table import as_table
+from kbert.data.tables.table import as_table
 from tests.harness import randomise, to_numpy
 from tests.tasks import toy
 

@@ -184,7 +184,7 @@ def test_half_precision_gives_float32_near_the_full_one(encoder, tokenizer):
 
 
 def test_byte_level_words_come_without_their_space(encoder):
-    from kbert.tokenizers.byte_alphabet import CHARACTERS
+    from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 
     tokens = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
     tokenizer = kbert.BytePairTokenizer([*tokens, *CHARACTERS, "lo", "Ġlo"], ["l o", "Ġ lo"])

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert.checkpoints.google_names import bert_rules
+from kbert.checkpoints.google.names import bert_rules
 from kbert.checkpoints.renames import write_arrays
 from kbert.conversion import check, convert
 from kbert.models import Encoder

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kbert.config import ACTIVATIONS
+from kbert.configs.base import ACTIVATIONS
 from kbert.layers import (
     get_activation,
 )

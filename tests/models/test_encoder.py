@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from kbert.config import EncoderConfig
+from kbert.configs.base import EncoderConfig
 from kbert.layers import Block, Dropout, FeedForward, LayerNorm, SelfAttention
 from kbert.models import Encoder, describe
 from kbert.models.weights import get_arrays, set_arrays

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kbert.elmo_config import ElmoConfig
+from kbert.configs.elmo import ElmoConfig
 from kbert.models import Encoder, describe, family
 from kbert.models.family import BILMS, FAMILY, family_row
 

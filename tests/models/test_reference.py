@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kbert.checkpoints.huggingface import import_model
+from kbert.checkpoints.huggingface.huggingface import import_model
 from kbert.heads import MaskedLMHead, SentenceHead
 from kbert.models import Encoder
 from kbert.models.weights import named_weights, set_arrays

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from kbert.checkpoints import read_checkpoint
-from kbert.checkpoints.huggingface import import_model
+from kbert.checkpoints.huggingface.huggingface import import_model
 from kbert.models import Encoder
 from kbert.models.weights import named_weights, set_arrays
 from tests.harness import assert_close, assert_gradients_close

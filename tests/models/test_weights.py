@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kbert.models import Elmo, Encoder, family
-from kbert.models.decoder import Decoder
+from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from tests.harness import tiny_config
 

@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from tests.finetuning.conftest import mail, preset, tokenizer  # noqa: F401
+from tests.experiments.conftest import mail, preset, tokenizer  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.training.phases import parse_phases
+from kbert.training.run.phases import parse_phases
 from pipelines.causal import Causal
 from pipelines.flags import apply_recipe
 from tests.pipelines.test_pretrain import write_corpus

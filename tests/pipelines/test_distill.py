@@ -312,7 +312,7 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
         before = set(flags.FLAGS)
         distill.define_flags()
         defined = set(flags.FLAGS) - before
-        from kbert.finetuning import LEARNING_RATES
+        from kbert.experiments import LEARNING_RATES
         from pipelines.task_flags import SETTINGS
 
         assert flags.FLAGS.grid_learning_rates == [f"{rate:g}" for rate in LEARNING_RATES]

@@ -12,11 +12,10 @@ import pytest
 from absl import flags
 
 import kbert
-from kbert import finetuning
-from kbert.tokenizers.byte_alphabet import CHARACTERS
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from kbert.training import Checkpoints
 from pipelines import finetune
-from tests.models.generators import tiny_decoder
+from tests.models.generators.tiny import tiny_decoder
 from tests.pipelines.conftest import COLUMNS, QUICK
 
 ROOT = Path(kbert.__path__[0]).parent
@@ -106,7 +105,7 @@ def test_series_and_settings_reach_the_library(program, monkeypatch, flag, funct
     def series(experiment, folder, **settings):
         raise Asked(settings)
 
-    monkeypatch.setattr(finetuning, function, series)
+    monkeypatch.setattr(experiments, function, series)
     with pytest.raises(Asked) as asked:
         program(flag, "--layer_decay=0.8", "--class_weights=spam=3,ham=1", "--freeze=a/*,b/*")
     given = {"layer_decay": 0.8, "class_weights": {"spam": 3.0, "ham": 1.0}}
@@ -114,7 +113,7 @@ def test_series_and_settings_reach_the_library(program, monkeypatch, flag, funct
 
 
 def test_dry_run_writes_nothing(program, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(finetuning, "preview", lambda experiment, **settings: "[CLS] looks good")
+    monkeypatch.setattr(experiments, "preview", lambda experiment, **settings: "[CLS] looks good")
     program("--dry_run")
     assert "[CLS] looks good" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.training.checkpoints import Checkpoints
-from kbert.training.phases import parse_phases
+from kbert.training.run.checkpoints import Checkpoints
+from kbert.training.run.phases import parse_phases
 from pipelines import language_model, masked_text
 from pipelines.language_model import LanguageModel
 from tests.killing import kill_after_checkpoint

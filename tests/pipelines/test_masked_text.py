@@ -5,7 +5,7 @@ import types
 import pytest
 
 import kbert
-from kbert.training.phases import parse_phases
+from kbert.training.run.phases import parse_phases
 from kbert.training.strategies import make_strategy
 from pipelines.masked_text import MaskedText, task_builder
 from tests.pipelines.test_pretrain import write_corpus

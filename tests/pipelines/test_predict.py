@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kbert
-from kbert.finetuning import answer_file
+from kbert.experiments import answer_file
 from pipelines import predict
 
 ROOT = Path(kbert.__path__[0]).parent

@@ -11,7 +11,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 import kbert
-from kbert.data.records import parse_blocks
+from kbert.data.corpus.records import parse_blocks
 from pipelines import prepare_corpus
 
 ROOT = Path(kbert.__path__[0]).parent

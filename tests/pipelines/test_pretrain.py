@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.training.checkpoints import Checkpoints
+from kbert.training.run.checkpoints import Checkpoints
 from pipelines.flags import parse_settings
 from tests.killing import kill_after_checkpoint
 

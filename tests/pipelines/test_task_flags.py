@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from kbert.finetuning import Settings
+from kbert.experiments import Settings
 from pipelines import evaluate, finetune, predict, task_flags
 from pipelines.task_flags import parse_class_weights
 

@@ -5,8 +5,8 @@ import pytest
 import kbert
 from kbert.models import DecoderEncoder
 from kbert.tasks.input_form import input_form
-from kbert.tokenizers.byte_alphabet import CHARACTERS
-from tests.models.generators import tiny_decoder
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
+from tests.models.generators.tiny import tiny_decoder
 
 
 def test_a_decoder_brings_its_tokens_and_asks_none_of_the_tokenizer():

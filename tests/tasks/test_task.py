@@ -9,8 +9,8 @@ import pytest
 
 import kbert
 from kbert.tokenizers import BytePairTokenizer, train_byte_pair
-from kbert.tokenizers.byte_alphabet import CHARACTERS
-from kbert.training.optimizers import AdamW
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
+from kbert.training.optimization.optimizers import AdamW
 from tests.tasks import toy
 
 

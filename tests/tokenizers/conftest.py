@@ -4,7 +4,7 @@ import pytest
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from kbert.tokenizers import train_unigram
-from tests.tokenizers.sentencepiece_reference import corpus
+from tests.tokenizers.unigram.sentencepiece_reference import corpus
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from kbert.tokenizers import load_tokenizer, train_unigram
-from kbert.tokenizers.byte_alphabet import CHARACTERS
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 
 models = pytest.importorskip("keras_hub").models
 

@@ -64,9 +64,9 @@ from kbert.training.strategies import make_strategy
 strategy = make_strategy("multi_worker")  # before anything else touches a device
 import keras, numpy as np
 from kbert.training import run
-from kbert.training.optimizers import AdamW
-from kbert.training.phases import parse_phases
-from kbert.training.schedules import WarmupDecay
+from kbert.training.optimization.optimizers import AdamW
+from kbert.training.run.phases import parse_phases
+from kbert.training.optimization.schedules import WarmupDecay
 from tests.training import toy_task
 
 keras.utils.set_random_seed(0)

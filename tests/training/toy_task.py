@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from kbert.training.step import TrainStep
+from kbert.training.step.mixin import TrainStep
 
 VOCABULARY, WIDTH, LENGTH = 32, 8, 6
 

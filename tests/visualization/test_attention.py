@@ -8,8 +8,8 @@ from keras import ops
 
 import kbert
 from kbert import visualization
-from kbert.models.decoder import Decoder
-from kbert.models.seq2seq import Seq2Seq
+from kbert.models.generators.decoder import Decoder
+from kbert.models.generators.seq2seq import Seq2Seq
 from kbert.visualization.attention_reading import read_attention, token_names
 from tests.harness import randomise, tiny_config
 
@@ -175,7 +175,7 @@ def test_the_page_of_a_translator_has_all_kinds(seq2seq, tokenizer):
 
 def test_pieces_of_bytes_are_read_as_characters():
     words = ["Ġcaf", "Ã©", "åĮĹ", "Ã", "Ċ", "Ġ"]
-    letters = [x for x in kbert.tokenizers.byte_alphabet.CHARACTERS if x not in words]
+    letters = [x for x in kbert.tokenizers.bpe.byte_alphabet.CHARACTERS if x not in words]
     vocabulary = {piece: i for i, piece in enumerate(["<s>", *words, *letters])}
     tokenizer = kbert.BytePairTokenizer(vocabulary, [], special_tokens={"cls": "<s>"})
     names = token_names(tokenizer, range(7))

@@ -5,8 +5,8 @@ import pytest
 
 import kbert
 from kbert.layers.positions import LearnedPositions, SinusoidalPositions, sinusoids
-from kbert.models.decoder import Decoder
-from kbert.models.seq2seq import Seq2Seq
+from kbert.models.generators.decoder import Decoder
+from kbert.models.generators.seq2seq import Seq2Seq
 from kbert.visualization import positions
 from tests.harness import tiny_config
 

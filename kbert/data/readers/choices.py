@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from kbert.data.readers import delimited
 from kbert.data.readers.content import read_files, read_text
 from kbert.data.readers.tables import json_lines
-from kbert.data.table import Table
+from kbert.data.tables.table import Table
 
 # A row: context, choices, label (None without), id (None without).
 Row = tuple[str, list[str], int | None, str | None]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kbert.data.readers.content import numbered_lines, read_files
-from kbert.data.table import Table
+from kbert.data.tables.table import Table
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _COMMENT = re.compile(r"#(\s|$)")

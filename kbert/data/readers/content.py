@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 
-from kbert.data.table import Table
+from kbert.data.tables.table import Table
 from kbert.text.files import File
 from kbert.text.sources import expand
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kbert.data.table import Table
+from kbert.data.tables.table import Table
 from kbert.text import tfds
 
 

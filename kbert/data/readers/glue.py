@@ -6,7 +6,7 @@ from absl import logging
 
 from kbert.data.readers.content import numbered_lines
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
-from kbert.data.table import Table
+from kbert.data.tables.table import Table
 
 # Other headers that copies of the data carry.
 _PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))

@@ -9,7 +9,7 @@ import os
 from absl import logging
 
 from kbert.data.readers.content import read_files, read_text
-from kbert.data.table import Table
+from kbert.data.tables.table import Table
 
 
 def read_squad(path: str | os.PathLike, *, on_error: str = "raise") -> Table:

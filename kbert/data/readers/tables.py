@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from kbert.data.readers import delimited
 from kbert.data.readers.content import format_of, json_object, numbered_lines, read_files
 from kbert.data.readers.datasets import read_split
-from kbert.data.table import Table
+from kbert.data.tables.table import Table
 
 
 def read_table(

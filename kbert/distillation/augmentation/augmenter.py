@@ -14,13 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.data import Table
-from kbert.data.hashing import below, chance, fold
+from kbert.data.masking.hashing import below, chance, fold
 from kbert.distillation.augmentation.masked_words import MaskedWords
 from kbert.distillation.augmentation.sentences import Sentence, find_words, is_word, match_case
 from kbert.distillation.augmentation.settings import AugmentationSettings
 from kbert.distillation.augmentation.stop_words import STOP_WORDS
 from kbert.distillation.augmentation.vectors import WordVectors, model_vectors
-from kbert.finetuning import model_checksum
+from kbert.experiments import model_checksum
 from kbert.tasks import Pretraining
 
 # Rows of a table whose texts go through the model together.

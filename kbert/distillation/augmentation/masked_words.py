@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from kbert import inference
 from kbert.distillation.augmentation.vectors import whole_words
-from kbert.serving import inference
 from kbert.tasks import Pretraining
 
 # Logits move by rounding with the shape of a batch. Where the last candidate and the first that is

@@ -4,7 +4,7 @@ import time
 
 from kbert.distillation.augmentation.augmenter import Augmenter, Row
 from kbert.metrics import text_table
-from kbert.training.runlog import duration
+from kbert.training.run.log import duration
 
 _SHOWN_COPIES, _SHOWN_WORDS, _SHOWN_CANDIDATES = 4, 6, 8
 # Rows that are timed, after a first one for which graphs are traced.

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from kbert import atomic
+from kbert import atomic, inference
 from kbert.data.pipeline import stage
-from kbert.data.rows import Rows
+from kbert.data.tables.rows import Rows
 from kbert.distillation.cache import outputs
 from kbert.distillation.cache.keys import row_keys
 from kbert.distillation.cache.layout import Layout
@@ -21,9 +21,8 @@ from kbert.distillation.cache.size import CacheSize, cache_size
 from kbert.distillation.cache.store import Row, Store, show_bytes
 from kbert.distillation.reading import Reading, read
 from kbert.distillation.terms import Term
-from kbert.serving import inference
 from kbert.tasks import EncoderTask, FineTuned, Pretraining
-from kbert.tasks.runner import ProgressBar, Runner
+from kbert.tasks.fine_tuning.runner import ProgressBar, Runner
 
 DTYPES = ("float16", "float32")
 _ROWS_AT_ONCE = 256  # that are hashed together

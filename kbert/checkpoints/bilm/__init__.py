@@ -1,0 +1,1 @@
+"""bilm-tf's files: ELMo's weights and options, read and written."""

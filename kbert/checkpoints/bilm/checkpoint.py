@@ -1,0 +1,142 @@
+"""ELMo's released weights: `*options.json` and `*weights.hdf5`, as allenai/bilm-tf has them.
+
+(`_pretrained_initializer` and `BidirectionalLanguageModelGraph` in bilm/model.py; `dump_weights` in
+bilm/training.py.) The files hold no softmax. A table of 261 characters lacks the padding's zeros,
+whichever of the two numbers the options say.
+"""
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from kbert import atomic
+from kbert.checkpoints.bilm.names import places
+from kbert.checkpoints.bilm.options import read_options, write_options
+from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.matching import check_arrays
+from kbert.checkpoints.preset import CONFIG_FILE, read_json, refuse_other
+from kbert.checkpoints.sizes import check_size
+from kbert.configs.elmo import ElmoConfig
+
+OPTIONS_FILE, WEIGHTS_FILE = "options.json", "lm_weights.hdf5"  # as they are written
+_OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # as they are found
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether one of the two files is there."""
+    return any(any(folder.glob(pattern)) for pattern in (_OPTIONS, _WEIGHTS))
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Reads options and weights.
+
+    Args:
+        folder: holds one file of each kind, whatever stands before "options.json" and
+            "weights.hdf5" in their names.
+
+    Returns:
+        The checkpoint; weights under kbert's names.
+
+    Raises:
+        ValueError: a file is missing, there are several of a kind, one is damaged, an option is
+            not understood, or the weights are not exactly those that the options need.
+    """
+    options, weights = _only(folder, _OPTIONS), _only(folder, _WEIGHTS)
+    config = read_options(read_json(options), str(options))
+    found = _read_hdf5(weights)
+    # Before the table is made, which is as long as the options say.
+    check_size(config, sum(array.size for array in found.values()), str(folder))
+    table = places(config)
+    check_arrays({place.theirs: place.shape for place in table}, found, str(weights))
+    arrays = {place.ours: place.to_ours(found[place.theirs]) for place in table}
+    return Checkpoint(config=config, arrays=arrays, task=None, source=str(folder))
+
+
+def write_bilm(
+    folder: str | os.PathLike,
+    config: ElmoConfig,
+    arrays: Mapping[str, np.ndarray],
+    task: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes `options.json` and `lm_weights.hdf5`, both or none.
+
+    The format has no softmax: that of `arrays` is left out, which is logged.
+
+    Args:
+        folder: made where it is missing. Other files in it are left alone.
+        config: the model's.
+        arrays: weight name -> array, under kbert's names.
+        task: settings of a task around the model, which the format cannot hold.
+
+    Raises:
+        ValueError: the original cannot be such a model, there is a task, or the folder holds a
+            model in another format or under other names.
+    """
+    if task is not None:
+        raise ValueError(
+            "bilm files hold a language model alone: save the task as 'kbert', or its Elmo. "
+            f"Received: a {task.get('kind')}"
+        )
+    folder = Path(folder)
+    refuse_other(folder, CONFIG_FILE, "a kbert preset")
+    refuse_other(folder, "config.json", "a model of the BERT family")
+    for pattern, own in ((_OPTIONS, OPTIONS_FILE), (_WEIGHTS, WEIGHTS_FILE)):
+        for path in folder.glob(pattern):
+            if path.name != own:
+                refuse_other(folder, path.name, "another biLM")
+    options = json.dumps(write_options(config), indent=2) + "\n"
+    if config.vocabulary_size is not None:
+        logging.warning("%s: without the softmax, for which the format has no place", folder)
+    table = places(config)
+    named = {place.theirs: place.to_theirs(arrays[place.ours]) for place in table}
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write_together(
+        {folder / WEIGHTS_FILE: _hdf5_bytes(named), folder / OPTIONS_FILE: options.encode()}
+    )
+
+
+def _only(folder, pattern):
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise ValueError(
+            f"A folder of a biLM holds one {_OPTIONS} and one {_WEIGHTS}. Received: "
+            f"{', '.join(path.name for path in found) or f'no {pattern}'} in {folder}"
+        )
+    return found[0]
+
+
+def _read_hdf5(path) -> dict[str, np.ndarray]:
+    import h5py
+
+    arrays: dict[str, Any] = {}
+
+    def collect(name, item):
+        if isinstance(item, h5py.Dataset):
+            if item.dtype.kind not in "fiu":
+                raise ValueError(f"Weights are numbers. Received: {name} ({item.dtype}) in {path}")
+            arrays[name] = np.asarray(item[()])
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(collect)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise ValueError(
+            f"The file is damaged, cut short, or no HDF5 file ({error}). Received: {path}"
+        ) from error
+    return arrays
+
+
+def _hdf5_bytes(arrays):
+    import h5py
+
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=np.asarray(array, "float32"))
+    return buffer.getvalue()

@@ -1,0 +1,149 @@
+"""options.json of a biLM, read into an `ElmoConfig` and written from one.
+
+Every key is used, known to say nothing about the model, or refused.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kbert.checkpoints.keys import check_keys
+from kbert.configs.elmo import ElmoConfig
+
+# Key -> field of ElmoConfig. bin/train_elmo.py of allenai/bilm-tf has them all.
+_LSTM = {
+    "dim": "lstm_size",
+    "projection_dim": "projection_size",
+    "n_layers": "num_layers",
+    "cell_clip": "cell_clip",
+    "proj_clip": "projection_clip",
+    "use_skip_connections": "skip_connections",
+}
+_CHARACTERS = {
+    "filters": "filters",
+    "activation": "activation",
+    "max_characters_per_token": "max_characters",
+    "n_highway": "num_highway",
+}
+# What the original takes where a key is absent.
+_ABSENT = {
+    "num_layers": 1,
+    "cell_clip": None,
+    "projection_clip": None,
+    "skip_connections": False,
+    "num_highway": 0,
+}
+# Of a training run's file: how it was trained, and the size of a softmax that is not released.
+_TRAINING = (
+    *("all_clip_norm_val", "batch_size", "n_epochs", "n_negative_samples_batch"),
+    *("n_tokens_vocab", "n_train_tokens", "sample_softmax", "unroll_steps"),
+)
+_ACTIVATIONS = ("relu", "tanh")
+
+
+def read_options(content: Mapping[str, Any], source: str) -> ElmoConfig:
+    """The config that options describe.
+
+    Args:
+        content: of the file.
+        source: where it is from, for messages.
+
+    Raises:
+        ValueError: a key is unknown or missing, or a value that kbert's model has no equal for.
+    """
+    check_keys(
+        content,
+        fields=("char_cnn", "lstm", "dropout"),
+        defaults=("dropout",),
+        required={"bidirectional": (True,)},
+        ignored=_TRAINING,
+        title="a biLM",
+        source=source,
+    )
+    lstm, characters = _part(content, "lstm", source), _part(content, "char_cnn", source)
+    optional = ("n_layers", "cell_clip", "proj_clip", "use_skip_connections")
+    check_keys(
+        lstm,
+        fields=_LSTM,
+        defaults=optional,
+        required={},
+        ignored=(),
+        title="a biLM's lstm",
+        source=source,
+    )
+    check_keys(
+        characters,
+        fields=(*_CHARACTERS, "embedding"),
+        defaults=("n_highway",),
+        # 261 in a training run's file, 262 with the padding that prediction adds.
+        required={"n_characters": (262, 261), "activation": _ACTIVATIONS},
+        ignored=(),
+        title="a biLM's char_cnn",
+        source=source,
+    )
+    embedding = _part(characters, "embedding", source)
+    check_keys(
+        embedding,
+        fields=("dim",),
+        defaults=(),
+        required={},
+        ignored=(),
+        title="a biLM's embedding",
+        source=source,
+    )
+    fields = {field: lstm[key] for key, field in _LSTM.items() if key in lstm}
+    fields |= {field: characters[key] for key, field in _CHARACTERS.items() if key in characters}
+    fields["character_size"] = embedding["dim"]
+    if "dropout" in content:
+        fields["dropout"] = content["dropout"]
+    try:
+        config = ElmoConfig(**(_ABSENT | fields))
+    except ValueError as error:
+        raise ValueError(f"{error} in {source}") from error
+    _check_projection(config, source)
+    return config
+
+
+def write_options(config: ElmoConfig) -> dict[str, Any]:
+    """The reverse of `read_options`.
+
+    Raises:
+        ValueError: the original cannot be such a model.
+    """
+    if config.activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"bilm-tf knows the activations {' and '.join(_ACTIVATIONS)}. "
+            f"Received: activation={config.activation!r}"
+        )
+    if config.num_filters < config.projection_size:
+        raise ValueError(
+            "bilm-tf has at least as many filters as `projection_size`. Received: "
+            f"{config.num_filters} filters, projection_size={config.projection_size}"
+        )
+    _check_projection(config, "the config")
+    lstm = {key: getattr(config, field) for key, field in _LSTM.items()}
+    characters = {key: getattr(config, field) for key, field in _CHARACTERS.items()}
+    return {
+        "lstm": {key: value for key, value in lstm.items() if value is not None},
+        "char_cnn": {
+            **characters,
+            "embedding": {"dim": config.character_size},
+            "n_characters": 262,
+        },
+        "dropout": config.dropout,
+    }
+
+
+def _part(content, key, source):
+    part = content[key]
+    if not isinstance(part, dict):
+        raise ValueError(f"`{key}` must be a JSON object. Received: {part!r} in {source}")
+    return part
+
+
+def _check_projection(config, source):
+    # With equal sizes the original leaves the projection out, and kbert does not.
+    if config.projection_size >= config.lstm_size:
+        raise ValueError(
+            "A cell's output must be projected to fewer numbers than its state has. Received: "
+            f"projection_dim={config.projection_size}, dim={config.lstm_size} in {source}"
+        )

@@ -1,0 +1,1 @@
+"""Google's TensorFlow 1 releases: BERT, ALBERT and ELECTRA, read."""

@@ -1,0 +1,174 @@
+"""The names of the variables in Google's TensorFlow 1 code, as tables that go both ways.
+
+google-research/bert and /albert: modeling.py, run_pretraining.py, run_classifier.py, run_squad.py.
+google-research/electra: model/modeling.py, run_pretraining.py.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kbert.checkpoints.renames import Rule
+from kbert.configs.base import EncoderConfig
+
+
+def bert_rules(config: EncoderConfig) -> list[Rule]:
+    """The names of google-research/bert.
+
+    Args:
+        config: the encoder's; says how many layers there are.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> bert_rules(config)[5].sources[0]
+        'bert/encoder/layer_0/attention/self/query/kernel'
+    """
+    return [
+        *_embeddings("bert/embeddings"),
+        *_layers(config, "bert/encoder"),
+        *_dense("encoder/pooler", "bert/pooler/dense"),
+        *_heads(),
+    ]
+
+
+def albert_rules(config: EncoderConfig) -> list[Rule]:
+    """The names of google-research/albert, where a group of layers shares its variables.
+
+    Args:
+        config: the encoder's; says how many groups there are.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=4, num_heads=2,
+        ...                        intermediate_size=16, num_layer_groups=1)
+        >>> albert_rules(config)[7].sources[0]
+        'bert/encoder/transformer/group_0/inner_group_0/attention_1/self/query/kernel'
+    """
+    table = [
+        *_embeddings("bert/embeddings"),
+        *_dense("encoder/embeddings/projection", "bert/encoder/embedding_hidden_mapping_in"),
+    ]
+    for i in range(config.num_blocks):
+        here, there = f"encoder/layers/{i}", f"bert/encoder/transformer/group_{i}/inner_group_0"
+        table += [
+            *_attention(f"{here}/attention", f"{there}/attention_1"),
+            *_norm(f"{here}/attention_norm", f"{there}/LayerNorm"),
+            *_dense(f"{here}/feed_forward/intermediate", f"{there}/ffn_1/intermediate/dense"),
+            *_dense(f"{here}/feed_forward/output", f"{there}/ffn_1/intermediate/output/dense"),
+            *_norm(f"{here}/feed_forward_norm", f"{there}/LayerNorm_1"),
+        ]
+    return [*table, *_dense("encoder/pooler", "bert/pooler/dense"), *_heads()]
+
+
+def electra_rules(
+    config: EncoderConfig, scope: str = "electra", embeddings: str = "electra"
+) -> list[Rule]:
+    """The names of google-research/electra: of one of its two models, and of both heads.
+
+    Args:
+        config: of the model; says how many layers there are.
+        scope: "electra", the discriminator, or "generator".
+        embeddings: whose embeddings it uses: the generator shares the discriminator's, unless it
+            was trained with `untied_generator_embeddings`.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> electra_rules(config, "generator")[0].sources
+        ('electra/embeddings/word_embeddings',)
+    """
+    return [
+        *_embeddings(f"{embeddings}/embeddings"),
+        *_dense("encoder/embeddings/projection", f"{scope}/embeddings_project"),
+        *_layers(config, f"{scope}/encoder"),
+        *_dense("masked_lm/transform", "generator_predictions/dense"),
+        *_norm("masked_lm/norm", "generator_predictions/LayerNorm"),
+        Rule("masked_lm/bias", ("generator_predictions/output_bias",)),
+        *_dense("discriminator/transform", "discriminator_predictions/dense"),
+        *_dense("discriminator/output", "discriminator_predictions/dense_1"),
+    ]
+
+
+def electra_model(
+    config: EncoderConfig, tensors: Mapping[str, np.ndarray]
+) -> tuple[list[Rule], tuple[str, ...]]:
+    """Which of the two models of an ELECTRA checkpoint is meant.
+
+    Args:
+        config: of the model.
+        tensors: name there -> array.
+
+    Returns:
+        The table for the discriminator, unless the config's width is that of the generator alone;
+        and the beginnings of the names that belong to the other one.
+    """
+    generator = tensors.get("generator/encoder/layer_0/attention/self/query/kernel")
+    discriminator = tensors.get("electra/encoder/layer_0/attention/self/query/kernel")
+    if generator is None or discriminator is None:
+        return electra_rules(config), ()
+    if config.hidden_size != len(generator) or len(generator) == len(discriminator):
+        return electra_rules(config), ("generator/", "generator_predictions/")
+    other = ("electra/encoder/", "electra/embeddings_project/", "discriminator_predictions/")
+    if "generator/embeddings/word_embeddings" not in tensors:
+        return electra_rules(config, "generator"), other
+    return electra_rules(config, "generator", "generator"), (*other, "electra/embeddings/")
+
+
+def _embeddings(scope):
+    return (
+        Rule("encoder/embeddings/token", (f"{scope}/word_embeddings",)),
+        Rule("encoder/embeddings/position", (f"{scope}/position_embeddings",)),
+        Rule("encoder/embeddings/segment", (f"{scope}/token_type_embeddings",)),
+        *_norm("encoder/embeddings/norm", f"{scope}/LayerNorm"),
+    )
+
+
+def _layers(config, scope):
+    table = []
+    for i in range(config.num_layers):
+        here, there = f"encoder/layers/{i}", f"{scope}/layer_{i}"
+        table += [
+            *_attention(f"{here}/attention", f"{there}/attention"),
+            *_norm(f"{here}/attention_norm", f"{there}/attention/output/LayerNorm"),
+            *_dense(f"{here}/feed_forward/intermediate", f"{there}/intermediate/dense"),
+            *_dense(f"{here}/feed_forward/output", f"{there}/output/dense"),
+            *_norm(f"{here}/feed_forward_norm", f"{there}/output/LayerNorm"),
+        ]
+    return table
+
+
+def _heads():
+    return (
+        *_dense("masked_lm/transform", "cls/predictions/transform/dense"),
+        *_norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
+        Rule("masked_lm/bias", ("cls/predictions/output_bias",)),
+        *_output("sentence/dense", "cls/seq_relationship/"),
+        *_output("classifier/dense", ""),
+        *_output("span/dense", "cls/squad/"),
+    )
+
+
+def _attention(name, scope):
+    return (
+        *_dense(f"{name}/qkv", *(f"{scope}/self/{part}" for part in ("query", "key", "value"))),
+        *_dense(f"{name}/output", f"{scope}/output/dense"),
+    )
+
+
+def _dense(name, *scopes):
+    return (
+        Rule(f"{name}/kernel", tuple(f"{scope}/kernel" for scope in scopes)),
+        Rule(f"{name}/bias", tuple(f"{scope}/bias" for scope in scopes)),
+    )
+
+
+def _norm(name, scope):
+    return Rule(f"{name}/gamma", (f"{scope}/gamma",)), Rule(f"{name}/beta", (f"{scope}/beta",))
+
+
+def _output(name, scope):
+    """The heads whose matrix lies as (classes, H) in the original code."""
+    return (
+        Rule(f"{name}/kernel", (f"{scope}output_weights",), transpose=True),
+        Rule(f"{name}/bias", (f"{scope}output_bias",)),
+    )

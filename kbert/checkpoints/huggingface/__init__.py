@@ -1,0 +1,1 @@
+"""Hugging Face's folders: config, weights in one file or in shards, read and written."""

@@ -1,0 +1,135 @@
+"""Hugging Face's ALBERT: layers in groups, each group's weights stored once."""
+
+import numpy as np
+
+from kbert.checkpoints.huggingface.architectures.base import (
+    CLASSIFIERS,
+    IGNORED,
+    REQUIRED,
+    Architecture,
+    dense,
+    fine_tuned_rules,
+    norm,
+)
+from kbert.checkpoints.huggingface.architectures.bert import Bert, embedding_rules
+from kbert.checkpoints.renames import Rule
+
+_PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
+
+
+class Albert(Architecture):
+    """The embeddings are projected even where they are of the hidden width; kbert's are not."""
+
+    model_type = "albert"
+    title = "ALBERT"
+    class_prefix = "Albert"
+    prefix = "albert"
+    heads = ("predictions.", "sop_classifier.", "classifier.", "qa_outputs.")
+    fields = {
+        **Bert.fields,
+        "embedding_size": "embedding_size",
+        "num_hidden_groups": "num_layer_groups",
+    }
+    defaults = {
+        **Bert.defaults,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "embedding_size": 128,
+        "num_hidden_groups": 1,
+    }
+    required = {**REQUIRED, "inner_group_num": (1,)}
+    # The keys after the first are of Google's releases; no code reads them.
+    ignored = IGNORED | frozenset(
+        "classifier_dropout_prob "
+        "down_scale_factor gap_size layers_to_keep net_structure_type num_memory_blocks".split()
+    )
+    head_dropouts = dict.fromkeys(CLASSIFIERS, ("classifier_dropout_prob", 0.1))
+    factorised = True
+    shared_layers = True
+    sentence_objective = "sentence_order"
+
+    def rules(self, config, head):
+        table = [
+            *embedding_rules("albert.embeddings", tied=("predictions.decoder.weight",)),
+            Rule("encoder/embeddings/segment", ("albert.embeddings.token_type_embeddings.weight",)),
+            *dense("encoder/embeddings/projection", _PROJECTION),
+        ]
+        for i in range(config.num_blocks):
+            here = f"encoder/layers/{i}"
+            there = f"albert.encoder.albert_layer_groups.{i}.albert_layers.0"
+            parts = [f"{there}.attention.{part}" for part in ("query", "key", "value")]
+            table += [
+                *dense(f"{here}/attention/qkv", *parts),
+                *dense(f"{here}/attention/output", f"{there}.attention.dense"),
+                *norm(f"{here}/attention_norm", f"{there}.attention.LayerNorm"),
+                *dense(f"{here}/feed_forward/intermediate", f"{there}.ffn"),
+                *dense(f"{here}/feed_forward/output", f"{there}.ffn_output"),
+                *norm(f"{here}/feed_forward_norm", f"{there}.full_layer_layer_norm"),
+            ]
+        return [
+            *table,
+            *dense("encoder/pooler", "albert.pooler"),
+            *dense("masked_lm/transform", "predictions.dense"),
+            *norm("masked_lm/norm", "predictions.LayerNorm"),
+            Rule("masked_lm/bias", ("predictions.bias",), aliases=("predictions.decoder.bias",)),
+            *dense("sentence/dense", "sop_classifier.classifier"),
+            *fine_tuned_rules(head, "classifier"),
+        ]
+
+    def read_fields(self, content, source):
+        fields = super().read_fields(content, source)
+        layers, groups = fields["num_layers"], fields["num_layer_groups"]
+        if isinstance(layers, int) and isinstance(groups, int):  # else the config refuses them
+            _check_groups(layers, groups)
+        return fields
+
+    def write_fields(self, config, tokenizer):
+        _check_groups(config.num_layers, config.num_blocks)
+        fields = {
+            **super().write_fields(config, tokenizer),
+            "embedding_size": config.embedding_width,
+            "num_hidden_groups": config.num_blocks,
+            "inner_group_num": 1,
+        }
+        if tokenizer is not None:
+            fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+        return fields
+
+    def fold(self, arrays, content):
+        size = content["hidden_size"]
+        names = (f"{_PROJECTION}.weight", f"{_PROJECTION}.bias")
+        if content.get("embedding_size", 128) != size or not all(n in arrays for n in names):
+            return arrays
+        folded = dict(arrays)
+        weight, bias = (folded.pop(name) for name in names)
+        if not np.array_equal(weight, np.eye(size)) or bias.any():
+            raise ValueError(
+                "Embeddings of the hidden width are not projected in kbert, so the projection "
+                f"must be the identity. Received: another {names[0]!r} or {names[1]!r}"
+            )
+        return folded
+
+    def unfold(self, arrays, content):
+        size = content["hidden_size"]
+        tokens = arrays.get("albert.embeddings.word_embeddings.weight")
+        if content["embedding_size"] != size or tokens is None:
+            return arrays
+        return {
+            **arrays,
+            f"{_PROJECTION}.weight": np.eye(size, dtype=tokens.dtype),
+            f"{_PROJECTION}.bias": np.zeros(size, tokens.dtype),
+        }
+
+
+def _check_groups(layers, groups):
+    """Both say which group a layer is of, one by rounding a float: 14 groups of 18 layers differ.
+
+    (`AlbertTransformer.forward` in modeling_albert.py.)
+    """
+    several = range(layers) if 1 < groups <= layers else ()
+    if any(int(i / (layers / groups)) != i * groups // layers for i in several):
+        raise ValueError(
+            "Hugging Face's ALBERT rounds so that a layer of this model is of another group. "
+            f"Received: {groups} groups of {layers} layers"
+        )

@@ -1,0 +1,242 @@
+"""What the architectures of Hugging Face's library share, and the form of their tables.
+
+An architecture says, mostly in values, how its `config.json` and its weights differ from kbert's:
+keys of the config, renames of weights, and what no rename can say in two hooks, `fold` and
+`unfold`. (transformers, models/<name>/configuration_<name>.py and modeling_<name>.py.)
+"""
+
+import re
+from collections.abc import Container, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kbert.checkpoints.renames import Rule
+from kbert.configs.base import Config, EncoderConfig
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+# Heads that all go by the name `classifier` there: name here -> end of the class's name there.
+CLASSIFIERS = {
+    "classifier": "ForSequenceClassification",
+    "tokens": "ForTokenClassification",
+    "choice": "ForMultipleChoice",
+}
+# Keys that change the model unless they have this value.
+REQUIRED = {
+    "is_decoder": (False, None),
+    "is_encoder_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "position_embedding_type": ("absolute", None),
+    "tie_word_embeddings": (True, None),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+}
+# Buffers, which hold no knowledge, and TinyBERT's projections to the width of its teacher, which
+# nothing reads after the distillation.
+UNREAD = r"(^|\.)(embeddings\.(position_ids|token_type_ids)$|fit_denses?\.)"
+# Keys that say nothing about the encoder's function.
+IGNORED = frozenset(
+    "_name_or_path _attn_implementation_autoset _num_labels adapters architectures bos_token_id "
+    "chunk_size_feed_forward classifier_dropout cross_attention_hidden_size dtype eos_token_id "
+    "finetuning_task gradient_checkpointing id2label label2id language model_type name num_labels "
+    "output_attentions output_hidden_states output_past pad_token_id prefix problem_type "
+    "return_dict sbert_ce_default_activation_function sentence_transformers sep_token_id "
+    "task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript "
+    "transformers_version use_bfloat16 use_cache xla_device".split()
+) | frozenset(
+    # Of the generation of text: transformers 2 wrote them into every config.
+    "bad_words_ids decoder_start_token_id do_sample early_stopping eos_token_ids length_penalty "
+    "max_length min_length no_repeat_ngram_size num_beams num_return_sequences repetition_penalty "
+    "temperature top_k top_p".split()
+)
+
+
+class Architecture:
+    """One of Hugging Face's architectures: subclasses fill the table in.
+
+    Attributes:
+        model_type: its name in `config.json`.
+        title: its name in messages.
+        config_class: the kind of model it is.
+        root: what the names of the model's weights begin with in kbert.
+        task: the task that all its models are trained for, whatever their weights; None = the heads
+            say it.
+        class_prefix: what the names of its classes begin with, as in "BertForMaskedLM".
+        prefix: what the names of the encoder's weights begin with.
+        heads: what the names of other weights begin with.
+        unread: pattern of the names of arrays that hold nothing a model needs.
+        fields: key of the config -> field of `config_class`.
+        defaults: key -> what transformers takes where it is absent; other keys must be there.
+        required: key -> values that kbert's encoder has an equal for, the default first.
+        ignored: keys that say nothing about the encoder's function.
+        head_dropouts: which of `CLASSIFIERS` -> key of the rate of dropout before its last layer,
+            and what transformers takes where it is absent; None = the encoder's rate.
+        fixed: fields of `config_class` that have one value in all models.
+        unsaid: fields that the weights decide about, and what they are until then.
+        activations: name of an activation there -> here; the first of several is written.
+        pooler_activations: what the pooler may have.
+        replaced_pooler: names there of a pooler that nothing reads where the classifier has a
+            dense layer of its own.
+        min_segments: how many rows the segment table has at least.
+        factorised: whether the embeddings may be of another width.
+        shared_layers: whether layers may share their weights.
+        masked_lm_activation: where the masked-LM head has one of its own, whatever the config
+            says; None = the config's.
+        sentence_objective: name of the setting of `kbert.tasks.Pretraining` that its sentence
+            head stands for, or None.
+        sentence_class: end of the name of the class with the sentence head alone.
+    """
+
+    model_type: ClassVar[str]
+    title: ClassVar[str]
+    config_class: ClassVar[type[Config]] = EncoderConfig
+    root: ClassVar[str] = "encoder"
+    task: ClassVar[str | None] = None
+    class_prefix: ClassVar[str]
+    prefix: ClassVar[str]
+    heads: ClassVar[tuple[str, ...]]
+    unread: ClassVar[str] = UNREAD
+    fields: ClassVar[Mapping[str, str]]
+    defaults: ClassVar[Mapping[str, Any]]
+    required: ClassVar[Mapping[str, tuple]] = REQUIRED
+    ignored: ClassVar[frozenset[str]] = IGNORED
+    head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = {
+        "classifier": ("classifier_dropout", None),
+        "tokens": ("classifier_dropout", None),
+    }
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    unsaid: ClassVar[Mapping[str, Any]] = {"pooler_activation": None}
+    activations: ClassVar[Mapping[str, str]] = ACTIVATIONS
+    pooler_activations: ClassVar[tuple[str, ...]] = ("tanh",)
+    replaced_pooler: ClassVar[tuple[str, ...]] = ()
+    min_segments: ClassVar[int] = 1
+    factorised: ClassVar[bool] = False
+    shared_layers: ClassVar[bool] = False
+    masked_lm_activation: ClassVar[str | None] = None
+    sentence_objective: ClassVar[str | None] = None
+    sentence_class: ClassVar[str] = "ForPreTraining"
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        """The renames: the model's, and those of heads as far as there are any.
+
+        Args:
+            config: the model's; says how many layers there are.
+            head: which of `CLASSIFIERS` the weights hold, or None.
+        """
+        raise NotImplementedError
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        """The fields of `config_class`, `content` being checked already."""
+        return {
+            field: content.get(key, self.defaults.get(key)) for key, field in self.fields.items()
+        }
+
+    def write_fields(self, config: Any, tokenizer: Any) -> dict[str, Any]:
+        """The reverse of `read_fields`: keys and values of the config there.
+
+        Args:
+            config: the model's.
+            tokenizer: whose special ids the config there repeats, or None.
+        """
+        fields = {key: getattr(config, field) for key, field in self.fields.items()}
+        return fields if tokenizer is None else {**fields, "pad_token_id": tokenizer.pad_id}
+
+    def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
+        """Of the dense layer under `head`, which kbert has as the pooler."""
+        return self.pooler_activations[0]
+
+    def fold(
+        self, arrays: dict[str, np.ndarray], content: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """Before the renames of reading: what kbert has no weight for goes into others."""
+        return arrays
+
+    def unfold(
+        self, arrays: dict[str, np.ndarray], content: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """After the renames of writing: what that architecture has weights for in addition."""
+        return arrays
+
+    def problems(self, config: Config) -> list[str]:
+        """Why this architecture cannot be the model, in words; empty if it can."""
+        if not isinstance(config, self.config_class):
+            return [f"its config is of the kind {self.config_class.__name__}"]
+        found = [
+            f"{field} is {value!r} in all of them"
+            for field, value in self.fixed.items()
+            if getattr(config, field) != value
+        ]
+        if config.activation not in self.activations.values():
+            found.append(f"it has no activation {config.activation!r}")
+        return found + self.misfits(config)
+
+    def misfits(self, config: Any) -> list[str]:
+        """The `problems` that are of one kind of model alone."""
+        found = []
+        if config.embedding_width != config.hidden_size and not self.factorised:
+            found.append("its embeddings are of the hidden width")
+        if config.num_layer_groups is not None and not self.shared_layers:
+            found.append("its layers share no weights")
+        if config.num_segments < self.min_segments:
+            found.append(f"it has {self.min_segments} or more segments")
+        if config.pooler_activation not in (None, *self.pooler_activations):
+            found.append(f"its pooler has {' or '.join(self.pooler_activations)}")
+        return found
+
+    def check_masked_lm(self, config: Any, arrays: Mapping[str, np.ndarray]) -> None:
+        """Raises where the masked-LM head has another activation there than in kbert."""
+        own = self.masked_lm_activation
+        if own and own != config.activation and "masked_lm/bias" in arrays:
+            raise ValueError(
+                f"The masked-LM head of {self.title} has the activation {own!r} whatever the "
+                "config says; kbert's has the encoder's. "
+                f"Received: activation={config.activation!r}"
+            )
+
+
+def dense(name: str, *sources: str) -> tuple[Rule, Rule]:
+    """Rules of a dense layer that PyTorch calls `Linear`."""
+    return (
+        Rule(f"{name}/kernel", tuple(f"{source}.weight" for source in sources), transpose=True),
+        Rule(f"{name}/bias", tuple(f"{source}.bias" for source in sources)),
+    )
+
+
+def norm(name: str, source: str) -> tuple[Rule, Rule]:
+    """Rules of a LayerNorm."""
+    return Rule(f"{name}/gamma", (f"{source}.weight",)), Rule(f"{name}/beta", (f"{source}.bias",))
+
+
+def fine_tuned_rules(head: str | None, classifier: str) -> list[Rule]:
+    """Rules of the last layer of fine-tuned heads.
+
+    Args:
+        head: which of `CLASSIFIERS` the weights hold, or None.
+        classifier: the name of its last layer there.
+    """
+    classes = dense(f"{head}/dense", classifier) if head else ()
+    return [*dense("span/dense", "qa_outputs"), *classes]
+
+
+def has_inner_classifier(names: Container[str]) -> bool:
+    """Whether the classifier has a dense layer of its own under the last one."""
+    return "classifier.dense.weight" in names
+
+
+def modern_name(name: str) -> str:
+    """Names of old files, which followed TensorFlow's, as they are now."""
+    return re.sub(
+        r"LayerNorm\.(gamma|beta)$",
+        lambda match: "LayerNorm." + {"gamma": "weight", "beta": "bias"}[match[1]],
+        name,
+    )

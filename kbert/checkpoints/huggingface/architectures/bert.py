@@ -1,0 +1,109 @@
+"""Hugging Face's BERT, and what loads as one: SpanBERT, BERT-wwm, MiniLM, TinyBERT."""
+
+from kbert.checkpoints.huggingface.architectures.base import (
+    CLASSIFIERS,
+    IGNORED,
+    Architecture,
+    dense,
+    fine_tuned_rules,
+    norm,
+)
+from kbert.checkpoints.renames import Rule
+from kbert.configs.base import EncoderConfig
+
+
+class Bert(Architecture):
+    """The one whose names the others vary."""
+
+    model_type = "bert"
+    title = "BERT"
+    class_prefix = "Bert"
+    prefix = "bert"
+    heads = ("cls.", "classifier.", "qa_outputs.")
+    fields = {
+        "vocab_size": "vocabulary_size",
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "intermediate_size": "intermediate_size",
+        "max_position_embeddings": "max_positions",
+        "type_vocab_size": "num_segments",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "initializer_range": "initializer_range",
+    }
+    defaults = {
+        "hidden_act": "gelu",
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "layer_norm_eps": 1e-12,
+        "initializer_range": 0.02,
+    }
+    # The poolers' keys are of multilingual BERT, the last line's of TinyBERT: no code reads them.
+    ignored = IGNORED | frozenset(
+        "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
+        "pooler_size_per_head pooler_type "
+        "cell emb_size pre_trained structure training".split()
+    )
+    head_dropouts = dict.fromkeys(CLASSIFIERS, ("classifier_dropout", None))
+    sentence_objective = "next_sentence"
+    sentence_class = "ForNextSentencePrediction"
+
+    def rules(self, config, head):
+        return [
+            *encoder_rules(config, "bert", tied=("cls.predictions.decoder.weight",)),
+            *dense("encoder/pooler", "bert.pooler.dense"),
+            *dense("masked_lm/transform", "cls.predictions.transform.dense"),
+            *norm("masked_lm/norm", "cls.predictions.transform.LayerNorm"),
+            Rule(
+                "masked_lm/bias",
+                ("cls.predictions.bias",),
+                aliases=("cls.predictions.decoder.bias",),
+            ),
+            *dense("sentence/dense", "cls.seq_relationship"),
+            *fine_tuned_rules(head, "classifier"),
+        ]
+
+
+def encoder_rules(config: EncoderConfig, prefix: str, tied: tuple[str, ...]) -> list[Rule]:
+    """The encoder's renames, which several architectures share but for the prefix.
+
+    Args:
+        config: the encoder's.
+        prefix: what the names there begin with.
+        tied: names there of copies of the token table.
+    """
+    table = [
+        *embedding_rules(f"{prefix}.embeddings", tied),
+        Rule("encoder/embeddings/segment", (f"{prefix}.embeddings.token_type_embeddings.weight",)),
+    ]
+    for i in range(config.num_layers):
+        here, there = f"encoder/layers/{i}", f"{prefix}.encoder.layer.{i}"
+        parts = [f"{there}.attention.self.{part}" for part in ("query", "key", "value")]
+        table += [
+            *dense(f"{here}/attention/qkv", *parts),
+            *dense(f"{here}/attention/output", f"{there}.attention.output.dense"),
+            *norm(f"{here}/attention_norm", f"{there}.attention.output.LayerNorm"),
+            *dense(f"{here}/feed_forward/intermediate", f"{there}.intermediate.dense"),
+            *dense(f"{here}/feed_forward/output", f"{there}.output.dense"),
+            *norm(f"{here}/feed_forward_norm", f"{there}.output.LayerNorm"),
+        ]
+    return table
+
+
+def embedding_rules(there: str, tied: tuple[str, ...]) -> list[Rule]:
+    """Renames of the tables and the norm that every architecture has.
+
+    Args:
+        there: what the names begin with.
+        tied: names there of copies of the token table.
+    """
+    return [
+        Rule("encoder/embeddings/token", (f"{there}.word_embeddings.weight",), aliases=tied),
+        Rule("encoder/embeddings/position", (f"{there}.position_embeddings.weight",)),
+        *norm("encoder/embeddings/norm", f"{there}.LayerNorm"),
+    ]

@@ -1,0 +1,100 @@
+"""What Hugging Face's GPT and GPT-2 share: keys, names, and kernels that lie as kbert's do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from kbert.checkpoints.huggingface.architectures.base import IGNORED, REQUIRED, Architecture, norm
+from kbert.checkpoints.renames import Rule
+from kbert.configs.decoder import DecoderConfig
+
+# Masks of attention that files of older versions hold, and numbers of positions.
+_BUFFERS = r"(^|\.)(h\.\d+\.attn\.(masked_)?bias|position_ids)$"
+
+
+class DecoderArchitecture(Architecture):
+    """A language model from left to right, its output matrix tied to the token table."""
+
+    config_class = DecoderConfig
+    root = "decoder"
+    task = "CausalLM"
+    prefix = "transformer"
+    heads = ("lm_head.", "multiple_choice_head.", "score.", "classifier.", "qa_outputs.")
+    unread = _BUFFERS
+    fields = {
+        "vocab_size": "vocabulary_size",
+        "n_embd": "hidden_size",
+        "n_layer": "num_layers",
+        "n_head": "num_heads",
+        "n_positions": "max_positions",
+        "embd_pdrop": "dropout",
+        "resid_pdrop": "dropout",
+        "attn_pdrop": "attention_dropout",
+        "layer_norm_epsilon": "layer_norm_epsilon",
+        "initializer_range": "initializer_range",
+    }
+    defaults = {
+        "embd_pdrop": 0.1,
+        "resid_pdrop": 0.1,
+        "attn_pdrop": 0.1,
+        "layer_norm_epsilon": 1e-5,
+        "initializer_range": 0.02,
+    }
+    required = REQUIRED
+    # Of the head for multiple choice; n_ctx repeats n_positions, the others no code reads.
+    ignored = IGNORED | frozenset(
+        "n_ctx n_special predict_special_tokens "
+        "summary_activation summary_first_dropout summary_proj_to_labels summary_type "
+        "summary_use_proj".split()
+    )
+    unsaid: Mapping[str, Any] = {}
+    # Names there of the token table, of the position table, and of a layer's two norms here.
+    tables: tuple[str, str]
+    norms: tuple[str, str]
+
+    def rules(self, config, head):
+        token, position = (f"{self.prefix}.{table}.weight" for table in self.tables)
+        table = [
+            Rule("decoder/embeddings/token", (token,), aliases=("lm_head.weight",)),
+            Rule("decoder/positions/position", (position,)),
+        ]
+        for i in range(config.num_layers):
+            here, there = f"decoder/layers/{i}", f"{self.prefix}.h.{i}"
+            parts = {
+                "attention/qkv": "attn.c_attn",
+                "attention/output": "attn.c_proj",
+                "feed_forward/intermediate": "mlp.c_fc",
+                "feed_forward/output": "mlp.c_proj",
+            }
+            for name, source in parts.items():
+                table += kernel(f"{here}/{name}", f"{there}.{source}")
+            for number, name in enumerate(self.norms, start=1):
+                table += norm(f"{here}/{name}", f"{there}.ln_{number}")
+        return table
+
+    def read_fields(self, content, source):
+        found = super().read_fields(content, source)
+        embeddings = content.get("embd_pdrop", self.defaults["embd_pdrop"])
+        if embeddings != found["dropout"]:
+            logging.warning(
+                "kbert's decoder has one rate of dropout, that of %s's resid_pdrop, %s; not used: "
+                "embd_pdrop, %s, in %s",
+                *(self.title, found["dropout"], embeddings, source),
+            )
+        return found
+
+    def write_fields(self, config, tokenizer):
+        fields = {key: getattr(config, field) for key, field in self.fields.items()}
+        if tokenizer is None:
+            return fields
+        # Ends of texts, which transformers stops at.
+        return {**fields, "bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+
+    def misfits(self, config):
+        return []
+
+
+def kernel(name: str, source: str) -> tuple[Rule, Rule]:
+    """Rules of a dense layer that is called `Conv1D` there: inputs by outputs, as in kbert."""
+    return Rule(f"{name}/kernel", (f"{source}.weight",)), Rule(f"{name}/bias", (f"{source}.bias",))

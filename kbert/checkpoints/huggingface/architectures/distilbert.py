@@ -1,0 +1,77 @@
+"""Hugging Face's DistilBERT: no segments, no pooler, names of its own."""
+
+from kbert.checkpoints.huggingface.architectures.base import (
+    IGNORED,
+    Architecture,
+    dense,
+    fine_tuned_rules,
+    norm,
+)
+from kbert.checkpoints.huggingface.architectures.bert import embedding_rules
+from kbert.checkpoints.renames import Rule
+
+
+class DistilBert(Architecture):
+    """Classifiers of sequences and choices have a dense layer with ReLU in place of the pooler."""
+
+    model_type = "distilbert"
+    title = "DistilBERT"
+    class_prefix = "DistilBert"
+    prefix = "distilbert"
+    heads = (
+        "vocab_transform.",
+        "vocab_layer_norm.",
+        "vocab_projector.",
+        "pre_classifier.",
+        "classifier.",
+        "qa_outputs.",
+    )
+    fields = {
+        "vocab_size": "vocabulary_size",
+        "dim": "hidden_size",
+        "n_layers": "num_layers",
+        "n_heads": "num_heads",
+        "hidden_dim": "intermediate_size",
+        "max_position_embeddings": "max_positions",
+        "activation": "activation",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "initializer_range": "initializer_range",
+    }
+    defaults = {
+        "max_position_embeddings": 512,
+        "activation": "gelu",
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "initializer_range": 0.02,
+    }
+    # Sinusoids only say what the position table began with: the file holds the table.
+    ignored = IGNORED | frozenset(
+        "qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_".split()
+    )
+    head_dropouts = dict.fromkeys(("classifier", "choice"), ("seq_classif_dropout", 0.2))
+    fixed = {"num_segments": 0, "layer_norm_epsilon": 1e-12}
+    pooler_activations = ("relu",)
+    min_segments = 0
+
+    def rules(self, config, head):
+        table = embedding_rules("distilbert.embeddings", tied=("vocab_projector.weight",))
+        for i in range(config.num_layers):
+            here, there = f"encoder/layers/{i}", f"distilbert.transformer.layer.{i}"
+            parts = [f"{there}.attention.{part}_lin" for part in ("q", "k", "v")]
+            table += [
+                *dense(f"{here}/attention/qkv", *parts),
+                *dense(f"{here}/attention/output", f"{there}.attention.out_lin"),
+                *norm(f"{here}/attention_norm", f"{there}.sa_layer_norm"),
+                *dense(f"{here}/feed_forward/intermediate", f"{there}.ffn.lin1"),
+                *dense(f"{here}/feed_forward/output", f"{there}.ffn.lin2"),
+                *norm(f"{here}/feed_forward_norm", f"{there}.output_layer_norm"),
+            ]
+        return [
+            *table,
+            *dense("encoder/pooler", "pre_classifier"),
+            *dense("masked_lm/transform", "vocab_transform"),
+            *norm("masked_lm/norm", "vocab_layer_norm"),
+            Rule("masked_lm/bias", ("vocab_projector.bias",)),
+            *fine_tuned_rules(head, "classifier"),
+        ]

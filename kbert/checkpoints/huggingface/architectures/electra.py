@@ -1,0 +1,73 @@
+"""Hugging Face's ELECTRA: generator, discriminator and what is fine-tuned from it."""
+
+from kbert.checkpoints.huggingface.architectures.base import (
+    ACTIVATIONS,
+    IGNORED,
+    Architecture,
+    dense,
+    fine_tuned_rules,
+    norm,
+)
+from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
+from kbert.checkpoints.renames import Rule
+
+
+class Electra(Architecture):
+    """Sequence and choice classifiers have a dense layer with GELU in place of the pooler."""
+
+    model_type = "electra"
+    title = "ELECTRA"
+    class_prefix = "Electra"
+    prefix = "electra"
+    heads = (
+        "discriminator_predictions.",
+        "generator_predictions.",
+        "generator_lm_head.",
+        "sequence_summary.",
+        "classifier.",
+        "qa_outputs.",
+    )
+    fields = {**Bert.fields, "embedding_size": "embedding_size"}
+    defaults = {**Bert.defaults, "embedding_size": 128}
+    # The summary's keys are about multiple choice alone: see `pooler_activation`.
+    ignored = IGNORED | frozenset(
+        "summary_activation summary_last_dropout summary_type summary_use_proj".split()
+    )
+    head_dropouts = {**Architecture.head_dropouts, "choice": ("summary_last_dropout", 0.1)}
+    pooler_activations = ("gelu",)
+    factorised = True
+    masked_lm_activation = "gelu"
+
+    def rules(self, config, head):
+        pooler = "sequence_summary.summary" if head == "choice" else "classifier.dense"
+        classifier = "classifier.out_proj" if head == "classifier" else "classifier"
+        return [
+            *encoder_rules(config, "electra", tied=("generator_lm_head.weight",)),
+            *dense("encoder/embeddings/projection", "electra.embeddings_project"),
+            *dense("encoder/pooler", pooler),
+            *dense("masked_lm/transform", "generator_predictions.dense"),
+            *norm("masked_lm/norm", "generator_predictions.LayerNorm"),
+            Rule("masked_lm/bias", ("generator_lm_head.bias",)),
+            *dense("discriminator/transform", "discriminator_predictions.dense"),
+            *dense("discriminator/output", "discriminator_predictions.dense_prediction"),
+            *fine_tuned_rules(head, classifier),
+        ]
+
+    def write_fields(self, config, tokenizer):
+        fields = super().write_fields(config, tokenizer)
+        return {**fields, "embedding_size": config.embedding_width}
+
+    def pooler_activation(self, content, head):
+        if head != "choice":
+            return super().pooler_activation(content, head)
+        if content.get("summary_type", "first") != "first":
+            raise ValueError(
+                "`summary_type` must be 'first': kbert's poolers read the first token. "
+                f"Received: {content['summary_type']!r}"
+            )
+        name = content.get("summary_activation", "gelu")
+        if not isinstance(name, str) or name not in ACTIVATIONS:
+            raise ValueError(
+                f"`summary_activation` must be one of {', '.join(ACTIVATIONS)}. Received: {name!r}"
+            )
+        return ACTIVATIONS[name]

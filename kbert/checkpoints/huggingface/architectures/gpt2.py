@@ -1,0 +1,47 @@
+"""Hugging Face's GPT-2, and what has its architecture: DistilGPT-2, DialoGPT."""
+
+from kbert.checkpoints.huggingface.architectures.base import norm
+from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture
+
+
+class Gpt2(DecoderArchitecture):
+    """Normalises what goes into each part, and the last layer's output."""
+
+    model_type = "gpt2"
+    title = "GPT-2"
+    class_prefix = "GPT2"
+    fields = {
+        **DecoderArchitecture.fields,
+        "n_inner": "intermediate_size",
+        "activation_function": "activation",
+    }
+    defaults = {
+        **DecoderArchitecture.defaults,
+        "n_inner": None,
+        "activation_function": "gelu_new",
+    }
+    # The first two scale the scores otherwise; the third is another order of the same steps.
+    required = {
+        **DecoderArchitecture.required,
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "reorder_and_upcast_attn": (False, True),
+    }
+    fixed = {"block": "pre_norm"}
+    tables = ("wte", "wpe")
+    norms = ("attention_input_norm", "feed_forward_input_norm")
+
+    def rules(self, config, head):
+        return [*super().rules(config, head), *norm("decoder/norm", f"{self.prefix}.ln_f")]
+
+    def read_fields(self, content, source):
+        found = super().read_fields(content, source)
+        if found["intermediate_size"] is None:
+            found["intermediate_size"] = 4 * found["hidden_size"]
+        return found
+
+    def write_fields(self, config, tokenizer):
+        fields = super().write_fields(config, tokenizer)
+        if config.intermediate_size == 4 * config.hidden_size:
+            fields["n_inner"] = None
+        return fields

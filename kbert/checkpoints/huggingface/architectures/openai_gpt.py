@@ -1,0 +1,27 @@
+"""Hugging Face's GPT, the first one."""
+
+from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture
+
+
+class OpenAIGpt(DecoderArchitecture):
+    """Normalises after each residual, as BERT does; four times as wide inside."""
+
+    model_type = "openai-gpt"
+    title = "GPT"
+    class_prefix = "OpenAIGPT"
+    fields = {**DecoderArchitecture.fields, "afn": "activation"}
+    defaults = {**DecoderArchitecture.defaults, "afn": "gelu"}
+    fixed = {"block": "post_norm"}
+    # "gelu" is the tanh form in this architecture alone.
+    activations = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+    tables = ("tokens_embed", "positions_embed")
+    norms = ("attention_norm", "feed_forward_norm")
+
+    def read_fields(self, content, source):
+        found = super().read_fields(content, source)
+        return {**found, "intermediate_size": 4 * found["hidden_size"]}
+
+    def misfits(self, config):
+        if config.intermediate_size == 4 * config.hidden_size:
+            return []
+        return ["its feed-forward part is four times as wide as the model"]

@@ -1,0 +1,114 @@
+"""Hugging Face's RoBERTa and XLM-RoBERTa.
+
+Their position table begins with rows that no token uses: positions are counted from one past the
+id of padding (`create_position_ids_from_input_ids` in modeling_roberta.py). And their one segment
+is added to every token, so that kbert keeps it in the positions.
+"""
+
+import numpy as np
+
+from kbert.checkpoints.huggingface.architectures.base import (
+    Architecture,
+    dense,
+    fine_tuned_rules,
+    norm,
+)
+from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
+from kbert.checkpoints.renames import Rule
+
+_PAD_ID = 1  # RoBERTa's
+_POSITIONS = "roberta.embeddings.position_embeddings.weight"
+_SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
+
+
+class Roberta(Architecture):
+    """Sequence classification has a dense layer of its own in place of the pooler."""
+
+    model_type = "roberta"
+    title = "RoBERTa"
+    class_prefix = "Roberta"
+    prefix = "roberta"
+    heads = ("lm_head.", "classifier.", "qa_outputs.")
+    fields = Bert.fields
+    defaults = Bert.defaults
+    min_segments = 0
+    # Files of transformers before version 3 have both.
+    replaced_pooler = ("roberta.pooler.dense.weight", "roberta.pooler.dense.bias")
+    masked_lm_activation = "gelu"
+
+    def rules(self, config, head):
+        inner = head == "classifier"
+        return [
+            *encoder_rules(config, "roberta", tied=("lm_head.decoder.weight",)),
+            *dense("encoder/pooler", "classifier.dense" if inner else "roberta.pooler.dense"),
+            *dense("masked_lm/transform", "lm_head.dense"),
+            *norm("masked_lm/norm", "lm_head.layer_norm"),
+            Rule("masked_lm/bias", ("lm_head.bias",), aliases=("lm_head.decoder.bias",)),
+            *fine_tuned_rules(head, "classifier.out_proj" if inner else "classifier"),
+        ]
+
+    def read_fields(self, content, source):
+        fields = super().read_fields(content, source)
+        unused = _unused_rows(content, source)
+        if fields["num_segments"] == 1:
+            fields["num_segments"] = 0
+        if isinstance(fields["max_positions"], int):  # else the config refuses it
+            fields["max_positions"] -= unused
+        return fields
+
+    def write_fields(self, config, tokenizer):
+        pad_id = _PAD_ID if tokenizer is None else tokenizer.pad_id
+        fields = {
+            **super().write_fields(config, tokenizer),
+            "max_position_embeddings": config.max_positions + pad_id + 1,
+            "type_vocab_size": config.num_segments or 1,
+            "pad_token_id": pad_id,
+        }
+        if tokenizer is not None:
+            fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+        return fields
+
+    def fold(self, arrays, content):
+        if _POSITIONS not in arrays:
+            return arrays
+        folded = dict(arrays)
+        folded[_POSITIONS] = arrays[_POSITIONS][_unused_rows(content, "the config") :]
+        if content.get("type_vocab_size", self.defaults["type_vocab_size"]) == 1:
+            if _SEGMENTS not in arrays:
+                raise ValueError(
+                    f"The weights of a {self.title} hold {_SEGMENTS!r}. "
+                    f"Received: {len(arrays)} arrays without it"
+                )
+            folded[_POSITIONS] = folded[_POSITIONS] + folded.pop(_SEGMENTS)
+        return folded
+
+    def unfold(self, arrays, content):
+        if _POSITIONS not in arrays:
+            return arrays
+        positions = arrays[_POSITIONS]
+        unused = np.zeros((content["pad_token_id"] + 1, positions.shape[1]), positions.dtype)
+        unfolded = {**arrays, _POSITIONS: np.concatenate([unused, positions])}
+        unfolded.setdefault(_SEGMENTS, np.zeros((1, positions.shape[1]), positions.dtype))
+        return unfolded
+
+    def problems(self, config):
+        one = ["its one segment is no segment to kbert"] if config.num_segments == 1 else []
+        return super().problems(config) + one
+
+
+class XlmRoberta(Roberta):
+    """RoBERTa over another vocabulary."""
+
+    model_type = "xlm-roberta"
+    title = "XLM-RoBERTa"
+    class_prefix = "XLMRoberta"
+
+
+def _unused_rows(content, source):
+    pad_id = content.get("pad_token_id", _PAD_ID)
+    if not isinstance(pad_id, int) or pad_id < 0:
+        raise ValueError(
+            "`pad_token_id` must be an id: RoBERTa counts positions from one past it. "
+            f"Received: {pad_id!r} in {source}"
+        )
+    return pad_id + 1

@@ -1,0 +1,214 @@
+"""Hugging Face's `config.json`, in both directions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from kbert.checkpoints.checkpoint import PROBLEM_TYPES
+from kbert.checkpoints.huggingface.architectures import Architecture
+from kbert.checkpoints.keys import check_keys
+from kbert.configs.base import Config
+
+
+def read_config(architecture: Architecture, content: Mapping[str, Any], source: str) -> Config:
+    """A `config.json` -> a config. Every key is used or known to say nothing.
+
+    `hidden_act` decides the form of GELU: "gelu" is the erf form there, but in GPT.
+
+    Args:
+        architecture: the table.
+        content: the JSON object.
+        source: where it is from, for messages.
+
+    Returns:
+        The config, without a pooler: whether there is one is for the weights to say.
+
+    Raises:
+        ValueError: an unknown key, or a value that kbert's encoder has no equal for.
+
+    Example:
+        >>> from kbert.checkpoints.huggingface.architectures import find
+        >>> content = {"model_type": "bert", "vocab_size": 10, "hidden_size": 4,
+        ...            "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        >>> read_config(find("bert", "memory"), content, "memory").activation
+        'gelu'
+    """
+    check_keys(
+        content,
+        fields=architecture.fields,
+        defaults=architecture.defaults,
+        required=architecture.required,
+        ignored=architecture.ignored,
+        title=f"Hugging Face's {architecture.title}",
+        source=source,
+    )
+    fields = architecture.read_fields(content, source)
+    known = architecture.activations
+    if not isinstance(fields["activation"], str) or fields["activation"] not in known:
+        raise ValueError(
+            f"The activation must be one of {', '.join(known)}. "
+            f"Received: {fields['activation']!r} in {source}"
+        )
+    fields["activation"] = known[fields["activation"]]
+    return architecture.config_class(**{**fields, **architecture.fixed, **architecture.unsaid})
+
+
+def write_config(
+    architecture: Architecture, config: Config, tokenizer: Any = None
+) -> dict[str, Any]:
+    """A config -> the content of a `config.json`, the reverse of `read_config`.
+
+    Args:
+        architecture: the table.
+        config: the model's; no more than the architecture can be.
+        tokenizer: whose special ids the config repeats, or None.
+
+    Returns:
+        The JSON object.
+
+    Raises:
+        ValueError: the architecture cannot be this model; the message says why.
+    """
+    problems = architecture.problems(config)
+    if problems:
+        raise ValueError(
+            f"Hugging Face's {architecture.title} cannot be this model: {'; '.join(problems)}. "
+            f"Received: {config}"
+        )
+    there = {here: there for there, here in reversed(architecture.activations.items())}
+    content = architecture.write_fields(config, tokenizer)
+    (key,) = (key for key, field in architecture.fields.items() if field == "activation")
+    return {"model_type": architecture.model_type, **content, key: there[config.activation]}
+
+
+def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[str, ...]:
+    """The names of classes, in the order of the logits.
+
+    Args:
+        content: the JSON object; its `id2label` may be missing.
+        count: how many classes the head has.
+        source: where it is from, for messages.
+
+    Raises:
+        ValueError: `id2label` names another number of classes.
+
+    Example:
+        >>> read_labels({"id2label": {"1": "good", "0": "bad"}}, 2, "memory")
+        ('bad', 'good')
+    """
+    names = content.get("id2label")
+    if names is None and content.get("num_labels", count) == count:
+        return default_labels(count)
+    by_id = {str(key): name for key, name in names.items()} if isinstance(names, dict) else {}
+    if set(by_id) != {str(i) for i in range(count)}:
+        raise ValueError(
+            f"`id2label` must name the classes 0 to {count - 1} of the head in the weights. "
+            f"Received: {names!r} in {source}"
+        )
+    return tuple(str(by_id[str(i)]) for i in range(count))
+
+
+def read_problem_type(content: Mapping[str, Any], source: str) -> str | None:
+    """What a classifier is for, one of `PROBLEM_TYPES`; None where the config does not say it.
+
+    Args:
+        content: the JSON object.
+        source: where it is from, for messages.
+
+    Raises:
+        ValueError: transformers has no such type.
+
+    Example:
+        >>> read_problem_type({"problem_type": "regression"}, "memory")
+        'regression'
+    """
+    problem_type = content.get("problem_type")
+    if problem_type is not None and problem_type not in PROBLEM_TYPES:
+        raise ValueError(
+            f"`problem_type` must be one of {', '.join(PROBLEM_TYPES)}. "
+            f"Received: {problem_type!r} in {source}"
+        )
+    return problem_type
+
+
+def read_head_dropout(
+    architecture: Architecture, content: Mapping[str, Any], head: str, usual: float, source: str
+) -> float | None:
+    """The rate of dropout before the last layer of a fine-tuned head.
+
+    Args:
+        architecture: the table.
+        content: the JSON object.
+        head: which of `CLASSIFIERS`.
+        usual: the encoder's rate.
+        source: where it is from, for messages.
+
+    Returns:
+        The rate; None where it is the encoder's.
+
+    Raises:
+        ValueError: it is no rate.
+
+    Example:
+        >>> from kbert.checkpoints.huggingface.architectures import find
+        >>> read_head_dropout(find("distilbert", "memory"), {}, "classifier", 0.1, "memory")
+        0.2
+    """
+    key, absent = architecture.head_dropouts.get(head, (None, None))
+    rate = content.get(key, absent)
+    if rate is None or rate == usual:
+        return None
+    if not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise ValueError(
+            f"`{key}` must be at least 0 and less than 1, or null. Received: {rate!r} in {source}"
+        )
+    return float(rate)
+
+
+def write_head_dropout(
+    architecture: Architecture, head: str, rate: float | None, usual: float
+) -> dict[str, float]:
+    """The reverse of `read_head_dropout`; a rate that has no place is named in a warning.
+
+    Args:
+        architecture: the table.
+        head: which of `CLASSIFIERS`.
+        rate: the task's; None = the encoder's.
+        usual: the encoder's rate.
+    """
+    key, absent = architecture.head_dropouts.get(head, (None, None))
+    if key is None and rate not in (None, usual):
+        logging.warning(
+            "Hugging Face's %s has no place for the dropout of this head: dropout=%s",
+            *(architecture.title, rate),
+        )
+    if key is None or (rate is None and absent is None):
+        return {}
+    return {key: usual if rate is None else rate}
+
+
+def default_labels(count: int) -> tuple[str, ...]:
+    """What transformers calls classes that have no names."""
+    return tuple(f"LABEL_{i}" for i in range(count))
+
+
+def write_labels(labels: Sequence[str] | None, count: int) -> dict[str, Any]:
+    """The reverse of `read_labels`.
+
+    Args:
+        labels: the names; None = transformers' own, "LABEL_0" and so on.
+        count: how many classes the head has.
+
+    Raises:
+        ValueError: there are more or fewer names.
+    """
+    names = default_labels(count) if labels is None else labels
+    if len(names) != count:
+        raise ValueError(
+            f"A head of {count} classes must have as many labels. Received: {len(names)} labels"
+        )
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }

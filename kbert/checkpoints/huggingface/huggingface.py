@@ -1,0 +1,238 @@
+"""Models of Hugging Face's library, in both directions: `config.json` and the weights' names."""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kbert.checkpoints import preset
+from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
+from kbert.checkpoints.huggingface.architectures import Architecture, find, infer
+from kbert.checkpoints.huggingface.architectures.base import (
+    CLASSIFIERS,
+    has_inner_classifier,
+    modern_name,
+)
+from kbert.checkpoints.huggingface.config import (
+    read_config,
+    read_head_dropout,
+    read_labels,
+    read_problem_type,
+    write_config,
+    write_head_dropout,
+    write_labels,
+)
+from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards, write_shards
+from kbert.checkpoints.renames import read_arrays, write_arrays
+from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
+from kbert.configs.base import Config
+
+CONFIG_FILE = "config.json"
+_MOST_LAYERS = 1000  # the table of names grows with them, so that a wrong number could fill memory
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether the folder is one of Hugging Face's with weights that kbert reads."""
+    weights = (folder / WEIGHTS_FILE).is_file() or (folder / INDEX_FILE).is_file()
+    return weights and (folder / CONFIG_FILE).is_file()
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Reads a folder for which `is_folder` holds; see `import_model`.
+
+    Where the weights lie both in one file and in several, the one file counts, as it does for
+    transformers.
+    """
+    content = preset.read_json(folder / CONFIG_FILE)
+    weights = folder / WEIGHTS_FILE
+    arrays = read_safetensors(weights) if weights.is_file() else read_shards(folder)
+    return import_model(content, arrays, str(folder))
+
+
+def write_huggingface(
+    folder: str | os.PathLike,
+    config: Config,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    max_shard_size: int | None = None,
+    **options: Any,
+) -> None:
+    """Writes a folder that transformers loads.
+
+    Args:
+        folder: made where it is missing. Files in it that are not of a model are left alone.
+        config: the model's.
+        arrays: weight name -> array, under kbert's names; heads as far as there are any.
+        max_shard_size: bytes of weights in one file; None = all in one.
+        **options: of `export_model`.
+
+    Raises:
+        ValueError: the architecture cannot be this model, or the folder holds a preset.
+    """
+    preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
+    preset.refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
+    content, renamed = export_model(config, arrays, **options)
+    text = json.dumps(content, indent=2) + "\n"
+    write_shards(Path(folder), renamed, CONFIG_FILE, text.encode(), max_shard_size)
+
+
+def import_model(
+    content: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str
+) -> Checkpoint:
+    """Hugging Face's config and arrays -> kbert's.
+
+    Takes names with or without the prefix (`bert.`), and the `gamma`/`beta` of old files.
+
+    Args:
+        content: of `config.json`; without a `model_type`, as in old files, it is BERT's.
+        arrays: name there -> array.
+        source: where they are from, for messages.
+
+    Returns:
+        The checkpoint. Arrays that have no name here are left in under "encoder/" or "decoder/":
+        whoever loads the model lists them as unexpected.
+
+    Raises:
+        ValueError: an architecture, a key or a value that kbert does not know, or tied weights
+            that differ.
+    """
+    architecture = find(content.get("model_type", "bert"), source)
+    config = read_config(architecture, content, source)
+    if config.num_layers > _MOST_LAYERS:
+        raise ValueError(
+            f"A config of more than {_MOST_LAYERS} layers is taken to be damaged. "
+            f"Received: {config.num_layers} in {source}"
+        )
+    there = _with_prefix(architecture, {modern_name(k): array for k, array in arrays.items()})
+    head = _classifier(content, there)
+    here, rest = read_arrays(architecture.rules(config, head), architecture.fold(there, content))
+    architecture.check_masked_lm(config, here)
+    if "encoder/pooler/kernel" in here:
+        activation = architecture.pooler_activation(content, head)
+        config = config.replace(pooler_activation=activation)
+    problem_type = read_problem_type(content, source)
+    task = infer_task(here, architecture.sentence_objective, problem_type)
+    if architecture.task is not None:
+        task = {"kind": architecture.task}
+    labels = None
+    if task is not None and task["kind"] in ("TextClassifier", "TokenClassifier"):
+        labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
+    if task is not None and head is not None:
+        dropout = read_head_dropout(architecture, content, head, config.dropout, source)
+        task |= {} if dropout is None else {"dropout": dropout}
+    unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
+    left = tuple(n for n in rest if n in unread or re.search(architecture.unread, n))
+    for name, array in rest.items():
+        if name not in left:
+            own = name.startswith(architecture.heads)
+            here[name if own else f"{architecture.root}/{name}"] = array
+    return Checkpoint(
+        config=config,
+        arrays=here,
+        task=task,
+        source=source,
+        labels=labels,
+        left=left,
+    )
+
+
+def export_model(
+    config: Config,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    architecture: str | None = None,
+    task: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    labels: Sequence[str] | None = None,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The reverse of `import_model`: the content of `config.json`, and name there -> array.
+
+    Args:
+        config: the model's.
+        arrays: name here -> array.
+        architecture: its `model_type` there; None = see `architectures.infer`.
+        task: settings of the task around the model.
+        tokenizer: whose special ids the config repeats.
+        labels: names of the classes of a fine-tuned head; None = transformers' own.
+
+    Raises:
+        ValueError: the architecture cannot be this model; the message says why.
+    """
+    kind = None if tokenizer is None else tokenizer.kind
+    table = find(architecture or infer(config, arrays, kind), "`architecture`")
+    content = write_config(table, config, tokenizer)
+    table.check_masked_lm(config, arrays)
+    _check_objective(table, arrays, task or {})
+    heads = [name for name in CLASSIFIERS if f"{name}/dense/kernel" in arrays]
+    if len(heads) > 1:
+        raise ValueError(f"A model there has one head for classes. Received: {' and '.join(heads)}")
+    head = heads[0] if heads else None
+    there = table.unfold(write_arrays(table.rules(config, head), arrays), content)
+    content["architectures"] = [table.class_prefix + _class_ending(table, arrays, head)]
+    if head in ("classifier", "tokens"):
+        content |= write_labels(labels, len(arrays[f"{head}/dense/bias"]))
+    if head is not None:
+        dropout = (task or {}).get("dropout")
+        content |= write_head_dropout(table, head, dropout, config.dropout)
+    problem_type = problem_type_of(task or {})
+    if problem_type is not None:
+        content["problem_type"] = problem_type
+    return content, there
+
+
+def _with_prefix(architecture: Architecture, arrays):
+    prefix = f"{architecture.prefix}."
+    if any(name.startswith(prefix) for name in arrays):
+        return arrays
+    return {
+        name if name.startswith(architecture.heads) else f"{prefix}{name}": array
+        for name, array in arrays.items()
+    }
+
+
+def _classifier(content, arrays):
+    """Which head goes by the name of `classifier` there: the class that was saved says it."""
+    if not any(name.startswith("classifier.") for name in arrays):
+        return None
+    classes = content.get("architectures")
+    classes = [str(name) for name in classes] if isinstance(classes, list) else []
+    for head, ending in CLASSIFIERS.items():
+        if any(name.endswith(ending) for name in classes):
+            return head
+    if any(name.startswith("sequence_summary.") for name in arrays):
+        return "choice"
+    pooled = any("pooler." in name or "pre_classifier." in name for name in arrays)
+    return "classifier" if pooled or has_inner_classifier(arrays) else "tokens"
+
+
+def _class_ending(architecture, arrays, head):
+    if architecture.task == "CausalLM":
+        return "LMHeadModel"
+    if head:
+        return CLASSIFIERS[head]
+    if "span/dense/kernel" in arrays:
+        return "ForQuestionAnswering"
+    masked, sentence = "masked_lm/bias" in arrays, "sentence/dense/kernel" in arrays
+    if "discriminator/output/kernel" in arrays or (masked and sentence):
+        return "ForPreTraining"
+    if masked:
+        return "ForMaskedLM"
+    if sentence:
+        return architecture.sentence_class
+    return "Model"
+
+
+def _check_objective(architecture, arrays, task):
+    """Both sentence objectives have the same head; only the task knows which one it learned."""
+    objectives = [name for name in ("next_sentence", "sentence_order") if task.get(name)]
+    if "sentence/dense/kernel" not in arrays or not objectives:
+        return
+    if architecture.sentence_objective not in objectives:
+        raise ValueError(
+            f"The sentence head of Hugging Face's {architecture.title} is of the objective "
+            f"{architecture.sentence_objective}. Received: a head of {objectives[0]}"
+        )

@@ -1,0 +1,1 @@
+"""KerasHub's presets and backbones, read and written."""

@@ -1,0 +1,305 @@
+"""KerasHub's backbones, in memory and as preset folders, in both directions.
+
+What differs from kbert, and what becomes of it:
+
+- The form of GELU, the epsilon of LayerNorm and a single rate of dropout are fixed in each
+  backbone's code, whatever a model was trained with. Read from there; a model with other values is
+  not written.
+- BERT, ALBERT and ELECTRA always have a pooler. Where kbert has none, one of zeros is written, and
+  such a pooler is read as none. RoBERTa, XLM-RoBERTa and DistilBERT have none: it is left out.
+- Positions count from 0, without RoBERTa's rows for padding, as in kbert.
+- Heads are left out: KerasHub's masked-LM head has another epsilon (1e-5) than its encoder and the
+  erf form of GELU, so it cannot be BERT's. `initializer_range` is not kept.
+
+The library is imported when it is first needed.
+"""
+
+import dataclasses
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+
+from kbert import atomic
+from kbert.checkpoints import preset
+from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.keras_hub.names import BACKBONES, Backbone, choose
+from kbert.checkpoints.keras_hub.tokenizer import write_tokenizer
+from kbert.checkpoints.keys import check_keys
+from kbert.checkpoints.matching import check_arrays
+from kbert.checkpoints.renames import read_arrays, write_arrays
+from kbert.checkpoints.safetensors import WEIGHTS_FILE
+from kbert.checkpoints.sizes import fewest_numbers
+from kbert.configs.base import EncoderConfig
+
+CONFIG_FILE = "config.json"
+# Weights in one file, or the index of several.
+_WEIGHTS = ("model.weights.h5", "model.weights.json")
+_HEADS = "task.weights.h5"
+_MISFIT = "The weights of the KerasHub preset are damaged or do not fit its config"
+
+
+def read_backbone(backbone: Any) -> Checkpoint:
+    """Config and weights of a backbone in memory; the arrays are copies.
+
+    Args:
+        backbone: of one of the classes in `BACKBONES`.
+
+    Returns:
+        The checkpoint. A weight that kbert has no name for stays in under "encoder/" and its own:
+        whoever loads an encoder lists it as unexpected.
+
+    Raises:
+        TypeError: an object of another class.
+        ValueError: a key of its config that is not understood, or quantised weights.
+    """
+    source = "memory"
+    known = {spec.class_name: spec for spec in BACKBONES}
+    names = [base.__name__ for base in type(backbone).__mro__]
+    spec = next((known[name] for name in names if name in known), None)
+    if spec is None:
+        unknown = _unknown(type(backbone).__name__, source)
+        raise TypeError(f"A model is read from a folder or is one of KerasHub's. {unknown}")
+    config = _read_config(spec, backbone.get_config(), source)
+    return _read(spec, config, backbone, source)
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether the folder is a KerasHub preset with weights."""
+    return (folder / CONFIG_FILE).is_file() and any((folder / x).is_file() for x in _WEIGHTS)
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Reads a preset for which `is_folder` holds; heads (`task.weights.h5`) are left, by name.
+
+    No class that the folder names is imported: the backbone is made from the values in its
+    config, and Keras reads the weights into it.
+
+    Args:
+        folder: holds `config.json` and `model.weights.h5`.
+
+    Returns:
+        The checkpoint, as of `read_backbone`.
+
+    Raises:
+        ImportError: the package keras-hub is missing.
+        ValueError: another class, or a file that is damaged or not understood.
+    """
+    path = folder / CONFIG_FILE
+    content = preset.read_json(path)
+    class_name = content.get("class_name")
+    spec = next((spec for spec in BACKBONES if spec.class_name == class_name), None)
+    if spec is None or not isinstance(content.get("config"), dict):
+        raise ValueError(_unknown(class_name, str(path)))
+    config = _read_config(spec, content["config"], str(path))
+    weights = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
+    stored, fewest = _stored_numbers(weights), fewest_numbers(config)
+    if stored < fewest:  # before a model is made whose size a damaged config says
+        raise ValueError(f"{_MISFIT}. Received: {weights} with {stored:,} numbers for {fewest:,}")
+    backbone = _build(spec, config)
+    _load(backbone, weights, stored)
+    checkpoint = _read(spec, config, backbone, str(folder))
+    heads = (_HEADS,) if (folder / _HEADS).is_file() else ()
+    return dataclasses.replace(checkpoint, left=(*checkpoint.left, *heads))
+
+
+def to_keras_hub(
+    config: EncoderConfig, arrays: Mapping[str, np.ndarray], architecture: str | None = None
+) -> keras.Model:
+    """A KerasHub backbone with an encoder's weights.
+
+    Args:
+        config: the encoder's.
+        arrays: weight name -> array, under kbert's names. Heads are left out, and named in a
+            warning.
+        architecture: "bert", "electra", "albert", "distilbert", "roberta" or "xlm-roberta";
+            None = the first of them that can be the model.
+
+    Returns:
+        The backbone, float32.
+
+    Raises:
+        ImportError: the package keras-hub is missing.
+        ValueError: KerasHub cannot be this model; the message says why.
+    """
+    spec = choose(config, architecture)
+    left = without_place(config, arrays, architecture)
+    written = {name: array for name, array in arrays.items() if name not in left}
+    if spec.pooler and config.pooler_activation is None:
+        width = config.hidden_size
+        written["encoder/pooler/kernel"] = np.zeros((width, width), "float32")
+        written["encoder/pooler/bias"] = np.zeros(width, "float32")
+    if left:
+        logging.warning("KerasHub's %s has no place for %s", spec.class_name, ", ".join(left))
+    there = write_arrays(spec.rules(config), written)
+    backbone = _build(spec, config)
+    weights = {weight.path: weight for weight in backbone.weights}
+    check_arrays({path: tuple(w.shape) for path, w in weights.items()}, there, spec.class_name)
+    for path, weight in weights.items():
+        weight.assign(there[path])
+    return backbone
+
+
+def without_place(
+    config: EncoderConfig, names: Iterable[str], architecture: str | None = None
+) -> list[str]:
+    """The weights that `to_keras_hub` leaves out: heads, and a pooler where there is none.
+
+    Args:
+        config: the encoder's.
+        names: of its weights and heads.
+        architecture: as `to_keras_hub` takes it.
+
+    Raises:
+        ValueError: KerasHub cannot be this model.
+    """
+    held = "encoder/" if choose(config, architecture).pooler else "encoder/(?!pooler/)"
+    return [name for name in names if not re.match(held, name)]
+
+
+def write_keras_hub(
+    folder: str | os.PathLike,
+    config: EncoderConfig,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    architecture: str | None = None,
+    tokenizer: Any = None,
+) -> None:
+    """Writes a preset that `keras_hub.models.Backbone.from_preset` loads.
+
+    Args:
+        folder: made where it is missing. Other files in it are left alone.
+        config: the encoder's.
+        arrays: weight name -> array, under kbert's names.
+        architecture: as `to_keras_hub` takes it.
+        tokenizer: kbert's, to go with it as far as KerasHub has its like; else a warning says why
+            it has not.
+
+    Raises:
+        ImportError: the package keras-hub is missing.
+        ValueError: KerasHub cannot be this model, or the folder holds a model of another kind.
+    """
+    folder = Path(folder)
+    preset.refuse_other(folder, preset.CONFIG_FILE, "a kbert preset")
+    preset.refuse_other(folder, WEIGHTS_FILE, "a Hugging Face model")
+    backbone = to_keras_hub(config, arrays, architecture)
+    with tempfile.TemporaryDirectory() as temporary:
+        backbone.save_to_preset(temporary, max_shard_size=None)
+        files = {
+            name: Path(temporary, name) for name in (_WEIGHTS[0], "metadata.json", CONFIG_FILE)
+        }
+        contents = {folder / name: path.read_bytes() for name, path in files.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write_together(contents)
+    if tokenizer is not None:
+        write_tokenizer(folder, choose(config, architecture), tokenizer)
+
+
+def _read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> EncoderConfig:
+    check_keys(
+        content,
+        fields=spec.fields,
+        defaults=(),
+        required={"num_inner_repetitions": (1,)},
+        ignored=("name", "trainable", "dtype"),
+        title=f"KerasHub's {spec.class_name}",
+        source=source,
+    )
+    fields = {field: content[key] for key, field in spec.fields.items()}
+    if fields.get("embedding_size") == fields["hidden_size"] and not spec.always_projects:
+        del fields["embedding_size"]
+    return EncoderConfig(
+        **{"num_segments": 0, **fields},
+        attention_dropout=fields["dropout"],
+        activation=spec.activation,
+        layer_norm_epsilon=spec.layer_norm_epsilon,
+        pooler_activation="tanh" if spec.pooler else None,
+    )
+
+
+def _stored_numbers(path):
+    import h5py
+
+    sizes = []
+
+    def note(_, item):
+        if isinstance(item, h5py.Dataset):
+            sizes.append(item.size)
+
+    for shard in _shards(path):
+        try:
+            with h5py.File(shard) as file:
+                file.visititems(note)
+        except OSError as error:
+            raise ValueError(f"{_MISFIT} ({error}). Received: {shard}") from error
+    return sum(sizes)
+
+
+def _shards(path):
+    if path.suffix != ".json":
+        return [path]
+    return sorted(path.parent.glob(f"{path.name.removesuffix('.weights.json')}_*.weights.h5"))
+
+
+def _load(backbone, path, stored):
+    """Keras leaves out what one side has and the other has not, mostly in silence: so count."""
+    for weight in backbone.weights:
+        weight.assign(keras.ops.full(weight.shape, float("nan")))
+    try:
+        backbone.load_weights(str(path))
+    except (KeyError, OSError, ValueError) as error:
+        raise ValueError(f"{_MISFIT} ({error}). Received: {path}") from error
+    unset = [w.path for w in backbone.weights if not keras.ops.all(keras.ops.isfinite(w.value))]
+    if unset or stored != backbone.count_params():
+        listed = f"; missing, NaN or infinite: {', '.join(unset)}" if unset else ""
+        raise ValueError(
+            f"{_MISFIT}. Received: {path} with {stored:,} numbers for "
+            f"{backbone.count_params():,}{listed}"
+        )
+
+
+def _read(spec, config, backbone, source):
+    integers = [w.path for w in backbone.weights if not keras.backend.is_float_dtype(w.dtype)]
+    if integers:
+        raise ValueError(
+            "Quantised weights are not read: load the preset in a float dtype. "
+            f"Received: {integers[0]} and {len(integers) - 1} more in {source}"
+        )
+    there = {
+        weight.path: keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
+        for weight in backbone.weights
+    }
+    arrays, rest = read_arrays(spec.rules(config), there)
+    left = ()
+    if spec.pooler and not arrays["encoder/pooler/kernel"].any():
+        config = config.replace(pooler_activation=None)
+        arrays = {name: array for name, array in arrays.items() if "/pooler/" not in name}
+        left = ("pooled_dense/kernel", "pooled_dense/bias")
+    arrays |= {f"encoder/{path}": array for path, array in rest.items()}
+    return Checkpoint(config=config, arrays=arrays, task=None, source=source, left=left)
+
+
+def _build(spec, config):
+    try:
+        from keras_hub import models
+    except ImportError as error:
+        raise ImportError(
+            f"A KerasHub model needs the package keras-hub: pip install keras-hub ({error})"
+        ) from error
+    values = {key: getattr(config, field) for key, field in spec.fields.items()}
+    if "embedding_dim" in values:
+        values["embedding_dim"] = config.embedding_width
+    if "num_groups" in values:
+        values["num_groups"] = config.num_blocks
+    return getattr(models, spec.class_name)(**values, dtype="float32")
+
+
+def _unknown(name, source):
+    known = ", ".join(spec.class_name for spec in BACKBONES)
+    return f"kbert reads KerasHub's {known}. Received: {name} in {source}"

@@ -1,0 +1,234 @@
+"""KerasHub's backbones: keys of their configs, names of their weights, and what they fix in code.
+
+(keras_hub, src/models/<name>/<name>_backbone.py and src/layers/modeling/transformer_encoder.py.)
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from kbert.checkpoints.renames import Rule
+from kbert.configs.base import EncoderConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Backbone:
+    """What tells one backbone from another.
+
+    Attributes:
+        model_type: Hugging Face's name of the architecture.
+        class_name: of the backbone in `keras_hub.models`.
+        tokenizer: of its tokenizer there.
+        tokenizer_kind: what kbert calls such a one.
+        activation: of the feed-forward part, fixed there whatever a model was trained with.
+        layer_norm_epsilon: fixed there.
+        pooler: whether it has one, then with tanh.
+        vocabulary_key: what its config calls the vocabulary's size.
+        more_keys: key of its config -> field of EncoderConfig, besides those that all have.
+        tables: beginning of the names of token and position tables.
+        projection: name of the layer behind narrow embeddings, or None.
+        always_projects: whether the layer is there for embeddings of the hidden width too.
+        block: name of a block, by its number.
+    """
+
+    model_type: str
+    class_name: str
+    tokenizer: str
+    tokenizer_kind: str = "wordpiece"
+    activation: str = "gelu_tanh"
+    layer_norm_epsilon: float = 1e-12
+    pooler: bool = True
+    vocabulary_key: str = "vocabulary_size"
+    more_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tables: str = ""
+    projection: str | None = None
+    always_projects: bool = False
+    block: str = "transformer_layer_{}"
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Key of the config -> field of EncoderConfig."""
+        return {
+            self.vocabulary_key: "vocabulary_size",
+            "num_layers": "num_layers",
+            "num_heads": "num_heads",
+            "hidden_dim": "hidden_size",
+            "intermediate_dim": "intermediate_size",
+            "dropout": "dropout",
+            "max_sequence_length": "max_positions",
+            **self.more_keys,
+        }
+
+    def problems(self, config: EncoderConfig) -> list[str]:
+        """Why this backbone cannot be the model, in words; empty if it can."""
+        found = [
+            f"{name} is {getattr(self, name)!r} in it"
+            for name in ("activation", "layer_norm_epsilon")
+            if getattr(config, name) != getattr(self, name)
+        ]
+        if config.dropout != config.attention_dropout:
+            found.append("it has one rate of dropout")
+        if bool(config.num_segments) != ("num_segments" in self.more_keys):
+            found.append("it has no segments" if config.num_segments else "it has segments")
+        narrow = config.embedding_width != config.hidden_size
+        if narrow and self.projection is None:
+            found.append("its embeddings are of the hidden width")
+        if self.always_projects and not narrow:
+            found.append("it projects embeddings of the hidden width too")
+        if "num_groups" not in self.more_keys and config.num_layer_groups is not None:
+            found.append("its layers share no weights")
+        if config.num_layers % config.num_blocks:
+            found.append("its groups of layers are of one size")
+        if self.pooler and config.pooler_activation not in ("tanh", None):
+            found.append("its pooler has tanh")
+        return found
+
+    def rules(self, config: EncoderConfig) -> list[Rule]:
+        """The names of the weights.
+
+        Args:
+            config: the encoder's; says how many blocks there are and how wide the heads.
+        """
+        table = [
+            *_table("token", f"{self.tables}token_embedding"),
+            *_table("position", f"{self.tables}position_embedding"),
+            *_table("segment", "segment_embedding"),
+            *_norm("encoder/embeddings/norm", "embeddings_layer_norm"),
+        ]
+        if self.projection is not None:
+            table += _dense("encoder/embeddings/projection", self.projection)
+        width, heads = config.hidden_size, config.num_heads
+        split = (heads, width // heads)
+        for i in range(config.num_blocks):
+            here, there = f"encoder/layers/{i}", self.block.format(i)
+            attention = f"{there}/self_attention_layer"
+            parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
+            table += [
+                Rule(
+                    f"{here}/attention/qkv/kernel",
+                    tuple(f"{part}/kernel" for part in parts),
+                    shapes=((width, width), (width, *split)),
+                ),
+                Rule(
+                    f"{here}/attention/qkv/bias",
+                    tuple(f"{part}/bias" for part in parts),
+                    shapes=((width,), split),
+                ),
+                Rule(
+                    f"{here}/attention/output/kernel",
+                    (f"{attention}/attention_output/kernel",),
+                    shapes=((width, width), (*split, width)),
+                ),
+                Rule(f"{here}/attention/output/bias", (f"{attention}/attention_output/bias",)),
+                *_norm(f"{here}/attention_norm", f"{there}/self_attention_layer_norm"),
+                *_dense(
+                    f"{here}/feed_forward/intermediate", f"{there}/feedforward_intermediate_dense"
+                ),
+                *_dense(f"{here}/feed_forward/output", f"{there}/feedforward_output_dense"),
+                *_norm(f"{here}/feed_forward_norm", f"{there}/feedforward_layer_norm"),
+            ]
+        return [*table, *_dense("encoder/pooler", "pooled_dense")]
+
+
+_SEGMENTS = {"num_segments": "num_segments"}
+_NARROW = {"embedding_dim": "embedding_size"}
+
+# The order in which `choose` asks.
+BACKBONES = (
+    Backbone(
+        model_type="bert",
+        class_name="BertBackbone",
+        tokenizer="BertTokenizer",
+        more_keys=_SEGMENTS,
+    ),
+    Backbone(
+        model_type="electra",
+        class_name="ElectraBackbone",
+        tokenizer="ElectraTokenizer",
+        vocabulary_key="vocab_size",
+        more_keys={**_SEGMENTS, **_NARROW},
+        projection="embeddings_projection",
+    ),
+    Backbone(
+        model_type="albert",
+        class_name="AlbertBackbone",
+        tokenizer="AlbertTokenizer",
+        tokenizer_kind="unigram",
+        more_keys={**_SEGMENTS, **_NARROW, "num_groups": "num_layer_groups"},
+        projection="embedding_projection",
+        always_projects=True,
+        block="group_{}_inner_layer_0",
+    ),
+    Backbone(
+        model_type="distilbert",
+        class_name="DistilBertBackbone",
+        tokenizer="DistilBertTokenizer",
+        activation="gelu",
+        pooler=False,
+        tables="token_and_position_embedding/",
+    ),
+    Backbone(
+        model_type="roberta",
+        class_name="RobertaBackbone",
+        tokenizer="RobertaTokenizer",
+        tokenizer_kind="bpe",
+        activation="gelu",
+        layer_norm_epsilon=1e-5,
+        pooler=False,
+        tables="embeddings/",
+    ),
+    Backbone(
+        model_type="xlm-roberta",
+        class_name="XLMRobertaBackbone",
+        tokenizer="XLMRobertaTokenizer",
+        tokenizer_kind="unigram",
+        activation="gelu",
+        layer_norm_epsilon=1e-5,
+        pooler=False,
+        tables="embeddings/",
+    ),
+)
+
+
+def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
+    """The backbone that can be a model.
+
+    Args:
+        config: the encoder's.
+        model_type: a backbone's, to have that one; None = the first of the table that can. So
+            RoBERTa goes before XLM-RoBERTa, which differs in its tokenizer only, and BERT before
+            ELECTRA with embeddings of the hidden width.
+
+    Returns:
+        The backbone.
+
+    Raises:
+        ValueError: it cannot be the model, or none can; the message says why.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> choose(config, None).class_name
+        'BertBackbone'
+    """
+    asked = [b for b in BACKBONES if model_type in (None, b.model_type)]
+    if not asked:
+        known = ", ".join(backbone.model_type for backbone in BACKBONES)
+        raise ValueError(f"KerasHub has the architectures {known}. Received: {model_type!r}")
+    for backbone in asked:
+        if not backbone.problems(config):
+            return backbone
+    asked.sort(key=lambda backbone: len(backbone.problems(config)))  # the nearest first
+    reasons = "".join(f"\n  {b.class_name}: {'; '.join(b.problems(config))}" for b in asked)
+    raise ValueError(f"KerasHub cannot be this model. Received: {config}{reasons}")
+
+
+def _table(name, source):
+    return (Rule(f"encoder/embeddings/{name}", (f"{source}/embeddings",)),)
+
+
+def _dense(name, source):
+    return Rule(f"{name}/kernel", (f"{source}/kernel",)), Rule(f"{name}/bias", (f"{source}/bias",))
+
+
+def _norm(name, source):
+    return Rule(f"{name}/gamma", (f"{source}/gamma",)), Rule(f"{name}/beta", (f"{source}/beta",))

@@ -1,0 +1,72 @@
+"""A tokenizer as KerasHub's presets hold it: `tokenizer.json` and `assets/tokenizer/`."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from kbert import atomic
+from kbert.checkpoints.keras_hub.names import Backbone
+
+
+def write_tokenizer(folder: Path, spec: Backbone, tokenizer: Any) -> None:
+    """Writes a tokenizer that `keras_hub.models.Tokenizer.from_preset` loads.
+
+    One that KerasHub's would not give the same ids as is left out, with a warning that says why.
+
+    Args:
+        folder: of the preset.
+        spec: its backbone.
+        tokenizer: kbert's.
+    """
+    reason = _problem(spec, tokenizer)
+    if reason is None:
+        try:
+            theirs = _make(spec, tokenizer)
+        except ValueError as error:  # a special token that theirs always has
+            reason = str(error)
+    if reason is not None:
+        logging.warning("No tokenizer for KerasHub is written to %s: %s", folder, reason)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        theirs.save_to_preset(temporary)
+        files = sorted(path for path in Path(temporary).rglob("*") if path.is_file())
+        contents = {folder / path.relative_to(temporary): path.read_bytes() for path in files}
+    for path, content in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(path, content)
+
+
+def _problem(spec, tokenizer):
+    if tokenizer.kind != spec.tokenizer_kind:
+        return (
+            f"{spec.class_name} goes with one of kind {spec.tokenizer_kind}, not {tokenizer.kind}"
+        )
+    if tokenizer.kind == "wordpiece" and not tokenizer.split_chinese:
+        return "its WordPiece tokenizers forget, when saved, not to split Chinese characters"
+    if tokenizer.kind == "unigram" and tokenizer.preparation:
+        return "its SentencePiece tokenizers do not prepare text (lower case, accents, digits)"
+    return None
+
+
+def _make(spec, tokenizer):
+    from keras_hub import models
+
+    config = tokenizer.get_config()
+    if tokenizer.kind == "wordpiece":
+        strip = tokenizer.strip_accents
+        arguments = {
+            "vocabulary": config["vocabulary"],
+            "lowercase": tokenizer.lowercase,
+            "strip_accents": tokenizer.lowercase if strip is None else strip,
+        }
+    elif tokenizer.kind == "bpe":
+        arguments = {
+            "vocabulary": {piece: i for i, piece in enumerate(config["vocabulary"])},
+            "merges": config["merges"],
+            "add_prefix_space": tokenizer.add_prefix_space,
+        }
+    else:
+        arguments = {"proto": config["model"]}
+    return getattr(models, spec.tokenizer)(**arguments)

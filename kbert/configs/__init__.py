@@ -1,0 +1,1 @@
+"""Configurations of models: frozen dataclasses, checked when they are made."""

@@ -1,0 +1,118 @@
+"""The configuration of ELMo's bidirectional language models."""
+
+import dataclasses
+
+from kbert.configs.base import Config, check_activation, check_count, check_rate, check_real
+
+# A word needs room for its begin, its end and one byte between them.
+_FEWEST_CHARACTERS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ElmoConfig(Config):
+    """The sizes and values that tell one bidirectional language model from another.
+
+    The defaults are those of the original (Peters et al. 2018, https://arxiv.org/abs/1802.05365;
+    bin/train_elmo.py of allenai/bilm-tf).
+
+    Args:
+        character_size: width of a character's vector.
+        filters: (width in characters, number) of each convolution.
+        num_highway: highway layers above the convolutions.
+        activation: of the convolutions; the original has "relu", and knows "tanh" too.
+        max_characters: of a word, its begin and end among them; what is longer is cut.
+        lstm_size: width of a cell's state.
+        projection_size: width of a cell's output, and of a word's vector.
+        num_layers: LSTM layers of each direction.
+        cell_clip: the largest number in a cell's state; None = no bound.
+        projection_clip: the largest number in a cell's projected output; None = no bound.
+        skip_connections: whether a layer above the first adds its input to its output. Released
+            weights with and without exist.
+        dropout: rate on the input of each LSTM layer.
+        vocabulary_size: words of the softmax; None = no softmax, as in released weights.
+
+    Raises:
+        ValueError: a value is out of range, or two of them do not fit together.
+
+    Example:
+        >>> ElmoConfig().hidden_size, ElmoConfig().count_parameters()
+        (1024, 93600848)
+    """
+
+    character_size: int = 16
+    filters: tuple[tuple[int, int], ...] = (
+        *((1, 32), (2, 32), (3, 64), (4, 128)),
+        *((5, 256), (6, 512), (7, 1024)),
+    )
+    num_highway: int = 2
+    activation: str = "relu"
+    max_characters: int = 50
+    lstm_size: int = 4096
+    projection_size: int = 512
+    num_layers: int = 2
+    cell_clip: float | None = 3.0
+    projection_clip: float | None = 3.0
+    skip_connections: bool = True
+    dropout: float = 0.1
+    vocabulary_size: int | None = None
+
+    def __post_init__(self):
+        for name in ("character_size", "lstm_size", "projection_size", "num_layers"):
+            check_count(name, getattr(self, name), minimum=1)
+        check_count("num_highway", self.num_highway, minimum=0)
+        check_count("max_characters", self.max_characters, minimum=_FEWEST_CHARACTERS)
+        if self.vocabulary_size is not None:
+            check_count("vocabulary_size", self.vocabulary_size, minimum=1)
+        self._check_filters()
+        check_activation("activation", self.activation)
+        for name in ("cell_clip", "projection_clip"):
+            if getattr(self, name) is not None:
+                check_real(name, getattr(self, name), "positive", lambda x: x > 0)
+        if not isinstance(self.skip_connections, bool):
+            raise ValueError(
+                f"`skip_connections` must be True or False. Received: {self.skip_connections!r}"
+            )
+        check_rate("dropout", self.dropout)
+
+    def _check_filters(self):
+        filters = self.filters
+        pairs = isinstance(filters, list | tuple) and bool(filters)
+        if not pairs or not all(isinstance(f, list | tuple) and len(f) == 2 for f in filters):
+            raise ValueError(f"`filters` must be pairs (width, number). Received: {filters!r}")
+        for width, number in filters:
+            check_count("filters", width, minimum=1)
+            check_count("filters", number, minimum=1)
+        widest = max(width for width, _ in filters)
+        if widest > self.max_characters:
+            raise ValueError(
+                "No filter may be wider than a word's `max_characters`. "
+                f"Received: width {widest}, max_characters={self.max_characters}"
+            )
+        # JSON makes lists of tuples; one form makes configs comparable.
+        object.__setattr__(self, "filters", tuple((width, number) for width, number in filters))
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of each layer that the model gives: both directions side by side."""
+        return 2 * self.projection_size
+
+    @property
+    def num_filters(self) -> int:
+        """Convolutions of all widths, which is the width of the highway layers."""
+        return sum(number for _, number in self.filters)
+
+    def count_parameters(self) -> int:
+        """Weights of a model of this config, by formula, its softmax included where it has one."""
+        projection, total = self.projection_size, self.num_filters
+        # One row less than there are ids: the padding's is zero and no weight.
+        characters = 261 * self.character_size
+        characters += sum(
+            width * self.character_size * number + number for width, number in self.filters
+        )
+        characters += self.num_highway * 2 * (total * total + total)
+        if total != projection:
+            characters += total * projection + projection
+        gates = 4 * self.lstm_size
+        layer = 2 * projection * gates + gates + self.lstm_size * projection
+        softmax = (self.vocabulary_size or 0) * (projection + 1)
+        return characters + 2 * self.num_layers * layer + softmax

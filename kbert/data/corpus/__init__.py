@@ -1,0 +1,1 @@
+"""Text to shards: documents tokenised once, in blocks, whatever the number of workers."""

@@ -1,0 +1,129 @@
+"""The order of blocks in an epoch, and reading them at their byte offsets.
+
+An epoch visits every block once, in an order that is a function of (seed, epoch): the blocks are
+permuted by `index_shuffle`, which needs no memory, and cut into windows of 64 to 127 blocks (or
+one window with all there are). Any window of any epoch can so be read alone.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.data.corpus.manifest import Manifest
+from kbert.data.pipeline import stage
+
+WINDOW_BLOCKS = 64
+_FOREVER = np.iinfo(np.int32).max
+_READ_BUFFER = 1 << 18  # a block of 64k uint16 tokens fits: one read call
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockReader:
+    """Reads the blocks of a split, window by window.
+
+    Attributes:
+        paths: shard files, in order.
+        shards: (N,) int64, which file holds each of the N blocks.
+        offsets: (N,) int64, the byte where the block's record begins.
+        seed: seed of the order.
+        token_dtype: type of the stored ids.
+        window_blocks: the least number of blocks in a window, when there are that many.
+    """
+
+    paths: list[str]
+    shards: np.ndarray
+    offsets: np.ndarray
+    seed: int
+    token_dtype: str
+    window_blocks: int
+
+    @classmethod
+    def from_manifest(
+        cls, manifest: Manifest, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS
+    ) -> "BlockReader":
+        """Takes files and offsets from a prepared corpus."""
+        index = manifest.index(split)
+        paths = manifest.shard_paths(split)
+        return cls(paths, index[:, 0], index[:, 1], seed, manifest.token_dtype, window_blocks)
+
+    @property
+    def windows(self) -> int:
+        """Windows of one epoch, of nearly equal size: none is left with a single document."""
+        return max(1, len(self.offsets) // self.window_blocks)
+
+    def windows_from(
+        self,
+        epoch: int | tf.Tensor,
+        window: int | tf.Tensor,
+        epochs: int | None = None,
+        version: Callable = lambda epoch: epoch,
+    ) -> tf.data.Dataset:
+        """The windows of all epochs, one after the other.
+
+        Args:
+            epoch, window: the first one that is read.
+            epochs: passes over the data, those before `epoch` included; None never ends.
+            version: epoch -> the epoch in whose order the blocks come.
+
+        Returns:
+            A dataset of (epoch, window, records of its blocks (blocks,)).
+        """
+        stop = _FOREVER if epochs is None else epochs * self.windows
+        numbers = tf.data.Dataset.range(epoch * self.windows + window, stop)
+
+        def read(number: tf.Tensor) -> tf.data.Dataset:
+            epoch, window = number // self.windows, number % self.windows
+            records = self.window(version(epoch), window)
+            return records.map(lambda serialized: (epoch, window, serialized))
+
+        return numbers.flat_map(stage(read))
+
+    def window(self, epoch: tf.Tensor, window: tf.Tensor) -> tf.data.Dataset:
+        """One element: the records of the window's blocks, (blocks,) string, in their order."""
+        blocks = len(self.offsets)
+        first = window * blocks // self.windows
+        stop = (window + 1) * blocks // self.windows
+        order = tf.random.experimental.index_shuffle(
+            tf.range(first, stop),
+            tf.stack([tf.constant(self.seed, tf.int64), epoch]),
+            tf.constant(blocks - 1, tf.int64),
+        )
+        path = tf.gather(self.paths, tf.gather(self.shards, order))
+        offset = tf.gather(self.offsets, order)
+        records = tf.data.Dataset.from_tensor_slices((path, offset)).flat_map(_read_record)
+        return records.batch(stop - first)
+
+
+def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
+    """The record that begins at `offset`; one that cannot be read raises and is named.
+
+    TensorFlow's own error ("corrupted record at 1234") does not say in which file. So the failure
+    becomes an empty record, which no block is, and that is refused under its full name; the
+    original reason goes to the log.
+    """
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=path[None],
+        compression_type="",
+        buffer_size=_READ_BUFFER,
+        byte_offsets=offset[None],
+        metadata="",
+    )
+    record = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+    record = record.ignore_errors(log_warning=True)
+    # `ignore_errors` would try for ever to open a file that is not there. Reading one byte first
+    # raises for that, and TensorFlow names the file.
+    byte = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1)
+    record = byte.take(1).flat_map(lambda _: record).take(1)
+    failed = tf.data.Dataset.from_tensors(tf.constant(""))
+
+    def check(record: tf.Tensor) -> tf.Tensor:
+        where = tf.strings.join([path, ", record at byte ", tf.strings.as_string(offset)])
+        message = tf.strings.join(
+            ["Cannot read ", where, ": missing, truncated or corrupt (verify_corpus reads it all)"]
+        )
+        with tf.control_dependencies([tf.debugging.Assert(record != "", [message])]):
+            return tf.identity(record)
+
+    return record.concatenate(failed).take(1).map(check)

@@ -1,0 +1,163 @@
+"""First half of `prepare_corpus`: text in chunks → sentences → ids → one spill file a chunk."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from kbert.data.corpus import spill
+from kbert.text.sentences import split_sentences
+from kbert.text.source import Source
+
+CHUNK_BYTES = 16 << 20
+_SENTENCES_PER_CALL = 8192
+
+
+class Chunk(NamedTuple):
+    """Whole documents, about `CHUNK_BYTES` of text together.
+
+    Attributes:
+        text: the documents one after the other, UTF-8.
+        lengths: (documents,) int64, bytes of each.
+        consumed: bytes of all sources on disk that were read when the chunk was full.
+    """
+
+    text: bytes
+    lengths: np.ndarray
+    consumed: int
+
+    def name(self, settings: str) -> str:
+        """A file name that depends on the content and on how it is treated, nothing else.
+
+        A spill of that name, found by a restart, is therefore the right one, whatever happened to
+        the order of the sources, and even if some of them have changed meanwhile.
+        """
+        digest = hashlib.blake2b(settings.encode(), digest_size=16)
+        digest.update(self.lengths.tobytes())
+        digest.update(self.text)
+        return f"chunk-{digest.hexdigest()}.spill"
+
+
+def chunks(sources: list[Source]) -> Iterator[Chunk]:
+    """Cuts the sources into chunks, at the ends of documents."""
+    texts: list[bytes] = []
+    size = before = 0
+    for source in sources:
+        for text in source.documents():
+            texts.append(text)
+            size += len(text)
+            if size >= CHUNK_BYTES:
+                yield _chunk(texts, before + source.consumed)
+                texts, size = [], 0
+        before += source.size
+    if texts:
+        yield _chunk(texts, before)
+
+
+def _chunk(texts: list[bytes], consumed: int) -> Chunk:
+    return Chunk(b"".join(texts), np.array([len(text) for text in texts], np.int64), consumed)
+
+
+class Done(NamedTuple):
+    """What the progress bar wants to know of a finished chunk."""
+
+    consumed: int
+    documents: int
+    text_bytes: int
+
+
+def write_spill(tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
+    """Splits, tokenises and hashes the documents of a chunk; runs in a worker process.
+
+    Documents that the tokenizer leaves without a token are dropped and counted, documents with
+    the content of another one of the chunk are dropped. A spill that is there already stays.
+    """
+    done = Done(chunk.consumed, len(chunk.lengths), len(chunk.text))
+    if os.path.exists(path):
+        return done
+    sentences: list[str] = []
+    counts = np.zeros(len(chunk.lengths), np.int64)  # sentences of each document
+    digests = bytearray()
+    start = 0
+    for number, length in enumerate(chunk.lengths.tolist()):
+        document = split_sentences(chunk.text[start : start + length].decode())
+        start += length
+        sentences += as_in_text(document, tokenizer)
+        counts[number] = len(document)
+        # Of the sentences, not of the text: white space between them makes no other document.
+        content = "\n".join(document).encode()
+        digests += hashlib.blake2b(content, digest_size=16).digest()
+    tokens, token_counts = _encode(tokenizer, sentences, dtype)
+    segment, empty = _sort(tokens, token_counts, counts, bytes(digests))
+    counted = {
+        "text_bytes": done.text_bytes,
+        "documents_read": done.documents,
+        "empty_documents": empty,
+    }
+    spill.write(path, segment, counted)
+    return done
+
+
+def as_in_text(document: list[str], tokenizer) -> list[str]:
+    """A document's sentences as they are to be encoded one by one.
+
+    In byte-level BPE a word has the space before it, so all but the first sentence get theirs
+    back: else the last word of one and the first of the next would run together.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> as_in_text(["Low.", "New."], SimpleNamespace(kind="bpe"))
+        ['Low.', ' New.']
+    """
+    if tokenizer.kind != "bpe":
+        return document
+    return [*document[:1], *(f" {sentence}" for sentence in document[1:])]
+
+
+def _encode(tokenizer, sentences: list[str], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of all sentences (tokens,) and how many each has (sentences,)."""
+    tokens, counts = [np.zeros(0, dtype)], [np.zeros(0, np.int32)]
+    for start in range(0, len(sentences), _SENTENCES_PER_CALL):
+        ids = tokenizer.encode(sentences[start : start + _SENTENCES_PER_CALL])
+        tokens.append(ids.flat_values.numpy().astype(dtype))
+        counts.append(ids.row_lengths().numpy().astype(np.int32))
+    return np.concatenate(tokens), np.concatenate(counts)
+
+
+def _sort(
+    tokens: np.ndarray, token_counts: np.ndarray, sentence_counts: np.ndarray, digests: bytes
+) -> tuple[spill.Segment, int]:
+    """Documents by hash, each once, without empty sentences; and how many had no token at all.
+
+    Shapes: tokens (N,), token_counts (S,) per sentence, sentence_counts (D,) per document.
+    """
+    hashes = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+    token_ends = np.concatenate([[0], np.cumsum(token_counts, dtype=np.int64)])
+    sentence_starts = np.concatenate([[0], np.cumsum(sentence_counts)])
+    token_starts = token_ends[sentence_starts]
+    order = spill.distinct_order(hashes[:, 0], hashes[:, 1])
+    filled = np.diff(token_starts)[order] > 0
+    order = order[filled]
+    # Python integers slice faster than numpy's.
+    first, last = sentence_starts[order].tolist(), sentence_starts[order + 1].tolist()
+    begin, end = token_starts[order].tolist(), token_starts[order + 1].tolist()
+    sentences = [token_counts[a:b] for a, b in zip(first, last, strict=True)]
+    sentences = [lengths[lengths > 0] for lengths in sentences]
+    sorted_tokens = [tokens[a:b] for a, b in zip(begin, end, strict=True)]
+    return (
+        spill.Segment(
+            high=hashes[order, 0],
+            low=hashes[order, 1],
+            sentence_starts=_starts(sentences),
+            token_starts=_starts(sorted_tokens),
+            sentences=np.concatenate([token_counts[:0], *sentences]),
+            tokens=np.concatenate([tokens[:0], *sorted_tokens]),
+        ),
+        int(np.sum(np.diff(token_starts) == 0)),
+    )
+
+
+def _starts(pieces: list[np.ndarray]) -> np.ndarray:
+    return np.cumsum([0, *map(len, pieces)], dtype=np.int64)

@@ -1,0 +1,305 @@
+"""`manifest.json` of a prepared corpus: what the folder holds, and whether it is still whole."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from kbert import atomic
+from kbert.data.corpus import records
+
+FORMAT_VERSION = 1
+FILE_NAME = "manifest.json"
+# What decides, besides the vocabulary, about the ids of a text, whatever the tokenizer's kind.
+_TOKENIZER_OPTIONS = (
+    "lowercase",
+    "strip_accents",
+    "split_chinese",
+    "add_prefix_space",
+    "preparation",
+    "keep_accents",
+    "layout",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One TFRecord file with its index, and the counts of what lies in it."""
+
+    file: str
+    index: str
+    bytes: int
+    blocks: int
+    tokens: int
+    sentences: int
+    documents: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+    """`train` or `held_out`: the counts of all its shards, and the shards in order."""
+
+    documents: int
+    sentences: int
+    tokens: int
+    blocks: int
+    shards: tuple[Shard, ...]
+
+    @classmethod
+    def of(cls, shards: Iterable[Shard]) -> "Split":
+        """Sums the counts of the shards."""
+        shards = tuple(shards)
+        names = ("documents", "sentences", "tokens", "blocks")
+        sums = {name: sum(getattr(shard, name) for shard in shards) for name in names}
+        return cls(**sums, shards=shards)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything a reader needs to know of a folder of shards.
+
+    Attributes:
+        folder: where the files lie; not part of the JSON.
+        vocabulary_sha256: `checksum` of the tokenizer that wrote the ids.
+        vocabulary_size: entries of its vocabulary.
+        token_dtype: "uint16" or "int32", the type of the stored ids.
+        settings: how the text was cut, as `prepare_corpus` was told.
+        counts: what was read: documents, text bytes, duplicates dropped, …
+        splits: "train" and "held_out".
+    """
+
+    folder: str
+    vocabulary_sha256: str
+    vocabulary_size: int
+    token_dtype: str
+    settings: dict
+    counts: dict
+    splits: dict[str, Split]
+
+    def shard_paths(self, split: str = "train") -> list[str]:
+        """Full paths of a split's TFRecord files, in order."""
+        return [os.path.join(self.folder, shard.file) for shard in self.split(split).shards]
+
+    def split(self, name: str) -> Split:
+        """The split of that name; an unknown one raises and lists those there are."""
+        if name not in self.splits:
+            raise ValueError(
+                f"{self.folder} has no split of that name; it has {sorted(self.splits)}. "
+                f"Received: split={name!r}"
+            )
+        return self.splits[name]
+
+    def index(self, split: str = "train") -> np.ndarray:
+        """(blocks, 5) int64: number of the shard, then the four columns of the shard's index."""
+        tables = [np.zeros((0, 5), np.int64)]
+        for number, shard in enumerate(self.split(split).shards):
+            table = _read_index(os.path.join(self.folder, shard.index), shard.blocks)
+            tables.append(np.insert(table, 0, number, axis=1))
+        return np.concatenate(tables)
+
+    def check_tokenizer(self, tokenizer) -> None:
+        """Raises unless `tokenizer` makes the very ids that are in the shards."""
+        written = self.settings.get("tokenizer", {})
+        now = {"type": type(tokenizer).__name__, **tokenizer.settings} if written else {}
+        if written.get("type") != now.get("type"):
+            raise ValueError(
+                f"The shards in {self.folder} were written by a {written.get('type')}; use "
+                "kbert.load_tokenizer on that folder, or prepare the text again. Received: a "
+                f"{now.get('type')}"
+            )
+        differing = {
+            name: _option(now, name)
+            for name in _TOKENIZER_OPTIONS
+            if name in written and _option(now, name) != _option(written, name)
+        }
+        if differing:
+            raise ValueError(
+                f"The shards in {self.folder} were written by a tokenizer with other options, "
+                f"{_shown({n: _option(written, n) for n in differing})}; use "
+                "kbert.load_tokenizer on that folder, or prepare the text again. Received: "
+                f"{_shown(differing)}"
+            )
+        if tokenizer.checksum != self.vocabulary_sha256:
+            raise ValueError(
+                f"The shards in {self.folder} were written with another vocabulary "
+                f"({self.vocabulary_size} entries, sha256 {self.vocabulary_sha256[:12]}…); use "
+                "kbert.load_tokenizer on that folder, or prepare the text again. Received: a "
+                f"tokenizer of {tokenizer.vocabulary_size} entries, sha256 "
+                f"{tokenizer.checksum[:12]}…"
+            )
+
+    def summary(self) -> str:
+        """The corpus in one line.
+
+        >>> split = Split(documents=9, sentences=40, tokens=1000, blocks=1, shards=())
+        >>> Manifest(folder="", vocabulary_sha256="", vocabulary_size=8, token_dtype="uint16",
+        ...     settings={}, counts={"duplicate_documents": 2, "cut_documents": 0},
+        ...     splits={"train": split}).summary()
+        'train: 9 documents, 40 sentences, 1,000 tokens; 2 duplicate documents dropped'
+        """
+        texts = [
+            f"{name}: {split.documents:,} documents, {split.sentences:,} sentences, "
+            f"{split.tokens:,} tokens"
+            for name, split in self.splits.items()
+        ]
+        texts.append(f"{self.counts['duplicate_documents']:,} duplicate documents dropped")
+        if self.counts["cut_documents"]:
+            texts.append(f"{self.counts['cut_documents']:,} over-long documents cut into parts")
+        return "; ".join(texts)
+
+    def to_dict(self) -> dict:
+        """What `manifest.json` holds."""
+        fields = dataclasses.asdict(self)
+        del fields["folder"]
+        return {"format_version": FORMAT_VERSION, **fields}
+
+    def save(self) -> None:
+        """Writes `manifest.json` into the folder; the last file of a corpus to appear."""
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        atomic.write(os.path.join(self.folder, FILE_NAME), text.encode())
+
+
+def read_manifest(folder: str | os.PathLike) -> Manifest:
+    """Reads the manifest of a prepared corpus and checks that its shards have their full size.
+
+    Raises:
+        FileNotFoundError: no manifest (never prepared, or interrupted), or a shard is missing.
+        ValueError: a damaged manifest, another format version, or a shard whose size is not the
+            manifest's.
+    """
+    folder = os.fspath(folder)
+    path = os.path.join(folder, FILE_NAME)
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"No {FILE_NAME} in the folder: it is not a prepared corpus, or the preparation was "
+            f"interrupted (the same command again finishes it). Received: {folder}"
+        )
+    fields = _read_json(path)
+    version = fields.pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: this kbert reads format version {FORMAT_VERSION}. Received: {version!r}"
+        )
+    try:
+        fields["splits"] = {
+            name: Split.of(Shard(**shard) for shard in split["shards"])
+            for name, split in fields["splits"].items()
+        }
+        manifest = Manifest(folder=folder, **fields)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is incomplete or was changed: it must hold all that prepare_corpus wrote. "
+            f"Received: {type(error).__name__}: {error}"
+        ) from error
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            _check_size(os.path.join(folder, shard.file), shard.bytes)
+    return manifest
+
+
+def _read_json(path: str) -> dict:
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path} is cut off or was changed: it must be the JSON that prepare_corpus wrote. "
+            f"Received: {len(text)} characters, {error}"
+        ) from None
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: {type(fields).__name__}")
+    return fields
+
+
+def _read_index(path: str, blocks: int) -> np.ndarray:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
+    rule = f"the rule is {blocks} rows of {len(records.INDEX_COLUMNS)} int64"
+    try:
+        table = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(
+            f"{path} is cut off or was changed: {rule}. Received: {os.path.getsize(path)} bytes, "
+            f"{error}"
+        ) from error
+    if table.shape != (blocks, len(records.INDEX_COLUMNS)) or table.dtype != np.int64:
+        raise ValueError(
+            f"{path} does not fit the manifest: {rule}. Received: shape {table.shape}, "
+            f"{table.dtype}"
+        )
+    return table
+
+
+def _option(config: dict, name: str) -> object:
+    """The option as it works: accents left open go with the case."""
+    value = config.get(name)
+    return config.get("lowercase") if name == "strip_accents" and value is None else value
+
+
+def _shown(options: dict) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+def _check_size(path: str, expected: int) -> None:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
+    size = os.path.getsize(path)
+    if size != expected:
+        raise ValueError(
+            f"{path} is truncated or was changed: the manifest says {expected} bytes. "
+            f"Received: {size} bytes"
+        )
+
+
+def verify_corpus(folder: str | os.PathLike) -> Manifest:
+    """Reads every byte of a prepared corpus: checksums, offsets, counts, ids within the vocabulary.
+
+    Returns:
+        The manifest, when all is well.
+
+    Raises:
+        ValueError: naming the shard and the record that is wrong.
+    """
+    manifest = read_manifest(folder)
+    for split in manifest.splits:
+        index = manifest.index(split)
+        for number, path in enumerate(manifest.shard_paths(split)):
+            _verify_shard(path, index[index[:, 0] == number, 1:], manifest)
+    return manifest
+
+
+def _verify_shard(path: str, index: np.ndarray, manifest: Manifest) -> None:
+    offset = 0
+    blocks = iter(tf.data.TFRecordDataset(path))
+    for number, row in enumerate(index):
+        where = f"{path}, record {number} at byte {offset}"
+        try:
+            record = next(blocks)
+            block = records.parse_blocks(record[None], manifest.token_dtype)
+        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+            raise ValueError(f"{where} is corrupt: {error.message}") from error
+        except StopIteration:
+            raise ValueError(f"{where} is missing: the index has {len(index)} records") from None
+        tokens, sentences, documents = (block[name].numpy() for name in records.FEATURES)
+        found = [offset, len(tokens), len(sentences), len(documents)]
+        if found != row.tolist():
+            raise ValueError(
+                f"{where} does not fit its index: the index says {dict(_named(row.tolist()))}. "
+                f"Received: {dict(_named(found))}"
+            )
+        if sentences.sum() != len(tokens) or documents.sum() != len(sentences):
+            raise ValueError(f"{where}: lengths of sentences or documents do not add up")
+        if tokens.max() >= manifest.vocabulary_size:
+            raise ValueError(
+                f"{where}: an id lies outside the vocabulary of {manifest.vocabulary_size} "
+                f"entries. Received: {tokens.max()}"
+            )
+        offset += len(record.numpy()) + records.RECORD_OVERHEAD
+
+
+def _named(row: list[int]):
+    return zip(records.INDEX_COLUMNS, row, strict=True)

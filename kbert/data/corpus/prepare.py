@@ -1,0 +1,319 @@
+"""`prepare_corpus`: text of any size to a folder of shards, at constant memory, restartable.
+
+Two passes. The first cuts the text into chunks of whole documents; each becomes a *spill*: ids,
+sorted by a hash of the documents' content. The second cuts the range of hashes into shards and
+gathers each shard from all spills. Since a shard is a range of hashes, sorted by hash, the output
+does not depend on the number of workers, on the order of the sources or on interruptions; equal
+documents meet and only one stays; and held-out text is a range of hashes as well.
+
+    output_dir/
+        manifest.json           written last: a folder without it is not finished
+        train-00000-of-00004.tfrecord, .index.npy, …
+        held_out-00000-of-00001.tfrecord, .index.npy
+        vocab.txt, …            the tokenizer's own files
+        plan.json               settings and sources, to recognise the same work again
+        work/                   spills; gone when all is done
+"""
+
+import collections
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+
+from absl import logging
+
+from kbert import atomic
+from kbert.data.corpus import manifest, records, spill
+from kbert.data.corpus import chunks as text_chunks
+from kbert.data.corpus import shards as shard_files
+from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
+from kbert.data.corpus.vocabulary import check_kind
+from kbert.data.corpus.workers import Workers
+from kbert.text import open_sources
+from kbert.text import source as text_source
+from kbert.text.progress import Progress
+from kbert.text.source import Source
+from kbert.version import __version__
+
+PLAN_FILE = "plan.json"
+HELD_OUT_SHARE = 0.01
+_WORK_FOLDER = "work"
+
+
+def prepare_corpus(
+    sources: str | os.PathLike | Iterable[str | os.PathLike],
+    output_dir: str | os.PathLike,
+    tokenizer,
+    *,
+    held_out_share: float = HELD_OUT_SHARE,
+    num_workers: int = 1,
+    field: str = "text",
+    on_bad_utf8: str = "fail",
+) -> Manifest:
+    """Turns text into shards of tokenised documents, once, for any number of trainings.
+
+    Killed at any moment and called again with the same arguments it goes on where it was, and the
+    files have the same bytes as those of an uninterrupted run. Called again on a finished folder
+    it returns at once.
+
+    Args:
+        sources: files, patterns, `tfds:…`, `docs:`; see `kbert.text.open_sources`.
+        output_dir: folder for the shards; made if it is not there.
+        tokenizer: makes the ids; its files are saved in the folder too.
+        held_out_share: share of the documents, chosen by a hash of their content, that go to the
+            split "held_out" in place of "train".
+        num_workers: processes to use; 0 or 1 works in this one. From 2 on, a script needs the
+            `if __name__ == "__main__":` that multiprocessing asks for.
+        field: where JSON lines and TensorFlow data sets keep the text.
+        on_bad_utf8: "fail" stops at the first bad byte and names it, "replace" puts U+FFFD there.
+
+    Returns:
+        The manifest of the folder.
+
+    Raises:
+        FileNotFoundError: a source that is not there.
+        ValueError: bad input, or a folder that holds another corpus.
+        OSError: the disk is full or cannot be written; finished work is kept.
+
+    Example:
+        >>> import tempfile
+        >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+        >>> folder = tempfile.mkdtemp()
+        >>> with open(f"{folder}/two.txt", "w") as file:
+        ...     _ = file.write("It rained. We stayed in.\\n\\nThe sun shone.\\n")
+        >>> words = "it rained we stayed in the sun shone .".split()
+        >>> tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *words])
+        >>> corpus = prepare_corpus(f"{folder}/*.txt", f"{folder}/shards", tokenizer)
+        >>> corpus.splits["train"].documents, corpus.splits["train"].tokens
+        (2, 11)
+    """
+    if not 0 <= held_out_share < 1:
+        raise ValueError(f"held_out_share lies in 0 … 1, below 1. Received: {held_out_share}")
+    if num_workers < 0:
+        raise ValueError(f"num_workers is 0 or more. Received: {num_workers}")
+    if not hasattr(tokenizer, "vocabulary_size"):
+        raise ValueError(
+            "Shards hold the ids of a vocabulary, so a corpus is prepared with a tokenizer that "
+            f"has a vocabulary. Received: a {type(tokenizer).__name__}"
+        )
+    opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
+    plan = make_plan(opened, tokenizer, held_out_share, on_bad_utf8)
+    output_dir = os.fspath(output_dir)
+    with atomic.only_one(output_dir):
+        finished = _finished(output_dir, plan)
+        if finished:
+            return finished
+        job = _Preparation(opened, output_dir, tokenizer, plan)
+        try:
+            with Workers(tokenizer, num_workers) as workers:
+                spills = job.write_spills(workers)
+                job.check_two_documents(spills)
+                shards = job.write_shards(workers, spills)
+            return job.finish(shards)
+        except BaseException:
+            job.abandon()
+            raise
+
+
+def make_plan(
+    sources: list[Source],
+    tokenizer,
+    held_out_share: float = HELD_OUT_SHARE,
+    on_bad_utf8: str = "fail",
+) -> dict:
+    """All that decides about the bytes of the output: the settings, and what the sources are.
+
+    Equal plans, equal shards. The arguments are those of `prepare_corpus`, the sources opened.
+    """
+    settings = {
+        "kbert_version": __version__,
+        "format_version": manifest.FORMAT_VERSION,
+        "tokenizer": {"type": type(tokenizer).__name__, **tokenizer.settings},
+        "vocabulary_sha256": tokenizer.checksum,
+        "held_out_share": held_out_share,
+        "on_bad_utf8": on_bad_utf8,
+        "block_tokens": records.BLOCK_TOKENS,
+        "max_document_bytes": text_source.MAX_DOCUMENT_BYTES,
+    }
+    return {"settings": settings, "sources": [source.identity() for source in sources]}
+
+
+def _finished(output_dir: str, plan: dict) -> Manifest | None:
+    """The manifest, if the folder holds the outcome of this very plan already."""
+    if not os.path.exists(os.path.join(output_dir, manifest.FILE_NAME)):
+        return None
+    differing = _differences(_read_plan(output_dir), plan)
+    if differing:
+        raise ValueError(
+            f"{output_dir} holds a corpus that was prepared otherwise; choose another folder or "
+            f"remove that one. Differing: {differing}"
+        )
+    shutil.rmtree(os.path.join(output_dir, _WORK_FOLDER), ignore_errors=True)
+    logging.info("%s is prepared already", output_dir)
+    return read_manifest(output_dir)
+
+
+def _read_plan(output_dir: str) -> dict | None:
+    path = os.path.join(output_dir, PLAN_FILE)
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _differences(old: dict | None, new: dict) -> list[str]:
+    if old is None:
+        return ["no plan.json"]
+    found = [
+        f"{name}: {old['settings'].get(name)!r}, now {value!r}"
+        for name, value in new["settings"].items()
+        if old["settings"].get(name) != value
+    ]
+    if old["sources"] != new["sources"]:
+        found.append("sources, or files among them that have changed since")
+    return found
+
+
+class _Preparation:
+    """One run, first half to last, in a folder that is locked for it."""
+
+    def __init__(self, sources: list[Source], output_dir: str, tokenizer, plan: dict):
+        self.sources = sources
+        self.output_dir = output_dir
+        self.tokenizer = tokenizer
+        self.settings = settings = plan["settings"]
+        self.held_out_share = settings["held_out_share"]
+        self.settings_text = json.dumps(settings, sort_keys=True)
+        self.dtype = records.token_dtype(tokenizer.vocabulary_size)
+        self.work = os.path.join(output_dir, _WORK_FOLDER)
+        check_kind(output_dir, tokenizer.kind)
+        old = _read_plan(output_dir)
+        if old is not None and old["settings"] != settings:
+            logging.info("Unfinished work with other settings is dropped: %s", old["settings"])
+            shutil.rmtree(self.work, ignore_errors=True)
+        with atomic.naming(self.work):
+            os.makedirs(self.work, exist_ok=True)
+        atomic.remove_leftovers(self.output_dir)
+        atomic.remove_leftovers(self.work)
+        atomic.write(os.path.join(output_dir, PLAN_FILE), json.dumps(plan, indent=2).encode())
+
+    def write_spills(self, workers: Workers) -> list[str]:
+        """First pass over the text. Returns the name of each chunk's spill."""
+        names: list[str] = []
+
+        def jobs() -> Iterator[tuple]:
+            for chunk in text_chunks.chunks(self.sources):
+                names.append(chunk.name(self.settings_text))
+                yield os.path.join(self.work, names[-1]), chunk, self.dtype
+
+        documents = text_bytes = 0
+        total = sum(source.size for source in self.sources)
+        with Progress("tokenizing", total, "B") as bar:
+            for done in workers.run(text_chunks.write_spill, jobs()):
+                documents += done.documents
+                text_bytes += done.text_bytes
+                bar.show(done.consumed, documents, text_bytes)
+        return names
+
+    def check_two_documents(self, names: list[str]) -> None:
+        """Raises unless the train split will hold two different documents."""
+        first = min(
+            plan.first
+            for plan in shard_files.plan_shards(1, self.held_out_share)
+            if plan.split == "train"
+        )
+        found: set[tuple[int, int]] = set()
+        for name in names:
+            found |= spill.Spill(os.path.join(self.work, name), self.dtype).two_hashes(first)
+            if len(found) >= 2:
+                return
+        for name in names:  # of no use to another start
+            atomic.remove(os.path.join(self.work, name))
+        raise ValueError(
+            "A corpus needs two different documents to train on: next-sentence prediction draws "
+            "from a second one. A blank line separates documents of a text file. Received: "
+            f"{len(found)} besides the held-out share of {self.held_out_share}, in "
+            f"{[source.name for source in self.sources[:5]]}"
+        )
+
+    def write_shards(self, workers: Workers, names: list[str]) -> list[tuple[str, Shard]]:
+        """Second pass, over the spills. Returns the shards with their splits, in order."""
+        self.counts = collections.Counter()
+        for name in names:
+            self.counts.update(spill.Spill(os.path.join(self.work, name), self.dtype).counts)
+        plans = shard_files.plan_shards(self.counts["text_bytes"], self.held_out_share)
+        distinct = sorted(set(names))
+        key = hashlib.blake2b(
+            "\n".join([self.settings_text, *distinct]).encode(), digest_size=16
+        ).hexdigest()
+        block_tokens = self.settings["block_tokens"]
+        jobs = [(self.output_dir, self.work, plan, distinct, block_tokens, key) for plan in plans]
+        shards = []
+        documents = 0
+        with Progress("writing shards", len(jobs), " shards") as bar:
+            results = workers.run(shard_files.write_shard, jobs)
+            for done, (plan, shard) in enumerate(zip(plans, results, strict=True), start=1):
+                if shard:
+                    shards.append((plan.split, shard))
+                    documents += shard.documents
+                bar.show(done, documents)
+        return shards
+
+    def finish(self, shards: list[tuple[str, Shard]]) -> Manifest:
+        """Writes the manifest, and removes what was needed on the way only after that."""
+        kept = sum(shard.documents for _, shard in shards)
+        counts = {
+            "text_bytes": self.counts["text_bytes"],
+            "documents_read": self.counts["documents_read"],
+            "empty_documents": self.counts["empty_documents"],
+            "cut_documents": sum(source.cut_documents for source in self.sources),
+            "replaced_characters": sum(source.replaced_characters for source in self.sources),
+        }
+        counts["duplicate_documents"] = counts["documents_read"] - counts["empty_documents"] - kept
+        done = Manifest(
+            folder=self.output_dir,
+            vocabulary_sha256=self.tokenizer.checksum,
+            vocabulary_size=self.tokenizer.vocabulary_size,
+            token_dtype=self.dtype,
+            settings=self.settings,
+            counts=counts,
+            splits={
+                split: Split.of(shard for name, shard in shards if name == split)
+                for split in ("train", "held_out")
+            },
+        )
+        self._remove_strangers(done)
+        self._save_tokenizer()
+        done.save()
+        shutil.rmtree(self.work)
+        return done
+
+    def _remove_strangers(self, done: Manifest) -> None:
+        """Removes shards of an unfinished attempt with other text or settings."""
+        shards = [shard for split in done.splits.values() for shard in split.shards]
+        ours = {name for shard in shards for name in (shard.file, shard.index)}
+        for name in os.listdir(self.output_dir):
+            if shard_files.SHARD_NAME.fullmatch(name) and name not in ours:
+                atomic.remove(os.path.join(self.output_dir, name))
+
+    def _save_tokenizer(self) -> None:
+        """By way of the work folder: what a kill leaves of it goes with that folder."""
+        staging = os.path.join(self.work, "tokenizer")
+        shutil.rmtree(staging, ignore_errors=True)
+        with atomic.naming(staging):
+            self.tokenizer.save(staging)
+        for name in os.listdir(staging):
+            atomic.publish(os.path.join(staging, name), os.path.join(self.output_dir, name))
+
+    def abandon(self) -> None:
+        """After an error: nothing half-written stays, finished pieces do, for the next start."""
+        atomic.remove_leftovers(self.output_dir)
+        atomic.remove_leftovers(self.work)
+        if not os.listdir(self.work):
+            shutil.rmtree(self.work)
+            atomic.remove(os.path.join(self.output_dir, PLAN_FILE))
+            with contextlib.suppress(OSError):  # the folder may hold files that are not ours
+                os.rmdir(self.output_dir)

@@ -1,0 +1,166 @@
+"""What `prepare_corpus` would do, shown on the first documents before hours of work."""
+
+import itertools
+import os
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.data.corpus import records
+from kbert.data.corpus.chunks import as_in_text
+from kbert.text import open_sources, split_sentences
+from kbert.text.source import Source
+
+# Text that is really tokenised to measure speed and tokens per byte, spread over the sources.
+_SAMPLE_BYTES = 4 << 20
+_SAMPLED_SOURCES = 8
+# Peak memory of a process: TensorFlow's own half gigabyte, a chunk of text or a shard in the other.
+_PROCESS_BYTES = 1_100_000_000
+_LENGTHS_SHARE = 0.04  # a sentence of about 100 bytes keeps its length in 4
+_WORK_BESIDE = 1.3  # reading, hashing and writing, measured beside splitting and tokenizing
+_SHOWN_SENTENCES = 6
+
+
+class Estimate(NamedTuple):
+    """What a corpus will take; all but `disk_bytes` are estimates from a sample.
+
+    Attributes:
+        disk_bytes: size of the sources as they lie on disk.
+        text_bytes: their text, unpacked.
+        tokens: ids that will be stored.
+        output_bytes: shards; while working, the same again is needed.
+        seconds: with all worker processes.
+        memory_bytes: of all processes together, at their peak.
+    """
+
+    disk_bytes: int
+    text_bytes: int
+    tokens: int
+    output_bytes: int
+    seconds: float
+    memory_bytes: int
+
+
+def preview_corpus(
+    sources: str | os.PathLike | Iterable[str | os.PathLike],
+    tokenizer,
+    *,
+    num_documents: int = 3,
+    num_workers: int = 1,
+    field: str = "text",
+    on_bad_utf8: str = "fail",
+) -> tuple[str, Estimate]:
+    """Reads the beginning of the sources and says what preparing them would do.
+
+    Args:
+        sources: as in `prepare_corpus`.
+        tokenizer: makes the ids.
+        num_documents: how many documents to show as sentences and pieces.
+        num_workers: processes the time is estimated for.
+        field: where JSON lines and TensorFlow data sets keep the text.
+        on_bad_utf8: "fail" or "replace".
+
+    Returns:
+        A text to print, documents first, and the estimate that stands at its end.
+
+    Example:
+        >>> import tempfile
+        >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+        >>> path = os.path.join(tempfile.mkdtemp(), "one.txt")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("It rained. We stayed in.\\n")
+        >>> words = "it rained we stayed in .".split()
+        >>> tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *words])
+        >>> print(preview_corpus(path, tokenizer)[0].split("\\n\\n")[0])
+        document 1: 2 sentences, 7 tokens
+          It rained.
+            it rained .
+          We stayed in.
+            we stayed in .
+    """
+    opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
+    step = -(-len(opened) // _SAMPLED_SOURCES)
+    sampled = opened[::step]
+    samples = [_beginning(source, _SAMPLE_BYTES // len(sampled)) for source in sampled]
+    # One document of each source in turn, until there are enough.
+    shown = [text for turn in itertools.zip_longest(*samples) for text in turn if text]
+    parts = [_show(n, text, tokenizer) for n, text in enumerate(shown[:num_documents], start=1)]
+    estimate = _estimate(opened, shown, tokenizer, max(num_workers, 1))
+    return "\n\n".join([*parts, _table(estimate, len(opened), num_workers)]), estimate
+
+
+def _beginning(source: Source, size: int) -> list[bytes]:
+    """The first documents of a source, `size` bytes or a little more."""
+    documents: list[bytes] = []
+    for text in source.documents():
+        documents.append(text)
+        size -= len(text)
+        if size <= 0:
+            break
+    return documents
+
+
+def _show(number: int, text: bytes, tokenizer) -> str:
+    sentences = split_sentences(text.decode())
+    ids = tokenizer.encode(as_in_text(sentences, tokenizer))
+    tokens = int(tf.size(ids.flat_values))
+    lines = [f"document {number}: {len(sentences):,} sentences, {tokens:,} tokens"]
+    for sentence, row in zip(sentences[:_SHOWN_SENTENCES], ids.to_list(), strict=False):
+        lines.append(f"  {sentence}")
+        lines.append(f"    {' '.join(tokenizer.id_to_token(token) for token in row)}")
+    if len(sentences) > _SHOWN_SENTENCES:
+        lines.append(f"  … {len(sentences) - _SHOWN_SENTENCES:,} more")
+    return "\n".join(lines)
+
+
+def _estimate(sources: list[Source], sample: list[bytes], tokenizer, num_workers: int) -> Estimate:
+    tokenizer.encode(["the first call traces the graph"])
+    start = time.perf_counter()
+    tokens = 0
+    for text in sample:
+        sentences = as_in_text(split_sentences(text.decode()), tokenizer)
+        tokens += int(tf.size(tokenizer.encode(sentences).flat_values))
+    seconds = time.perf_counter() - start
+    text_bytes = sum(int(source.size * source.expansion()) for source in sources)
+    scale = text_bytes / max(sum(map(len, sample)), 1)
+    id_bytes = np.dtype(records.token_dtype(tokenizer.vocabulary_size)).itemsize
+    return Estimate(
+        disk_bytes=sum(source.size for source in sources),
+        text_bytes=text_bytes,
+        tokens=int(tokens * scale),
+        output_bytes=int(tokens * scale * id_bytes + _LENGTHS_SHARE * text_bytes),
+        seconds=seconds * scale * _WORK_BESIDE / num_workers,
+        memory_bytes=num_workers * _PROCESS_BYTES,
+    )
+
+
+def _table(estimate: Estimate, num_sources: int, num_workers: int) -> str:
+    rows = {
+        "sources": f"{num_sources:,}, {_size(estimate.disk_bytes)} on disk, about "
+        f"{_size(estimate.text_bytes)} of text",
+        "tokens": f"about {estimate.tokens / 1e6:,.1f} million",
+        "shards": f"about {_size(estimate.output_bytes)}; the same again while working",
+        "time": f"about {_duration(estimate.seconds)}",
+        "memory": f"about {_size(estimate.memory_bytes)}",
+    }
+    lines = [f"{name:8} {text}" for name, text in rows.items()]
+    return "\n".join([f"estimate, num_workers={num_workers}:", *lines])
+
+
+def _size(count: float) -> str:
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1000
+        units.pop(0)
+    return f"{count:,.0f} bytes" if units[0] == "bytes" else f"{count:,.1f} {units[0]}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -1,0 +1,116 @@
+"""Second half of `prepare_corpus`: a shard is a range of hashes, gathered from all spills."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+
+from kbert import atomic
+from kbert.data.corpus import records, spill
+from kbert.data.corpus.manifest import Shard
+
+# Text that goes into one shard; what a shard takes in memory while it is merged is below that.
+SHARD_TEXT_BYTES = 64 << 20
+SHARD_NAME = re.compile(r"(train|held_out)-\d{5}-of-\d{5}\.(tfrecord|index\.npy)")
+_HASHES = 2**64
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardPlan:
+    """Which documents go where: hashes first … last (both included) go to `file`."""
+
+    split: str
+    file: str
+    first: int
+    last: int
+
+    def note(self, folder: str) -> str:
+        """The file that says the shard is finished."""
+        return os.path.join(folder, self.file.replace(".tfrecord", ".done.json"))
+
+
+def plan_shards(text_bytes: int, held_out_share: float) -> list[ShardPlan]:
+    """Cuts the range of hashes: its beginning is held out, the rest goes to the train shards.
+
+    The number of shards follows from the size of the text alone, so that neither the order of the
+    sources nor the number of workers can change a byte of the output.
+
+    >>> [shard.file[:20] for shard in plan_shards(100 << 20, held_out_share=0.01)]
+    ['held_out-00000-of-00', 'train-00000-of-00002', 'train-00001-of-00002']
+    """
+    boundary = int(held_out_share * _HASHES)
+    ranges = {"held_out": (0, boundary), "train": (boundary, _HASHES)}
+    plans = []
+    for split, (begin, end) in ranges.items():
+        if begin == end:
+            continue
+        share = (end - begin) / _HASHES
+        count = max(1, math.ceil(share * text_bytes / SHARD_TEXT_BYTES))
+        for number in range(count):
+            plans.append(
+                ShardPlan(
+                    split=split,
+                    file=f"{split}-{number:05d}-of-{count:05d}.tfrecord",
+                    first=begin + (end - begin) * number // count,
+                    last=begin + (end - begin) * (number + 1) // count - 1,
+                )
+            )
+    return plans
+
+
+def write_shard(
+    tokenizer,
+    folder: str,
+    work_folder: str,
+    plan: ShardPlan,
+    spills: list[str],
+    block_tokens: int,
+    key: str,
+) -> Shard | None:
+    """Merges a range of hashes out of all spills into a shard; runs in a worker process.
+
+    A shard that an earlier run has finished from the same spills (`key`) is not written again. A
+    range without any document gives no file, and None.
+    """
+    note = plan.note(work_folder)
+    path = os.path.join(folder, plan.file)
+    finished = _read_note(note, key, path)
+    if finished:
+        return finished
+    dtype = records.token_dtype(tokenizer.vocabulary_size)
+    merged = spill.join(
+        [
+            spill.Spill(os.path.join(work_folder, name), dtype).segment(plan.first, plan.last)
+            for name in spills
+        ]
+    )
+    order = spill.distinct_order(merged.high, merged.low)
+    if len(order) == 0:
+        return None
+    token_starts, sentence_starts = merged.token_starts, merged.sentence_starts
+    # Python integers slice faster than numpy's.
+    begin, end = token_starts[order].tolist(), token_starts[order + 1].tolist()
+    first, last = sentence_starts[order].tolist(), sentence_starts[order + 1].tolist()
+    with records.BlockWriter(path, dtype, block_tokens) as writer:
+        for a, b, c, d in zip(begin, end, first, last, strict=True):
+            writer.add(merged.tokens[a:b], merged.sentences[c:d])
+    shard = Shard(
+        file=plan.file,
+        index=os.path.basename(records.index_path(path)),
+        bytes=writer.bytes,
+        **writer.totals(),
+    )
+    atomic.write(note, json.dumps({"key": key, "shard": dataclasses.asdict(shard)}).encode())
+    return shard
+
+
+def _read_note(note: str, key: str, path: str) -> Shard | None:
+    if not os.path.exists(note):
+        return None
+    with open(note, encoding="utf-8") as file:
+        content = json.load(file)
+    shard = Shard(**content["shard"])
+    if content["key"] != key or not os.path.exists(path) or os.path.getsize(path) != shard.bytes:
+        return None
+    return shard

@@ -1,0 +1,172 @@
+"""A tokenizer trained once: kept with what it was trained on, taken again for that alone."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from absl import logging
+
+from kbert import atomic, tokenizers
+from kbert.data.corpus import manifest
+from kbert.text.source import Source
+from kbert.text.sources import open_sources
+from kbert.version import __version__
+
+RECORD = "tokenizer.origin.json"
+_STAGING = "tokenizer.partial"
+# The files that tell a folder's kind of tokenizer. No other kind's may lie beside them.
+_MODEL_FILES = {
+    "wordpiece": ("vocab.txt",),
+    "bpe": ("vocab.json", "merges.txt"),
+    "unigram": ("*.model",),
+    "words": ("words.txt",),
+    "any": ("tokenizer.json",),
+}
+
+
+def train_or_reuse_tokenizer(
+    folder: str | os.PathLike,
+    sources: str | os.PathLike | Source | Iterable[str | os.PathLike],
+    vocabulary_size: int,
+    *,
+    kind: str = "wordpiece",
+    lowercase: bool | None = None,
+    field: str = "text",
+    on_bad_utf8: str = "fail",
+    used_by: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> tokenizers.Tokenizer:
+    """Trains a tokenizer on the sources, or takes the one that an equal call has trained.
+
+    Beside its files lies `tokenizer.origin.json`: the sources (name, size and time of a file), the
+    settings and a checksum of every file. Where any of them differs the tokenizer is trained anew,
+    unless something that is there depends on the old one: shards, or a run.
+
+    Args:
+        folder: where the tokenizer is kept; made where it does not exist.
+        sources: text, as `kbert.text.open_sources` takes it, or a source, as `read_pairs` opens it.
+        vocabulary_size: how many pieces at most; for "words" 0 is all of them.
+        kind: "wordpiece", "bpe", "unigram" or "words".
+        lowercase: as in `kbert.tokenizers.train_tokenizer`.
+        field: where JSON lines and TensorFlow data sets keep the text.
+        on_bad_utf8: "fail" or "replace".
+        used_by: what depends on the tokenizer once it exists; None: shards in the same folder.
+        progress: show a progress bar.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        FileNotFoundError: a source that is not there.
+        ValueError: bad input, `used_by` that was made with another vocabulary, or a
+            tokenizer of another kind that this function has not put there.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> with open(f"{folder}/text.txt", "w") as file:
+        ...     _ = file.write("low lower lowest " * 9)
+        >>> tokenizer = train_or_reuse_tokenizer(f"{folder}/out", f"{folder}/text.txt", 20)
+        >>> tokenizer.vocabulary[5:9]
+        ['e', 'l', 'o', 'r']
+        >>> sorted(os.listdir(f"{folder}/out"))
+        ['tokenizer.origin.json', 'tokenizer_config.json', 'vocab.txt']
+    """
+    folder = Path(folder)
+    opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
+    origin = {
+        "kbert_version": __version__,
+        "kind": kind,
+        "vocabulary_size": vocabulary_size,
+        "lowercase": lowercase,
+        "on_bad_utf8": on_bad_utf8,
+        "sources": [source.identity() for source in opened],
+    }
+    record = _read_record(folder / RECORD)
+    differing = _differences(record, origin, folder)
+    if not differing:
+        logging.info("Using the tokenizer that is in %s", folder)
+        return tokenizers.load_tokenizer(folder)
+    if Path(used_by or folder / manifest.FILE_NAME).exists():
+        made = f"{used_by} was" if used_by else f"{folder} holds shards that were"
+        raise ValueError(
+            f"{made} made with another vocabulary; choose another folder or remove that one. "
+            f"Differing: {differing}"
+        )
+    if record:
+        logging.info("Training the tokenizer in %s anew. Differing: %s", folder, differing)
+    for name in record.get("files", ()):
+        atomic.remove(folder / name)
+    check_kind(folder, kind)
+    texts = (text for source in opened for text in source.documents())
+    trained = tokenizers.train_tokenizer(
+        texts, vocabulary_size, kind=kind, lowercase=lowercase, progress=progress
+    )
+    _publish(trained, folder, origin)
+    return trained
+
+
+def check_kind(folder: str | os.PathLike, kind: str) -> None:
+    """Raises where files of another kind of tokenizer would be taken for that of the folder.
+
+    Args:
+        folder: where a tokenizer will be saved; need not exist.
+        kind: of that tokenizer.
+    """
+    others = [pattern for name, files in _MODEL_FILES.items() if name != kind for pattern in files]
+    found = sorted(path.name for pattern in others for path in Path(folder).glob(pattern))
+    if found:
+        raise ValueError(
+            f"A folder holds one tokenizer. Received: {folder} for one of kind {kind}, with "
+            f"{', '.join(found)} in it; choose another folder or remove them"
+        )
+
+
+def _publish(tokenizer: tokenizers.Tokenizer, folder: Path, origin: dict) -> None:
+    """Saves the tokenizer, and then the record: one that tells of other files is no record."""
+    staging = folder / _STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    with atomic.naming(os.fspath(folder)):
+        tokenizer.save(staging)
+    names = sorted(os.listdir(staging))
+    for name in names:
+        atomic.publish(os.fspath(staging / name), os.fspath(folder / name))
+    staging.rmdir()
+    content = {**origin, "files": {name: _sha256(folder / name) for name in names}}
+    atomic.write(folder / RECORD, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _read_record(path: Path) -> dict:
+    """What the record tells; nothing where there is none or a damaged one."""
+    if not path.exists():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        logging.warning("%s is damaged; the tokenizer is trained anew", path)
+        return {}
+
+
+def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
+    """What keeps the tokenizer in the folder from being the one of `origin`."""
+    if not record:
+        return [f"no {RECORD}"]
+    found = [
+        f"{name}: {record.get(name)!r}, now {value!r}"
+        for name, value in origin.items()
+        if name != "sources" and record.get(name) != value
+    ]
+    if record.get("sources") != origin["sources"]:
+        found.append("sources, or files among them that have changed since")
+    for name, checksum in record["files"].items():
+        path = folder / name
+        if not path.is_file() or _sha256(path) != checksum:
+            found.append(f"{name} has changed since it was written")
+    return found
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,1 @@
+"""What is masked: units of tokens, and what stands in their place."""

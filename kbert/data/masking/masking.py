@@ -1,0 +1,236 @@
+"""Masked-LM targets: which tokens of a row are predicted, and what the model sees in their place.
+
+BERT's rule: 15 % of a row's tokens, [CLS] and [SEP] counted but never chosen; of the chosen 80 %
+become [MASK], 10 % any token of the vocabulary, 10 % stay. Source: `create_masked_lm_predictions`
+of google-research/bert's create_pretraining_data.py. Other schemes choose or count otherwise: see
+`MASKING_SCHEMES`. Every draw is a hash of the row's own key and a number, so a row is masked alike
+in any batch.
+
+Shapes: N rows, T sequence length, P predictions a row at most.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.data.masking.hashing import below, chance, fold
+from kbert.data.masking.ngrams import choose_ngrams, choose_spans, runs
+from kbert.data.masking.phrases import Phrases
+from kbert.data.masking.tokens import choose_independent, choose_tokens
+from kbert.data.masking.units import choose_words, find_units, first_pieces
+
+_ACTION, _TOKEN = 1, 2  # streams of draws under a row's key
+
+
+def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
+    """Columns of `mask_positions`: Google's 20 at length 128 and 80 at 512, else just enough.
+
+    >>> max_predictions(128), max_predictions(512), max_predictions(256)
+    (20, 80, 40)
+    """
+    if masked_share == 0.15 and sequence_length in (128, 512):
+        return {128: 20, 512: 80}[sequence_length]
+    return math.ceil(masked_share * sequence_length) + 1
+
+
+def prediction_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
+    """(T + 1,) int32: how many tokens a row of each length predicts, specials counted in length.
+
+    Worked out in Python, where `round` is the one that Google's script used. A row never predicts
+    more than its text has: that is for the caller to see to.
+
+    >>> prediction_counts(128)[[0, 5, 50, 128]].tolist()
+    [1, 1, 8, 19]
+    """
+    limit = max_predictions(sequence_length, masked_share)
+    counts = [min(limit, max(1, round(n * masked_share))) for n in range(sequence_length + 1)]
+    return np.array(counts, np.int32)
+
+
+def span_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
+    """SpanBERT's: the share of the text, specials not counted, rounded up.
+
+    >>> span_counts(128)[[0, 5, 50, 126]].tolist()
+    [0, 1, 8, 19]
+    """
+    return np.array([math.ceil(n * masked_share) for n in range(sequence_length + 1)], np.int32)
+
+
+def independent_columns(sequence_length: int, masked_share: float = 0.15) -> int:
+    """ELECTRA's `max_predictions_per_seq`.
+
+    >>> independent_columns(128), independent_columns(512), independent_columns(512, 0.25)
+    (19, 79, 130)
+    """
+    return max(1, int((masked_share + 0.005) * sequence_length))
+
+
+def independent_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
+    """ELECTRA's: rounded in float32, specials counted in length, as many as there are columns.
+
+    >>> independent_counts(128)[[0, 5, 50, 128]].tolist()
+    [1, 1, 8, 19]
+    """
+    share = np.arange(sequence_length + 1, dtype=np.float32) * np.float32(masked_share)
+    limit = independent_columns(sequence_length, masked_share)
+    return np.maximum(1, np.minimum(limit, np.round(share))).astype(np.int32)
+
+
+def apply_masks(
+    keys: tf.Tensor,
+    token_ids: tf.Tensor,
+    positions: tf.Tensor,
+    *,
+    vocabulary_size: int,
+    mask_id: int,
+    replacement: tuple[float, float] = (0.8, 0.1),
+    groups: tf.Tensor | None = None,
+) -> dict[str, tf.Tensor]:
+    """Hides the chosen tokens from the model and keeps them as targets.
+
+    Args:
+        keys: (N,) uint64.
+        token_ids: (N, T) int32.
+        positions: (N, P) int32; 0, the place of [CLS], where nothing is predicted. One position
+            may come twice.
+        vocabulary_size: a random token is drawn from the whole vocabulary.
+        mask_id: id of [MASK].
+        replacement: shares of the chosen tokens that become [MASK] and a random token.
+        groups: (N, P) int32, positions of one group get the same kind of replacement; None decides
+            for each position.
+
+    Returns:
+        `token_ids` (N, T) int32 with the replacements; `mask_positions`, `mask_ids` (N, P) int32
+        and `mask_weights` (N, P) float32, all three 0 where nothing is predicted.
+
+    Example:
+        >>> out = apply_masks(fold(1, tf.range(1)), tf.constant([[1, 7, 8, 9, 2]]),
+        ...                   tf.constant([[2, 3, 0]]), vocabulary_size=10, mask_id=3)
+        >>> out["token_ids"].numpy().tolist(), out["mask_ids"].numpy().tolist()
+        ([[1, 7, 3, 3, 2]], [[8, 9, 0]])
+    """
+    rows, columns = tf.unstack(tf.shape(positions))
+    width = token_ids.shape[1]
+    numbers = tf.range(columns)[None]
+    action = fold(fold(keys, _ACTION)[:, None], numbers if groups is None else groups)  # (N, P)
+    random_ids = below(fold(fold(keys, _TOKEN)[:, None], numbers), vocabulary_size)
+
+    masked, random = replacement
+    changed = (positions > 0) & chance(action, masked + random)
+    flat = tf.reshape(token_ids, [-1])
+    begin = width * tf.range(rows)[:, None]
+    mask_ids = tf.gather(flat, begin + positions)
+    seen = tf.where(chance(action, masked), mask_id, random_ids)
+    # What stays writes [CLS] over itself, not its own id over a [MASK] of the same position.
+    seen = tf.where(changed, seen, token_ids[:, :1])
+    index = tf.reshape(begin + tf.where(changed, positions, 0), [-1, 1])
+    flat = tf.tensor_scatter_nd_update(flat, index, tf.reshape(seen, [-1]))
+    used = positions > 0
+    return {
+        "token_ids": tf.reshape(flat, [rows, width]),
+        "mask_positions": positions,
+        "mask_ids": tf.where(used, mask_ids, 0),
+        "mask_weights": tf.cast(used, tf.float32),
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskingScheme:
+    """A way to choose the tokens that are predicted.
+
+    Attributes:
+        choose: chooses positions among units, see `choose_words`.
+        units: what is chosen: "tokens", "words", or "phrases" (and words outside of them).
+        columns: P, by sequence length and share.
+        counts: predictions of a row by its length, see `prediction_counts`.
+        counts_text: whether the length is that of the text, without special tokens.
+        replacement: shares of [MASK] and of random tokens, as published.
+        by_span: whether neighbours share their kind of replacement, and spans are features.
+        repeats: whether a position may be drawn twice.
+    """
+
+    choose: Callable[..., tf.Tensor]
+    units: str = "words"
+    columns: Callable[[int, float], int] = max_predictions
+    counts: Callable[[int, float], np.ndarray] = prediction_counts
+    counts_text: bool = False
+    replacement: tuple[float, float] = (0.8, 0.1)
+    by_span: bool = False
+    repeats: bool = False
+
+
+MASKING_SCHEMES = {
+    "token": MaskingScheme(choose=choose_tokens, units="tokens"),
+    "whole_word": MaskingScheme(choose=choose_words),
+    "ngram": MaskingScheme(choose=choose_ngrams),
+    "span": MaskingScheme(choose=choose_spans, counts=span_counts, counts_text=True, by_span=True),
+    "phrase": MaskingScheme(choose=choose_words, units="phrases"),
+    "independent": MaskingScheme(
+        choose=choose_independent,
+        units="tokens",
+        columns=independent_columns,
+        counts=independent_counts,
+        replacement=(0.85, 0.0),
+        repeats=True,
+    ),
+}
+
+
+def mask_rows(
+    scheme: MaskingScheme,
+    keys: tf.Tensor,
+    token_ids: tf.Tensor,
+    in_text: tf.Tensor,
+    lengths: tf.Tensor,
+    *,
+    tokenizer,
+    masked_share: float,
+    replacement: tuple[float, float],
+    phrases: Phrases | None = None,
+) -> dict[str, tf.Tensor]:
+    """Chooses tokens by a scheme and hides them.
+
+    Args:
+        scheme: of `MASKING_SCHEMES`.
+        keys: (N,) uint64.
+        token_ids: (N, T) int32.
+        in_text: (N, T) bool, tokens that may be chosen.
+        lengths: (N,) int32, tokens of each row, specials included.
+        tokenizer: gives `vocabulary_size`, `mask_id` and `continuation`.
+        masked_share: share of the tokens that is predicted.
+        replacement: shares of the chosen tokens that become [MASK] and a random token.
+        phrases: for units of phrases.
+
+    Returns:
+        What `apply_masks` returns; where the scheme goes by spans also `span_starts` and
+        `span_ends` (N, P) int32, the first and last position of the run of chosen tokens that each
+        chosen one lies in, 0 where nothing is predicted.
+    """
+    width = token_ids.shape[1]
+    begins = None
+    if scheme.units != "tokens":
+        begins = first_pieces(token_ids, in_text, tokenizer.continuation)
+    if scheme.units == "phrases":
+        begins = phrases.join(token_ids, in_text, begins)
+    text_lengths = tf.math.count_nonzero(in_text, 1, dtype=tf.int32)
+    counts = scheme.counts(width, masked_share)
+    count = tf.gather(counts, text_lengths if scheme.counts_text else lengths)
+    columns = scheme.columns(width, masked_share)
+    limit = tf.where(text_lengths > 0, columns, 0) if scheme.repeats else text_lengths
+    count = tf.minimum(count, limit)
+    positions = scheme.choose(keys, find_units(in_text, begins), count, columns)
+    spans = {}
+    if scheme.by_span:
+        spans["span_starts"], spans["span_ends"] = runs(positions)
+    return spans | apply_masks(
+        keys,
+        token_ids,
+        positions,
+        vocabulary_size=tokenizer.vocabulary_size,
+        mask_id=tokenizer.mask_id,
+        replacement=replacement,
+        groups=spans.get("span_starts"),
+    )

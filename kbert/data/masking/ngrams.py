@@ -1,0 +1,192 @@
+"""ALBERT's n-gram masks and SpanBERT's spans: neighbouring words are predicted together.
+
+Shapes: N rows, T sequence length, U units of all rows, K offers a row, P predictions a row at most.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.data.masking.hashing import below, fold
+from kbert.data.masking.units import CHOICE, Units, offered, positions_of
+
+_LENGTH = 3  # the stream of draws under a row's key
+_TABLE = 2**14  # lengths are looked up: probabilities are exact to within one in as many
+# ALBERT: 1 to 3 words, n with a probability in proportion to 1 / n.
+NGRAM_WEIGHTS = (1.0, 1 / 2, 1 / 3)
+# SpanBERT: 1 to 10 words, geometric with p = 0.2.
+SPAN_WEIGHTS = tuple(0.8**n for n in range(10))
+
+
+def draw_lengths(keys: tf.Tensor, numbers: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
+    """Lengths from 1 on, each with a probability in proportion to its weight.
+
+    >>> draw_lengths(fold(0, 0), tf.range(6), NGRAM_WEIGHTS).numpy().tolist()
+    [2, 2, 1, 2, 1, 2]
+    """
+    shares = np.cumsum(weights) / np.sum(weights)
+    table = 1 + np.searchsorted(shares, (np.arange(_TABLE) + 0.5) / _TABLE)
+    return tf.gather(
+        tf.constant(table, tf.int32), below(fold(fold(keys, _LENGTH), numbers), _TABLE)
+    )
+
+
+def choose_ngrams(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
+    """ALBERT's choice: n-grams of whole words that do not overlap, at most `count` tokens a row.
+
+    Words are gone through in random order, each with an n of its own; the n-gram that begins there
+    is shortened until it fits into the room left, and passed over if it does not or if a word of it
+    is chosen already. At a row's end n-grams are short, and one may go on in the next segment.
+    Source: `create_masked_lm_predictions` of google-research/albert's create_pretraining_data.py.
+    Arguments and result as for `choose_words`.
+    """
+    unit = offered(keys, units, columns)  # (K, N)
+    offers = tf.shape(unit)[0]
+    length = draw_lengths(keys, tf.range(offers)[:, None], NGRAM_WEIGHTS)
+    end = units.first + units.count  # (N,)
+    none = tf.size(units.start)
+    tokens_before = tf.pad(tf.cumsum(units.size), [[1, 1]])  # (U + 2,)
+    longest = len(NGRAM_WEIGHTS)
+    steps = tf.range(longest)[:, None]
+    # An n-gram overlaps those that begin in it, and those before it that reach into it.
+    around = tf.range(2 * longest - 1)[:, None]
+    before = tf.ones([longest - 1, 1], tf.bool)
+
+    def step(offer, room, ends):
+        first = unit[offer]
+        gram = first + steps  # (3, N)
+        inside = gram < tf.minimum(first + length[offer], end)
+        gram = tf.where(inside, gram, none)
+        tokens = tf.gather(tokens_before, gram + 1) - tf.gather(tokens_before, first)
+        fits = inside & (tokens <= room)
+        near = tf.concat([before & fits[:1], fits], 0)
+        free = ~tf.reduce_any(near & (tf.gather(ends, first + around) > first), 0)
+        use = fits & free
+        room -= tf.reduce_max(tf.where(use, tokens, 0), 0)
+        stop = first + tf.reduce_sum(tf.cast(use, tf.int32), 0)
+        place = tf.where(use[0], first, none) + longest - 1
+        ends = tf.tensor_scatter_nd_update(ends, place[:, None], tf.where(use[0], stop, 0))
+        return offer + 1, room, ends
+
+    # Where the n-gram that begins at a unit ends, 0 for none; with room for units around the first.
+    _, room, ends = tf.while_loop(
+        lambda offer, room, ends: (offer < offers) & tf.reduce_any(room > 0),
+        step,
+        [0, count, tf.zeros([none + 2 * longest - 1], tf.int32)],
+        parallel_iterations=1,
+    )
+    ends = ends[longest - 1 : longest - 1 + none]
+    first = tf.cast(tf.where(ends > 0)[:, 0], tf.int32)
+    chosen = _numbers(first, tf.gather(ends, first) - first)
+    tokens = tf.scatter_nd(chosen[:, None], tf.gather(units.size, chosen), [none])
+    return positions_of(units, tokens, count - room, columns)
+
+
+def _numbers(first: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+    """All numbers of some ranges, one range after the other."""
+    number = tf.repeat(first - tf.cumsum(length, exclusive=True), length)
+    return number + tf.range(tf.size(number))
+
+
+def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
+    """SpanBERT's choice: spans of whole words until `count` tokens of a row are chosen.
+
+    A span begins with the word of a token drawn at random, if that is not chosen yet, and goes on
+    over words that may be chosen already. The last span is cut short where the count is reached,
+    if need be inside a word. Source: `PairWithSpanMaskingScheme` of facebookresearch/SpanBERT's
+    fairseq/data/masking.py. Arguments and result as for `choose_words`.
+    """
+    rows, total = tf.size(count), tf.size(units.start)
+    offers = span_offers(columns)
+    numbers = tf.range(offers)[:, None]
+    first, end = _offered_spans(keys, units, numbers)  # (K, N) each
+
+    def step(offer, ends):
+        begins = first[offer]
+        beaten = tf.reduce_any((first <= begins) & (begins < ends), 0)
+        return offer + 1, tf.where((numbers == offer) & ~beaten, end, ends)
+
+    _, ends = tf.while_loop(
+        lambda offer, ends: offer < offers,
+        step,
+        [0, tf.zeros_like(end)],
+        parallel_iterations=1,
+    )
+    # Which span is the first to cover a unit: (U,), and `offers` where none does.
+    length = tf.reshape(tf.maximum(ends - first, 0), [-1])
+    unit = _numbers(tf.reshape(first, [-1]), length)
+    number = tf.repeat(tf.reshape(tf.broadcast_to(numbers, tf.shape(first)), [-1]), length)
+    cover = tf.minimum(tf.math.unsorted_segment_min(number, unit, total), offers)
+    # The room left for each span, and so for the units that it is the first to cover.
+    row = units.start // units.width
+    cell = row * (offers + 1) + cover
+    added = tf.math.unsorted_segment_sum(units.size, cell, rows * (offers + 1))
+    added = tf.reshape(added, [rows, offers + 1])
+    room = count[:, None] - tf.cumsum(added, 1, exclusive=True)
+    room = tf.where(tf.range(offers + 1) < offers, room, 0)
+    whole = tf.gather(tf.reshape(added <= room, [-1]), cell)
+    room = tf.gather(tf.reshape(room, [-1]), cell)
+    # A span that has not room enough takes its tokens from the left.
+    cut = tf.where(whole | (room <= 0), 0, units.size)
+    before = tf.pad(tf.cumsum(cut), [[1, 0]])
+    before = before[:-1] - tf.gather(tf.gather(before, units.first), row)
+    tokens = tf.clip_by_value(room - before, 0, cut)
+    tokens = tf.where(whole, units.size, tokens)
+    chosen = tf.minimum(count, tf.reduce_sum(added[:, :-1], 1))
+    return positions_of(units, tokens, chosen, columns)
+
+
+def span_offers(columns: int) -> int:
+    """Spans offered to a row: of 3.8 words on average, they leave one row in thousands short.
+
+    >>> span_offers(20), span_offers(80)
+    (20, 50)
+    """
+    return columns // 2 + 10
+
+
+def _offered_spans(
+    keys: tf.Tensor, units: Units, numbers: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The first unit of each span and the one after its last, (K, N) each; equal for none."""
+    unit_at = tf.cumsum(tf.cast(tf.reshape(units.begins, [-1]), tf.int32)) - 1
+    stop = tf.pad(units.start + units.size, [[1, 0]])
+    last = tf.gather(stop, units.first + units.count)
+    left = tf.gather(tf.pad(units.start, [[0, 1]]), units.first)
+    text = tf.where(units.count > 0, last - left, 0)
+    place = left + below(fold(fold(keys, CHOICE), numbers), text)  # (K, N)
+    unit = tf.gather(unit_at, tf.minimum(place, tf.size(unit_at) - 1))
+    length = draw_lengths(keys, numbers, SPAN_WEIGHTS)
+    end = tf.minimum(unit + length, units.first + units.count)
+    # A token between two segments is no text: nothing begins there.
+    is_text = (text > 0) & (place < tf.gather(stop, unit + 1))
+    unit = tf.where(is_text, unit, 0)
+    return unit, tf.where(is_text, end, unit)
+
+
+def runs(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The first and last position of the run of neighbours that each position lies in.
+
+    Args:
+        positions: (N, P) int32, ascending, then 0.
+
+    Returns:
+        Two (N, P) int32, 0 where `positions` is 0.
+
+    Example:
+        >>> first, last = runs(tf.constant([[3, 4, 5, 8, 0]]))
+        >>> first.numpy().tolist(), last.numpy().tolist()
+        ([[3, 3, 3, 8, 0]], [[5, 5, 5, 8, 0]])
+    """
+    return _run_starts(positions), -tf.reverse(_run_starts(tf.reverse(-positions, [1])), [1])
+
+
+def _run_starts(positions: tf.Tensor) -> tf.Tensor:
+    """What each run of numbers that grow by one begins with; 0 for the zeros between runs."""
+    before = tf.pad(positions[:, :-1], [[0, 0], [1, 0]])
+    goes_on = (positions == before + 1) & (before != 0)
+    starts = tf.where(goes_on, tf.int32.min, positions)
+    reach = 1
+    while reach < positions.shape[1]:
+        earlier = tf.pad(starts[:, :-reach], [[0, 0], [reach, 0]], constant_values=tf.int32.min)
+        starts, reach = tf.where(starts == tf.int32.min, earlier, starts), 2 * reach
+    return starts

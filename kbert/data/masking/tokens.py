@@ -1,0 +1,66 @@
+"""Choosing single tokens: a fair choice without repetition, and ELECTRA's with.
+
+Shapes: N rows, P predictions a row at most.
+"""
+
+import tensorflow as tf
+
+from kbert.data.masking.hashing import below, fold
+from kbert.data.masking.units import CHOICE, Units
+
+
+def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
+    """A fair choice of `count` of the text's positions for each row, ascending.
+
+    Floyd's sampling (Bentley & Floyd, "A sample of brilliance", CACM 30(9), 1987), all rows in
+    step: no draws for tokens that are not chosen, no sorting of whole rows.
+
+    Args:
+        keys: (N,) uint64.
+        units: the tokens that may be chosen.
+        count: (N,) int32, tokens to choose, at most as many as there are.
+        columns: P.
+
+    Returns:
+        (N, P) int32 positions; behind the first `count`, 0.
+    """
+    numbers = tf.range(columns)[:, None]  # (P, 1)
+    limit = units.count - count + numbers  # (P, N): the newest candidate of each step
+    lots = below(fold(fold(keys, CHOICE)[None], numbers), tf.maximum(limit + 1, 0))  # (P, N)
+    unused = tf.fill(tf.shape(lots), -1)
+
+    def step(number, chosen):
+        lot = lots[number][None]
+        taken = tf.reduce_any(chosen == lot, 0)
+        pick = tf.where(taken, limit[number], lot[0])
+        return number + 1, tf.where(numbers == number, pick[None], chosen)
+
+    _, chosen = tf.while_loop(
+        lambda number, chosen: number < columns, step, [0, unused], parallel_iterations=1
+    )
+    used = numbers < count[None]
+    chosen = tf.sort(tf.transpose(tf.where(used, chosen, tf.int32.max)))  # (N, P)
+    return _positions(units, chosen, tf.transpose(used))
+
+
+def choose_independent(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
+    """ELECTRA's choice: each draw is any of the text's tokens, whatever was drawn before.
+
+    Source: `mask` of google-research/electra's pretrain/pretrain_helpers.py. Arguments as for
+    `choose_tokens`.
+
+    Returns:
+        (N, P) int32 positions in the order drawn, some twice; behind the first `count`, 0.
+    """
+    numbers = tf.range(columns)[None]  # (1, P)
+    draw = below(fold(fold(keys, CHOICE)[:, None], numbers), units.count[:, None])
+    return _positions(units, draw, numbers < count[:, None])
+
+
+def _positions(units: Units, chosen: tf.Tensor, used: tf.Tensor) -> tf.Tensor:
+    """(N, P) numbers of a row's tokens to positions in the row, 0 where unused."""
+    row = tf.range(tf.size(units.count))[:, None]
+    # An unused one reads the spare value behind the text.
+    token = tf.where(used, units.first[:, None] + chosen, tf.size(units.start))
+    positions = tf.gather(tf.pad(units.start, [[0, 1]]), token) - units.width * row
+    return tf.where(used, positions, 0)

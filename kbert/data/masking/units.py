@@ -1,0 +1,167 @@
+"""The units of a row that are chosen to be predicted: its tokens, its words, or given phrases.
+
+Choices are made for all rows in step. Units of words are *offered*: drawn at random with
+replacement, taken if a scheme's rules let them be. A unit that was passed over once would be passed
+over again, so this equals going through all units in random order, and no row is sorted.
+
+Shapes: N rows, T sequence length, U units of all rows, K offers a row, P predictions a row at most.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.data.masking.hashing import below, fold
+
+CHOICE = 0  # the stream of draws under a row's key
+# Above P. A row that is not full after so many offers is left as it is: its words are too long for
+# the room, or more than two thirds of its text was asked for.
+_SPARE_OFFERS = 32
+
+
+class Units(NamedTuple):
+    """The units of some rows, row by row, each row's in order.
+
+    Attributes:
+        start: (U,) int32, the unit's first token, counted through all rows (row * T + position).
+        size: (U,) int32, its tokens.
+        count: (N,) int32, units of each row.
+        first: (N,) int32, number of the first unit of each row.
+        begins: (N, T) bool, where a unit begins.
+    """
+
+    start: tf.Tensor
+    size: tf.Tensor
+    count: tf.Tensor
+    first: tf.Tensor
+    begins: tf.Tensor
+
+    @property
+    def width(self) -> int:
+        """T."""
+        return self.begins.shape[1]
+
+
+def find_units(in_text: tf.Tensor, begins: tf.Tensor | None = None) -> Units:
+    """Cuts the text of rows into units.
+
+    Args:
+        in_text: (N, T) bool, tokens that may be chosen.
+        begins: (N, T) bool, where a unit begins: at the first token of a run of text, and elsewhere
+            in it; None makes each token a unit.
+
+    Example:
+        >>> in_text = tf.constant([[False, True, True, True, False]])
+        >>> units = find_units(in_text, tf.constant([[False, True, False, True, False]]))
+        >>> units.start.numpy().tolist(), units.size.numpy().tolist()
+        ([1, 3], [2, 1])
+    """
+    if begins is None:
+        begins = ends = in_text
+    else:
+        ends = in_text & (_next(begins) | ~_next(in_text))
+    start = _places(begins)
+    size = _places(ends) + 1 - start
+    count = tf.math.count_nonzero(begins, 1, dtype=tf.int32)
+    return Units(start, size, count, tf.cumsum(count, exclusive=True), begins)
+
+
+def _next(flags: tf.Tensor) -> tf.Tensor:
+    return tf.pad(flags[:, 1:], [[0, 0], [0, 1]])
+
+
+def _places(flags: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.where(tf.reshape(flags, [-1]))[:, 0], tf.int32)
+
+
+def first_pieces(token_ids: tf.Tensor, in_text: tf.Tensor, continuation: np.ndarray) -> tf.Tensor:
+    """(N, T) bool: where a word begins.
+
+    That is at every piece but those that go on a word, and at the first piece of a segment, even
+    where truncation left the tail of a word there.
+
+    Args:
+        token_ids: (N, T) int32.
+        in_text: (N, T) bool, tokens of the segments, not specials and padding.
+        continuation: (vocabulary,) bool, which pieces go on a word.
+    """
+    after_text = tf.pad(in_text[:, :-1], [[0, 0], [1, 0]])
+    return in_text & ~(tf.gather(continuation, token_ids) & after_text)
+
+
+def offered(keys: tf.Tensor, units: Units, columns: int) -> tf.Tensor:
+    """(K, N) int32: the units offered to each row, one after the other, U where a row has none."""
+    numbers = tf.range(columns + _SPARE_OFFERS)[:, None]
+    unit = units.first + below(fold(fold(keys, CHOICE), numbers), units.count)
+    return tf.where(units.count > 0, unit, tf.size(units.start))
+
+
+def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
+    """A choice of whole units, `count` tokens for each row or as near below as units allow.
+
+    Google's rule (`create_masked_lm_predictions` with `do_whole_word_mask`): words in random order,
+    one that would exceed the count is passed over.
+
+    Args:
+        keys: (N,) uint64.
+        units: what may be chosen.
+        count: (N,) int32, tokens to choose.
+        columns: P.
+
+    Returns:
+        (N, P) int32 positions, ascending; behind the chosen ones, 0.
+    """
+    unit = offered(keys, units, columns)
+    offers, number = tf.shape(unit)[0], tf.range(tf.shape(unit)[0])[:, None]
+    # Only the first offer of a unit counts: later ones are too large for any room.
+    number = tf.broadcast_to(number, tf.shape(unit))
+    earliest = tf.math.unsorted_segment_min(number, unit, tf.size(units.start) + 1)
+    size = tf.pad(units.size, [[0, 1]], constant_values=tf.int32.max)
+    need = tf.where(tf.gather(earliest, unit) < number, tf.int32.max, tf.gather(size, unit))
+
+    def step(offer, room, taken):
+        fits = need[offer] <= room
+        return offer + 1, room - tf.where(fits, need[offer], 0), taken.write(offer, fits)
+
+    taken = tf.TensorArray(tf.bool, offers, element_shape=[None])
+    made, room, taken = tf.while_loop(
+        lambda offer, room, taken: (offer < offers) & tf.reduce_any(room > 0),
+        step,
+        [0, count, taken],
+        parallel_iterations=1,
+    )
+    # Reshaped, as an array to which nothing was written has no shape.
+    taken = tf.reshape(taken.gather(tf.range(made)), [-1])
+    chosen = tf.boolean_mask(tf.reshape(unit[:made], [-1]), taken)
+    tokens = tf.scatter_nd(chosen[:, None], tf.gather(size, chosen), [tf.size(size)])
+    return positions_of(units, tokens[:-1], count - room, columns)
+
+
+def positions_of(units: Units, tokens: tf.Tensor, count: tf.Tensor, columns: int) -> tf.Tensor:
+    """Positions of the chosen tokens.
+
+    Args:
+        units: the units.
+        tokens: (U,) int32, how many of each unit's tokens are chosen, from its first on.
+        count: (N,) int32, chosen tokens of each row.
+        columns: P.
+
+    Returns:
+        (N, P) int32, ascending; behind the chosen ones, 0.
+
+    Example:
+        >>> units = find_units(tf.constant([[False, True, True, True, False]]))
+        >>> positions_of(units, tf.constant([1, 0, 1]), tf.constant([2]), 3).numpy().tolist()
+        [[1, 3, 0]]
+    """
+    chosen = tf.where(tokens > 0)[:, 0]
+    start, length = tf.gather(units.start, chosen), tf.gather(tokens, chosen)
+    place = tf.repeat(start - tf.cumsum(length, exclusive=True), length)
+    number = tf.range(tf.size(place))
+    place += number
+    row = place // units.width
+    slot = number - tf.gather(tf.cumsum(count, exclusive=True), row)
+    return tf.scatter_nd(
+        tf.stack([row, slot], 1), place - row * units.width, [tf.size(count), columns]
+    )

@@ -1,0 +1,143 @@
+"""From the plan of a window to rows: whole global batches, hosts' shares, dense tokens.
+
+Rows travel as (N, 8) int32, the columns of `ROW_COLUMNS`: the plan's five and the row's own place.
+Tokens are gathered last, for a few rows at a time.
+
+Shapes: N rows, T sequence length, B rows of a global batch, H hosts.
+"""
+
+import tensorflow as tf
+
+from kbert.data.pretraining.walk import PLAN_COLUMNS
+
+ROW_COLUMNS = (*PLAN_COLUMNS, "epoch", "window", "row")
+_PLACE = len(PLAN_COLUMNS)
+
+
+def place_rows(plan: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """(N, 5) plan of a window → (N, 8): each row is told its epoch, window and number.
+
+    >>> place_rows(tf.zeros([2, 5], tf.int32), 3, 1).numpy()[:, 5:].tolist()
+    [[3, 1, 0], [3, 1, 1]]
+    """
+    count = tf.shape(plan)[0]
+    place = [tf.fill([count], tf.cast(n, tf.int32)) for n in (epoch, window)]
+    return tf.concat([plan, tf.stack([*place, tf.range(count)], 1)], 1)
+
+
+def carry_state(token_dtype: str, skip: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """State of `whole_batches` before the first window: rows to skip, no tokens, no rows."""
+    return (
+        tf.cast(skip, tf.int32),
+        tf.zeros([0], token_dtype),
+        tf.zeros([0, len(ROW_COLUMNS)], tf.int32),
+    )
+
+
+def whole_batches(state, window, *, batch_size: int, keep_rest: bool):
+    """Turns windows into whole global batches; the body of `tf.data.Dataset.scan`.
+
+    What does not fill a batch is carried, with the few tokens it needs, to the front of the next
+    window. So a batch may span windows and epochs, every batch knows its position from its own
+    first row, and the end of the data is the only place where a batch can be incomplete.
+
+    Args:
+        state: see `carry_state`.
+        window: `(tokens, rows, last)`; `last` marks the empty window that ends the data.
+        batch_size: B, rows of a global batch.
+        keep_rest: whether the last rows of all are filled up to a batch with empty rows.
+
+    Returns:
+        The new state, and `(tokens, rows, positions)`: rows (N, 8) and positions (N, 3) int32,
+        N a multiple of B. A position is (epoch, window, row) of the first row after the batch,
+        `row` counted on from the window of the batch's first row.
+    """
+    skip, old_tokens, old_rows = state
+    tokens, rows, last = window
+    skipped = tf.minimum(skip, tf.shape(rows)[0])
+    starts = tf.one_hot([0, 2], _PLACE + 3, on_value=tf.size(old_tokens), dtype=tf.int32)
+    rows = tf.concat([old_rows, rows[skipped:] + tf.reduce_sum(starts, 0)], 0)
+    if keep_rest:
+        missing = tf.where(last, -tf.shape(rows)[0] % batch_size, 0)
+        rows = tf.pad(rows, [[0, missing], [0, 0]])
+    tokens = tf.concat([old_tokens, tokens], 0)
+
+    full = tf.shape(rows)[0] // batch_size * batch_size
+    first = rows[:full:batch_size, _PLACE:] + [0, 0, batch_size]
+    positions = tf.repeat(first, batch_size, axis=0)
+    state = skip - skipped, *_compact(tokens, rows[full:])
+    return state, (tokens, rows[:full], positions)
+
+
+def _compact(tokens: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Only those tokens that `rows` use, and the rows pointing into them."""
+    spans = tf.reshape(rows[:, : _PLACE - 1], [-1, 2])  # start, length of every A and B
+    start, length = tf.unstack(spans, axis=1)
+    offset = tf.cumsum(length, exclusive=True)
+    used = tf.range(tf.reduce_sum(length)) + tf.repeat(start - offset, length)
+    spans = tf.reshape(tf.stack([offset, length], 1), [-1, _PLACE - 1])
+    return tf.gather(tokens, used), tf.concat([spans, rows[:, _PLACE - 1 :]], 1)
+
+
+def host_share(rows: tf.Tensor, *, batch_size: int, num_hosts: int, host_index: int) -> tf.Tensor:
+    """This host's contiguous slice of every global batch: (N, …) → (N / H, …).
+
+    >>> host_share(tf.range(8), batch_size=4, num_hosts=2, host_index=1).numpy().tolist()
+    [2, 3, 6, 7]
+    """
+    share = batch_size // num_hosts
+    columns = rows.shape[1:]
+    rows = tf.reshape(rows, [-1, num_hosts, share, *columns])[:, host_index]
+    return tf.reshape(rows, [-1, *columns])
+
+
+def assemble(
+    tokens: tf.Tensor,
+    rows: tf.Tensor,
+    *,
+    sequence_length: int,
+    cls_id: int,
+    sep_id: int,
+    pad_id: int,
+    separators: int = 1,
+) -> dict[str, tf.Tensor]:
+    """Gathers the tokens of some rows: [CLS] A [SEP] B [SEP], or [CLS] A [SEP], then padding.
+
+    Args:
+        tokens: (tokens,), ids of a window.
+        rows: (N, 8) int32. A row with an empty A stays empty: all padding.
+        sequence_length: T.
+        cls_id, sep_id, pad_id: ids of the special tokens.
+        separators: how many [SEP] stand between A and B, where there is a B.
+
+    Returns:
+        `token_ids`, `segment_ids`, `padding_mask`, (N, T) int32; and for the masking: `length`
+        (tokens and specials, 0 for an empty row) (N,) int32, and `in_text` (N, T) bool, True at
+        the tokens of A and B.
+
+    Example:
+        >>> row = tf.constant([[0, 2, 4, 1, 0, 0, 0, 0]])
+        >>> out = assemble(tf.range(10, 20), row, sequence_length=8,
+        ...                cls_id=1, sep_id=2, pad_id=0)
+        >>> out["token_ids"].numpy().tolist(), out["segment_ids"].numpy().tolist()
+        ([[1, 10, 11, 2, 14, 2, 0, 0]], [[0, 0, 0, 0, 1, 1, 0, 0]])
+    """
+    start_a, length_a, start_b, length_b = (rows[:, n, None] for n in range(4))  # (N, 1)
+    column = tf.range(sequence_length)[None]  # (1, T)
+    before_b = length_a + 1 + tf.where(length_b > 0, separators, 0)  # column of B's first token
+    length = tf.where(length_a > 0, before_b + length_b + 1, 0)
+    inside = column < length
+    in_a = (column > 0) & (column <= length_a)
+    in_b = (column >= before_b) & (column < length - 1)
+    index = tf.where(in_a, start_a - 1, start_b - before_b) + column  # (N, T)
+    in_text = in_a | in_b
+    token_ids = tf.cast(tf.gather(tokens, tf.where(in_text, index, 0)), tf.int32)
+    special = tf.where(inside, tf.where(column == 0, cls_id, sep_id), pad_id)
+    token_ids = tf.where(in_text, token_ids, special)
+    return {
+        "token_ids": token_ids,
+        "segment_ids": tf.cast(inside & (column >= before_b) & (length_b > 0), tf.int32),
+        "padding_mask": tf.cast(inside, tf.int32),
+        "length": length[:, 0],
+        "in_text": in_text,
+    }

@@ -1,0 +1,224 @@
+"""Batches for a causal language model: rows of packed text, in which every token is predicted.
+
+The documents of a window come in a new order in every epoch, each with the end-of-text token behind
+it, and so make one long text. It is cut into rows of T steps; a step reads one token and predicts
+the next:
+
+    windows of blocks → one text → cuts of T + 1 tokens → whole global batches → this host's rows
+
+Neighbouring cuts share a token: the last that one predicts is the first that the next one reads.
+The first cut of a window reads an end of text first, so that every token and every end of a
+document is predicted once an epoch. As in `stream.py`, every stage is a function of integers: the
+rows are the same for any number of threads and hosts and any batch size, and the stream can be
+taken up at any batch.
+
+Source: Radford et al. 2018 and 2019 train on contiguous spans of text, 512 and 1,024 tokens long;
+the ends of documents as separators are those of openai/gpt-2.
+
+Shapes: M tokens of a window, D documents, N rows, T steps of a row, B rows of a batch of H hosts.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+from numpy.typing import ArrayLike
+
+from kbert.data.corpus import records
+from kbert.data.corpus.blocks import WINDOW_BLOCKS, BlockReader
+from kbert.data.corpus.manifest import read_manifest
+from kbert.data.corpus.prepared import prepared_folder
+from kbert.data.masking.hashing import fold
+from kbert.data.pipeline import exact_options
+from kbert.data.position import checked_start
+from kbert.data.pretraining.segments import insert_token
+from kbert.data.pretraining.settings import StreamSettings
+from kbert.data.pretraining.stream import planned_batches
+from kbert.data.pretraining.walk import sentence_bounds, shuffled
+
+_DOCUMENTS, _ROWS = 0, 1  # streams of draws under the seed
+
+
+def causal_dataset(
+    data: str | os.PathLike | Sequence[str],
+    tokenizer,
+    *,
+    sequence_length: int = 512,
+    batch_size: int = 64,
+    seed: int = 0,
+    split: str = "train",
+    start: ArrayLike | None = None,
+    epochs: int | None = None,
+    num_hosts: int = 1,
+    host_index: int = 0,
+    threads: int | None = None,
+    window_blocks: int = WINDOW_BLOCKS,
+    cache_dir: str | os.PathLike | None = None,
+) -> tf.data.Dataset:
+    """Batches for pretraining GPT, from shards or straight from text.
+
+    The shards are those of `pretraining_dataset`. A text ends with the tokenizer's "sep" token:
+    `<|endoftext|>` of GPT-2, `</s>` of RoBERTa, `[SEP]` of BERT. Rows are full but for the last of
+    each window (4 to 8 million tokens); places without a step hold the end of text, without weight.
+
+    Args:
+        data: folder written by `prepare_corpus`, or text, as in `pretraining_dataset`.
+        tokenizer: the tokenizer whose ids lie in the shards.
+        sequence_length: T, steps of a row.
+        batch_size: B, rows of a batch of all hosts together.
+        seed: seed of the order of blocks, documents and rows.
+        split: "train" or "held_out".
+        start: `position` of the batch to go on after, one row or all; None begins with the first.
+            Made with the same `batch_size`.
+        epochs: passes over the data; None never ends. The last batch of all is filled up with rows
+            without weight.
+        num_hosts: H hosts share the work: each makes its slice of every batch. Divides B.
+        host_index: which of them this is.
+        threads: threads that make batches; None lets TensorFlow decide.
+        window_blocks: blocks (of 64k tokens) whose documents are joined and whose rows are
+            permuted together; at least 2.
+        cache_dir: where text is prepared to; None is the user's cache folder.
+
+    Returns:
+        A dataset of one dict of tensors, of static shapes, R = B / H: `token_ids` (R, T) int32,
+        what is read; `targets` (R, T) int32, the token behind each; `weights` (R, T) float32, 1
+        where there is a step; and `position` (R, 3) int32: the `start` that goes on after this
+        batch, on every row.
+
+    Raises:
+        FileNotFoundError: no corpus there, or a shard is missing.
+        ValueError: a setting out of range, another tokenizer or one that has no end of text, a
+            damaged shard, no text.
+        tf.errors.InvalidArgumentError: while reading: a corrupt record, by file and byte.
+
+    Example:
+        >>> import tempfile
+        >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+        >>> tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "to", "be", "or", "not"])
+        >>> path = os.path.join(tempfile.mkdtemp(), "tiny.txt")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("to be\\n\\nor not\\n")
+        >>> batches = causal_dataset(path, tokenizer, sequence_length=8, batch_size=1,
+        ...                          cache_dir=tempfile.mkdtemp())
+        >>> batch = next(iter(batches))
+        >>> batch["token_ids"].numpy().tolist(), batch["targets"].numpy().tolist()
+        ([[3, 5, 6, 3, 7, 8, 3, 3]], [[5, 6, 3, 7, 8, 3, 3, 3]])
+        >>> batch["weights"].numpy().tolist()
+        [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]]
+    """
+    settings = CausalSettings(
+        sequence_length=sequence_length,
+        batch_size=batch_size,
+        seed=seed,
+        epochs=epochs,
+        num_hosts=num_hosts,
+        host_index=host_index,
+        threads=threads,
+        window_blocks=window_blocks,
+    )
+    if tokenizer.sep_id is None:
+        raise ValueError(
+            'Texts are joined by an end of text, the tokenizer\'s "sep" token. Received: a '
+            f"{type(tokenizer).__name__} with {', '.join(tokenizer.special_tokens) or 'no role'} "
+            "only"
+        )
+    manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
+    manifest.check_tokenizer(tokenizer)
+    if not manifest.split(split).documents:
+        raise ValueError(
+            f"The {split!r} split of {manifest.folder} must hold a document. Received: none"
+        )
+    reader = BlockReader.from_manifest(manifest, split, seed, window_blocks)
+    start = checked_start(start, reader.windows)
+    made = batches(settings, reader, tokenizer.sep_id, start)
+    return made.with_options(exact_options(threads))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CausalSettings(StreamSettings):
+    """What `causal_dataset` was told, but where the data lies and where to start."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._rule(1 <= self.sequence_length <= 2**16,
+                   "`sequence_length` must lie in 1..65536", "sequence_length")  # fmt: skip
+
+
+def batches(
+    settings: CausalSettings, reader: BlockReader, end_id: int, start: Sequence[int | tf.Tensor]
+) -> tf.data.Dataset:
+    """The batches that `causal_dataset` describes, from `start` = (epoch, window, row) on.
+
+    `end_id` is the end-of-text token.
+    """
+    return planned_batches(
+        settings,
+        reader,
+        start,
+        plan=functools.partial(_plan, settings, end_id, reader.token_dtype),
+        finish=functools.partial(_finish, settings.sequence_length, end_id),
+    )
+
+
+def _plan(settings: CausalSettings, end_id: int, token_dtype: str, epoch, window, serialized):
+    """The text of a window (M,), and where it is cut into rows, (N, 5)."""
+    blocks = records.parse_blocks(serialized, token_dtype)
+    key = fold(fold(settings.seed, epoch), window)
+    text = one_text(**blocks, key=fold(key, _DOCUMENTS), end_id=end_id)
+    steps = tf.size(text) - 1
+    start = tf.range(0, steps, settings.sequence_length)
+    # A row of n steps spans n + 1 tokens.
+    length = tf.minimum(settings.sequence_length, steps - start) + 1
+    rows = tf.pad(tf.stack([start, length], 1), [[0, 0], [0, 3]])
+    return text, shuffled(rows, fold(key, _ROWS))
+
+
+def one_text(
+    tokens: tf.Tensor, sentences: tf.Tensor, documents: tf.Tensor, key: tf.Tensor, end_id: int
+) -> tf.Tensor:
+    """The documents in an order that the key says, with an end of text before and behind each.
+
+    Args:
+        tokens: (tokens,), ids of a window.
+        sentences: (S,) int32, tokens of each sentence.
+        documents: (D,) int32, sentences of each document.
+        key: uint64.
+        end_id: the end-of-text token.
+
+    Returns:
+        (tokens + D + 1,), of the type of `tokens`.
+
+    Example:
+        >>> text = one_text(tf.constant([7, 8, 9]), tf.constant([1, 1, 1]), tf.constant([1, 2]),
+        ...                 fold(0, 2), end_id=3)
+        >>> text.numpy().tolist()
+        [3, 8, 9, 3, 7, 3]
+    """
+    ends = tf.gather(sentence_bounds(sentences), tf.cumsum(documents))  # (D,)
+    ended = insert_token(tokens, ends, end_id)
+    ends += tf.range(1, tf.size(ends) + 1)
+    starts = tf.pad(ends[:-1], [[1, 0]])
+    order = shuffled(tf.range(tf.size(ends)), key)
+    lengths = tf.gather(ends - starts, order)
+    shift = tf.gather(starts, order) - tf.cumsum(lengths, exclusive=True)
+    source = tf.range(tf.size(ended)) + tf.repeat(shift, lengths)
+    return tf.concat([tf.cast([end_id], ended.dtype), tf.gather(ended, source)], 0)
+
+
+def _finish(
+    sequence_length: int, end_id: int, text: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """What some rows read and predict."""
+    start, length = rows[:, 0, None], rows[:, 1, None]  # (N, 1)
+    column = tf.range(sequence_length + 1)[None]  # (1, T + 1)
+    inside = column < length
+    ids = tf.cast(tf.gather(text, tf.where(inside, start + column, 0)), tf.int32)
+    ids = tf.where(inside, ids, end_id)
+    return {
+        "token_ids": ids[:, :-1],
+        "targets": ids[:, 1:],
+        "weights": tf.cast(inside[:, 1:], tf.float32),
+        "position": positions,
+    }

@@ -1,0 +1,151 @@
+"""Examples as a reader sees them: the check of a data pipeline that needs no statistics."""
+
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
+
+_COLOURS = {"masked": "\033[31m", "random": "\033[33m", "kept": "\033[32m"}
+_RESET = "\033[0m"
+_WIDTH = 100
+# What a pair's label says, by the feature that holds it.
+_LABELS = {
+    "next_sentence_labels": ("next: actual", "next: random"),
+    "sentence_order_labels": ("order: kept", "order: swapped"),
+}
+# How the features of a language model's directions begin.
+_DIRECTIONS = {"forward": "", "backward": "reverse_"}
+
+
+def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO | None = None):
+    """Prints the first rows of a pretraining dataset as tokens.
+
+    Of a causal language model's rows it shows the token that is read first, and all that is
+    predicted. Of a bidirectional one's it shows what is read, spelled as the model is given it, and
+    what is predicted, in both directions. Of masked rows each predicted token is marked with what
+    the model sees in its place: `{fox -> [MASK]}` where it is masked, `{fox -> ##ly}` where a
+    random token stands in, `{fox}` where it is kept; in colours too on a terminal. A position that
+    was drawn twice says so: `{fox -> [MASK]}x2`. Spans stand between `<` and `>`. Of sentence pairs
+    it shows the source, which is read, and the target, which is predicted.
+
+    Args:
+        dataset: batches of `pretraining_dataset`, `causal_dataset`, `language_model_dataset` or
+            `translation_dataset`.
+        tokenizer: gives ids their names.
+        n: how many rows.
+        file: where to print; None is standard output.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "fox"])
+        >>> batch = {"token_ids": [[2, 4, 6, 3, 0]], "padding_mask": [[1, 1, 1, 1, 0]],
+        ...          "mask_positions": [[1, 2]], "mask_ids": [[5, 6]], "mask_weights": [[1., 1.]]}
+        >>> show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, n=1)
+        4 tokens, 2 predicted: 1 masked, 0 random, 1 kept
+          [CLS] {red -> [MASK]} {fox} [SEP]
+    """
+    file = file or sys.stdout
+    colours = _COLOURS if file.isatty() else {}
+    for row in dataset.unbatch().take(n).as_numpy_iterator():
+        if "character_ids" in row:
+            lines = [*_streams(row, tokenizer)]
+        elif "encoder_token_ids" in row:
+            lines = [*_pair(row, tokenizer)]
+        elif "targets" in row:
+            lines = [*_predicted(row, tokenizer)]
+        else:
+            lines = [*_masked(row, tokenizer, colours)]
+        print(*lines, sep="\n", file=file)
+
+
+def _streams(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
+    """What a language model reads and predicts, forward and backward."""
+    for name, prefix in _DIRECTIONS.items():
+        used = row[f"{prefix}weights"] > 0
+        words = [_spelled(ids) for ids in row[f"{prefix}character_ids"][used].tolist()]
+        targets = [tokenizer.id_to_token(target) for target in row[f"{prefix}targets"][used]]
+        yield f"{name}: {len(words)} words"
+        for line in (["reads:", *words], ["predicts:", *targets]):
+            yield from _lines(line, [""] * len(line), {})
+
+
+def _spelled(ids: list[int]) -> str:
+    """A word from its characters: bytes and the ends of a sentence, each + 1, then marks."""
+    ends = {257: BEGIN_OF_SENTENCE, 258: END_OF_SENTENCE}
+    if ids[1] in ends:
+        return ends[ids[1]]
+    return bytes(number - 1 for number in ids if number <= 256).decode(errors="replace")
+
+
+def _pair(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
+    """A source and its target, with the token that ends each."""
+    source = row["encoder_token_ids"][row["encoder_padding_mask"] > 0]
+    target = row["targets"][row["weights"] > 0]
+    first = tokenizer.id_to_token(row["decoder_token_ids"][0])
+    yield f"{len(source)} tokens to {len(target)}, each predicted from all before it and {first}"
+    for line in (["source:", *source], ["target:", *target]):
+        words = [line[0], *map(tokenizer.id_to_token, line[1:])]
+        yield from _lines(words, [""] * len(words), {})
+
+
+def _predicted(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
+    """What a causal language model reads first, and what it predicts then, token by token."""
+    targets = row["targets"][row["weights"] > 0].tolist()
+    first, *words = (tokenizer.id_to_token(n) for n in (row["token_ids"][0], *targets))
+    yield f"{len(words)} tokens, each predicted from all before it, first of all {first}"
+    yield from _lines(words, [""] * len(words), {})
+
+
+def _masked(row: dict[str, np.ndarray], tokenizer, colours: dict[str, str]) -> Iterator[str]:
+    """The tokens of a row, with marks at those that are predicted."""
+    words, kinds = _marked(row, tokenizer)
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in _COLOURS)
+    title = f"{len(words)} tokens, {np.sum(row['mask_weights']):.0f} predicted: {counts}"
+    for feature, meanings in _LABELS.items():
+        if feature in row:
+            title += f"; {meanings[row[feature]]}"
+    yield title
+    yield from _lines(words, kinds, colours)
+
+
+def _marked(row: dict[str, np.ndarray], tokenizer) -> tuple[list[str], list[str]]:
+    """The row's tokens, predicted ones with their marks, and the kind of each ("" for others)."""
+    ids = row["token_ids"][: np.sum(row["padding_mask"])]
+    words, kinds = [tokenizer.id_to_token(token) for token in ids], [""] * len(ids)
+    used = row["mask_weights"] > 0
+    positions, first, times = np.unique(
+        row["mask_positions"][used], return_index=True, return_counts=True
+    )
+    targets = row["mask_ids"][used][first]
+    for position, target, drawn in zip(positions, targets, times, strict=True):
+        seen, wanted = words[position], tokenizer.id_to_token(target)
+        if ids[position] == target:
+            words[position], kinds[position] = f"{{{wanted}}}", "kept"
+        else:
+            words[position] = f"{{{wanted} -> {seen}}}"
+            kinds[position] = "masked" if ids[position] == tokenizer.mask_id else "random"
+        if drawn > 1:
+            words[position] += f"x{drawn}"
+    if "span_starts" in row:
+        for first, last in {*zip(row["span_starts"][used], row["span_ends"][used], strict=True)}:
+            words[first] = "<" + words[first]
+            words[last] += ">"
+    return words, kinds
+
+
+def _lines(words: list[str], kinds: list[str], colours: dict[str, str]) -> Iterator[str]:
+    """Wraps by what is seen: a colour takes no room."""
+    line, width = "", 0
+    for word, kind in zip(words, kinds, strict=True):
+        if width + 1 + len(word) > _WIDTH:
+            yield line
+            line, width = "", 0
+        width += 1 + len(word)
+        coloured = f"{colours[kind]}{word}{_RESET}" if kind in colours else word
+        line += f" {coloured}" if line else f"  {coloured}"
+    yield line

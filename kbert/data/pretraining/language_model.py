@@ -1,0 +1,266 @@
+"""Batches for a bidirectional language model: one long text in every row, read both ways.
+
+A sentence <S> w1 … wn </S> is n + 1 *steps* from a word to the next. A window of blocks is cut into
+B runs of steps, one for each row of the batch, and a batch has the next T steps of every run:
+
+    windows of blocks → steps → places of batches → this host's rows → characters and targets
+
+Read forward, a step's input is the word before it and its target the word behind it; read backward,
+from the end of the run to its beginning, it is the other way round. So every word is read once and
+predicted once in each direction, in a context as long as the run. As in `stream.py`, every stage is
+a function of integers: a batch is the same for any number of threads and hosts, and the stream can
+be taken up at any batch.
+
+Source: `LMDataset` and `BidirectionalLMDataset` of allenai/bilm-tf, bilm/data.py (Peters et al.
+2018). There sentences are read backward one by one, in the order of the text; here the text is.
+
+Shapes: M steps of a window, B rows of a batch of H hosts, T steps of a row, C characters of a word.
+"""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import ArrayLike
+
+from kbert.data.corpus import records
+from kbert.data.corpus.blocks import WINDOW_BLOCKS, BlockReader
+from kbert.data.corpus.manifest import read_manifest
+from kbert.data.corpus.prepared import prepared_folder
+from kbert.data.pipeline import exact_options, stage
+from kbert.data.position import checked_start
+from kbert.data.pretraining.segments import insert_token
+from kbert.data.pretraining.settings import StreamSettings
+from kbert.data.pretraining.walk import sentence_bounds
+from kbert.tokenizers.words.characters import MAX_CHARACTERS, character_ids
+
+_TABLE_WORDS = 1 << 16  # spelled at once: of a million words, all together would take a gigabyte
+
+
+def language_model_dataset(
+    data: str | os.PathLike | Sequence[str],
+    tokenizer,
+    *,
+    sequence_length: int = 20,
+    batch_size: int = 128,
+    target_vocabulary: int | None = None,
+    max_characters: int = MAX_CHARACTERS,
+    seed: int = 0,
+    split: str = "train",
+    start: ArrayLike | None = None,
+    epochs: int | None = None,
+    num_hosts: int = 1,
+    host_index: int = 0,
+    threads: int | None = None,
+    window_blocks: int = WINDOW_BLOCKS,
+    cache_dir: str | os.PathLike | None = None,
+) -> tf.data.Dataset:
+    """Batches for pretraining ELMo, from shards or straight from text.
+
+    Row b of a batch goes on where row b of the batch before ended, so that a model can carry its
+    state on. At the end of a window (4 to 8 million words) rows go on elsewhere in the text; the
+    state is carried over that too. Where a run has no T steps left, places without weight fill its
+    last batch.
+
+    Words outside of the shards' vocabulary have the letters of the unknown token: the vocabulary of
+    the shards should hold every word, and `target_vocabulary` bound what is predicted.
+
+    Args:
+        data: folder written by `prepare_corpus`, or text, as in `pretraining_dataset`.
+        tokenizer: the word tokenizer whose ids lie in the shards.
+        sequence_length: T, words of a row and steps through which the gradient flows.
+        batch_size: B, rows of a batch of all hosts together.
+        target_vocabulary: entries of the vocabulary that are predicted, its first and most
+            frequent; other words are unknown as targets, and keep their letters as inputs. None is
+            all of them.
+        max_characters: C, ids of a word, see `kbert.tokenizers.character_ids`.
+        seed: seed of the order of blocks.
+        split: "train" or "held_out".
+        start: `position` of the batch to go on after, one row or all; None begins with the first.
+            Made with the same `batch_size`.
+        epochs: passes over the data; None never ends.
+        num_hosts: H hosts share the work: each makes its slice of every batch. Divides B.
+        host_index: which of them this is.
+        threads: threads that make batches; None lets TensorFlow decide.
+        window_blocks: blocks (of 64k words) that are cut into runs together; at least 2.
+        cache_dir: where text is prepared to; None is the user's cache folder.
+
+    Returns:
+        A dataset of one dict of tensors, of static shapes, R = B / H: `character_ids` and
+        `reverse_character_ids` (R, T, C) int32, the words read, with 0 where there is none;
+        `targets` and `reverse_targets` (R, T) int32, the words to predict; `weights` and
+        `reverse_weights` (R, T) float32, 1 where there is a word; `begins` (R,) int32, 1 in the
+        first batch of all, where the state of a row must be zero; and `position` (R, 3) int32: the
+        `start` that goes on after this batch, on every row. Its third number counts the steps of
+        each run that were read.
+
+    Raises:
+        FileNotFoundError: no corpus there, or a shard is missing.
+        ValueError: a setting out of range, another tokenizer, a damaged shard, no text.
+        tf.errors.InvalidArgumentError: while reading: a corrupt record, by file and byte.
+
+    Example:
+        >>> import tempfile
+        >>> from kbert.tokenizers import WordTokenizer
+        >>> tokenizer = WordTokenizer(["</S>", "<S>", "<UNK>", "to", "be", "or", "not"])
+        >>> path = os.path.join(tempfile.mkdtemp(), "tiny.txt")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("to be or\\n\\nnot to be\\n")
+        >>> batches = language_model_dataset(path, tokenizer, sequence_length=4, batch_size=2,
+        ...                                  cache_dir=tempfile.mkdtemp())
+        >>> batch = next(iter(batches))
+        >>> batch["targets"].numpy().tolist(), batch["reverse_targets"].numpy().tolist()
+        ([[6, 3, 4, 0], [3, 4, 5, 0]], [[4, 3, 6, 1], [5, 4, 3, 1]])
+    """
+    settings = LanguageModelSettings(
+        sequence_length=sequence_length,
+        batch_size=batch_size,
+        target_vocabulary=target_vocabulary,
+        max_characters=max_characters,
+        seed=seed,
+        epochs=epochs,
+        num_hosts=num_hosts,
+        host_index=host_index,
+        threads=threads,
+        window_blocks=window_blocks,
+    )
+    _check_vocabulary(tokenizer, target_vocabulary)
+    manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
+    manifest.check_tokenizer(tokenizer)
+    if not manifest.split(split).documents:
+        raise ValueError(
+            f"The {split!r} split of {manifest.folder} must hold a document. Received: none"
+        )
+    reader = BlockReader.from_manifest(manifest, split, seed, window_blocks)
+    characters = character_table(tokenizer.vocabulary, max_characters)
+    start = checked_start(start, reader.windows)
+    made = batches(settings, reader, tokenizer, characters, start)
+    return made.with_options(exact_options(threads))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelSettings(StreamSettings):
+    """What `language_model_dataset` was told, but where the data lies and where to start."""
+
+    target_vocabulary: int | None
+    max_characters: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._rule(1 <= self.sequence_length <= 2**16,
+                   "`sequence_length` must lie in 1..65536", "sequence_length")  # fmt: skip
+
+
+def _check_vocabulary(tokenizer, target_vocabulary: int | None) -> None:
+    if tokenizer.kind != "words":
+        raise ValueError(
+            "ELMo predicts words: the shards must be of a kbert.WordTokenizer. Received: a "
+            f"tokenizer of kind {tokenizer.kind!r}"
+        )
+    specials = max(tokenizer.sep_id, tokenizer.cls_id, tokenizer.unk_id) + 1
+    size = tokenizer.vocabulary_size
+    if target_vocabulary is not None and not specials <= target_vocabulary <= size:
+        raise ValueError(
+            "`target_vocabulary` must count the ends of a sentence and the unknown word, and no "
+            f"more than the vocabulary has: it must lie in {specials}..{size}. "
+            f"Received: target_vocabulary={target_vocabulary}"
+        )
+
+
+def batches(
+    settings: LanguageModelSettings,
+    reader: BlockReader,
+    tokenizer,
+    characters: tf.Tensor,
+    start: Sequence[int | tf.Tensor],
+) -> tf.data.Dataset:
+    """The batches that `language_model_dataset` describes, from `start` on.
+
+    `characters` is the `character_table` of the vocabulary.
+    """
+    epoch, window, _ = start
+    windows = reader.windows_from(epoch, window, settings.epochs)
+    windows = windows.map(stage(_steps, tokenizer, reader.token_dtype))
+    # The next window is read while this one is made into batches.
+    places = windows.prefetch(1).flat_map(stage(_places, settings, start))
+    made = places.map(
+        stage(_finish, settings, characters, tokenizer.unk_id),
+        num_parallel_calls=settings.threads or tf.data.AUTOTUNE,
+    )
+    return made.prefetch(tf.data.AUTOTUNE)
+
+
+def character_table(vocabulary: Sequence[str], max_characters: int) -> tf.Tensor:
+    """(V + 1, C) int16: the characters of every word, and a last row of padding.
+
+    >>> character_table(["a", "</S>"], 4).numpy().tolist()
+    [[259, 98, 260, 261], [259, 258, 260, 261], [0, 0, 0, 0]]
+    """
+    parts = [
+        character_ids(vocabulary[n : n + _TABLE_WORDS], max_characters).numpy().astype(np.int16)
+        for n in range(0, len(vocabulary), _TABLE_WORDS)
+    ]
+    with tf.device("CPU"):
+        return tf.constant(np.concatenate([*parts, np.zeros_like(parts[0][:1])]))
+
+
+def _steps(tokenizer, token_dtype: str, epoch, window, serialized):
+    """Two (M,) of `token_dtype`: the words before and behind each step of a window."""
+    blocks = records.parse_blocks(serialized, token_dtype)
+    tokens, bounds = blocks["tokens"], sentence_bounds(blocks["sentences"])
+    before = insert_token(tokens, bounds[:-1], tokenizer.cls_id)
+    behind = insert_token(tokens, bounds[1:], tokenizer.sep_id)
+    return epoch, window, before, behind
+
+
+def _places(settings: LanguageModelSettings, start, epoch, window, before, behind):
+    """Where the batches of a window begin in their runs; the words are shared, not copied."""
+    longest = -(-tf.size(before, tf.int64) // settings.batch_size)
+    is_first = (epoch == start[0]) & (window == start[1])
+    at = tf.where(is_first, tf.cast(start[2], tf.int64), 0)
+    places = tf.data.Dataset.range(at, longest, settings.sequence_length)
+    return places.map(lambda at: (epoch, window, at, before, behind))
+
+
+def _finish(
+    settings: LanguageModelSettings,
+    characters: tf.Tensor,
+    unk_id: int,
+    epoch: tf.Tensor,
+    window: tf.Tensor,
+    at: tf.Tensor,
+    before: tf.Tensor,
+    behind: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+    """This host's rows of the batch that begins `at` steps after the beginning of the runs."""
+    rows = settings.batch_size // settings.num_hosts
+    row = tf.range(rows, dtype=tf.int64) + settings.host_index * rows  # (R,)
+    # In 64 bits: rows times steps of a window are more than fit into 32.
+    steps = tf.size(before, tf.int64)
+    first = row * steps // settings.batch_size
+    end = (row + 1) * steps // settings.batch_size
+    column = at + tf.range(settings.sequence_length, dtype=tf.int64)  # (T,)
+    inside = column < (end - first)[:, None]  # (R, T)
+
+    def read(words: tf.Tensor, targets: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
+        step = tf.where(inside, step, 0)
+        words, targets = (tf.cast(tf.gather(ids, step), tf.int32) for ids in (words, targets))
+        words = tf.where(inside, words, tf.shape(characters)[0] - 1)
+        if settings.target_vocabulary is not None:
+            targets = tf.where(targets < settings.target_vocabulary, targets, unk_id)
+        letters = tf.cast(tf.gather(characters, words), tf.int32)  # (R, T, C)
+        return [letters, tf.where(inside, targets, 0), tf.cast(inside, tf.float32)]
+
+    names = ("character_ids", "targets", "weights")
+    forward = read(before, behind, first[:, None] + column)
+    backward = read(behind, before, end[:, None] - 1 - column)
+    is_first = (epoch == 0) & (window == 0) & (at == 0)
+    position = tf.cast(tf.stack([epoch, window, at + settings.sequence_length]), tf.int32)
+    return {
+        **dict(zip(names, forward, strict=True)),
+        **{f"reverse_{name}": x for name, x in zip(names, backward, strict=True)},
+        "begins": tf.fill([rows], tf.cast(is_first, tf.int32)),
+        "position": tf.tile(position[None], [rows, 1]),
+    }

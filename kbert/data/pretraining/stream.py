@@ -1,0 +1,159 @@
+"""The pipeline from blocks to batches, stage by stage.
+
+    windows of blocks → plan of rows → whole global batches → this host's rows → tokens → masks
+
+Every stage is a function of integers, so the rows are the same for any number of threads and
+hosts and any batch size, an epoch never repeats another one's pairs and masks, and the stream can
+be taken up at any batch. Only windows are held in memory, never the corpus.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from kbert.data.corpus import records
+from kbert.data.corpus.blocks import BlockReader
+from kbert.data.masking.hashing import fold
+from kbert.data.masking.masking import mask_rows
+from kbert.data.masking.phrases import Phrases
+from kbert.data.pipeline import stage
+from kbert.data.pretraining import assembly
+from kbert.data.pretraining.segments import join_documents
+from kbert.data.pretraining.settings import Settings, StreamSettings
+
+_CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
+_PLAN, _MASK = 0, 1  # streams of draws under the seed
+
+
+def batches(
+    settings: Settings,
+    reader: BlockReader,
+    tokenizer,
+    start: Sequence[int | tf.Tensor],
+    phrases: Phrases | None = None,
+) -> tf.data.Dataset:
+    """The batches that `pretraining_dataset` describes, from `start` = (epoch, window, row) on."""
+    return planned_batches(
+        settings,
+        reader,
+        start,
+        plan=functools.partial(_plan, settings, tokenizer, reader.token_dtype),
+        finish=functools.partial(_finish, settings, tokenizer, phrases),
+        version=settings.version,
+        keep_rest=not settings.drop_remainder,
+    )
+
+
+def planned_batches(
+    settings: StreamSettings,
+    reader: BlockReader,
+    start: Sequence[int | tf.Tensor],
+    *,
+    plan: Callable,
+    finish: Callable,
+    version: Callable = lambda epoch: epoch,
+    keep_rest: bool = True,
+) -> tf.data.Dataset:
+    """Batches of rows that are planned window by window; what a row is, `plan` and `finish` say.
+
+    Args:
+        settings: of the stream.
+        reader: of the blocks.
+        start: (epoch, window, row) to go on from.
+        plan: epoch, window, records (blocks,) -> the window's tokens (tokens,) and its plan (N, 5)
+            int32, the columns of `PLAN_COLUMNS`.
+        finish: tokens, rows (N, 8), positions (N, 3) -> the features of some rows.
+        version: epoch -> the epoch in whose order the blocks come.
+        keep_rest: whether the last rows of all are filled up to a batch with empty rows.
+    """
+
+    def planned(epoch, window, serialized):
+        tokens, rows = plan(epoch, window, serialized)
+        return tokens, assembly.place_rows(rows, epoch, window), False
+
+    epoch, window, row = start
+    windows = reader.windows_from(epoch, window, settings.epochs, version)
+    windows = windows.map(stage(planned))
+    if settings.epochs is not None:
+        windows = windows.concatenate(_end_of_data(reader.token_dtype))
+    windows = windows.scan(
+        assembly.carry_state(reader.token_dtype, row),
+        stage(assembly.whole_batches, batch_size=settings.batch_size, keep_rest=keep_rest),
+    )
+    # The next window is read and planned while this one is made into batches.
+    chunks = windows.prefetch(1).flat_map(stage(_chunks, settings))
+    rows = chunks.map(stage(finish), num_parallel_calls=settings.threads or tf.data.AUTOTUNE)
+    rows = rows.rebatch(settings.batch_size // settings.num_hosts, drop_remainder=True)
+    return rows.prefetch(tf.data.AUTOTUNE)
+
+
+def _plan(settings: Settings, tokenizer, token_dtype: str, epoch, window, serialized):
+    blocks = records.parse_blocks(serialized, token_dtype)
+    version = settings.version(epoch)
+    scheme = settings.segment_scheme
+    plan = scheme.plan(
+        blocks["sentences"],
+        blocks["documents"],
+        fold(fold(fold(settings.seed, _PLAN), version), window),
+        max_tokens=settings.sequence_length - scheme.num_specials(tokenizer.pair_separators),
+        short_share=settings.short_sequence_share,
+    )
+    tokens = blocks["tokens"]
+    if scheme.joins_documents:
+        tokens = join_documents(tokens, blocks["sentences"], blocks["documents"], tokenizer.sep_id)
+    return tokens, plan
+
+
+def _end_of_data(token_dtype: str) -> tf.data.Dataset:
+    nothing = tf.zeros([0], token_dtype), tf.zeros([0, len(assembly.ROW_COLUMNS)], tf.int32)
+    return tf.data.Dataset.from_tensors((*nothing, True))
+
+
+def _chunks(settings: StreamSettings, tokens: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor):
+    """This host's rows of a window, some at a time; the tokens are shared, not copied."""
+    share = functools.partial(
+        assembly.host_share,
+        batch_size=settings.batch_size,
+        num_hosts=settings.num_hosts,
+        host_index=settings.host_index,
+    )
+    rows, positions = share(rows), share(positions)
+    size = max(1, _CHUNK_TOKENS // settings.sequence_length)
+    begins = tf.data.Dataset.range(0, tf.shape(rows, tf.int64)[0], size)
+    return begins.map(lambda n: (tokens, rows[n : n + size], positions[n : n + size]))
+
+
+def _finish(
+    settings: Settings, tokenizer, phrases: Phrases | None, tokens, rows, positions
+) -> dict[str, tf.Tensor]:
+    """Assembles and masks some rows."""
+    length = settings.sequence_length
+    features = assembly.assemble(
+        tokens,
+        rows,
+        sequence_length=length,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        pad_id=tokenizer.pad_id,
+        separators=tokenizer.pair_separators,
+    )
+    lengths, in_text = features.pop("length"), features.pop("in_text")
+    if settings.segment_scheme.joins_documents:
+        in_text &= features["token_ids"] != tokenizer.sep_id
+    epoch, window, row = (rows[:, n] for n in (-3, -2, -1))
+    keys = fold(fold(fold(fold(settings.seed, _MASK), settings.version(epoch)), window), row)
+    features |= mask_rows(
+        settings.masking_scheme,
+        keys,
+        features["token_ids"],
+        in_text,
+        lengths,
+        tokenizer=tokenizer,
+        masked_share=settings.masked_share,
+        replacement=settings.replacement,
+        phrases=phrases,
+    )
+    if settings.segment_scheme.label:
+        features[settings.segment_scheme.label] = rows[:, 4]
+    return features | {"position": positions}

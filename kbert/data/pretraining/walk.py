@@ -1,0 +1,136 @@
+"""Walking all documents of a window side by side: what the plans of rows share.
+
+A *window* is some blocks of whole documents. Its plan says which text goes into which row, in five
+integers a row and without a token:
+
+    start_a, length_a, start_b, length_b   spans of the window's tokens; B may be empty
+    label                                  of the pair, where the scheme has one
+
+Plans are made in lock-step: each round of one loop cuts the next chunk of every document that has
+text left. A document longer than 256 rows is walked as several stretches, so that one huge
+document does not hold up the others.
+
+Shapes: S sentences, D documents, W walkers (stretches), L walkers still at work, N rows.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from kbert.data.masking.hashing import below, chance, fold
+
+PLAN_COLUMNS = ("start_a", "length_a", "start_b", "length_b", "label")
+_STRETCH_ROWS = 256
+
+
+def sentence_bounds(sentences: tf.Tensor) -> tf.Tensor:
+    """(S + 1,): the first token of each sentence, and the end of the last.
+
+    >>> sentence_bounds(tf.constant([3, 4, 2])).numpy().tolist()
+    [0, 3, 7, 9]
+    """
+    return tf.concat([[0], tf.cumsum(sentences)], 0)
+
+
+def draws(keys: tf.Tensor, count: int) -> tf.Tensor:
+    """(count, …): some draws for each key.
+
+    >>> draws(fold(0, tf.range(3)), 2).shape.as_list()
+    [2, 3]
+    """
+    numbers = tf.reshape(tf.range(count), [-1] + [1] * keys.shape.rank)
+    return fold(keys[None], numbers)
+
+
+def target_length(
+    coin: tf.Tensor, size: tf.Tensor, max_tokens: int, short_share: float
+) -> tf.Tensor:
+    """`max_tokens`, but for a share of rows any length from 2 on, each as likely.
+
+    >>> bits = fold(0, tf.range(4))
+    >>> target_length(bits, bits, 9, short_share=0.0).numpy().tolist()
+    [9, 9, 9, 9]
+    """
+    short = 2 + below(size, max_tokens - 1)
+    return tf.where(chance(coin, short_share), short, max_tokens)
+
+
+def stretches(
+    bounds: tf.Tensor, firsts: tf.Tensor, ends: tf.Tensor, row_tokens: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Cuts long documents, at sentences, into stretches of about 256 rows.
+
+    Args:
+        bounds: see `sentence_bounds`.
+        firsts: (D,) int32, the first sentence of each document.
+        ends: (D,) int32, the sentence after its last.
+        row_tokens: tokens of a full row.
+
+    Returns:
+        Three (W,) int32: the document, the first sentence and the end of each stretch.
+
+    Example:
+        >>> bounds = sentence_bounds(tf.fill([600], 5))
+        >>> parts = stretches(bounds, tf.constant([0, 590]), tf.constant([590, 600]), 5)
+        >>> [part.numpy().tolist() for part in parts]
+        [[0, 0, 1], [0, 295, 590], [295, 590, 600]]
+    """
+    tokens = tf.gather(bounds, ends) - tf.gather(bounds, firsts)
+    parts = tf.maximum(tokens // (_STRETCH_ROWS * row_tokens), 1)  # (D,)
+    home = tf.repeat(tf.range(tf.size(parts)), parts)  # (W,)
+    part = tf.range(tf.size(home)) - tf.gather(tf.cumsum(parts, exclusive=True), home)
+    step = tf.gather(tokens // parts, home)
+    start = tf.searchsorted(bounds, tf.gather(bounds, tf.gather(firsts, home)) + part * step)
+    last = tf.concat([home[1:] != home[:-1], [True]], 0)
+    end = tf.where(last, tf.gather(ends, home), tf.concat([start[1:], [0]], 0))
+    # One sentence longer than a stretch leaves stretches without a sentence of their own.
+    filled = tf.where(start < end)[:, 0]
+    return tf.gather(home, filled), tf.gather(start, filled), tf.gather(end, filled)
+
+
+def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tensor:
+    """Calls `cut(walker, at, round)` for all walkers with `at` before their end, until none is.
+
+    Args:
+        start: (W,) int32, where each walker begins.
+        end: (W,) int32, where it stops.
+        cut: returns the rows cut in this round, (L, width) int32, and where each goes on, (L,).
+        width: columns of a row.
+
+    Returns:
+        (N, width) int32, round by round.
+
+    Example:
+        >>> halves = lambda walker, at, round_: (tf.stack([walker, at], 1), at + 2)
+        >>> walk(tf.constant([0, 5]), tf.constant([4, 6]), halves, width=2).numpy().tolist()
+        [[0, 0], [1, 5], [0, 2]]
+    """
+
+    def body(round_, walker, at, rows):
+        row, after = cut(walker, at, round_)
+        alive = tf.where(after < tf.gather(end, walker))[:, 0]
+        walker, after = tf.gather(walker, alive), tf.gather(after, alive)
+        return round_ + 1, walker, after, rows.write(round_, row)
+
+    rows = tf.TensorArray(
+        tf.int32, 0, dynamic_size=True, element_shape=[None, width], infer_shape=False
+    )
+    *_, rows = tf.while_loop(
+        lambda round_, walker, at, rows: tf.size(walker) > 0,
+        body,
+        [0, tf.range(tf.size(start)), start, rows],
+        shape_invariants=[
+            tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None]), None
+        ],
+    )  # fmt: skip
+    return rows.concat()
+
+
+def shuffled(rows: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """The rows in an order that is a function of the key.
+
+    >>> sorted(shuffled(tf.range(5), fold(0, 0)).numpy().tolist())
+    [0, 1, 2, 3, 4]
+    """
+    lots = fold(key, tf.range(tf.shape(rows)[0]))
+    return tf.gather(rows, tf.argsort(tf.bitcast(lots, tf.int64)))

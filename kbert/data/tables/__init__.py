@@ -1,0 +1,1 @@
+"""Tables of labelled texts, their tokenised rows, and batches by length."""

@@ -1,0 +1,258 @@
+"""Batches for translation: by the number of tokens, of pairs that are alike in length.
+
+The pairs lie in memory as ids. Which shapes batches have follows from the lengths alone (see
+`translation_shapes.py`); in each epoch pairs are drawn anew for the batches, and the batches are
+permuted, both by integer hashes of (seed, epoch):
+
+    texts → ids → plan of shapes → order of an epoch → this host's rows → dense batches
+
+so a restart goes on at any batch without making the ones before.
+
+Source: Vaswani et al. 2017, section 5.1: "Sentence pairs were batched together by approximate
+sequence length", about 25,000 source and 25,000 target tokens a batch.
+
+Shapes: N pairs, M batches of an epoch, B rows of a batch of H hosts, S and T tokens of its sources
+and targets.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from numpy.typing import ArrayLike
+
+from kbert.data.pipeline import exact_options
+from kbert.data.position import checked_start
+from kbert.data.tables.bucketing import Keys
+from kbert.data.translation.pairs import EncodedPairs, encode_pairs
+from kbert.data.translation.shapes import BatchPlan, plan_batches
+from kbert.text.pairs import split_pairs
+
+
+def translation_dataset(
+    pairs: Iterable[tuple[str, str]] | EncodedPairs,
+    tokenizer,
+    *,
+    max_tokens: int = 4096,
+    max_length: int | None = None,
+    seed: int = 0,
+    split: str = "train",
+    held_out_share: float = 0.0,
+    start: ArrayLike | None = None,
+    epochs: int | None = None,
+    shuffle: bool = True,
+    num_shapes: int = 24,
+    row_multiple: int = 1,
+    num_hosts: int = 1,
+    host_index: int = 0,
+    threads: int | None = None,
+) -> tf.data.Dataset:
+    """Batches of source and target for a sequence-to-sequence model.
+
+    Every pair is in one batch of every epoch. Batches differ in their numbers of rows and tokens,
+    but there are at most `num_shapes` different shapes, the same ones in every epoch. Rows that
+    fill up a batch are empty: a source that is only ended, targets of weight 0.
+
+    Args:
+        pairs: (source, target), such as `kbert.text.read_pairs` gives; or what `encode_pairs` made
+            of them with this tokenizer, where `split` and `max_length` have been applied.
+        tokenizer: of both sides. Its "sep" token ends a text, its "cls" token begins what the
+            decoder reads.
+        max_tokens: that a batch of all hosts has on either side at most, padding too: rows times S,
+            and rows times T.
+        max_length: tokens of a source, and of a target, with the one that ends it. Pairs with more
+            are left out, and counted in the log. None: what one row of a batch may have.
+        seed: of the orders of all epochs.
+        split: "train" or "held_out", see `kbert.text.split_pairs`.
+        held_out_share: the share of sources that are held out.
+        start: `position` of the batch to go on after, one row or all; None begins with the first.
+            Made from the same pairs with the same settings.
+        epochs: passes over the pairs, those before `start` included; None never ends.
+        shuffle: False keeps pairs of one shape in their order, and gives short batches first.
+        num_shapes: different shapes at most. A compiled step is compiled once for each; with fewer
+            there is more padding. Pairs of one shape are mixed anew in every epoch: where there are
+            hardly more batches than shapes, the same pairs meet again.
+        row_multiple: the rows of a batch are a multiple of it (and of H): devices times
+            micro-batches.
+        num_hosts: H hosts share the work: each makes its slice of every batch.
+        host_index: which of them this is.
+        threads: threads that make batches; None lets TensorFlow decide.
+
+    Returns:
+        A dataset of dicts, R = B / H: `encoder_token_ids` (R, S) int32, source and "sep";
+        `encoder_padding_mask` (R, S) int32; `decoder_token_ids` (R, T) int32, "cls" and target;
+        `decoder_padding_mask` (R, T) int32; `targets` (R, T) int32, target and "sep"; `weights`
+        (R, T) float32, 1 where there is a target; and `position` (R, 3) int32, the `start` that
+        goes on after this batch, on every row.
+
+    Raises:
+        ValueError: a setting out of range, a tokenizer without "sep" or "cls", no pairs, or what
+            reading them raises.
+
+    Example:
+        >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+        >>> tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "go", "run", "geh", "lauf", "!"])
+        >>> pairs = [("Go!", "Geh!"), ("Run!", "Lauf!"), ("Go, go!", "Geh, geh!")]
+        >>> batch = next(iter(translation_dataset(pairs[:1], tokenizer, max_tokens=8)))
+        >>> for name in ("encoder_token_ids", "decoder_token_ids", "targets", "weights"):
+        ...     print(name, batch[name][0].numpy().tolist())
+        encoder_token_ids [5, 9, 3, 0]
+        decoder_token_ids [2, 7, 9, 0]
+        targets [7, 9, 3, 0]
+        weights [1.0, 1.0, 1.0, 0.0]
+    """
+    multiple = num_hosts * row_multiple
+    longest = max_tokens // max(multiple, 1) if max_length is None else max_length
+    for holds, rule, received in (
+        (0 <= seed < 2**63, "`seed` must lie in 0..2**63-1", seed),
+        (epochs is None or epochs > 0, "`epochs` must be above 0, or None to never end", epochs),
+        (num_shapes > 0, "`num_shapes` must be above 0", num_shapes),
+        (row_multiple > 0, "`row_multiple` must be above 0", row_multiple),
+        (0 <= host_index < num_hosts, "`host_index` must lie in 0..num_hosts-1",
+         (host_index, num_hosts)),
+        (threads is None or threads > 0, "`threads` must be above 0, or None to leave it to "
+         "TensorFlow", threads),
+        (longest > 1, "`max_length` must hold a token and the end of a text", longest),
+        (longest * multiple <= max_tokens,
+         "`max_tokens` must hold as many rows of `max_length` tokens as `num_hosts` times "
+         "`row_multiple`", (max_tokens, longest, multiple)),
+    ):  # fmt: skip
+        if not holds:
+            raise ValueError(f"{rule}. Received: {received}")
+    _check_tokenizer(tokenizer)
+    if not isinstance(pairs, EncodedPairs):
+        pairs = split_pairs(pairs, split, held_out_share)
+        pairs = encode_pairs(pairs, tokenizer, max_length=longest)
+    _check_pairs(pairs, tokenizer, longest)
+    plan = plan_batches(
+        pairs.source.lengths + 1,
+        pairs.target.lengths + 1,
+        max_tokens=max_tokens,
+        max_length=longest,
+        row_multiple=multiple,
+        num_shapes=num_shapes,
+    )
+    logging.info(
+        "%d pairs in %d batches an epoch, of %d shapes; %.1f %% of their tokens are padding",
+        len(pairs), len(plan.batch_shapes), len(plan.shapes), 100 * plan.padding,
+    )  # fmt: skip
+    batches = _Batches(pairs, plan, tokenizer, num_hosts, host_index)
+    keys = Keys(tf.constant(plan.parts, tf.int64), seed if shuffle else None)
+    steps = len(plan.batch_shapes)
+    epoch, batch, _ = checked_start(start, steps)
+    last = tf.int64.max if epochs is None else epochs
+    orders = tf.data.Dataset.range(epoch, last).flat_map(batches.of_epoch(keys, (epoch, batch)))
+    dataset = orders.map(batches.make, num_parallel_calls=threads or tf.data.AUTOTUNE)
+    dataset = dataset.prefetch(tf.data.AUTOTUNE)
+    if epochs is not None:
+        left = max(0, (epochs - epoch) * steps - batch)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
+    return dataset.with_options(exact_options(threads))
+
+
+class _Batches:
+    """The stages from an epoch to its batches."""
+
+    def __init__(self, pairs: EncodedPairs, plan: BatchPlan, tokenizer, num_hosts, host_index):
+        self.pairs = pairs
+        self.tokenizer = tokenizer
+        self.num_hosts, self.host_index = num_hosts, host_index
+        sizes = plan.batch_pairs.astype(np.int64)
+        shapes = np.array(plan.shapes, np.int32)[plan.batch_shapes]  # (M, 3)
+        with tf.device("CPU"):
+            self.layout = tf.constant(plan.layout)
+            self.begins = tf.constant(np.cumsum(sizes) - sizes)
+            self.sizes = tf.constant(sizes)
+            self.shapes = tf.constant(shapes)
+        # Known beforehand where all batches agree.
+        self.static = [n[0] if len(set(n)) == 1 else None for n in zip(*plan.shapes, strict=True)]
+
+    def of_epoch(self, keys: Keys, start: tuple[int, int]):
+        """Epoch -> a dataset of the epoch's order (N,) and, batch by batch, where it is in it."""
+        steps = len(self.sizes)
+
+        @tf.autograph.experimental.do_not_convert
+        def places(epoch: tf.Tensor) -> tf.data.Dataset:
+            order = tf.gather(tf.argsort(keys.rows(epoch), stable=True), self.layout)
+            batches = tf.argsort(keys.batches(steps, epoch), stable=True)
+            after = tf.cast(epoch, tf.int32) * steps + tf.range(1, steps + 1)
+            position = tf.stack([after // steps, after % steps, tf.zeros_like(after)], 1)
+            numbers = tf.data.Dataset.from_tensor_slices((batches, position))
+            numbers = numbers.skip(tf.where(epoch == start[0], tf.constant(start[1], tf.int64), 0))
+            # The order is shared, not copied.
+            return numbers.map(lambda batch, position: (order, batch, position))
+
+        return places
+
+    @tf.autograph.experimental.do_not_convert
+    def make(self, order: tf.Tensor, batch: tf.Tensor, position: tf.Tensor) -> dict[str, Any]:
+        """This host's rows of a batch."""
+        begin, size = self.begins[batch], self.sizes[batch]
+        width, target_width, rows = tf.unstack(self.shapes[batch])
+        own = rows // self.num_hosts
+        row = tf.cast(tf.range(own) + self.host_index * own, tf.int64)  # (R,)
+        # The row behind the last pair is an empty one.
+        pair = tf.where(
+            row < size, tf.gather(order, begin + tf.minimum(row, size - 1)), len(self.pairs)
+        )
+        cls_id, sep_id = self.tokenizer.cls_id, self.tokenizer.sep_id
+        pad_id = self.tokenizer.pad_id or 0  # GPT-2's vocabulary has none
+        ids, length = self.pairs.source.gather(pair, width)
+        source, source_mask = _ended(ids, length, sep_id, pad_id)
+        ids, length = self.pairs.target.gather(pair, target_width)
+        targets, target_mask = _ended(ids, length, sep_id, pad_id)
+        shifted = tf.where(tf.range(target_width - 1) < length, ids[:, :-1], pad_id)
+        weights = tf.cast(target_mask, tf.float32) * tf.cast(row < size, tf.float32)[:, None]
+        features = {
+            "encoder_token_ids": source,
+            "encoder_padding_mask": source_mask,
+            "decoder_token_ids": tf.concat([tf.fill([own, 1], cls_id), shifted], 1),
+            "decoder_padding_mask": target_mask,
+            "targets": targets,
+            "weights": weights,
+        }
+        source_width, target_width, rows = self.static
+        rows = rows and rows // self.num_hosts
+        for name, feature in features.items():
+            feature.set_shape([rows, source_width if name in _OF_SOURCE else target_width])
+        position = tf.tile(position[None], [own, 1])
+        position.set_shape([rows, 3])
+        return {**features, "position": position}
+
+
+_OF_SOURCE = ("encoder_token_ids", "encoder_padding_mask")
+
+
+def _ended(ids: tf.Tensor, length: tf.Tensor, sep_id: int, pad_id: int) -> tuple:
+    """Ids with the end behind the last, then padding; and 1 for all but padding."""
+    column = tf.range(tf.shape(ids)[1])
+    ended = tf.where(column < length, ids, tf.where(column == length, sep_id, pad_id))
+    return ended, tf.cast(column <= length, tf.int32)
+
+
+def _check_tokenizer(tokenizer) -> None:
+    missing = [role for role in ("cls", "sep") if getattr(tokenizer, f"{role}_id") is None]
+    if missing:
+        raise ValueError(
+            'A tokenizer for translation has a "cls" token that begins a target and a "sep" token '
+            f"that ends a text. Received: a {type(tokenizer).__name__} without {missing}; name "
+            "them with special_tokens="
+        )
+
+
+def _check_pairs(pairs: EncodedPairs, tokenizer, longest: int) -> None:
+    if pairs.checksum != tokenizer.checksum:
+        raise ValueError("The pairs were encoded with another tokenizer: encode them with this one")
+    if pairs.max_length > longest:
+        raise ValueError(
+            "The pairs were encoded for longer texts than a batch may have. "
+            f"Received: max_length={pairs.max_length} then, {longest} now"
+        )
+    if not len(pairs):
+        raise ValueError(
+            "A dataset needs pairs. Received: none that can be used; "
+            f"{pairs.too_long} were too long for max_length={pairs.max_length}, "
+            f"{pairs.empty} empty"
+        )

@@ -1,0 +1,196 @@
+"""Which shapes the batches of pairs have: few of them, little padding, decided by lengths alone.
+
+Pairs lie in a plane, their source length by their target length. The plane is cut in two where that
+saves most padding, then the part is cut where a cut saves most, and so on, up to as many parts as
+there may be shapes. The width of a part is that of its longest source and its longest target; its
+rows are as many as `max_tokens` holds. What does not fill a batch of its part goes into the batches
+of the next one that is as long on both sides, so that hardly any batch is filled with empty rows.
+
+Shapes: N pairs, M batches of an epoch.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from kbert.data.tables.bucketing import BUCKET
+
+
+class Shape(NamedTuple):
+    """Of a batch: how long its sources and targets are, and how many pairs it has."""
+
+    source: int
+    target: int
+    rows: int
+
+    @property
+    def tokens(self) -> int:
+        """Of both sides together, padding too."""
+        return self.rows * (self.source + self.target)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """The batches of every epoch; which pairs of a part meet in them is drawn anew in each.
+
+    Args:
+        shapes: the shapes that batches have, short ones first.
+        parts: (N,) int32, the part of the plane that each pair lies in.
+        layout: (N,) int32: the pairs of an epoch, sorted by their part and drawn within it, come
+            one behind the other in batches when they are taken in this order.
+        batch_shapes: (M,) int32, the shape of each batch.
+        batch_pairs: (M,) int32, how many pairs it has; the rows behind them are empty.
+        pair_tokens: tokens of all pairs, both sides.
+    """
+
+    shapes: list[Shape]
+    parts: np.ndarray
+    layout: np.ndarray
+    batch_shapes: np.ndarray
+    batch_pairs: np.ndarray
+    pair_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an epoch's batches, both sides and padding."""
+        return sum(self.shapes[number].tokens for number in self.batch_shapes)
+
+    @property
+    def padding(self) -> float:
+        """The share of padding in an epoch's batches, empty rows among it."""
+        return 1 - self.pair_tokens / self.tokens
+
+
+def plan_batches(
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    *,
+    max_tokens: int,
+    max_length: int,
+    row_multiple: int = 1,
+    num_shapes: int = 24,
+) -> BatchPlan:
+    """The batches that pairs of these lengths are put into.
+
+    Args:
+        source_lengths: (N,) tokens of each source, 1 to `max_length`.
+        target_lengths: (N,) tokens of each target, likewise.
+        max_tokens: that a batch has on either side at most, padding too.
+        max_length: no batch is wider.
+        row_multiple: the rows of every batch are a multiple of it.
+        num_shapes: how many different shapes there are at most.
+
+    Example:
+        >>> lengths = np.array([4] * 9 + [16] * 3)
+        >>> plan = plan_batches(lengths, lengths, max_tokens=16, max_length=16)
+        >>> plan.shapes
+        [Shape(source=4, target=4, rows=4), Shape(source=16, target=16, rows=1)]
+        >>> plan.batch_shapes.tolist(), plan.batch_pairs.tolist()
+        ([0, 0, 1, 1, 1, 1], [4, 4, 1, 1, 1, 1])
+    """
+    lengths = np.stack([source_lengths, target_lengths], 1).astype(np.int64)  # (N, 2)
+    widths = np.minimum(-(-lengths // BUCKET) * BUCKET, max_length)
+    # As one number each: so they are sorted ten times faster.
+    keys, place, counts = np.unique(
+        widths[:, 0] * (max_length + 1) + widths[:, 1], return_inverse=True, return_counts=True
+    )
+    points = np.stack(np.divmod(keys, max_length + 1), 1)
+
+    def rows(width: np.ndarray | int) -> np.ndarray | int:
+        return max_tokens // width // row_multiple * row_multiple
+
+    def cost(count, first, second):
+        """Tokens of a part's pairs, and what about half a batch loses by going to the next part."""
+        return count * (first + second) + rows(np.maximum(first, second)) * BUCKET
+
+    cells = _cut(points, counts, num_shapes, cost)
+    corners = [points[cell].max(0).tolist() for cell in cells]
+    order = sorted(range(len(cells)), key=lambda i: (sum(corners[i]), corners[i]))
+    part_of = np.empty(len(points), np.int32)
+    for part, i in enumerate(order):
+        part_of[cells[i]] = part
+    corners = [corners[i] for i in order]
+    shapes = [Shape(first, second, rows(max(first, second))) for first, second in corners]
+    parts = part_of[place]
+    return _fill(shapes, parts, int(lengths.sum()))
+
+
+def _cut(points: np.ndarray, counts: np.ndarray, num_shapes: int, cost) -> list[np.ndarray]:
+    """The parts of the plane, each as the numbers of its points."""
+    everything = np.arange(len(points))
+    cells = [(everything, _best_cut(points, counts, everything, cost))]
+    while len(cells) < num_shapes:
+        # The first of the best: the same on every machine.
+        best = max(range(len(cells)), key=lambda i: cells[i][1][0])
+        cell, (saving, axis, last) = cells[best]
+        if saving <= 0:
+            break
+        below = points[cell, axis] <= last
+        halves = [cell[below], cell[~below]]
+        cells[best : best + 1] = [(half, _best_cut(points, counts, half, cost)) for half in halves]
+    return [cell for cell, _ in cells]
+
+
+def _best_cut(
+    points: np.ndarray, counts: np.ndarray, cell: np.ndarray, cost
+) -> tuple[int, int, int]:
+    """How much the best cut of a part saves, the axis it is across, the last width before it."""
+    whole = cost(counts[cell].sum(), *points[cell].max(0))
+    best = (0, 0, 0)
+    for axis in (0, 1):
+        sorted_ = cell[np.argsort(points[cell, axis], kind="stable")]
+        own, other = points[sorted_, axis], points[sorted_, 1 - axis]
+        before = np.cumsum(counts[sorted_])
+        ends = np.flatnonzero(own[1:] != own[:-1])
+        if not len(ends):
+            continue
+        widest_before = np.maximum.accumulate(other)[ends]
+        widest_behind = np.maximum.accumulate(other[::-1])[::-1][ends + 1]
+        saving = (
+            whole
+            - cost(before[ends], own[ends], widest_before)
+            - cost(before[-1] - before[ends], own[-1], widest_behind)
+        )
+        at = int(np.argmax(saving))
+        if saving[at] > best[0]:
+            best = (int(saving[at]), axis, int(own[ends[at]]))
+    return best
+
+
+def _fill(shapes: list[Shape], parts: np.ndarray, pair_tokens: int) -> BatchPlan:
+    """Cuts the parts into batches."""
+    sizes = np.bincount(parts, minlength=len(shapes))
+    begins = np.cumsum(sizes) - sizes
+    # The places that each part's batches take their pairs from, those of shorter parts first.
+    places = [[np.arange(b, b + n)] for b, n in zip(begins, sizes, strict=True)]
+    layout, batch_shapes, batch_pairs = [], [], []
+    for number, shape in enumerate(shapes):
+        own = np.concatenate(places[number])
+        left = len(own) % shape.rows
+        wider = next(
+            (
+                i
+                for i, other in enumerate(shapes[number + 1 :], number + 1)
+                if other.source >= shape.source and other.target >= shape.target
+            ),
+            None,
+        )
+        if left and wider is not None:
+            other = shapes[wider]
+            if left * (other.source + other.target) <= shape.tokens:
+                places[wider].insert(0, own[-left:])
+                own, left = own[:-left], 0
+        layout.append(own)
+        full = len(own) // shape.rows
+        batch_pairs += [shape.rows] * full + [left] * (left > 0)
+        batch_shapes += [number] * (full + (left > 0))
+    used = sorted(set(batch_shapes))  # a part may have given all its pairs away
+    return BatchPlan(
+        shapes=[shapes[number] for number in used],
+        parts=parts,
+        layout=np.concatenate(layout).astype(np.int32),
+        batch_shapes=np.searchsorted(used, batch_shapes).astype(np.int32),
+        batch_pairs=np.array(batch_pairs, np.int32),
+        pair_tokens=pair_tokens,
+    )

@@ -1,0 +1,189 @@
+"""What is fine-tuned on what: a task by name, a pretrained model, the data."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from kbert import tasks
+from kbert.data import Table
+from kbert.experiments.catalogue import named_task
+from kbert.experiments.evaluation import check_submission, is_labelled
+from kbert.experiments.reading import first_place, labels_of, read
+from kbert.experiments.settings import Settings
+from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.training.run.fine_tuning_run import FineTuningHistory
+
+# Of the order in which rows are drawn for development data, which no setting changes.
+_SPLIT_SEED = 0
+_SHOWN_LABELS = 10
+
+
+class Experiment:
+    """A task by name, a pretrained model and data: what runs have in common.
+
+    Args:
+        task: a name of `kbert.experiments.TASKS`, such as "sst2", "ner" or "classify".
+        preset: folder or name of a pretrained model, see `kbert.hub.locate`.
+        train: a path as the task's reader takes it, or data as `kbert.data.as_table` takes it.
+        dev: the same, of development data: it chooses the best checkpoint.
+        test: the same, of data that is only measured, or without labels only predicted.
+        dev_share: share of `train` to keep apart as development data where there is no `dev`.
+        labels: names of the classes, where more are wanted than occur in `train`.
+        columns: our name of a column -> the file's, see `kbert.experiments.reading`.
+        label_separator: what stands between the labels of one text, for "multilabel".
+
+    Raises:
+        ValueError: an unknown task, data that cannot be read, neither `dev` nor `dev_share`, a
+            label of `dev` that `train` has not, fewer than two classes, or a test set of GLUE that
+            is not the published one.
+
+    Example:
+        >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
+        >>> experiment = Experiment("classify", preset="bert-tiny", train=data, dev_share=0.1)
+        >>> experiment.labels, len(experiment.train), len(experiment.dev)
+        (['ham', 'spam'], 18, 2)
+    """
+
+    def __init__(
+        self,
+        task: str,
+        *,
+        preset: str | os.PathLike,
+        train: Any,
+        dev: Any = None,
+        test: Any = None,
+        dev_share: float | None = None,
+        labels: Sequence[str] | None = None,
+        columns: Mapping[str, str | Sequence[str]] | None = None,
+        label_separator: str = ",",
+    ):
+        self.named = named_task(task)
+        if labels is not None and not self.named.has_classes:
+            raise ValueError(
+                f"`labels` are of tasks with classes. Received: {list(labels)} for a "
+                f"{self.named.kind}"
+            )
+        self.preset = os.fspath(preset)
+
+        def table(data: Any, split: str) -> Table:
+            options = {"columns": columns, "label_separator": label_separator}
+            return read(self.named, data, split=split, **options)
+
+        self.train = table(train, "train")
+        if (dev is None) == (dev_share is None):
+            raise ValueError(
+                "Development data chooses the best checkpoint: give `dev`, or `dev_share` to keep "
+                f"a share of `train` apart. Received: dev={dev!r:.80}, dev_share={dev_share}"
+            )
+        if dev is None:
+            self.train, self.dev = _split(self.train, dev_share)
+        else:
+            self.dev = table(dev, "dev")
+        self.test = None if test is None else table(test, "test")
+        if self.test is not None and self.named.glue and not is_labelled(self.test):
+            check_submission(self.named, self.test)
+        seen = labels_of(self.train, self.named)
+        found = labels or self.named.labels or seen
+        self.labels = None if found is None else list(found)
+        if self.named.labels is None and self.labels is not None:
+            self._check_labels(seen)
+
+    def _check_labels(self, seen: list[str]) -> None:
+        """A class that is in no training example cannot be learned."""
+        column = self.train[self.named.label_column]  # raises where there is none
+        if len(self.labels) < 2 and not self.named.multi_label:
+            raise ValueError(
+                f"A {self.named.kind} learns two classes or more. Received: {self.labels} in all "
+                f"{len(column)} rows of the training data"
+            )
+        self._check_table(self.train, self.labels, "is none of those named: name it (labels)")
+        self._check_table(self.dev, seen, "does not occur in the training data: add examples of it")
+        if self.test is not None:
+            self._check_table(self.test, self.labels, "is no class of the model: name it (labels)")
+
+    def _check_table(self, table: Table, known: list[str], problem: str) -> None:
+        """Raises for a label that is not known; `problem` ends with one of two ways out."""
+        new = sorted(set(labels_of(table, self.named)) - set(known))
+        if new:
+            raise ValueError(
+                f"{first_place(table, new[0], self.named)}: the label {new[0]!r} {problem}, or "
+                f"leave its rows out. Received: {len(new)} such label(s), "
+                f"{', '.join(map(repr, new[:5]))}"
+            )
+
+    def settings(self, **settings: Any) -> Settings:
+        """The task's defaults with other values."""
+        return Settings(**{**self.named.defaults, **settings})
+
+    def make_task(self, settings: Settings) -> FineTuned:
+        """The pretrained encoder under a head that begins anew."""
+        keras.utils.set_random_seed(settings.seed)
+        arguments = self.named.arguments(settings)
+        if self.labels is not None:
+            arguments["labels"] = self.labels
+        return getattr(tasks, self.named.kind).from_preset(
+            self.preset, settings.precision, new_head=True, **arguments
+        )
+
+    def fits(self, task: FineTuned, settings: Settings) -> dict[str, tuple[Any, Settings]]:
+        """What is trained in turn, by the name of the stage: whose `fit`, with which settings."""
+        return {"": (task, settings)}
+
+    def fit(
+        self, task: FineTuned, settings: Settings, model_dir: Path, verbose: str | int = "auto"
+    ) -> FineTuningHistory:
+        """Trains what `make_task` made, and goes on where an earlier call was ended.
+
+        Args:
+            task: the task.
+            settings: those that it was made with.
+            model_dir: where checkpoints and logs are written.
+            verbose: see `FineTuned.fit`.
+        """
+        return task.fit(
+            self.train,
+            validation_data=self.dev,
+            model_dir=model_dir,
+            verbose=verbose,
+            **settings.training(),
+        )
+
+    def summary(self) -> str:
+        """Task, classes and sizes in a line."""
+        tables = {"train": self.train, "dev": self.dev, "test": self.test}
+        sizes = [f"{name} {len(table):,}" for name, table in tables.items() if table is not None]
+        classes = ""
+        if self.labels is not None:
+            more = ", …" if len(self.labels) > _SHOWN_LABELS else ""
+            classes = f" of {', '.join(self.labels[:_SHOWN_LABELS])}{more}"
+        return f"{self.named.name}: {self.named.kind}{classes}; examples: {', '.join(sizes)}"
+
+    def identity(self) -> dict[str, Any]:
+        """What the results depend on besides the settings, for `run.json`."""
+        tables = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {
+            "task": self.named.name,
+            "preset": self.preset,
+            "labels": self.labels,
+            "data": {
+                name: f"{len(table):,} rows, checksum {table.checksum:08x}"
+                for name, table in tables.items()
+                if table is not None
+            },
+        }
+
+
+def _split(table: Table, share: float) -> tuple[Table, Table]:
+    """The table without and with a share of its rows, drawn at random, in their order."""
+    count = round(len(table) * share)
+    if not 0 < count < len(table):
+        raise ValueError(
+            "`dev_share` must leave rows on both sides. Received: "
+            f"dev_share={share} of {len(table)} rows"
+        )
+    drawn = np.random.default_rng(_SPLIT_SEED).permutation(len(table))
+    return table.take(sorted(drawn[count:].tolist())), table.take(sorted(drawn[:count].tolist()))

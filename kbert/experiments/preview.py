@@ -1,0 +1,163 @@
+"""A look before the work: the first examples as the model sees them, and what a run will take."""
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from kbert.data import Table
+from kbert.data.tables.bucketing import BUCKET
+from kbert.experiments.experiment import Experiment
+from kbert.experiments.settings import Settings
+from kbert.metrics import text_table
+from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks.fine_tuning.text_task import SWAPPED
+from kbert.training.run.estimates import peak_memory
+from kbert.training.run.log import duration, human
+
+# Steps that are timed, after some in which graphs are traced.
+_WARM, _TIMED = 3, 8
+_WIDTH = 100
+
+
+def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> str:
+    """The first examples as tokens with their labels, and estimates from a few real steps.
+
+    Nothing is written.
+
+    Args:
+        experiment: task, preset and data.
+        examples: how many.
+        **settings: fields of `Settings`.
+
+    Returns:
+        The text to print.
+    """
+    chosen = experiment.settings(**settings)
+    task = experiment.make_task(chosen)
+    count = min(examples, len(experiment.train))
+    shown = show_examples(task, experiment.train.take(range(count)))
+    return f"{shown}\n\n{_estimate(experiment, task, chosen)}"
+
+
+def show_examples(task: FineTuned, table: Table) -> str:
+    """Labelled examples as the model reads them.
+
+    Args:
+        task: the task.
+        table: a few labelled examples.
+
+    Returns:
+        For each row of tokens a line, wrapped; before it what is expected of the example.
+    """
+    rows = task.rows(table, labelled=True)
+    index = np.arange(len(rows))
+    batch = {k: np.asarray(v) for k, v in task.assemble(rows.gather(index)).items()}
+    lines = []
+    for row, example in enumerate(rows.examples.tolist()):
+        lines.append(f"{table.place(example)}: {_expected(task, table, example)}")
+        marks = _marks(task, {name: x[row] for name, x in batch.items()})
+        orders = [batch[name][row] for name in ("token_ids", SWAPPED) if name in batch]
+        mask = batch["padding_mask"][row]
+        # Choices, windows and orders of one example are rows of their own.
+        ids = np.concatenate([*map(np.atleast_2d, orders)])
+        masks = np.tile(np.atleast_2d(mask), (len(orders), 1))
+        for line, real in zip(ids, masks, strict=True):
+            pieces = [task.token_name(i) for i in line[real > 0].tolist()]
+            pieces = [f"{piece}{marks.get(i, '')}" for i, piece in enumerate(pieces)]
+            lines += [f"  {text}" for text in _wrapped(pieces)]
+    return "\n".join(lines)
+
+
+def _expected(task: FineTuned, table: Table, example: int) -> str:
+    """The label of an example, in words."""
+    kind = type(task).__name__
+    if kind == "QuestionAnswerer":
+        answers = table["answers"][example]
+        return f"answer {answers[0]!r}" if answers else "no answer"
+    if kind == "TokenClassifier":
+        return f"{len(table['words'][example])} words"
+    if kind == "MultipleChoice":
+        return f"choice {table['label'][example]}"
+    label = table["label"][example]
+    return ", ".join(label) or "no label" if isinstance(label, list) else str(label)
+
+
+def _marks(task: FineTuned, row: dict[str, np.ndarray]) -> dict[int, str]:
+    """Position -> what is expected there: the answer in a window, the tag of a word."""
+    kind = type(task).__name__
+    if kind == "QuestionAnswerer":
+        first, last = row["labels"].tolist()
+        return dict.fromkeys(range(first, last + 1), "*") if first else {}
+    if kind == "TokenClassifier":
+        places = np.flatnonzero(row["label_weights"]).tolist()
+        return {place: f"/{task.labels[row['labels'][place]]}" for place in places}
+    return {}
+
+
+def _wrapped(pieces: list[str]) -> Iterator[str]:
+    line = ""
+    for piece in pieces:
+        if line and len(line) + 1 + len(piece) > _WIDTH:
+            yield line
+            line = ""
+        line += f" {piece}" if line else piece
+    yield line
+
+
+def _estimate(experiment: Experiment, task: FineTuned, settings: Settings) -> str:
+    """Sizes of the data, and time and memory from a few steps."""
+    table = experiment.train
+    rows = task.rows(table, labelled=True)
+    padded = -(-rows.lengths // BUCKET) * BUCKET
+    fits = experiment.fits(task, settings)
+    steps = {n: math.ceil(len(rows) / x.batch_size) * x.epochs for n, (_, x) in fits.items()}
+    paces = {name: _pace(model, table, chosen) for name, (model, chosen) in fits.items()}
+    total = duration(sum(paces[name] * steps[name] for name in fits))
+    each = ", ".join(f"{pace:.3g} s a step {name}".rstrip() for name, pace in paces.items())
+    epoch = math.ceil(len(rows) / settings.batch_size)
+    found = {
+        "examples": f"{len(table):,}, {len(rows):,} rows of tokens",
+        "tokens": f"{rows.lengths.mean():.1f} a row, {rows.lengths.max():,} at most",
+        "cut": f"{rows.cut:,} examples longer than {task.row_length:,} tokens",
+        "padding": f"{1 - rows.lengths.sum() / padded.sum():.1%} of what is computed",
+        "steps": f"{epoch:,} an epoch, {sum(steps.values()):,} in all",
+        "time": f"about {total} without evaluations, {each}",
+        "memory": f"{human(peak_memory())}B at most so far",
+    }
+    if all(model is not task for model, _ in fits.values()):  # it learns from another one
+        found["alone"] = f"{_pace(task, table, settings):.3g} s a step without a teacher"
+    return text_table(["estimate", ""], list(found.items()))
+
+
+def _pace(model: Any, table: Table, settings: Settings) -> float:
+    """Seconds of a step."""
+    clock = _Clock()
+    # Without held-out data and without a folder.
+    left_out = ("metric", "patience", "evaluate_every", "checkpoint_every")
+    options = {**settings.training(), **dict.fromkeys(left_out)}
+    model.fit(table, verbose=0, callbacks=[clock], **options)
+    return clock.seconds_per_step
+
+
+class _Clock(keras.callbacks.Callback):
+    """Times a few steps, and ends the training after them."""
+
+    def __init__(self):
+        super().__init__()
+        self._times: list[float] = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        float(logs["loss"])  # wait until the device is done
+        self._times.append(time.perf_counter())
+        if len(self._times) > _WARM + _TIMED:
+            self.model.stop_training = True
+
+    @property
+    def seconds_per_step(self) -> float:
+        """The mean: batches differ in length."""
+        timed = self._times[_WARM:] if len(self._times) > _WARM + 1 else self._times
+        return (timed[-1] - timed[0]) / max(len(timed) - 1, 1)

@@ -1,0 +1,153 @@
+"""Records of a file or of standard input, one after the other, in memory that does not grow.
+
+The same formats as `kbert.data.readers.read_table`, which holds a whole table in memory.
+"""
+
+import itertools
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kbert.data.readers.content import DataFile, format_of, json_object
+from kbert.data.readers.delimited import parse_rows
+
+# A line number (from 1) of the input, and our names of columns -> values.
+Record = tuple[int, dict[str, Any]]
+
+# What a task is asked; one of these sets of columns.
+_ASKED = {
+    "TextClassifier": (("text",), ("first", "second")),
+    "TextRegressor": (("text",), ("first", "second")),
+    "TokenClassifier": (("text",), ("words",)),
+    "QuestionAnswerer": (("question", "context"),),
+    "MultipleChoice": (("context", "choices"),),
+}
+
+
+class Records:
+    """The records of an input, to be gone through once.
+
+    Args:
+        path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; "-" for lines of standard input.
+        kind: class of the task that is asked; says which columns there must be.
+        columns: our name of a column -> the file's, as in `kbert.experiments.reading`.
+
+    Raises:
+        ValueError: a suffix that tells no format; while going through, what is wrong in which line.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "texts.csv")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("stars,review\\n5,Good\\n1,Broke\\n")
+        >>> list(Records(path, "TextClassifier", {"text": "review"}))
+        [(2, {'text': 'Good'}), (3, {'text': 'Broke'})]
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        kind: str,
+        columns: Mapping[str, str | Sequence[str]] | None = None,
+    ):
+        self.path = os.fspath(path)
+        self._kind, self._columns = kind, dict(columns or {})
+        self._file = None
+        if self.path == "-":
+            self.source, self._format = "standard input", "lines"
+            return
+        self.source = self.path
+        self._format = format_of(self.path)
+        self._file = DataFile(self.path, "fail")
+
+    @property
+    def size(self) -> int | None:
+        """Bytes on disk; None of standard input."""
+        return self._file and self._file.size
+
+    @property
+    def consumed(self) -> int:
+        """Bytes on disk that are read."""
+        return self._file.consumed if self._file else 0
+
+    def __iter__(self) -> Iterator[Record]:
+        if self._format == "lines":
+            for number, line in self._texts():
+                yield number, {"text": line}
+            return
+        rows = self._objects() if self._format == "jsonl" else self._fields()
+        wanted = None
+        for number, row in rows:
+            if wanted is None:
+                wanted = self._wanted(row)
+            try:
+                yield number, {name: _value(row, theirs) for name, theirs in wanted.items()}
+            except KeyError as error:
+                raise ValueError(
+                    f"{self.source}, line {number}: {error.args[0]!r} is not there. "
+                    f"Received: {list(row)}"
+                ) from None
+
+    def _lines(self) -> Iterator[str]:
+        """With their ends; only \\n and \\r\\n end a line."""
+        rest = b""
+        for block in self._file.blocks() if self._file else _standard_input():
+            *lines, rest = (rest + block).split(b"\n")
+            yield from (f"{line.decode()}\n" for line in lines)
+        if rest:
+            yield rest.decode()
+
+    def _texts(self) -> Iterator[tuple[int, str]]:
+        """Lines with their numbers, without their ends."""
+        for number, line in enumerate(self._lines(), 1):
+            yield number, line.removesuffix("\n").removesuffix("\r")
+
+    def _objects(self) -> Iterator[tuple[int, dict]]:
+        for number, line in self._texts():
+            if not line.strip():
+                continue
+            yield number, json_object(f"{self.source}, line {number}", line)
+
+    def _fields(self) -> Iterator[tuple[int, dict]]:
+        quoted = self._format == "csv"
+        rows = parse_rows(self._lines(), self.source, "," if quoted else "\t", quoted)
+        rows = itertools.dropwhile(lambda row: row[1] == [""], rows)  # lines above the header
+        number, names = next(rows, (1, []))
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"{self.source}, line {number}: every column has a name of its own. "
+                f"Received: {names}"
+            )
+        for number, fields in rows:
+            yield number, dict(zip(names, fields, strict=True))
+
+    def _wanted(self, row: dict) -> dict[str, str | Sequence[str]]:
+        """Our names of the columns that the task is asked by -> the file's."""
+        there = {name: name for name in row} | self._columns
+        for names in _ASKED[self._kind]:
+            if all(name in there for name in names):
+                kept = [*(["id"] if "id" in there else []), *names]
+                return {name: there[name] for name in kept}
+        rules = " or ".join(" and ".join(names) for names in _ASKED[self._kind])
+        raise ValueError(
+            f"{self.source}: a {self._kind} is asked by the column(s) {rules}; say which they are. "
+            f"Received: {list(row)}"
+        )
+
+
+def _value(row: dict, theirs: str | Sequence[str]) -> Any:
+    return row[theirs] if isinstance(theirs, str) else [row[name] for name in theirs]
+
+
+def _standard_input() -> Iterable[bytes]:
+    """Line by line: what is typed is answered when the chunk is full or the input ends."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"standard input, line {number}: invalid UTF-8 at byte {error.start}: "
+                f"{error.reason}. Received: bytes {line[error.start :][:4].hex(' ')}"
+            ) from None
+        yield line

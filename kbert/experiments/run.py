@@ -1,0 +1,139 @@
+"""One fine-tuning from a pretrained model to measured results, that goes on after a kill."""
+
+import functools
+import gc
+import os
+import signal
+import time
+from typing import Any
+
+from kbert.experiments.evaluation import (
+    evaluate,
+    is_labelled,
+    tune_threshold,
+    write_answers,
+    write_submission,
+)
+from kbert.experiments.experiment import Experiment
+from kbert.experiments.folder import RunFolder
+from kbert.experiments.results import Result
+from kbert.experiments.settings import Settings
+from kbert.training.run.estimates import peak_memory
+from kbert.training.strategies import Strategy, make_strategy
+
+
+class Stopped(Exception):
+    """A signal ended a run; the same call goes on where it was.
+
+    Attributes:
+        signal: its number.
+    """
+
+    def __init__(self, number: int, step: int):
+        self.signal = signal.Signals(number)
+        super().__init__(
+            f"stopped by {self.signal.name} after step {step}; the same call goes on from there"
+        )
+
+
+def run(
+    experiment: Experiment,
+    output_dir: str | os.PathLike,
+    *,
+    verbose: str | int = "auto",
+    **settings: Any,
+) -> Result:
+    """Fine-tunes, keeps the best model, measures it; a finished run is only read.
+
+    Killed at any moment, the same call goes on to the same numbers. What it writes is told in
+    `kbert.experiments.folder`.
+
+    Args:
+        experiment: task, preset and data.
+        output_dir: folder of the run.
+        verbose: of `fit` and `predict`: "auto" shows progress, 0 nothing.
+        **settings: fields of `Settings` that differ from the task's defaults.
+
+    Returns:
+        The result; `print` shows its metrics.
+
+    Raises:
+        Stopped: by SIGTERM or SIGINT (Ctrl-C); a checkpoint is written.
+        ValueError: the folder holds another run, or the data does not fit the task.
+    """
+    return run_settings(experiment, output_dir, experiment.settings(**settings), verbose=verbose)
+
+
+@functools.cache
+def _strategy(name: str) -> Strategy:
+    """One a process: TensorFlow numbers its collective operations anew for each."""
+    return make_strategy(name)
+
+
+def run_settings(
+    experiment: Experiment,
+    output_dir: str | os.PathLike,
+    settings: Settings,
+    *,
+    verbose: str | int = "auto",
+) -> Result:
+    """`run` with all settings in hand."""
+    folder = RunFolder(output_dir)
+    folder.begin({**experiment.identity(), "settings": settings.identity()})
+    result = folder.result()
+    if result is not None:
+        folder.remove_checkpoints()  # if the process died before it did
+        return result
+    try:
+        with _strategy(settings.strategy).scope():
+            result = _run(experiment, folder, settings, verbose)
+    finally:
+        gc.collect()  # a model and its graphs refer to each other in rings
+    folder.finish(result)
+    return result
+
+
+def _run(experiment: Experiment, folder: RunFolder, settings: Settings, verbose) -> Result:
+    task = experiment.make_task(settings)
+    begun = time.perf_counter()
+    history = experiment.fit(task, settings, folder.training, verbose)
+    seconds = time.perf_counter() - begun
+    if history.stopped_by is not None:
+        raise Stopped(history.stopped_by, history.step)
+    options = {"batch_size": settings.batch_size, "verbose": verbose}
+    threshold = None
+    if settings.tune_threshold:
+        threshold = tune_threshold(task, experiment.dev, **options)
+    dev = evaluate(task, experiment.dev, **options)
+    dev.write(folder.path, "dev", experiment.dev)
+    test = _measure_test(task, experiment, folder, options)
+    task.save_to_preset(folder.preset)
+    return Result(
+        folder=folder.path,
+        metric=settings.metric or task.metric,
+        dev=dev.metrics,
+        test=test,
+        best_value=history.best_value,
+        best_step=history.best_step,
+        steps=history.step,
+        seconds=seconds,
+        confusion=dev.confusion,
+        threshold=threshold,
+        peak_memory=peak_memory(),
+        settings=settings.to_dict(),
+    )
+
+
+def _measure_test(task, experiment, folder, options) -> dict[str, float] | None:
+    """Metrics on the test data; without labels the answers, of GLUE in the form it takes."""
+    if experiment.test is None:
+        return None
+    if is_labelled(experiment.test):
+        test = evaluate(task, experiment.test, **options)
+        test.write(folder.path, "test", experiment.test)
+        return test.metrics
+    answers = task.predict(experiment.test, **options)
+    write_answers(folder.path / "test_answers.jsonl", experiment.test, answers)
+    if experiment.named.glue:
+        write_submission(experiment.named, answers, folder.path)
+    return None

@@ -1,0 +1,158 @@
+"""Several runs of one experiment: over seeds, and over the grid of BERT's paper.
+
+A folder a run; those that are finished are not made again, so a series goes on where it was
+stopped. Of all models only the best is kept, in `preset/` of the series' folder.
+"""
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from kbert import atomic
+from kbert.experiments.experiment import Experiment
+from kbert.experiments.folder import RunFolder
+from kbert.experiments.results import Result, Series
+from kbert.experiments.run import run_settings
+from kbert.experiments.settings import Settings
+
+# BERT, appendix A.3: "the following range of possible values to work well across all tasks".
+LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
+BATCH_SIZES = (16, 32)
+EPOCHS = (2, 3, 4)
+
+MakeRun = Callable[[Settings, Path], Result]
+
+
+def seeds(
+    experiment: Experiment,
+    output_dir: str | os.PathLike,
+    *,
+    count: int = 5,
+    verbose: str | int = "auto",
+    **settings,
+) -> Series:
+    """Runs that differ in nothing but the seed: of the head, dropout and the order of the data.
+
+    Args:
+        experiment: task, preset and data.
+        output_dir: folder of the series, with one a run in it.
+        count: how many; seeds count from `seed`, 0 unless given.
+        verbose: as in `run`.
+        **settings: fields of `Settings`.
+
+    Returns:
+        The series; `print` shows its table with mean and standard deviation.
+    """
+    if count < 1:
+        raise ValueError(f"`count` must be at least 1. Received: {count}")
+    base = experiment.settings(**settings)
+    points = {f"seed-{n}": base.replace(seed=n) for n in range(base.seed, base.seed + count)}
+    return run_series(points, _runner(experiment, verbose), output_dir, names=("seed",))
+
+
+def grid(
+    experiment: Experiment,
+    output_dir: str | os.PathLike,
+    *,
+    learning_rates: Sequence[float] = LEARNING_RATES,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    epochs: Sequence[int] = EPOCHS,
+    verbose: str | int = "auto",
+    **settings,
+) -> Series:
+    """A run for every combination; the one that is best on the development data is kept.
+
+    Args:
+        experiment: task, preset and data.
+        output_dir: folder of the series, with one a run in it.
+        learning_rates: values to try.
+        batch_sizes: values to try.
+        epochs: values to try.
+        verbose: as in `run`.
+        **settings: other fields of `Settings`.
+
+    Returns:
+        The series; `print` shows its table, the best first.
+    """
+    base = experiment.settings(**settings)
+    points = {
+        f"lr-{rate:g}-batch-{size}-epochs-{n}": base.replace(
+            learning_rate=rate, batch_size=size, epochs=n
+        )
+        for rate, size, n in itertools.product(learning_rates, batch_sizes, epochs)
+    }
+    names = ("learning_rate", "batch_size", "epochs")
+    return run_series(points, _runner(experiment, verbose), output_dir, names=names)
+
+
+def _runner(experiment: Experiment, verbose: str | int) -> MakeRun:
+    def make_run(settings: Settings, folder: Path) -> Result:
+        return run_settings(experiment, folder, settings, verbose=verbose)
+
+    return make_run
+
+
+def run_series(
+    points: Mapping[str, Settings],
+    make_run: MakeRun,
+    output_dir: str | os.PathLike,
+    *,
+    names: tuple[str, ...],
+) -> Series:
+    """Makes the runs that are not finished, keeps the best model, writes `series.json`.
+
+    Args:
+        points: name of a run's folder -> its settings.
+        make_run: makes one, or gives the result of a finished one.
+        output_dir: folder of the series.
+        names: the settings that the runs differ in.
+
+    Returns:
+        The series.
+
+    Raises:
+        ValueError: the folder holds finished runs that are not asked for, or is one run's.
+    """
+    folder = Path(output_dir)
+    if (folder / "run.json").exists():
+        raise ValueError(f"A series needs a folder of its own. Received: {folder}, that of a run")
+    others = sorted(p.parent.name for p in folder.glob("*/results.json"))
+    others = [name for name in others if name not in points]
+    if others:
+        raise ValueError(
+            f"{folder} holds runs that are not among those asked for; ask for them too, or name "
+            f"another folder. Received: {', '.join(others)}"
+        )
+    results = []
+    for number, (name, settings) in enumerate(points.items(), 1):
+        known = RunFolder(folder / name).result() is not None
+        print(f"run {number} of {len(points)}: {name}{', finished before' if known else ''}")
+        results.append(make_run(settings, folder / name))
+        series = Series(folder=folder, names=names, results=tuple(results))
+        _remove_presets(series)
+    _publish_best(series)
+    return series
+
+
+def _remove_presets(series: Series) -> None:
+    for result in series.results:
+        if result is not series.best:
+            shutil.rmtree(result.preset, ignore_errors=True)
+
+
+def _publish_best(series: Series) -> None:
+    """Moves the best model up, unless an earlier call has."""
+    if series.best.preset.exists():
+        shutil.rmtree(series.preset, ignore_errors=True)
+        os.replace(series.best.preset, series.preset)
+    content = {"best": series.best.folder.name, "rows": series.rows()}
+    if series.names == ("seed",):
+        content["summary"] = {
+            data: {n: {"mean": m, "sd": sd} for n, (m, sd) in series.summary(data).items()}
+            for data in ("dev", "test")
+        }
+    path = series.folder / "series.json"
+    atomic.write(path, (json.dumps(content, indent=2) + "\n").encode())

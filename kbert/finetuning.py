@@ -1,0 +1,7 @@
+"""The name of `kbert.experiments` in version 0.1; gone with the next."""
+
+import warnings
+
+from kbert.experiments import *  # noqa: F403
+
+warnings.warn("kbert.finetuning is now kbert.experiments", DeprecationWarning, stacklevel=2)

@@ -1,0 +1,1 @@
+"""ELMo: the bidirectional language model, and the encoder of its layers."""

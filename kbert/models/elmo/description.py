@@ -1,0 +1,70 @@
+"""A bidirectional language model of ELMo's in numbers, by formula."""
+
+import dataclasses
+
+from kbert.configs.elmo import ElmoConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ElmoDescription:
+    """A bidirectional language model in numbers; `print` shows it as a table.
+
+    Attributes:
+        name: as asked for, or None for a config of one's own.
+        config: the model's.
+        parameters: of the model, its softmax included where the config has one. The published
+            weights have none.
+        softmax_parameters: the softmax's share of them.
+        tokenizer: the kind that text is prepared with to train it, "words"; it reads characters.
+            None for a config of one's own.
+    """
+
+    name: str | None
+    config: ElmoConfig
+    parameters: int
+    softmax_parameters: int
+    tokenizer: str | None
+
+    @property
+    def held_parameters(self) -> int:
+        """What `kbert.Elmo(config)` holds: all of them."""
+        return self.parameters
+
+    def __str__(self) -> str:
+        config = self.config
+        filters = " ".join(f"{width}x{number}" for width, number in config.filters)
+        clips = [config.cell_clip, config.projection_clip]
+        softmax = f", {self.softmax_parameters:,} of them the softmax's"
+        lines = {
+            "model": self.name or "a config of one's own",
+            "layers": f"{config.num_layers} of each direction, "
+            + ("with" if config.skip_connections else "without")
+            + " skip connections",
+            "width": f"{config.hidden_size:,}, {config.projection_size:,} of each direction",
+            "LSTM state": f"{config.lstm_size:,}, clipped at "
+            + " and ".join("nothing" if clip is None else f"{clip:g}" for clip in clips),
+            "characters": f"{config.max_characters} a word, width {config.character_size}",
+            "filters": f"{filters}, {config.activation}, {config.num_highway} highway",
+            **(
+                {"vocabulary": f"{config.vocabulary_size:,} of the softmax"}
+                if config.vocabulary_size
+                else {}
+            ),
+            "parameters": f"{self.parameters:,}"
+            + (softmax if self.softmax_parameters else ", no softmax"),
+        }
+        return "\n".join(f"{name:20}{value}" for name, value in lines.items())
+
+
+def describe_elmo(
+    config: ElmoConfig, name: str | None = None, tokenizer: str | None = None
+) -> ElmoDescription:
+    """Counts a bidirectional language model's parameters; see `kbert.describe`.
+
+    Example:
+        >>> describe_elmo(ElmoConfig(vocabulary_size=10)).softmax_parameters
+        5130
+    """
+    total = config.count_parameters()
+    softmax = total - config.replace(vocabulary_size=None).count_parameters()
+    return ElmoDescription(name, config, total, softmax, tokenizer)

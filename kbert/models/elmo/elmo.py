@@ -1,0 +1,376 @@
+"""ELMo: a bidirectional language model over characters, and the layers it gives.
+
+Shapes: `B` rows, `T` words, `C` characters of a word, `P` width of the projection, `L` LSTM
+layers, `U` units of an LSTM, `D` = 2 directions (0 forward, 1 backward), `V` words of the softmax.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from kbert.checkpoints import read_checkpoint, write_checkpoint
+from kbert.configs.elmo import ElmoConfig
+from kbert.hub import locate
+from kbert.layers import BidirectionalLSTM, CharacterCNN, ScalarMix, WordSoftmax
+from kbert.models.elmo.embedding import Embedder
+from kbert.models.elmo.export import export_embeddings
+from kbert.models.elmo.prediction import NextWords
+from kbert.models.family import BILMS
+from kbert.models.weights import get_arrays, set_arrays
+from kbert.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
+
+INPUTS = ("character_ids", "padding_mask")
+
+
+@keras.saving.register_keras_serializable(package="kbert")
+class Elmo(keras.Model):
+    """Characters of words in, a vector of each layer for every word out.
+
+    (Peters et al. 2018, https://arxiv.org/abs/1802.05365; bilm/model.py of allenai/bilm-tf.) It is
+    built when constructed, so it has weights at once.
+
+    Args:
+        config: sizes and values.
+        tokenizer: a `kbert.WordTokenizer`, whose first entries are the words of the softmax. It is
+            saved with presets, not in `.keras` files. What goes into the model are characters, for
+            which no vocabulary is needed.
+        mix: a `kbert.layers.ScalarMix`, whose weights are then the model's too. None: the plain
+            mean of the layers, which is what a mix begins as.
+        name: first part of the weights' paths.
+        dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
+
+    Attributes:
+        character_cnn, lstm: the parts. `softmax` is None where the config has no vocabulary.
+        characters: a `kbert.CharacterTokenizer` for words of this config's length.
+
+    Raises:
+        TypeError: the config is no `ElmoConfig`.
+        ValueError: the tokenizer is no vocabulary for the softmax.
+
+    Example:
+        >>> config = ElmoConfig(character_size=4, filters=((1, 4), (2, 8)), num_highway=1,
+        ...                     lstm_size=8, projection_size=6)
+        >>> elmo = Elmo(config)
+        >>> [embedded.shape for embedded in elmo.embed(["The sun shines .", "So ?"])]
+        [(3, 4, 12), (3, 2, 12)]
+    """
+
+    def __init__(
+        self,
+        config: ElmoConfig,
+        *,
+        tokenizer: WordTokenizer | None = None,
+        mix: ScalarMix | None = None,
+        name: str = "elmo",
+        dtype: Any = None,
+        **kwargs,
+    ):
+        if not isinstance(config, ElmoConfig):
+            raise TypeError(
+                "kbert.Elmo is made of an ElmoConfig; kbert.Encoder takes an EncoderConfig. "
+                f"Received: {config!r}"
+            )
+        # Keras would cast the LSTM's state, which is float32 under any policy, with the inputs.
+        super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
+        _check_vocabulary(tokenizer, config)
+        self.config = config
+        self.tokenizer = tokenizer
+        self.characters = CharacterTokenizer(config.max_characters)
+        self.character_cnn = CharacterCNN(
+            config.character_size,
+            config.filters,
+            config.num_highway,
+            config.projection_size,
+            activation=config.activation,
+            dtype=self.dtype_policy,
+            name="character_cnn",
+        )
+        self.lstm = BidirectionalLSTM(
+            config.lstm_size,
+            config.projection_size,
+            config.num_layers,
+            cell_clip=config.cell_clip,
+            projection_clip=config.projection_clip,
+            skip_connections=config.skip_connections,
+            dropout=config.dropout,
+            dtype=self.dtype_policy,
+            name="lstm",
+        )
+        self.softmax = None
+        if config.vocabulary_size is not None:
+            self.softmax = WordSoftmax(
+                config.vocabulary_size,
+                config.projection_size,
+                dtype=self.dtype_policy,
+                name="softmax",
+            )
+        self.mix = mix
+        self.build()
+        self._embedder = Embedder(self)
+        self._next_words = NextWords(self)
+
+    def build(self, input_shape=None):
+        self.character_cnn.build((None, None, self.config.max_characters))
+        self.lstm.build((2, None, None, self.config.projection_size))
+        if self.mix is not None and not self.mix.built:
+            self.mix.build([(None, None, self.config.hidden_size)] * (self.config.num_layers + 1))
+
+    def words(self, character_ids: Any, training: bool = False):
+        """The vectors of words by themselves: (B, T, C) -> (B, T, P)."""
+        return self.character_cnn(character_ids, training=training)
+
+    def call(self, inputs, state=None, training=False):
+        """Reads a batch in both directions.
+
+        Args:
+            inputs: character ids (B, T, C) with 0 for padding, or a dict with "character_ids" and
+                optionally "padding_mask" (B, T), 1 for a word, all of them first in a row. Without
+                a mask a word is where an id is not 0. `elmo.characters.pad_sentences` makes both.
+            state: (L, D, B, U + P), as an earlier call returned it: both directions go on from
+                there. None = zeros.
+            training: whether dropout acts.
+
+        Returns:
+            A dict: "layers", a list of L + 1 tensors (B, T, 2P), the first the words' own vectors
+            twice, the others forward and backward side by side, zeros in padding; "mix" (B, T, 2P);
+            "state" (L, D, B, U + P) float32, after the last word that each direction read.
+
+        Raises:
+            ValueError: an input that is unknown, missing or of another shape.
+        """
+        ids, mask = _named_inputs(inputs, self.config.max_characters)
+        if mask is None:
+            mask = ops.any(ops.not_equal(ids, 0), axis=-1)
+        mask = ops.cast(mask, "int32")  # (B, T)
+        words = self.words(ids, training)  # (B, T, P)
+        backwards = _reversed_places(mask)
+        outputs, state = self.lstm(
+            ops.stack([words, _reorder(words, backwards)]),  # (D, B, T, P)
+            padding_mask=ops.stack([mask, mask]),
+            state=state,
+            training=training,
+        )
+        words = words * ops.cast(mask, words.dtype)[:, :, None]
+        layers = [ops.concatenate([words, words], axis=-1)]
+        layers += [
+            ops.concatenate([both[0], _reorder(both[1], backwards)], axis=-1) for both in outputs
+        ]
+        mixed = sum(layers) / len(layers) if self.mix is None else self.mix(layers, mask)
+        return {"layers": layers, "mix": mixed, "state": state}
+
+    def compute_output_spec(self, inputs, state=None, training=False):
+        # Written out because PyTorch and JAX cannot trace a length that is not known yet.
+        ids, _ = _named_inputs(inputs, self.config.max_characters)
+        batch, length, _ = ids.shape
+        config = self.config
+        layer = keras.KerasTensor((batch, length, config.hidden_size), dtype=self.compute_dtype)
+        width = config.lstm_size + config.projection_size
+        return {
+            "layers": [layer] * (config.num_layers + 1),
+            "mix": layer,
+            "state": keras.KerasTensor((config.num_layers, 2, batch, width), dtype="float32"),
+        }
+
+    def embed(
+        self, sentences: Any, stateful: bool = False, *, batch_size: int = 32
+    ) -> list[np.ndarray]:
+        """The layers' vectors of the words of sentences.
+
+        The begin and the end of a sentence are put around each, as the original does, and left out
+        of what is returned.
+
+        Args:
+            sentences: lists of words, or texts, which are split at white space.
+            stateful: row b goes on from the state in which the b-th sentence of the last stateful
+                call left both directions, as the original does without being asked. False: each
+                sentence by itself.
+            batch_size: sentences that go through the model together, neighbours in length.
+
+        Returns:
+            One float32 array (L + 1, T, 2P) a sentence; T is 0 where it has no words.
+
+        Raises:
+            TypeError: one text, or a sentence that is neither text nor list of words.
+            ValueError: a batch size below 1.
+        """
+        return self._embedder(sentences, stateful, batch_size)
+
+    def reset_state(self) -> None:
+        """Forgets what stateful calls of `embed` have left."""
+        self._embedder.reset()
+
+    def predict_next(
+        self, prefix: str | list[str], top_k: int = 5
+    ) -> dict[str, list[tuple[str, float]]]:
+        """What the language model expects behind some words, and before them.
+
+        Args:
+            prefix: words, or a text that is split at white space. To the forward model it is how a
+                sentence begins, to the backward model how one ends.
+            top_k: answers of each direction.
+
+        Returns:
+            "forward" and "backward", each a list of (word, probability), the likeliest first.
+
+        Raises:
+            ValueError: the model has no softmax or no tokenizer, or `top_k` is out of range.
+        """
+        return self._next_words(prefix, top_k)
+
+    def export(self, directory: str | os.PathLike) -> str:
+        """Writes `directory/<n+1>/` for TensorFlow Serving: text or words in, embeddings out.
+
+        Its entries are `embed`, of `text` (B,) strings that are split at white space, and
+        `embed_words`, of `words` (B, T) strings with "" behind the last word of a row. Both give
+        `embeddings` (B, L + 1, T, 2P), `mix` (B, T, 2P), zeros behind the last word, and `lengths`
+        (B,), the words of each row.
+
+        Args:
+            directory: the model's folder; its newest version is n.
+
+        Returns:
+            The path written.
+        """
+        return export_embeddings(self, directory)
+
+    @classmethod
+    def from_preset(
+        cls,
+        path: str | os.PathLike,
+        dtype: Any = None,
+        *,
+        mix: ScalarMix | None = None,
+        strict: bool = True,
+    ) -> "Elmo":
+        """A model with the weights of a folder; heads in it are left alone.
+
+        Args:
+            path: a kbert folder, one with the `*options.json` and `*weights.hdf5` of a release, a
+                zip file of one, or "hf:owner/name@revision" (see `kbert.hub.locate`).
+            dtype: a Keras dtype policy or its name.
+            mix: as in the constructor.
+            strict: False takes the weights that fit by name and logs what it leaves.
+
+        Returns:
+            The model, with the folder's words where it holds them.
+
+        Raises:
+            FileNotFoundError: there is no such folder or model.
+            ValueError: the folder is of another kind, or its weights do not fit its config.
+        """
+        if path in BILMS and not os.path.exists(path):
+            raise FileNotFoundError(
+                "ELMo's weights are on no hub that kbert reads: download the options.json and "
+                f"weights.hdf5 of a release into one folder, and pass that. Received: {path!r}"
+            )
+        folder = locate(path)
+        checkpoint = read_checkpoint(folder).expect(ElmoConfig)
+        config = checkpoint.config
+        # A release may have words beside it, but no softmax over them.
+        tokenizer = None if config.vocabulary_size is None else _words_of(folder)
+        elmo = cls(config, tokenizer=tokenizer, mix=mix, dtype=dtype)
+        arrays = checkpoint.part("elmo/")
+        if mix is not None:  # it stays as it was handed in
+            arrays |= get_arrays(mix, f"elmo/{mix.name}")
+        set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
+        return elmo
+
+    def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:
+        """Writes config, weights and words to a folder that `from_preset` reads.
+
+        Args:
+            path: the folder; made where it is missing.
+            format: "kbert", or "bilm" for the original's options.json and lm_weights.hdf5, which
+                have no softmax and no words.
+
+        Raises:
+            ValueError: an unknown format, a model with a mix, or one that the original cannot be.
+        """
+        if self.mix is not None:
+            raise ValueError(
+                "A preset holds no mix, which belongs to what was trained on it: save the model "
+                f"around it as a `.keras` file, or the task. Received: mix={self.mix!r}"
+            )
+        write_checkpoint(path, self.config, get_arrays(self, "elmo"), format)
+        if self.tokenizer is not None and format == "kbert":
+            self.tokenizer.save(path)
+
+    def get_config(self):
+        return {
+            "config": self.config.to_dict(),
+            "mix": keras.saving.serialize_keras_object(self.mix),
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        own = ElmoConfig.from_dict(config.pop("config"))
+        revived = {
+            key: keras.saving.deserialize_keras_object(config.pop(key)) for key in ("mix", "dtype")
+        }
+        return cls(own, **revived, **config)
+
+
+def _named_inputs(inputs, characters):
+    """(character ids, padding mask or None), checked."""
+    if not isinstance(inputs, dict):
+        inputs = {"character_ids": inputs}
+    unknown = [name for name in inputs if name not in INPUTS]
+    if unknown or "character_ids" not in inputs:
+        raise ValueError(
+            "kbert.Elmo takes `character_ids` and optionally `padding_mask`. "
+            f"Received: {', '.join(inputs)}"
+        )
+    shape = tuple(inputs["character_ids"].shape)
+    if len(shape) != 3 or shape[-1] not in (None, characters):
+        raise ValueError(
+            f"`character_ids` must be of shape (batch, words, {characters}). Received: {shape}"
+        )
+    return inputs["character_ids"], inputs.get("padding_mask")
+
+
+def _reversed_places(mask):
+    """(B, T) where each word of a row lies when the words, and no padding, change their order.
+
+    The numbers count through all rows, for `_reorder`. The order is its own reverse.
+    """
+    rows, length = ops.shape(mask)
+    places = ops.arange(length, dtype="int32")[None, :]
+    lengths = ops.sum(mask, axis=1, keepdims=True)  # (B, 1)
+    places = ops.where(places < lengths, lengths - 1 - places, places)
+    return places + length * ops.arange(rows, dtype="int32")[:, None]
+
+
+def _reorder(x, places):
+    """(B, T, P), (B, T) -> (B, T, P)."""
+    rows, length = ops.shape(places)
+    width = x.shape[-1]
+    flat = ops.take(ops.reshape(x, (-1, width)), ops.reshape(places, (-1,)), axis=0)
+    return ops.reshape(flat, (rows, length, width))
+
+
+def _check_vocabulary(tokenizer, config):
+    if tokenizer is None:
+        return
+    words = tokenizer.vocabulary_size if isinstance(tokenizer, WordTokenizer) else None
+    if words is None or config.vocabulary_size is None or words < config.vocabulary_size:
+        raise ValueError(
+            "`tokenizer` must be a kbert.WordTokenizer with a word for each row of the softmax. "
+            f"Received: a {type(tokenizer).__name__} of {words} words with "
+            f"vocabulary_size={config.vocabulary_size}"
+        )
+
+
+def _words_of(folder: Path) -> WordTokenizer | None:
+    """The folder's word tokenizer. A task's folder holds the task's, a character tokenizer."""
+    try:
+        tokenizer = load_tokenizer(folder)
+    except FileNotFoundError:
+        return None
+    return tokenizer if isinstance(tokenizer, WordTokenizer) else None

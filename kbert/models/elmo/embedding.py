@@ -1,0 +1,70 @@
+"""Sentences to embeddings: in batches of neighbours in length, with or without memory.
+
+Shapes: `B` rows, `T` words with the edges of a sentence, `L` LSTM layers, `D` = 2 directions, `W`
+entries of a row's state, `P` width of the projection.
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from kbert import inference
+from kbert.tokenizers.words.characters import as_words
+
+
+class Embedder:
+    """What `Elmo.embed` calls; it keeps the state between stateful calls.
+
+    Args:
+        elmo: the model.
+    """
+
+    def __init__(self, elmo: Any):
+        self._elmo = elmo
+        self._forward = inference.compiled(self._layers, elmo)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the state of all rows."""
+        self._state = self._zeros(0)
+
+    def __call__(self, sentences: Any, stateful: bool, batch_size: int) -> list[np.ndarray]:
+        """Arguments and result as of `Elmo.embed`."""
+        import tensorflow as tf
+
+        inference.check_batch_size(batch_size)
+        words = as_words(sentences)
+        lengths = words.row_lengths().numpy()
+        if stateful:
+            self._make_room(len(lengths))
+        embedded: list[np.ndarray] = [None] * len(lengths)
+        for rows in inference.by_length(lengths, batch_size):
+            features = self._elmo.characters.pad_sentences(tf.gather(words, rows))
+            features = {name: value.numpy() for name, value in features.items()}
+            features["state"] = self._state[:, :, rows] if stateful else self._zeros(len(rows))
+            layers, state = self._forward(features)
+            if stateful:
+                self._state[:, :, rows] = state
+            for place, row in enumerate(rows):
+                # A copy lets go of the batch.
+                embedded[row] = layers[:, place, 1 : 1 + lengths[row]].copy()
+        return embedded
+
+    def _layers(self, features):
+        """-> (L + 1, B, T, 2P) float32 and the state (L, D, B, W)."""
+        state = features["state"]
+        inputs = {name: features[name] for name in ("character_ids", "padding_mask")}
+        outputs = self._elmo(inputs, state=state, training=False)
+        return ops.cast(ops.stack(outputs["layers"]), "float32"), outputs["state"]
+
+    def _zeros(self, rows):
+        config = self._elmo.config
+        width = config.lstm_size + config.projection_size
+        return np.zeros((config.num_layers, 2, rows, width), np.float32)
+
+    def _make_room(self, rows):
+        """Rows that no call has had before begin with zeros."""
+        more = rows - self._state.shape[2]
+        if more > 0:
+            self._state = np.concatenate([self._state, self._zeros(more)], axis=2)

@@ -1,0 +1,59 @@
+"""What ELMo's language models expect next.
+
+Shapes: `T` words, `C` characters of a word, `P` width of the projection, `V` words of the softmax.
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from kbert import inference
+
+
+class NextWords:
+    """What `Elmo.predict_next` calls.
+
+    Args:
+        elmo: the model.
+    """
+
+    def __init__(self, elmo: Any):
+        self._elmo = elmo
+        self._forward = inference.compiled(self._probabilities, elmo)
+
+    def __call__(self, prefix: str | list[str], top_k: int) -> dict[str, list[tuple[str, float]]]:
+        """Arguments and result as of `Elmo.predict_next`."""
+        self._check(top_k)
+        batch = self._elmo.characters.pad_sentences([prefix])
+        ids = batch["character_ids"].numpy()  # (1, T + 2, C): begin, words, end
+        features = {"forward": ids[:, :-1], "backward": ids[:, :0:-1]}
+        both = self._forward(features)
+        words = self._elmo.tokenizer.vocabulary
+        answers = {}
+        for direction, probabilities in zip(("forward", "backward"), both, strict=True):
+            best = np.argsort(-probabilities, kind="stable")[:top_k]
+            answers[direction] = [(words[i], float(probabilities[i])) for i in best]
+        return answers
+
+    def _probabilities(self, features):
+        """-> (2, V) float32."""
+        elmo = self._elmo
+        both = ops.stack([elmo.words(features[way]) for way in ("forward", "backward")])
+        outputs, _ = elmo.lstm(both, training=False)  # (2, 1, T + 1, P) each
+        return ops.softmax(elmo.softmax(outputs[-1][:, 0, -1]))
+
+    def _check(self, top_k):
+        elmo = self._elmo
+        if elmo.softmax is None or elmo.tokenizer is None:
+            lacking = "softmax (vocabulary_size=None)" if elmo.softmax is None else "tokenizer"
+            raise ValueError(
+                "Words are predicted by a model that was trained with its softmax and its "
+                "WordTokenizer; released weights have neither. "
+                f"Received: an Elmo without a {lacking}"
+            )
+        most = elmo.config.vocabulary_size
+        if not isinstance(top_k, int | np.integer) or not 1 <= top_k <= most:
+            raise ValueError(
+                f"`top_k` must be an integer in 1..{most}, the softmax's words. Received: {top_k!r}"
+            )

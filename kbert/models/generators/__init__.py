@@ -1,0 +1,1 @@
+"""Models that write: the Transformer, GPT, and encoders made into either."""

@@ -1,0 +1,208 @@
+"""The decoder alone: a language model that reads from left to right, as GPT and GPT-2.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `P` tokens of a prompt,
+`R` rows that are decoded.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.configs.decoder import DecoderConfig
+from kbert.layers import Dropout, LearnedPositions, TokenEmbeddings, attention_bias, causal_bias
+from kbert.models.blocks import BLOCKS, last_norm
+from kbert.models.from_config import FromConfig
+from kbert.models.inputs_and_outputs import check_rank, named_inputs, output_spec
+
+
+@keras.saving.register_keras_serializable(package="kbert")
+class Decoder(FromConfig, keras.Model):
+    """Token ids in; at every place a vector of the tokens up to there, and logits of the next.
+
+    (Radford et al. 2018 and 2019; https://github.com/openai/gpt-2, src/model.py.) Its blocks are
+    the encoder's with a causal bias. It is built when constructed, so it has weights at once.
+
+    Args:
+        config: sizes and values.
+        name: first part of the weights' paths.
+        dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
+
+    Raises:
+        TypeError: the config is no `DecoderConfig`.
+
+    Example:
+        >>> import numpy as np
+        >>> config = DecoderConfig(vocabulary_size=10, hidden_size=8, num_layers=2, num_heads=2,
+        ...                        intermediate_size=16, max_positions=12)
+        >>> decoder = Decoder(config)
+        >>> out = decoder(np.array([[2, 5, 3]]))
+        >>> tuple(out["sequence"].shape), tuple(decoder.logits(out["sequence"]).shape)
+        ((1, 3, 8), (1, 3, 10))
+        >>> logits, cache = decoder.prefill(np.array([[2, 5, 3]]), None, slots=4)
+        >>> logits, cache = decoder.step(ops.argmax(logits, axis=-1), cache, 0)
+        >>> tuple(logits.shape)
+        (1, 10)
+    """
+
+    config_class = DecoderConfig
+    prefix = "decoder"
+
+    def __init__(
+        self, config: DecoderConfig, *, name: str = "decoder", dtype: Any = None, **kwargs
+    ):
+        self.check_config(config)
+        super().__init__(name=name, dtype=dtype, **kwargs)
+        self.config = config
+        sizes = (config.hidden_size,)
+        common = {"initializer_range": config.initializer_range, "dtype": self.dtype_policy}
+        self.embeddings = TokenEmbeddings(
+            config.vocabulary_size, *sizes, name="embeddings", **common
+        )
+        self.positions = LearnedPositions(config.max_positions, *sizes, name="positions", **common)
+        self.dropout = Dropout(config.dropout, dtype=self.dtype_policy, name="dropout")
+        self.blocks = [
+            BLOCKS[config.block](config, name=f"layers_{i}", dtype=self.dtype_policy)
+            for i in range(config.num_layers)
+        ]
+        self.norm = last_norm(config, dtype=self.dtype_policy, name="norm")
+        self.build()
+
+    def build(self, input_shape=None):
+        width = self.config.hidden_size
+        self.embeddings.build((None, None))
+        self.positions.build((None, None, width))
+        for block in self.blocks:
+            block.build((None, None, width))
+        if self.norm is not None:
+            self.norm.build((None, None, width))
+
+    @property
+    def token_embedding(self) -> keras.Variable:
+        """The token table (V, H)."""
+        return self.embeddings.token
+
+    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+        """Reads a batch.
+
+        Args:
+            inputs: token ids (B, T), or a dict with "token_ids" and optionally "padding_mask" (1 =
+                token, 0 = padding), both (B, T) integers. Padding stands behind the tokens.
+            training: whether dropout acts.
+            return_hidden_states: adds "hidden_states".
+            return_attention: adds "attention".
+
+        Returns:
+            A dict: "sequence" (B, T, H), after the last norm where the model has one;
+            "hidden_states", a list of num_layers + 1 tensors (B, T, H): the embeddings, what each
+            block gave, the last being "sequence"; "attention", a list of num_layers tensors
+            (B, N, T, T), probabilities before dropout.
+
+        Raises:
+            ValueError: an input that is unknown, missing or too long.
+        """
+        inputs = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
+        x = self._embed(inputs["token_ids"], training=training)
+        bias = self._bias(inputs["token_ids"], inputs.get("padding_mask"))
+        hidden_states, attention = [x], []
+        for block in self.blocks:
+            x, probabilities = block(x, bias, training=training)
+            hidden_states.append(x)
+            attention.append(probabilities)
+        x = hidden_states[-1] = self._normed(x)
+        outputs: dict[str, Any] = {"sequence": x}
+        if return_hidden_states:
+            outputs["hidden_states"] = hidden_states
+        if return_attention:
+            outputs["attention"] = attention
+        return outputs
+
+    def logits(self, sequence: Any):
+        """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
+        return self.embeddings.logits(sequence)
+
+    def prefill(self, token_ids: Any, padding_mask: Any, slots: int) -> tuple[Any, dict]:
+        """Reads prompts and makes room for tokens to come.
+
+        Args:
+            token_ids: (B, P), padding behind the tokens.
+            padding_mask: (B, P), 1 for a token; None = no padding. A row has one token or more.
+            slots: how many tokens may come at most.
+
+        Returns:
+            logits (B, V) of the token behind each row's last, and the cache for `step`: a dict of
+            "fixed" and "growing" tensors, whose first axis is rows.
+
+        Raises:
+            ValueError: prompt and slots together are longer than the positions.
+        """
+        check_rank("token_ids", token_ids)
+        self._check_room(token_ids.shape[1], slots)
+        if padding_mask is None:
+            padding_mask = ops.ones_like(token_ids)
+        x = self._embed(token_ids)
+        bias = causal_bias(ops.shape(token_ids)[1])
+        layers, growing = [], []
+        for block in self.blocks:
+            x, keys_values = block.prefill(x, bias)
+            layers.append(keys_values)
+            growing.append(block.attention.empty_slots(keys_values, slots))
+        lengths = ops.sum(ops.cast(padding_mask, "int32"), axis=1)  # (B,)
+        last = ops.take_along_axis(x, lengths[:, None, None] - 1, axis=1)[:, 0]  # (B, H)
+        bias = attention_bias(padding_mask)
+        fixed = {"layers": layers, "bias": bias, "lengths": lengths}
+        return self.logits(self._normed(last)), {"fixed": fixed, "growing": growing}
+
+    def step(self, token_ids: Any, cache: dict, t: Any) -> tuple[Any, dict]:
+        """Reads one more token of each row.
+
+        Args:
+            token_ids: (R,), token `t` behind the prompts.
+            cache: of `prefill` or of the step before.
+            t: scalar integer, counted from 0.
+
+        Returns:
+            logits (R, V) float32 of the token behind it, and the cache for the next step.
+        """
+        fixed = cache["fixed"]
+        places = (fixed["lengths"] + t)[:, None]  # (R, 1)
+        x = self._embed(token_ids[:, None], places)
+        growing = []
+        layers = zip(self.blocks, fixed["layers"], cache["growing"], strict=True)
+        for block, keys_values, slots in layers:
+            x, slots = block.step(x, keys_values, fixed["bias"], slots, t)
+            growing.append(slots)
+        return self.logits(self._normed(x)[:, 0]), {"fixed": fixed, "growing": growing}
+
+    def compute_output_spec(
+        self, inputs, training=False, return_hidden_states=False, return_attention=False
+    ):
+        inputs = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
+        batch, length = inputs["token_ids"].shape
+        hidden = (batch, length, self.config.hidden_size)
+        layers = self.config.num_layers
+        shapes: dict[str, Any] = {"sequence": hidden}
+        if return_hidden_states:
+            shapes["hidden_states"] = [hidden] * (layers + 1)
+        if return_attention:
+            shapes["attention"] = [(batch, self.config.num_heads, length, length)] * layers
+        return output_spec(shapes, self.compute_dtype)
+
+    def _embed(self, token_ids, places=None, training=False):
+        x = self.positions(self.embeddings(token_ids), places)
+        return self.dropout(x, training=training)
+
+    def _bias(self, token_ids, padding_mask):
+        bias = causal_bias(ops.shape(token_ids)[1])  # (1, 1, T, T)
+        return bias if padding_mask is None else bias + attention_bias(padding_mask)
+
+    def _normed(self, x):
+        return x if self.norm is None else self.norm(x)
+
+    def _check_room(self, length, slots):
+        most = self.config.max_positions
+        if length is not None and length + slots > most:
+            raise ValueError(
+                f"Prompt and new tokens together must not be longer than max_positions={most}. "
+                f"Received: {length} tokens in the prompt, {slots} to come"
+            )

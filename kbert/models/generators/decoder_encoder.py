@@ -1,0 +1,185 @@
+"""A decoder with the interface of an encoder, for tasks that fine-tune it.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary of the decoder that was pretrained.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from kbert.configs.decoder import DecoderConfig
+from kbert.models.generators.decoder import Decoder
+from kbert.models.weights import get_arrays, set_arrays
+
+# What the last rows of the token table stand for, in their order.
+INPUT_TOKENS = ("start", "delimiter", "extract")
+_TABLE = "decoder/embeddings/token"
+
+
+class DecoderEncoderConfig(DecoderConfig):
+    """A decoder's config, and what a task reads in an encoder's besides.
+
+    Attributes:
+        num_segments: 0, a decoder knows none.
+    """
+
+    num_segments: ClassVar[int] = 0
+
+
+class LastToken(keras.layers.Layer):
+    """The vector of the last token of each row: all that a decoder has read of it.
+
+    Args:
+        hidden_size: H.
+
+    Example:
+        >>> sequence = ops.array([[[1.0], [3.0], [9.0]]])
+        >>> ops.convert_to_numpy(LastToken(1)(sequence, ops.array([[1, 1, 0]]))).tolist()
+        [[3.0]]
+    """
+
+    def __init__(self, hidden_size: int, **kwargs):
+        super().__init__(**kwargs)
+        self.units = hidden_size  # width of what it gives
+
+    def call(self, sequence: Any, padding_mask: Any):
+        """(B, T, H) and (B, T), padding behind the tokens -> (B, H); of no token, the first."""
+        last = ops.sum(ops.cast(padding_mask, "int32"), axis=1) - 1  # (B,)
+        last = ops.maximum(last, 0)[:, None, None]
+        return ops.take_along_axis(sequence, last, axis=1)[:, 0]
+
+
+class DecoderEncoder(keras.Model):
+    """GPT as tasks fine-tune it: the vector of a row's last token is the vector of the row.
+
+    (Radford et al. 2018, "Improving language understanding by generative pre-training", sections
+    3.2 and 3.3, figure 1.) A row is `[start] text [extract]`, or `[start] text [delimiter] text
+    [extract]`. The three tokens are the last rows of the decoder's token table, behind those of the
+    tokenizer's vocabulary; they begin as they are drawn and are learned with the task.
+
+        encoder = kbert.models.DecoderEncoder.extend(kbert.Decoder.from_preset(folder))
+        task = kbert.tasks.TextClassifier(encoder, kbert.load_tokenizer(folder), labels)
+        task.fit(train, learning_rate=6.25e-5, warmup_share=0.002)
+
+    `TextClassifier.from_preset(folder, labels=…, new_head=True)` does the same. The rates are those
+    of the original fine-tuning, the other defaults of `fit` are the same there.
+
+    Args:
+        decoder: whose token table ends with the three rows, see `extend`.
+        name: of the model.
+
+    Attributes:
+        decoder: the `kbert.Decoder`.
+        pooler: a `LastToken`.
+        start_id, delimiter_id, extract_id: the three tokens.
+
+    Example:
+        >>> config = DecoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16, max_positions=12)
+        >>> encoder = DecoderEncoder.extend(Decoder(config))
+        >>> encoder.start_id, encoder.delimiter_id, encoder.extract_id
+        (9, 10, 11)
+        >>> ids, mask = np.array([[9, 4, 11, 11]]), np.array([[1, 1, 1, 0]])
+        >>> out = encoder({"token_ids": ids, "padding_mask": mask})
+        >>> bool(ops.all(out["pooled"][0] == out["sequence"][0, 2]))
+        True
+    """
+
+    def __init__(self, decoder: Decoder, *, name: str = "encoder", **kwargs):
+        super().__init__(name=name, dtype=decoder.dtype_policy, **kwargs)
+        size = decoder.config.vocabulary_size
+        if size <= len(INPUT_TOKENS):
+            raise ValueError(
+                f"The last {len(INPUT_TOKENS)} rows of the token table are those of "
+                f"{', '.join(INPUT_TOKENS)}; before them are a vocabulary's. "
+                f"Received: vocabulary_size={size}"
+            )
+        self.config = DecoderEncoderConfig.from_dict(decoder.config.to_dict())
+        self.decoder = decoder
+        self.pooler = LastToken(self.config.hidden_size, dtype=self.dtype_policy, name="last_token")
+        self.start_id, self.delimiter_id, self.extract_id = range(size - len(INPUT_TOKENS), size)
+        self.built = True
+
+    @classmethod
+    def extend(cls, decoder: Decoder) -> Self:
+        """A copy of a decoder with the three rows more.
+
+        Args:
+            decoder: a pretrained one.
+        """
+        arrays = get_arrays(decoder, "decoder")
+        return cls.from_arrays(decoder.config, arrays, "the decoder", decoder.dtype_policy)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        config: DecoderConfig,
+        arrays: Mapping[str, np.ndarray],
+        source: str,
+        dtype: Any = None,
+        strict: bool = True,
+    ) -> Self:
+        """`extend` for the weights of a decoder that was not made.
+
+        Args:
+            config: the decoder's.
+            arrays: weight name -> array.
+            source: where they are from, for messages.
+            dtype: a Keras dtype policy or its name.
+            strict: as in `kbert.models.weights.set_arrays`.
+        """
+        more = config.vocabulary_size + len(INPUT_TOKENS)
+        decoder = Decoder(config.replace(vocabulary_size=more), dtype=dtype)
+        arrays = dict(arrays)
+        if _TABLE in arrays:
+            drawn = ops.convert_to_numpy(decoder.token_embedding.value)[config.vocabulary_size :]
+            arrays[_TABLE] = np.concatenate([arrays[_TABLE], drawn.astype(arrays[_TABLE].dtype)])
+        set_arrays(decoder, "decoder", arrays, source, strict)
+        return cls(decoder)
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """First part of the weights' names in a preset -> the layer that has them."""
+        return self.decoder.parts()
+
+    @property
+    def embeddings(self) -> keras.layers.Layer:
+        """The token table, as all that follow by an encoder's names."""
+        return self.decoder.embeddings
+
+    @property
+    def positions(self) -> keras.layers.Layer:
+        """The table of positions."""
+        return self.decoder.positions
+
+    @property
+    def blocks(self) -> list[keras.layers.Layer]:
+        """The layers."""
+        return self.decoder.blocks
+
+    @property
+    def norm(self) -> keras.layers.Layer | None:
+        """The norm behind the last layer, where there is one."""
+        return self.decoder.norm
+
+    def logits(self, sequence: Any):
+        """Of the token behind each place: (…, H) -> (…, V + 3) float32."""
+        return self.decoder.logits(sequence)
+
+    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+        """Reads a batch; arguments as of `kbert.Decoder`.
+
+        Returns:
+            What the decoder gives, and "pooled" (B, H), the vector of each row's last token.
+        """
+        flags = {
+            "return_hidden_states": return_hidden_states,
+            "return_attention": return_attention,
+        }
+        outputs = self.decoder(inputs, training=training, **flags)
+        ids = inputs["token_ids"] if isinstance(inputs, Mapping) else inputs
+        mask = inputs.get("padding_mask") if isinstance(inputs, Mapping) else None
+        mask = ops.ones_like(ids) if mask is None else mask
+        return {**outputs, "pooled": self.pooler(outputs["sequence"], mask)}

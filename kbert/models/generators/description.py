@@ -1,0 +1,60 @@
+"""A decoder or an encoder-decoder in numbers, by formula."""
+
+import dataclasses
+
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratorDescription:
+    """A model that writes text in numbers; `print` shows it as a table.
+
+    Attributes:
+        name: as asked for, or None for a config of one's own.
+        config: the model's.
+        parameters: of the model; its output matrix is the token table.
+        tokenizer: the kind of its tokenizer; None for a config of one's own.
+    """
+
+    name: str | None
+    config: DecoderConfig | Seq2SeqConfig
+    parameters: int
+    tokenizer: str | None
+
+    @property
+    def held_parameters(self) -> int:
+        """What the model holds: all of them."""
+        return self.parameters
+
+    def __str__(self) -> str:
+        config = self.config
+        layers, positions = f"{config.num_layers}", f"{config.max_positions:,}"
+        if isinstance(config, Seq2SeqConfig):
+            layers = f"{layers} of the encoder, {config.decoder_layers} of the decoder"
+            positions = f"{positions}, {config.positions}"
+        lines = {
+            "model": self.name or "a config of one's own",
+            "layers": f"{layers}, {config.block}",
+            "hidden width": f"{config.hidden_size:,}, {config.num_heads} heads",
+            "feed-forward width": f"{config.intermediate_size:,}, {config.activation}",
+            "vocabulary": f"{config.vocabulary_size:,}"
+            + (f", {self.tokenizer}" if self.tokenizer else ""),
+            "positions": positions,
+            "parameters": f"{self.parameters:,}",
+        }
+        return "\n".join(f"{name:20}{value}" for name, value in lines.items())
+
+
+def describe_generator(
+    config: DecoderConfig | Seq2SeqConfig, name: str | None = None, tokenizer: str | None = None
+) -> GeneratorDescription:
+    """Counts the parameters of a model that writes text; see `kbert.describe`.
+
+    Example:
+        >>> config = DecoderConfig(vocabulary_size=10, hidden_size=4, num_layers=1, num_heads=2,
+        ...                        intermediate_size=8, max_positions=6)
+        >>> describe_generator(config).parameters
+        244
+    """
+    return GeneratorDescription(name, config, config.count_parameters(), tokenizer)

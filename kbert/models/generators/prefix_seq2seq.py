@@ -1,0 +1,160 @@
+"""One network that reads a source and writes a target: an encoder with a prefix mask.
+
+Shapes: `B` batch, `S` tokens of the source, `T` tokens of the target, `H` hidden width, `N` heads,
+`V` vocabulary, `R` rows that are decoded.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.layers import attention_bias, causal_bias
+from kbert.layers.token_embeddings import tied_logits
+from kbert.models.encoder import Encoder
+from kbert.models.generators.seq2seq import check_inputs
+
+
+class PrefixSeq2Seq(keras.Model):
+    """An encoder whose rows are a source and a target: what it sees makes it both sides.
+
+    A token of the source sees the whole source, a token of the target the source and the target up
+    to itself. (The sequence-to-sequence mask of UniLM: Dong et al. 2019, figure 1,
+    https://arxiv.org/abs/1905.03197. There masked tokens of the target are predicted; here each
+    token from those before it, so that all are learned from at once and decoding has a cache.)
+    There is no weight that the encoder does not have. Calls are those of `kbert.Seq2Seq`.
+
+    Args:
+        encoder: a `kbert.Encoder`, its embeddings as wide as its layers. Sources are of its first
+            segment and targets of its last.
+        name: of the model.
+
+    Raises:
+        ValueError: the encoder's embeddings are of another width.
+
+    Example:
+        >>> import numpy as np
+        >>> from kbert.configs.base import EncoderConfig
+        >>> config = EncoderConfig(vocabulary_size=10, hidden_size=8, num_layers=2, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> model = PrefixSeq2Seq(Encoder(config))
+        >>> out = model({"encoder_token_ids": np.array([[5, 6, 7, 3]]),
+        ...              "decoder_token_ids": np.array([[2, 8]])})
+        >>> tuple(out["sequence"].shape), tuple(model.logits(out["sequence"]).shape)
+        ((1, 2, 8), (1, 2, 10))
+    """
+
+    def __init__(self, encoder: Encoder, *, name: str = "prefix_seq2seq", **kwargs):
+        if encoder.config.embedding_width != encoder.config.hidden_size:
+            raise ValueError(
+                "The token table gives the logits, so an encoder's embeddings must be as wide as "
+                "its layers. Received: an encoder with "
+                f"embedding_size={encoder.config.embedding_size}, "
+                f"hidden_size={encoder.config.hidden_size}"
+            )
+        super().__init__(name=name, dtype=encoder.dtype_policy, **kwargs)
+        self.encoder = encoder
+        self.config = encoder.config
+        self.built = True
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """First part of the weights' names in a preset -> the layer that has them."""
+        return self.encoder.parts()
+
+    @property
+    def max_length(self) -> int:
+        """The longest source and the longest target, in tokens: half of the positions each."""
+        return self.config.max_positions // 2
+
+    @property
+    def token_embedding(self) -> keras.Variable:
+        """The token table (V, H)."""
+        return self.encoder.token_embedding
+
+    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+        """Reads sources and targets; see `kbert.Seq2Seq.call`."""
+        check_inputs(inputs)
+        source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"]
+        mask = inputs.get("encoder_padding_mask")
+        mask = ops.ones_like(source) if mask is None else mask
+        x = self._embed(source, target, mask, training)
+        bias = _prefix_bias(mask, ops.shape(target)[1])
+        hidden_states, attention = [x], []
+        for block in self.encoder.layer_blocks:
+            x, probabilities = block(x, bias, training=training)
+            hidden_states.append(x)
+            attention.append(probabilities)
+        length = ops.shape(source)[1]
+        outputs = {"sequence": x[:, length:], "encoder_sequence": x[:, :length]}
+        if return_hidden_states:
+            outputs["hidden_states"] = [x[:, length:] for x in hidden_states]
+            outputs["encoder_hidden_states"] = [x[:, :length] for x in hidden_states]
+        if return_attention:
+            outputs["attention"] = [a[:, :, length:, length:] for a in attention]
+            outputs["cross_attention"] = [a[:, :, length:, :length] for a in attention]
+            outputs["encoder_attention"] = [a[:, :, :length, :length] for a in attention]
+        return outputs
+
+    def logits(self, sequence: Any):
+        """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
+        return tied_logits(sequence, self.token_embedding)
+
+    def prefill(
+        self, encoder_token_ids: Any, encoder_padding_mask: Any, slots: int, start_ids: Any
+    ) -> tuple[Any, dict]:
+        """Reads sources and the tokens that targets start with; see `kbert.Seq2Seq.prefill`."""
+        mask = encoder_padding_mask
+        mask = ops.ones_like(encoder_token_ids) if mask is None else mask
+        target = ops.cast(start_ids, encoder_token_ids.dtype)[:, None]
+        x = self._embed(encoder_token_ids, target, mask, training=False)
+        bias = _prefix_bias(mask, 1)
+        layers, growing = [], []
+        for block in self.encoder.layer_blocks:
+            x, keys_values = block.prefill(x, bias)
+            layers.append(keys_values)
+            growing.append(block.attention.empty_slots(keys_values, slots))
+        seen = ops.concatenate([mask, ops.ones_like(target, dtype=mask.dtype)], axis=1)
+        lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
+        fixed = {"layers": layers, "bias": attention_bias(seen), "lengths": lengths}
+        return self.logits(x[:, -1]), {"fixed": fixed, "growing": growing}
+
+    def step(self, token_ids: Any, cache: dict, t: Any) -> tuple[Any, dict]:
+        """Reads one more token of each target; see `kbert.Seq2Seq.step`."""
+        fixed = cache["fixed"]
+        places = (fixed["lengths"] + 1 + t)[:, None]  # behind source and start
+        x = self.encoder.embeddings(token_ids[:, None], self._segment(token_ids[:, None]), places)
+        growing = []
+        for block, keys_values, slots in zip(
+            self.encoder.layer_blocks, fixed["layers"], cache["growing"], strict=True
+        ):
+            x, slots = block.step(x, keys_values, fixed["bias"], slots, t)
+            growing.append(slots)
+        return self.logits(x[:, 0]), {"fixed": fixed, "growing": growing}
+
+    def _segment(self, target):
+        """The last segment for each token of a target; None where the encoder knows none."""
+        last = self.config.num_segments - 1
+        return None if last < 0 else ops.full_like(target, last)
+
+    def _embed(self, source, target, mask, training):
+        """(B, S), (B, T) -> (B, S + T, H); a target's positions go on behind the source's last."""
+        columns = ops.arange(ops.shape(source)[1], dtype="int32")
+        lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
+        behind = lengths + ops.arange(ops.shape(target)[1], dtype="int32")[None]
+        places = ops.concatenate([ops.zeros_like(lengths) + columns[None], behind], axis=1)
+        segments = self._segment(target)
+        if segments is not None:
+            segments = ops.concatenate([ops.zeros_like(source), segments], axis=1)
+        ids = ops.concatenate([source, ops.cast(target, source.dtype)], axis=1)
+        return self.encoder.embeddings(ids, segments, places, training=training)
+
+
+def _prefix_bias(mask, length):
+    """(B, S) of the source and T of the target -> (B, 1, S + T, S + T)."""
+    columns = ops.shape(mask)[1]
+    source = attention_bias(mask)  # (B, 1, 1, S), the same for all rows of the scores
+    target = causal_bias(columns + length)[:, :, :, columns:]  # (1, 1, S + T, T)
+    rows = columns + length
+    source = source + ops.zeros((1, 1, rows, 1))
+    target = target + ops.zeros_like(source[:, :, :, :1])
+    return ops.concatenate([source, target], axis=-1)

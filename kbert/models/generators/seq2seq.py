@@ -1,0 +1,328 @@
+"""The encoder-decoder: the Transformer itself.
+
+Shapes: `B` batch, `S` tokens of the source, `T` tokens of the target, `H` hidden width, `N` heads,
+`V` vocabulary, `R` rows that are decoded.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.layers import (
+    Dropout,
+    LayerNorm,
+    LearnedPositions,
+    SinusoidalPositions,
+    TokenEmbeddings,
+    attention_bias,
+    causal_bias,
+)
+from kbert.models.blocks import BLOCKS, last_norm
+from kbert.models.encoder import Encoder
+from kbert.models.from_config import FromConfig
+from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
+from kbert.models.inputs_and_outputs import check_rank, output_spec
+from kbert.models.weights import get_arrays, set_arrays
+
+INPUTS = (
+    *("encoder_token_ids", "encoder_padding_mask"),
+    *("decoder_token_ids", "decoder_padding_mask"),
+)
+
+
+@keras.saving.register_keras_serializable(package="kbert")
+class Seq2Seq(FromConfig, keras.Model):
+    """A source read in both directions, and a target from left to right that looks at it.
+
+    (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762.) One token table serves source, target
+    and output. It is built when constructed, so it has weights at once.
+
+    Args:
+        config: sizes and values.
+        name: first part of the weights' paths.
+        dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
+
+    Raises:
+        TypeError: the config is no `Seq2SeqConfig`.
+
+    Example:
+        >>> import numpy as np
+        >>> config = Seq2SeqConfig(vocabulary_size=10, hidden_size=8, num_layers=2, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> seq2seq = Seq2Seq(config)
+        >>> out = seq2seq({"encoder_token_ids": np.array([[5, 6, 7, 3]]),
+        ...                "decoder_token_ids": np.array([[2, 8]])})
+        >>> tuple(out["encoder_sequence"].shape), tuple(seq2seq.logits(out["sequence"]).shape)
+        ((1, 4, 8), (1, 2, 10))
+    """
+
+    config_class = Seq2SeqConfig
+    prefix = "seq2seq"
+
+    def __init__(
+        self, config: Seq2SeqConfig, *, name: str = "seq2seq", dtype: Any = None, **kwargs
+    ):
+        self.check_config(config)
+        super().__init__(name=name, dtype=dtype, **kwargs)
+        self.config = config
+        width = config.hidden_size
+        policy = {"dtype": self.dtype_policy}
+        self.embeddings = TokenEmbeddings(
+            config.vocabulary_size,
+            width,
+            # Rows of about unit length in the table, for the logits; of unit variance in the sum.
+            scale=width**0.5 if config.initializer_range is None else 1.0,
+            initializer_range=config.table_range,
+            name="embeddings",
+            **policy,
+        )
+        self.encoder_positions = _positions(config, name="encoder_positions", **policy)
+        self.decoder_positions = _positions(config, name="decoder_positions", **policy)
+        self.encoder_embedding_norm = _embedding_norm(
+            config, name="encoder_embedding_norm", **policy
+        )
+        self.decoder_embedding_norm = _embedding_norm(
+            config, name="decoder_embedding_norm", **policy
+        )
+        self.dropout = Dropout(config.dropout, name="dropout", **policy)
+        make_block = BLOCKS[config.block]
+        self.encoder_blocks = [
+            make_block(config, name=f"encoder_layers_{i}", **policy)
+            for i in range(config.num_layers)
+        ]
+        self.encoder_norm = last_norm(config, name="encoder_norm", **policy)
+        self.decoder_blocks = [
+            make_block(config, crossed=True, name=f"decoder_layers_{i}", **policy)
+            for i in range(config.decoder_layers)
+        ]
+        self.decoder_norm = last_norm(config, name="decoder_norm", **policy)
+        self.build()
+
+    def build(self, input_shape=None):
+        hidden = (None, None, self.config.hidden_size)
+        self.embeddings.build((None, None))
+        for layer in (
+            *(self.encoder_positions, self.encoder_embedding_norm),
+            *(*self.encoder_blocks, self.encoder_norm),
+            *(self.decoder_positions, self.decoder_embedding_norm),
+            *(*self.decoder_blocks, self.decoder_norm),
+        ):
+            if layer is not None:
+                layer.build(hidden)
+
+    @classmethod
+    def from_encoder(
+        cls, encoder: Encoder, *, num_decoder_layers: int | None = None, dtype: Any = None
+    ) -> "Seq2Seq":
+        """An encoder-decoder that begins with what an encoder has learned.
+
+        (Rothe, Narayan & Severyn 2020, https://arxiv.org/abs/1907.12461.) The source's side is the
+        encoder, with all tokens in its first segment. The target's side has the same embeddings,
+        with all tokens in its last segment, and the same layers as far as there are any; only what
+        looks at the source begins anew.
+
+        Args:
+            encoder: a `kbert.Encoder`, its embeddings as wide as its layers.
+            num_decoder_layers: layers of the target's side; None = as many as the encoder's.
+            dtype: a Keras dtype policy or its name; None = the encoder's.
+
+        Raises:
+            ValueError: the encoder's embeddings are of another width (ALBERT, ELECTRA-small).
+        """
+        config = config_of_encoder(encoder.config, num_decoder_layers)
+        model = cls(config, dtype=encoder.dtype_policy if dtype is None else dtype)
+        learned = arrays_of_encoder(encoder.config, get_arrays(encoder, "encoder"), config)
+        set_arrays(model, cls.prefix, get_arrays(model, cls.prefix) | learned, "the encoder")
+        return model
+
+    @property
+    def max_length(self) -> int:
+        """The longest source and the longest target, in tokens."""
+        return self.config.max_positions
+
+    @property
+    def token_embedding(self) -> keras.Variable:
+        """The token table (V, H)."""
+        return self.embeddings.token
+
+    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+        """Reads sources and targets.
+
+        Args:
+            inputs: a dict with "encoder_token_ids" (B, S) and "decoder_token_ids" (B, T), and
+                optionally "encoder_padding_mask" and "decoder_padding_mask" of the same shapes (1 =
+                token, 0 = padding), all integers. Padding stands behind the tokens.
+            training: whether dropout acts.
+            return_hidden_states: adds "hidden_states" and "encoder_hidden_states".
+            return_attention: adds "attention", "cross_attention" and "encoder_attention".
+
+        Returns:
+            A dict: "sequence" (B, T, H) of the decoder; "encoder_sequence" (B, S, H); lists of the
+            embeddings and what each block gave, the last after the last norm: "hidden_states"
+            (B, T, H), "encoder_hidden_states" (B, S, H); lists of each block's probabilities before
+            dropout: "attention" (B, N, T, T), "cross_attention" (B, N, T, S), "encoder_attention"
+            (B, N, S, S).
+
+        Raises:
+            ValueError: an input that is unknown, missing or too long.
+        """
+        check_inputs(inputs)
+        memory, memory_bias, seen = self._encode(inputs, training)
+        x = self._embed_target(inputs["decoder_token_ids"], training=training)
+        bias = causal_bias(ops.shape(inputs["decoder_token_ids"])[1])
+        if inputs.get("decoder_padding_mask") is not None:
+            bias = bias + attention_bias(inputs["decoder_padding_mask"])
+        hidden_states, attention, cross_attention = [x], [], []
+        for block in self.decoder_blocks:
+            x, probabilities, crossed = block(x, memory, bias, memory_bias, training=training)
+            hidden_states.append(x)
+            attention.append(probabilities)
+            cross_attention.append(crossed)
+        x = hidden_states[-1] = _normed(x, self.decoder_norm)
+        outputs = {"sequence": x, "encoder_sequence": memory}
+        if return_hidden_states:
+            outputs["hidden_states"] = hidden_states
+            outputs["encoder_hidden_states"] = seen["hidden_states"]
+        if return_attention:
+            outputs["attention"] = attention
+            outputs["cross_attention"] = cross_attention
+            outputs["encoder_attention"] = seen["attention"]
+        return outputs
+
+    def logits(self, sequence: Any):
+        """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
+        return self.embeddings.logits(sequence)
+
+    def prefill(
+        self, encoder_token_ids: Any, encoder_padding_mask: Any, slots: int, start_ids: Any
+    ) -> tuple[Any, dict]:
+        """Reads sources and the tokens that targets start with.
+
+        Args:
+            encoder_token_ids: (B, S), padding behind the tokens.
+            encoder_padding_mask: (B, S), 1 for a token; None = no padding.
+            slots: how many tokens may come at most, the start not counted.
+            start_ids: (B,), the first token of each target.
+
+        Returns:
+            logits (B, V) of the token behind the start, and the cache for `step`: a dict of
+            "fixed" and "growing" tensors, whose first axis is rows.
+
+        Raises:
+            ValueError: a source, or start and slots together, are longer than the positions.
+        """
+        check_rank("encoder_token_ids", encoder_token_ids)
+        if slots + 1 > self.config.max_positions:
+            raise ValueError(
+                "A target, its start included, must not be longer than max_positions="
+                f"{self.config.max_positions}. Received: {slots} tokens behind the start"
+            )
+        if encoder_padding_mask is None:
+            encoder_padding_mask = ops.ones_like(encoder_token_ids)
+        inputs = {
+            "encoder_token_ids": encoder_token_ids,
+            "encoder_padding_mask": encoder_padding_mask,
+        }
+        memory, memory_bias, _ = self._encode(inputs, training=False)
+        x = self._embed_target(start_ids[:, None])
+        bias = attention_bias(ops.ones_like(start_ids[:, None]))
+        layers, growing = [], []
+        for block in self.decoder_blocks:
+            x, keys_values = block.prefill(x, bias, memory, memory_bias)
+            layers.append(keys_values)
+            growing.append(block.attention.empty_slots(keys_values, slots))
+        fixed = {"layers": layers, "bias": bias, "memory_bias": memory_bias}
+        logits = self.logits(_normed(x, self.decoder_norm)[:, 0])
+        return logits, {"fixed": fixed, "growing": growing}
+
+    def step(self, token_ids: Any, cache: dict, t: Any) -> tuple[Any, dict]:
+        """Reads one more token of each target.
+
+        Args:
+            token_ids: (R,), token `t` behind the start.
+            cache: of `prefill` or of the step before.
+            t: scalar integer, counted from 0.
+
+        Returns:
+            logits (R, V) float32 of the token behind it, and the cache for the next step.
+        """
+        fixed = cache["fixed"]
+        places = ops.ones_like(token_ids)[:, None] * (1 + t)  # behind the start
+        x = self._embed_target(token_ids[:, None], places)
+        growing = []
+        layers = zip(self.decoder_blocks, fixed["layers"], cache["growing"], strict=True)
+        for block, keys_values, slots in layers:
+            x, slots = block.step(x, keys_values, fixed["bias"], slots, t, fixed["memory_bias"])
+            growing.append(slots)
+        logits = self.logits(_normed(x, self.decoder_norm)[:, 0])
+        return logits, {"fixed": fixed, "growing": growing}
+
+    def compute_output_spec(
+        self, inputs, training=False, return_hidden_states=False, return_attention=False
+    ):
+        check_inputs(inputs)
+        batch, source = inputs["encoder_token_ids"].shape
+        target = inputs["decoder_token_ids"].shape[1]
+        width, heads = self.config.hidden_size, self.config.num_heads
+        above, below = self.config.decoder_layers, self.config.num_layers
+        hidden, memory = (batch, target, width), (batch, source, width)
+        shapes: dict[str, Any] = {"sequence": hidden, "encoder_sequence": memory}
+        if return_hidden_states:
+            shapes["hidden_states"] = [hidden] * (above + 1)
+            shapes["encoder_hidden_states"] = [memory] * (below + 1)
+        if return_attention:
+            shapes["attention"] = [(batch, heads, target, target)] * above
+            shapes["cross_attention"] = [(batch, heads, target, source)] * above
+            shapes["encoder_attention"] = [(batch, heads, source, source)] * below
+        return output_spec(shapes, self.compute_dtype)
+
+    def _encode(self, inputs, training):
+        """-> (B, S, H), its bias for the decoder, and what lay on the way."""
+        x = self.encoder_positions(self.embeddings(inputs["encoder_token_ids"]))
+        x = self.dropout(_normed(x, self.encoder_embedding_norm), training=training)
+        bias = None
+        if inputs.get("encoder_padding_mask") is not None:
+            bias = attention_bias(inputs["encoder_padding_mask"])
+        hidden_states, attention = [x], []
+        for block in self.encoder_blocks:
+            x, probabilities = block(x, bias, training=training)
+            hidden_states.append(x)
+            attention.append(probabilities)
+        x = hidden_states[-1] = _normed(x, self.encoder_norm)
+        return x, bias, {"hidden_states": hidden_states, "attention": attention}
+
+    def _embed_target(self, token_ids, places=None, training=False):
+        x = self.decoder_positions(self.embeddings(token_ids), places)
+        return self.dropout(_normed(x, self.decoder_embedding_norm), training=training)
+
+
+def _positions(config, **kwargs):
+    sizes = (config.max_positions, config.hidden_size)
+    if config.positions == "sinusoidal":
+        return SinusoidalPositions(*sizes, **kwargs)
+    return LearnedPositions(*sizes, initializer_range=config.table_range, **kwargs)
+
+
+def _embedding_norm(config, **kwargs):
+    normalised = config.embeddings == "normalised"
+    return LayerNorm(config.layer_norm_epsilon, **kwargs) if normalised else None
+
+
+def _normed(x, norm):
+    return x if norm is None else norm(x)
+
+
+def check_inputs(inputs: Any) -> None:
+    """Raises unless inputs are those of an encoder-decoder."""
+    needed = ("encoder_token_ids", "decoder_token_ids")
+    names = list(inputs) if isinstance(inputs, dict) else [type(inputs).__name__]
+    if not set(needed) <= set(names) <= set(INPUTS):
+        raise ValueError(
+            "An encoder-decoder takes `encoder_token_ids` and `decoder_token_ids`, and optionally "
+            "`encoder_padding_mask` and `decoder_padding_mask`. "
+            f"Received: {', '.join(names)}"
+        )
+    for name in needed:
+        check_rank(name, inputs[name])

@@ -1,0 +1,73 @@
+"""What an encoder's weights are in an encoder-decoder that begins with them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kbert.configs.base import EncoderConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
+
+
+def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> Seq2SeqConfig:
+    """The encoder-decoder whose source side is such an encoder.
+
+    Raises:
+        ValueError: the encoder's embeddings are of another width than its layers.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=2, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> config_of_encoder(config, 1).decoder_layers
+        1
+    """
+    if config.embedding_width != config.hidden_size:
+        raise ValueError(
+            "One token table serves source, target and output, so an encoder's embeddings must be "
+            "as wide as its layers. Received: an encoder with "
+            f"embedding_size={config.embedding_size}, hidden_size={config.hidden_size}"
+        )
+    same = (
+        *("vocabulary_size", "hidden_size", "num_layers", "num_heads", "intermediate_size"),
+        *("max_positions", "activation", "dropout", "attention_dropout", "layer_norm_epsilon"),
+        "initializer_range",
+    )
+    return Seq2SeqConfig(
+        **{name: getattr(config, name) for name in same},
+        num_decoder_layers=num_decoder_layers,
+        positions="learned",
+        embeddings="normalised",
+        block="post_norm",
+    )
+
+
+def arrays_of_encoder(
+    encoder: EncoderConfig, arrays: Mapping[str, np.ndarray], config: Seq2SeqConfig
+) -> dict[str, np.ndarray]:
+    """The encoder's weights under the names of the encoder-decoder's.
+
+    Segments become part of the positions: the first for the source, the last for the target. A
+    pooler, and whatever else has no place, is left out.
+
+    Args:
+        encoder: the encoder's config.
+        arrays: its weights, "encoder/…".
+        config: of the encoder-decoder, made by `config_of_encoder`.
+    """
+    tables = {name: arrays[f"encoder/embeddings/{name}"] for name in ("token", "position")}
+    segments = arrays.get("encoder/embeddings/segment", np.zeros((1, 1), np.float32))
+    learned = {"seq2seq/embeddings/token": tables["token"]}
+    sides = {
+        "encoder": (segments[0], config.num_layers),
+        "decoder": (segments[-1], config.decoder_layers),
+    }
+    for side, (segment, layers) in sides.items():
+        learned[f"seq2seq/{side}_positions/position"] = tables["position"] + segment
+        for name in ("gamma", "beta"):
+            norm = arrays[f"encoder/embeddings/norm/{name}"]
+            learned[f"seq2seq/{side}_embedding_norm/{name}"] = norm
+        for layer in range(min(layers, encoder.num_layers)):
+            block = f"encoder/layers/{layer * encoder.num_blocks // encoder.num_layers}/"
+            for name, array in arrays.items():
+                if name.startswith(block):
+                    learned[f"seq2seq/{side}_layers/{layer}/{name.removeprefix(block)}"] = array
+    return learned

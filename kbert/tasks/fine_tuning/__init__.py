@@ -1,0 +1,1 @@
+"""Tasks on a table of labelled texts."""

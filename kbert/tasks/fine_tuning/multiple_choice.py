@@ -1,0 +1,244 @@
+"""The best of several texts that could follow or answer another.
+
+Shapes: N examples, B rows, A alternatives of the row that has most, T tokens, H hidden width.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import Table
+from kbert.heads import ChoiceHead
+from kbert.layers import Dropout
+from kbert.metrics import accuracy as share_right
+from kbert.serving import Signature
+from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
+
+# The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
+ABSENT = -1e9
+
+
+class MultipleChoice(FineTuned):
+    """Chooses between texts: how a story goes on (SWAG), what answers a question (RACE).
+
+    Each alternative is read behind the context, `[CLS] context [SEP] choice [SEP]`, and gets one
+    number from its pooled vector; the probabilities are the softmax over a row's alternatives
+    (BERT, section 4.4, https://arxiv.org/abs/1810.04805). Rows may have different numbers of
+    alternatives. Of a pair that is too long the longer text loses its end.
+
+    Columns of the data: `context`, `choices` (a list of texts, two or more) and, to train and to
+    measure, `label`, the index of the right one. `predict` gives for each row
+    `{"choice": 2, "text": "…", "probabilities": […]}`; the metric is accuracy.
+
+    Args:
+        encoder: a `kbert.Encoder` with a pooler, or a `kbert.models.DecoderEncoder`.
+        tokenizer: its tokenizer.
+        max_length: tokens of a pair, special tokens included; None = all that the encoder takes.
+        dropout: rate on the pooled vector; None = the encoder's.
+        auxiliary_lm_weight: of a decoder's own loss on all alternatives, the wrong ones too, see
+            `FineTuned.loss_terms`; None = 0.5 on a decoder, 0 on other encoders.
+        name: of the model.
+
+    Raises:
+        ValueError: if the encoder has no pooler, a setting does not go with it, or `max_length` is
+            more than it takes.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "jumps", "moon"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> task = MultipleChoice(kbert.Encoder(config), tokenizer)
+        >>> answer, = task.predict([{"context": "the fox", "choices": ["jumps", "moon", "the"]}])
+        >>> sorted(answer), len(answer["probabilities"])
+        (['choice', 'probabilities', 'text'], 3)
+    """
+
+    needs_pooler = True
+    takes_decoders = True
+    predicts_per = "choice"
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        tokenizer: Any,
+        *,
+        max_length: int | None = None,
+        dropout: float | None = None,
+        auxiliary_lm_weight: float | None = None,
+        name: str = "multiple_choice",
+    ):
+        options = {"max_length": max_length, "auxiliary_lm_weight": auxiliary_lm_weight}
+        super().__init__(encoder, tokenizer, name=name, **options)
+        self.dropout_rate = dropout
+        rate = encoder.config.dropout if dropout is None else dropout
+        self.dropout = Dropout(rate, dtype=encoder.dtype_policy, name="dropout")
+        self.choice = ChoiceHead(encoder.config, dtype=encoder.dtype_policy)
+        self.build()
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        return {**super().parts, "choice": self.choice}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "max_length": self.max_length,
+            "dropout": self.dropout_rate,
+            **super().settings,
+        }
+
+    def rows(self, table, labelled):
+        counts = _count_choices(table)
+        first = self.tokenize(table["context"])  # (N, ragged)
+        second = self.tokenize([text for choices in table["choices"] for text in choices])
+        lengths = np.repeat(first.row_lengths().numpy(), counts) + second.row_lengths().numpy()
+        starts = np.cumsum(counts) - counts
+        longest = np.maximum.reduceat(lengths, starts) if len(counts) else counts
+        longest = longest + 2 + self.form.separators
+        return Rows(
+            ragged={
+                "first": first,
+                "second": tf.RaggedTensor.from_row_lengths(second, counts),  # (N, A, ragged)
+            },
+            dense={"labels": _labels(table)} if labelled else {},
+            lengths=counts * np.minimum(longest, self.row_length),
+            examples=np.arange(len(table)),
+            cut=int((longest > self.row_length).sum()),
+        )
+
+    def assemble(self, columns):
+        """The features are (B, A, T); an alternative that a row lacks is all padding."""
+        columns = dict(columns)
+        first, second = columns.pop("first"), columns.pop("second")
+        counts = tf.cast(second.row_lengths(), tf.int32)
+        real = tf.sequence_mask(counts)  # (B, A)
+        alternative = tf.range(tf.shape(real)[1])[None, :]
+        # An alternative that is not there stands in as a copy of the last, and is wiped out below.
+        place = tf.cumsum(counts, exclusive=True)[:, None]
+        place += tf.minimum(alternative, counts[:, None] - 1)
+        row = tf.repeat(tf.range(tf.shape(real)[0]), tf.shape(real)[1])
+        second = tf.gather(second.values, tf.reshape(place, [-1]))
+        features = self.pack(tf.gather(first, row), second)  # (B * A, T)
+        return {**self._by_row(features, real), **columns}
+
+    def _by_row(self, features, real):
+        """(B * A, T) features as (B, A, T), those of absent alternatives as padding."""
+        shape = tf.concat([tf.shape(real), tf.shape(features["token_ids"])[1:]], 0)
+        blank = {"token_ids": self.form.pad_id, "segment_ids": 0, "padding_mask": 0}
+        return {
+            name: tf.where(real[:, :, None], tf.reshape(x, shape), blank[name])
+            for name, x in features.items()
+        }
+
+    def call(self, batch, training=False, return_read=False):
+        """Logits `choice` (B, A); see `FineTuned` for "read"."""
+        rows, alternatives, tokens = ops.shape(batch["token_ids"])
+        names = ("token_ids", "segment_ids", "padding_mask")
+        flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
+        outputs = self.encode(flat, training)
+        pooled = self.dropout(outputs["pooled"], training=training)
+        logits = self.choice(ops.reshape(pooled, (rows, alternatives, pooled.shape[-1])))
+        read = {"read": {**flat, "sequence": outputs["sequence"]}} if return_read else {}
+        return {"choice": ops.where(_real(batch), logits, ABSENT), **read}
+
+    def terms(self, logits, batch):
+        answer = (logits["choice"], batch["labels"], batch["label_weights"])
+        return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
+
+    def predictions(self, logits, batch):
+        return {"choice": Prediction("classes", logits["choice"], batch["label_weights"])}
+
+    def outputs(self, logits, batch):
+        probabilities = ops.softmax(logits["choice"])
+        return {"probabilities": ops.where(_real(batch), probabilities, 0.0)}
+
+    def answers(self, table, rows, outputs):
+        return [
+            _answer(choices, output["probabilities"][: len(choices)])
+            for choices, output in zip(table["choices"], outputs, strict=True)
+        ]
+
+    def check_labels(self, table):
+        _labels(table)
+
+    def score(self, table, answers):
+        found = [answer["choice"] for answer in answers]
+        return {"accuracy": share_right(_labels(table), found)}
+
+    def score_names(self, table):
+        return ["accuracy"]
+
+    def signatures(self) -> dict[str, Signature]:
+        """`choose`, also `serving_default`.
+
+        Returns:
+            `choose`: `context` (B,) and `choices` (B, A) strings, "" where a row has fewer than A
+            -> `choice` (B,), the index of the most probable, `text` (B,), that choice, and
+            `probabilities` (B, A), 0 where there is no choice. A row without a single choice has
+            -1, "" and zeros; one with a single choice has it with probability 1. One context
+            serves for all rows.
+        """
+
+        def choose(context, choices):
+            shape = tf.shape(choices)
+            context = tf.broadcast_to(context, shape[:1])  # as many contexts as rows, or one
+            real = tf.not_equal(choices, "")  # (B, A)
+            first = tf.repeat(context, shape[1])
+            features = self.pack(*map(self.tokenizer.encode, (first, tf.reshape(choices, [-1]))))
+            features = self._by_row(features, real)
+            probabilities = self.outputs(self(features), features)["probabilities"]
+            # One column more, for rows without a choice: it wins where all others are 0.
+            none = tf.where(tf.reduce_any(real, 1), -1.0, 2.0)[:, None]
+            best = tf.argmax(tf.concat([probabilities, none], 1), 1, tf.int32)
+            texts = tf.concat([choices, tf.fill([shape[0], 1], "")], 1)
+            return {
+                "choice": tf.where(best < shape[1], best, -1),
+                "text": tf.gather(texts, best, batch_dims=1),
+                "probabilities": probabilities,
+            }
+
+        context = tf.TensorSpec([None], tf.string, "context")
+        choices = tf.TensorSpec([None, None], tf.string, "choices")
+        return {"choose": Signature(choose, [context, choices])}
+
+
+def _real(batch):
+    """(B, A), whether there is the alternative: its first token is one."""
+    return batch["padding_mask"][:, :, 0] > 0
+
+
+def _answer(choices: list[str], probabilities: np.ndarray) -> dict[str, Any]:
+    best = int(probabilities.argmax())
+    return {
+        "choice": best,
+        "text": choices[best],
+        "probabilities": probabilities.tolist(),
+    }
+
+
+def _count_choices(table: Table) -> np.ndarray:
+    """(N,), how many alternatives each row has."""
+    for row, choices in enumerate(table["choices"]):
+        if len(choices) < 2:
+            raise ValueError(
+                f"{table.place(row)}: a row has two choices or more. Received: {choices!r:.80}"
+            )
+    return np.array([len(choices) for choices in table["choices"]], np.int64)
+
+
+def _labels(table: Table) -> np.ndarray:
+    """(N,) int32, the index of each row's right choice."""
+    for row, (label, choices) in enumerate(zip(table["label"], table["choices"], strict=True)):
+        if not isinstance(label, int) or not 0 <= label < len(choices):
+            raise ValueError(
+                f"{table.place(row)}: a label is the index of the right choice, from 0 to "
+                f"{len(choices) - 1}. Received: {label!r:.80}"
+            )
+    return np.array(table["label"], np.int32)

@@ -1,0 +1,282 @@
+"""Classes of texts and of pairs of texts.
+
+Shapes: N examples, B rows, C classes.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert import inference, metrics
+from kbert.data.tables.table import as_table
+from kbert.serving import Signature
+from kbert.tasks.fine_tuning.labels import Labels, class_weights_of, thresholds_of
+from kbert.tasks.fine_tuning.text_task import TextTask
+from kbert.tasks.losses import (
+    Prediction,
+    accuracy,
+    binary_cross_entropy,
+    cross_entropy,
+    detection,
+)
+
+
+class TextClassifier(TextTask):
+    """Tells which class a text, or a pair of texts, belongs to; or which classes, of several.
+
+    `predict` gives for each text `{"label": "spam", "probability": 0.98, "probabilities":
+    {"ham": 0.02, "spam": 0.98}}`; with `multi_label` `labels`, a list, in the place of label and
+    probability. `evaluate` gives accuracy, macro F1, Matthews' correlation and, of two classes,
+    the F1 of the second; with `multi_label` see `kbert.metrics.multi_label`.
+
+    Args:
+        encoder: a `kbert.Encoder` with a pooler, or another that `TextTask` takes.
+        tokenizer: its tokenizer.
+        labels: names of the classes.
+        multi_label: whether a text has any number of labels, none too.
+        threshold: with `multi_label`, the probability from which on a label is given; one number,
+            or one for each label by its name. See `tune_threshold`.
+        max_length: tokens of a row, special tokens included; None = all that the encoder takes.
+        stride: a longer text is read in windows that begin this many tokens apart, and its logits
+            are pooled. None cuts it at its end.
+        pooling: "mean" or "max" of the windows' logits.
+        dropout: rate before the head; None = the encoder's.
+        both_orders: whether a decoder reads pairs in both orders, for labels that do not depend on
+            it, such as whether two texts say the same.
+        auxiliary_lm_weight: of a decoder's own loss on the texts, see `FineTuned.loss_terms`;
+            None = 0.5 on a decoder, 0 on other encoders.
+        name: of the model.
+
+    Raises:
+        ValueError: if a setting is out of range or does not go with the encoder, or the encoder has
+            no pooler.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "free", "money", "lunch"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=8, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> task = TextClassifier(kbert.Encoder(config), tokenizer, ["ham", "spam"])
+        >>> answer, = task.predict(["free money"])
+        >>> list(answer["probabilities"])
+        ['ham', 'spam']
+    """
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        tokenizer: Any,
+        labels: Sequence[str],
+        *,
+        multi_label: bool = False,
+        threshold: float | Mapping[str, float] = 0.5,
+        max_length: int | None = None,
+        stride: int | None = None,
+        pooling: str = "mean",
+        dropout: float | None = None,
+        both_orders: bool = False,
+        auxiliary_lm_weight: float | None = None,
+        name: str = "text_classifier",
+    ):
+        self._classes = Labels(labels)
+        options = {"max_length": max_length, "stride": stride, "pooling": pooling}
+        options |= {"both_orders": both_orders, "auxiliary_lm_weight": auxiliary_lm_weight}
+        super().__init__(encoder, tokenizer, len(labels), dropout=dropout, name=name, **options)
+        self.multi_label = multi_label
+        self.threshold = threshold
+        thresholds_of(self.labels, threshold)  # raises now
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes, in the order of the logits."""
+        return self._classes.names
+
+    @property
+    def metric(self) -> str:
+        """What `fit` takes for the measure of the best weights."""
+        return "micro_f1" if self.multi_label else "accuracy"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        own = {"labels": self.labels, "multi_label": self.multi_label, "threshold": self.threshold}
+        return {**own, **super().settings}
+
+    def targets(self, table):
+        """(N,) int32 classes; with `multi_label` (N, C) float32 indicators."""
+        return self._classes.indicators(table) if self.multi_label else self._classes.ids(table)
+
+    def weigh_classes(self, rows, class_weights):
+        weights = class_weights_of(self.labels, class_weights, rows.dense["labels"])
+        labels = rows.dense["labels"]
+        # With several labels a row the weight is that of a class's positives; others count 1.
+        chosen = np.where(labels > 0, weights, 1.0) if self.multi_label else weights[labels]
+        return dataclasses.replace(
+            rows, dense={**rows.dense, "label_weights": chosen.astype(np.float32)}
+        )
+
+    def check_held_out(self, table, held_out):
+        self._classes.check_seen(table, held_out)
+
+    def terms(self, logits, batch):
+        _, logits, weights = self.predictions(logits, batch)["classifier"]
+        answer = (logits, batch["labels"], weights)
+        if not self.multi_label:
+            return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
+        return {"cross_entropy": binary_cross_entropy(*answer)}, detection(*answer)
+
+    def predictions(self, logits, batch):
+        logits, weights = logits["classifier"], batch["label_weights"]
+        if not self.multi_label:
+            return {"classifier": Prediction("classes", logits, weights)}
+        if len(weights.shape) == 1:
+            weights = weights[:, None]
+        weights = ops.broadcast_to(weights, ops.shape(logits))  # (B, C)
+        return {"classifier": Prediction("labels", logits, weights)}
+
+    def outputs(self, logits, batch):
+        activate = ops.sigmoid if self.multi_label else ops.softmax
+        return {"probabilities": activate(logits["classifier"])}
+
+    def answers(self, table, rows, outputs):
+        thresholds = thresholds_of(self.labels, self.threshold)
+        return [self._answer(output["probabilities"], thresholds) for output in outputs]
+
+    def _answer(self, probabilities, thresholds):
+        named = dict(zip(self.labels, probabilities.tolist(), strict=True))
+        if self.multi_label:
+            chosen = np.flatnonzero(probabilities >= thresholds)
+            return {"labels": [self.labels[i] for i in chosen], "probabilities": named}
+        best = int(probabilities.argmax())
+        label = self.labels[best]
+        return {"label": label, "probability": named[label], "probabilities": named}
+
+    def score(self, table, answers):
+        if self.multi_label:
+            return metrics.multi_label(self._classes.indicators(table), self._indicators(answers))
+        labels = self._classes.ids(table)
+        found = self._classes.indices([answer["label"] for answer in answers])
+        scores = {
+            "accuracy": metrics.accuracy(labels, found),
+            "macro_f1": metrics.macro_f1(labels, found),
+            "matthews": metrics.matthews(labels, found),
+        }
+        if len(self.labels) == 2:
+            scores["f1"] = metrics.f1(labels, found)
+        return scores
+
+    def score_names(self, table):
+        if self.multi_label:
+            return ["micro_f1", "macro_f1", "subset_accuracy"]
+        of_two = ["f1"] if len(self.labels) == 2 else []
+        return ["accuracy", "macro_f1", "matthews", *of_two]
+
+    def _indicators(self, answers):
+        found = np.zeros((len(answers), len(self.labels)), np.int32)
+        for row, answer in enumerate(answers):
+            found[row, self._classes.indices(answer["labels"])] = 1
+        return found
+
+    def report(
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        batch_size: int = inference.BATCH_SIZE,
+        verbose: str | int = "auto",
+    ) -> metrics.Report:
+        """Precision, recall and F1 of each class, and the confusion matrix.
+
+        Args:
+            data: labelled examples, as for `evaluate`.
+            labels: the labels, where `data` holds none.
+            batch_size: the most rows that go through the model together.
+            verbose: as in `predict`.
+
+        Raises:
+            ValueError: for data that does not fit, or with `multi_label`, where `evaluate` gives
+                the scores.
+        """
+        if self.multi_label:
+            raise ValueError(
+                "A report has one label a row; evaluate() gives the scores of several. "
+                "Received: a task with multi_label=True"
+            )
+        table = as_table(data, labels)
+        ids = self._classes.ids(table)
+        answers = self.predict(table, batch_size=batch_size, verbose=verbose)
+        found = self._classes.indices([answer["label"] for answer in answers])
+        return metrics.classification_report(ids, found, self.labels)
+
+    def tune_threshold(
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        per_class: bool = False,
+        batch_size: int = inference.BATCH_SIZE,
+        verbose: str | int = "auto",
+    ) -> float | dict[str, float]:
+        """Sets `threshold` to what gives the best F1 on labelled examples.
+
+        Args:
+            data: labelled examples that the task was not trained on.
+            labels: the labels, where `data` holds none.
+            per_class: a threshold for each class, by its own F1, instead of one by micro F1.
+            batch_size: the most rows that go through the model together.
+            verbose: as in `predict`.
+
+        Returns:
+            The threshold, which is saved with the task.
+
+        Raises:
+            ValueError: for data that does not fit, or without `multi_label`.
+        """
+        if not self.multi_label:
+            raise ValueError(
+                "A threshold belongs to a task with multi_label=True: with one label a text the "
+                "most probable one is given. Received: multi_label=False"
+            )
+        table = as_table(data, labels)
+        wanted = self._classes.indicators(table)
+        answers = self.predict(table, batch_size=batch_size, verbose=verbose)
+        found = np.array([list(answer["probabilities"].values()) for answer in answers])
+        if per_class:
+            best = [metrics.best_threshold(f, w) for f, w in zip(found.T, wanted.T, strict=True)]
+            self.threshold = dict(zip(self.labels, best, strict=True))
+        else:
+            self.threshold = metrics.best_threshold(found, wanted)
+        return self.threshold
+
+    def signatures(self, pairs: bool = False) -> dict[str, Signature]:
+        """`classify` for texts and `classify_pairs` for pairs of texts.
+
+        Args:
+            pairs: which of them comes first, as `serving_default`.
+
+        Returns:
+            `classify`: `text` (B,) strings -> `labels` (B, C), the names of all classes, and
+            `scores` (B, C), their probabilities; and `label` (B,), the most probable one, and its
+            `score` (B,), or with `multi_label` `chosen` (B, C), whether a label is given.
+            `classify_pairs`: `first` and `second` (B,) strings -> the same. A text that is too
+            long is read in windows where the task has a stride, else cut. Bytes that are not
+            UTF-8 are dropped.
+        """
+        names, thresholds = self.labels, thresholds_of(self.labels, self.threshold)
+
+        def answer(features):
+            scores = self.outputs(self(features), features)["probabilities"]
+            labels = tf.broadcast_to(tf.constant(names), tf.shape(scores))
+            found = {"labels": labels, "scores": scores}
+            if self.multi_label:
+                return {**found, "chosen": scores >= tf.constant(thresholds, tf.float32)}
+            best = tf.argmax(scores, 1)
+            label = tf.gather(tf.constant(names), best)
+            return {**found, "label": label, "score": tf.reduce_max(scores, 1)}
+
+        return self._signatures("classify", answer, pairs)

@@ -1,0 +1,327 @@
+"""Labels of words: names of people and places, parts of speech.
+
+Shapes: B rows, T tokens, C classes, W words of a row or of all rows together, M words of windows.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from kbert import inference, metrics
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import as_table
+from kbert.data.tables.words import split_at_white_space
+from kbert.heads import TokenHead
+from kbert.layers import Dropout
+from kbert.serving import Signature
+from kbert.tasks.fine_tuning import tagging
+from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks.fine_tuning.labels import Labels, class_weights_of
+from kbert.tasks.fine_tuning.text_task import check_windows
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
+
+
+class TokenClassifier(FineTuned):
+    """Gives each word of a sentence a label: words in, one label a word out.
+
+    Each word is cut into pieces by itself, and the label is read and trained on its first piece
+    (BERT, section 5.3, https://arxiv.org/abs/1810.04805). A sentence that is too long for the
+    encoder is read in windows of whole words that overlap, and the logits of a word in several of
+    them are pooled; of a word that is too long by itself, the first pieces are read.
+
+    Labels such as "B-person", "I-person" and "O" (BIO, BIOES or BILOU) name entities: `predict`
+    gives these too, and `evaluate` their precision, recall and F1, as seqeval has them. Of other
+    labels, such as parts of speech, there are no entities, and `evaluate` gives accuracy and
+    macro F1. `scheme` tells which it is.
+
+    The data has the columns `words` and `labels`, lists; `text` in the place of `words` is split
+    at white space. `predict` gives for each sentence
+
+        {"words": ["Ada", "Lovelace", "wrote"], "labels": ["B-person", "I-person", "O"],
+         "probabilities": [0.98, 0.97, 0.99],
+         "entities": [{"label": "person", "start": 0, "end": 2, "text": "Ada Lovelace"}]}
+
+    with starts and ends in words, the end exclusive; of a text also `starts` and `ends` of the
+    words, and `start_character` and `end_character` of the entities, so that
+    `text[start:end]` is the word.
+
+    Args:
+        encoder: a `kbert.Encoder`.
+        tokenizer: its tokenizer.
+        labels: names of the labels.
+        max_length: tokens of a row, special tokens included; None = all that the encoder takes.
+        stride: how many tokens apart the windows of a sentence begin that is too long, at most;
+            None = half of what a window holds.
+        pooling: "mean" or "max" of the logits of a word that is in several windows.
+        dropout: rate before the head; None = the encoder's.
+        name: of the model.
+
+    Attributes:
+        scheme: "BIO", "BIOES" or "BILOU" where the labels name entities; None where they do not.
+
+    Raises:
+        ValueError: if a setting is out of range.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ada", "love", "##lace"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=8, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> task = TokenClassifier(kbert.Encoder(config), tokenizer, ["O", "B-name", "I-name"])
+        >>> task.scheme
+        'BIO'
+        >>> answer, = task.predict(["Ada Lovelace"])
+        >>> answer["words"], answer["starts"], len(answer["labels"])
+        (['Ada', 'Lovelace'], [0, 4], 2)
+    """
+
+    takes_characters = True
+    predicts_per = "token"
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        tokenizer: Any,
+        labels: Sequence[str],
+        *,
+        max_length: int | None = None,
+        stride: int | None = None,
+        pooling: str = "mean",
+        dropout: float | None = None,
+        name: str = "token_classifier",
+    ):
+        super().__init__(encoder, tokenizer, max_length=max_length, name=name)
+        check_windows(stride, pooling)
+        if tokenizer.unk_id is None:
+            raise ValueError(
+                "A tagger's tokenizer has an unknown token, for words of which nothing is left. "
+                f"Received: a {type(tokenizer).__name__} without one"
+            )
+        self._classes = Labels(labels)
+        self.scheme = metrics.find_scheme(self.labels)
+        self.stride = stride
+        self.pooling = pooling
+        self.dropout_rate = dropout
+        rate = encoder.config.dropout if dropout is None else dropout
+        self.dropout = Dropout(rate, dtype=encoder.dtype_policy, name="dropout")
+        self.tokens = TokenHead(encoder.config, len(self.labels), dtype=encoder.dtype_policy)
+        self.build()
+        logging.info(
+            "Labels %s: measured by %s",
+            *(("of no scheme", "accuracy") if self.scheme is None else (self.scheme, "entity F1")),
+        )
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the labels, in the order of the logits."""
+        return self._classes.names
+
+    @property
+    def metric(self) -> str:
+        """What `fit` takes for the measure of the best weights."""
+        return "accuracy" if self.scheme is None else "f1"
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        return {**super().parts, "tokens": self.tokens}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "labels": self.labels,
+            "max_length": self.max_length,
+            "stride": self.stride,
+            "pooling": self.pooling,
+            "dropout": self.dropout_rate,
+        }
+
+    def rows(self, table, labelled):
+        words = tagging.words_of(table).words
+        windows = self._windows(words)
+        ragged = {"first": windows.ids, "places": windows.places, "words": windows.words}
+        if labelled:
+            labels = tagging.word_labels(self.labels, table, words)
+            ragged["labels"], ragged["label_weights"] = tagging.piece_columns(windows, labels)
+        return Rows(
+            ragged=ragged,
+            dense={},
+            lengths=windows.ids.row_lengths().numpy() + 2,
+            examples=windows.sentences.numpy(),
+        )
+
+    def _windows(self, words):
+        room = self.row_length - 2
+        stride = self.stride or max(room // 2, 1)
+        return tagging.windows_of(words, self.tokenizer.encode_words, room, stride)
+
+    def assemble(self, columns):
+        features = self.pack(columns["first"])
+        width = tf.shape(features["token_ids"])[1]
+        beside = {k: columns[k] for k in ("labels", "label_weights") if k in columns}
+        return {**features, **{k: tagging.beside_tokens(x, width) for k, x in beside.items()}}
+
+    def weigh_classes(self, rows, class_weights):
+        labels, counts = (rows.ragged[name] for name in ("labels", "label_weights"))
+        ids = labels.values.numpy()
+        of_class = class_weights_of(self.labels, class_weights, ids[counts.values.numpy() > 0])
+        weights = counts.with_values(counts.values * of_class[ids])
+        return dataclasses.replace(rows, ragged={**rows.ragged, "label_weights": weights})
+
+    def check_held_out(self, table, held_out):
+        self._classes.check_seen(table, held_out, "labels")
+
+    def call(self, batch, training=False):
+        sequence = self.encode(batch, training)["sequence"]
+        return {"tokens": self.tokens(self.dropout(sequence, training=training))}
+
+    def terms(self, logits, batch):
+        answer = (logits["tokens"], batch["labels"], batch["label_weights"])
+        return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
+
+    def predictions(self, logits, batch):
+        return {"tokens": Prediction("classes", logits["tokens"], batch["label_weights"])}
+
+    def outputs(self, logits, batch):
+        return {"logits": logits["tokens"]}
+
+    def answers(self, table, rows, outputs):
+        words, starts, ends = tagging.words_of(table)
+        places = rows.ragged["places"].to_list()
+        # Before the first piece of a row stands the token that begins it.
+        of_windows = [out["logits"][np.add(at, 1)] for out, at in zip(outputs, places, strict=True)]
+        of_windows.append(np.zeros((0, len(self.labels)), np.float32))
+        ids, probabilities = self._best(
+            np.concatenate(of_windows), rows.ragged["words"].values, tf.size(words.values)
+        )
+        ids, probabilities = ids.numpy().tolist(), probabilities.numpy().tolist()
+        splits = words.row_splits.numpy().tolist()
+        found = []
+        for row, (begin, end) in enumerate(pairwise(splits)):
+            answer = {
+                "words": [word.decode() for word in words[row].numpy()],
+                "labels": [self.labels[i] for i in ids[begin:end]],
+                "probabilities": probabilities[begin:end],
+            }
+            text = None
+            if starts is not None:
+                text = table["text"][row]
+                answer |= {
+                    "starts": starts[row].numpy().tolist(),
+                    "ends": ends[row].numpy().tolist(),
+                }
+            if self.scheme is not None:
+                answer["entities"] = tagging.entities(answer, text)
+            found.append(answer)
+        return found
+
+    def _best(self, logits, words, num_words):
+        """Classes (W,) and their probabilities (W,) from logits (M, C) of the words (M,)."""
+        logits = tagging.pooled(logits, words, num_words, self.pooling)
+        return tf.argmax(logits, 1), tf.reduce_max(tf.nn.softmax(logits), 1)
+
+    def check_labels(self, table):
+        self._named(table)
+
+    def score(self, table, answers):
+        labels, found = self._named(table), [answer["labels"] for answer in answers]
+        flat = [label for row in labels for label in row], [label for row in found for label in row]
+        if not flat[0]:
+            raise ValueError("An evaluation needs words. Received: sentences without any")
+        scores = {"accuracy": metrics.accuracy(*flat)}
+        if self.scheme is None:
+            return {**scores, "macro_f1": metrics.macro_f1(*flat)}
+        return {**metrics.entity_report(labels, found).scores, **scores}
+
+    def score_names(self, table):
+        if self.scheme is None:
+            return ["accuracy", "macro_f1"]
+        labels = self._named(table)  # types that are only answered have an F1 too, which is 0
+        return [*metrics.entity_report(labels, labels).scores, "accuracy"]
+
+    def report(
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        batch_size: int = inference.BATCH_SIZE,
+        verbose: str | int = "auto",
+    ) -> metrics.EntityReport | metrics.Report:
+        """Precision, recall and F1 of each type of entity, or of each label where they name none.
+
+        Args:
+            data: labelled sentences, as for `evaluate`.
+            labels: the labels, where `data` holds none.
+            batch_size: the most rows that go through the model together.
+            verbose: as in `predict`.
+
+        Raises:
+            ValueError: for data that does not fit.
+        """
+        table = as_table(data, labels)
+        wanted = self._named(table)
+        answers = self.predict(table, batch_size=batch_size, verbose=verbose)
+        found = [answer["labels"] for answer in answers]
+        if self.scheme is not None:
+            return metrics.entity_report(wanted, found)
+        return metrics.classification_report(
+            *([label for row in side for label in row] for side in (wanted, found)), self.labels
+        )
+
+    def _named(self, table):
+        """The labels of a table's words, by name."""
+        words = tagging.words_of(table).words
+        ids = tagging.word_labels(self.labels, table, words).tolist()
+        splits = words.row_splits.numpy().tolist()
+        return [[self.labels[i] for i in ids[begin:end]] for begin, end in pairwise(splits)]
+
+    def signatures(self) -> dict[str, Signature]:
+        """`tag` for texts, which is `serving_default`, and `tag_words` for words.
+
+        Returns:
+            `tag`: `text` (B,) strings -> `words` (B, W), what stands between white space,
+            `labels` (B, W) strings, `scores` (B, W), their probabilities, `starts` and `ends`
+            (B, W), where the words stand in the text, in characters. W is the number of words of
+            the longest text; behind the last word of a shorter one stand "" and 0. A text of any
+            length is read whole, in windows. Bytes that are not UTF-8 count one character each.
+            `tag_words`: `words` (B, W) strings -> `labels` and `scores` (B, W); "" behind the last
+            word of a row is no word.
+        """
+
+        def tag(text):
+            words, starts, ends = split_at_white_space(text)
+            columns = {"words": words, **self._tagged(words), "starts": starts, "ends": ends}
+            return {name: column.to_tensor() for name, column in columns.items()}
+
+        def tag_words(words):
+            width = tf.shape(words)[1]
+            last = tf.where(words == "", 0, tf.range(1, width + 1))
+            counts = tf.reduce_max(tf.pad(last, [[0, 0], [1, 0]]), 1)  # (B,)
+            tagged = self._tagged(tf.RaggedTensor.from_tensor(words, tf.cast(counts, tf.int64)))
+            dense = {name: column.to_tensor() for name, column in tagged.items()}
+            return {k: tf.pad(x, [[0, 0], [0, width - tf.shape(x)[1]]]) for k, x in dense.items()}
+
+        return {
+            "tag": Signature(tag, [tf.TensorSpec([None], tf.string, "text")]),
+            "tag_words": Signature(tag_words, [tf.TensorSpec([None, None], tf.string, "words")]),
+        }
+
+    def _tagged(self, words):
+        """Labels and scores (B, ragged) of words (B, ragged), in a graph."""
+
+        def forward(ids):
+            return tf.convert_to_tensor(self(self.pack(ids))["tokens"])
+
+        windows = self._windows(words)
+        most_tokens = inference.BATCH_SIZE * self.row_length
+        logits = tagging.window_logits(forward, windows, len(self.labels), most_tokens)
+        num_words = tf.size(words.values)
+        ids, probabilities = self._best(logits, windows.words.values, num_words)
+        labels = tf.gather(tf.constant(self.labels), ids)
+        return {"labels": words.with_values(labels), "scores": words.with_values(probabilities)}

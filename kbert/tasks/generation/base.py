@@ -1,0 +1,242 @@
+"""What tasks that write text share: a model with a cache, decoded in one compiled loop.
+
+Shapes: B rows, K results of a row, G new tokens at most, P tokens of a prompt.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbert import inference
+from kbert.decoding import Decoded, Method, Sampling, decode
+from kbert.tasks.task import Task
+
+SEED_LIMIT = 2**32
+WIDTH = 16  # rows are padded to a multiple of so many tokens
+
+
+class GenerationTask(Task):
+    """A decoder, or an encoder with one, that writes text.
+
+    A task defines `model_classes`, `prefill`, `call`, `loss_terms`, `predict` and `signatures`.
+
+    Args:
+        model: of one of the task's `model_classes`.
+        tokenizer: its tokenizer; its "sep" token ends a text.
+        name: of the task.
+
+    Raises:
+        TypeError: the model is of another kind.
+        ValueError: model and tokenizer do not fit together.
+    """
+
+    has_head = False
+    model_classes: ClassVar[tuple[type[keras.Model], ...]]
+
+    def __init__(self, model: keras.Model, tokenizer: Any, *, name: str):
+        if not isinstance(model, self.model_classes):
+            kinds = " or a ".join(kind.__name__ for kind in self.model_classes)
+            raise TypeError(f"A {type(self).__name__} is made of a {kinds}. Received: {model!r}")
+        super().__init__(model, tokenizer, name=name)
+        size = getattr(tokenizer, "vocabulary_size", None)
+        if size is None or size > model.config.vocabulary_size:
+            raise ValueError(
+                "The model's token table must have a row for each vocabulary entry. Received: "
+                f"vocabulary_size={model.config.vocabulary_size} in the model's config, "
+                f"{size} entries in the tokenizer"
+            )
+        if None in self.stop_ids:
+            raise ValueError(
+                'A text ends with the "sep" token, named in the tokenizer\'s special_tokens. '
+                f"Received: a {type(tokenizer).__name__} without one"
+            )
+        self._compiled: dict[tuple, Callable] = {}
+
+    @property
+    def model_parts(self) -> dict[str, keras.layers.Layer]:
+        return self.model.parts()
+
+    def prefill(self, features: dict[str, Any], slots: int) -> tuple[Any, dict]:
+        """What decoding begins with: logits (B, V) of the first token, and the model's cache.
+
+        Args:
+            features: a batch.
+            slots: how many tokens may come at most.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `prefill`.")
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens behind which a text ends."""
+        return (self.tokenizer.sep_id,)
+
+    def banned_ids(self, stop_ids: Sequence[int]) -> tuple[int, ...]:
+        """What is never written: tokens that only inputs have, and rows of the table without one.
+
+        Args:
+            stop_ids: of a decoding; they are never among the banned.
+        """
+        tokenizer, rows = self.tokenizer, self.model.config.vocabulary_size
+        inputs = {tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.mask_id}
+        banned = {*inputs, *range(tokenizer.vocabulary_size, rows)}
+        return tuple(sorted(banned - {None, *stop_ids}))
+
+    def decode(
+        self,
+        features: dict[str, Any],
+        method: Method,
+        max_new_tokens: int,
+        stop_ids: Sequence[int] | None = None,
+    ) -> Decoded:
+        """Decodes a batch; in a graph or eagerly.
+
+        Args:
+            features: what `prefill` reads; for `Sampling` also `seed`, a scalar, and `row_numbers`
+                (B,), see `kbert.decoding.decode`.
+            method: how the next token is chosen.
+            max_new_tokens: G.
+            stop_ids: behind which a text ends; None = `self.stop_ids`.
+        """
+        features = dict(features)
+        drawn = {name: features.pop(name, None) for name in ("seed", "row_numbers")}
+        stop_ids = self.stop_ids if stop_ids is None else stop_ids
+        logits, cache = self.prefill(features, max_new_tokens)
+        return decode(
+            self.model.step,
+            logits,
+            cache,
+            method=method,
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+            banned_ids=self.banned_ids(stop_ids),
+            **drawn,
+        )
+
+    def decode_batch(
+        self,
+        features: dict[str, Any],
+        method: Method,
+        max_new_tokens: int,
+        *,
+        stop_ids: Sequence[int] | None = None,
+        seed: int = 0,
+        row_numbers: np.ndarray,
+    ) -> Decoded:
+        """As `decode`, of and in NumPy arrays, compiled once for each method and number of tokens.
+
+        Rows are padded to a power of two, and cut off again.
+        """
+        rows = len(row_numbers)
+        if isinstance(method, Sampling):
+            features = {**features, "row_numbers": row_numbers.astype("int32")}
+        features = inference.pad(features)
+        if isinstance(method, Sampling):
+            features["seed"] = np.array(seed, "uint32")
+        key = (method, max_new_tokens, stop_ids)
+        if key not in self._compiled:
+            # No closure: TensorFlow warns of those that are traced often, and has no second way to
+            # tell them apart.
+            run = functools.partial(
+                self.decode, method=method, max_new_tokens=max_new_tokens, stop_ids=stop_ids
+            )
+            self._compiled[key] = inference.compiled(run, self.model)
+        return Decoded(*(x[:rows] for x in self._compiled[key](features)))
+
+    def new_ids(self, decoded: Decoded, stop_ids: Sequence[int] | None = None) -> tf.RaggedTensor:
+        """(B · K, None) the tokens of each result, without the one that ended it."""
+        stop_ids = self.stop_ids if stop_ids is None else stop_ids
+        ids = tf.reshape(decoded.token_ids, (-1, tf.shape(decoded.token_ids)[-1]))
+        inside = tf.range(tf.shape(ids)[1])[None] < tf.reshape(decoded.lengths, (-1, 1))
+        stops = tf.reduce_any(ids[..., None] == tf.constant(stop_ids, tf.int32), axis=-1)
+        return tf.ragged.boolean_mask(ids, inside & ~stops).with_row_splits_dtype(tf.int64)
+
+
+def batches_of_like_width(
+    lengths: np.ndarray, most: int, batch_size: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Rows in batches of one width, so that what is decoded does not depend on a row's neighbours.
+
+    Args:
+        lengths: (N,) tokens of each row.
+        most: the widest row.
+        batch_size: the most rows of a batch.
+
+    Yields:
+        The width, and the numbers of the rows; the widest first, as memory then fails at once.
+
+    Example:
+        >>> [(w, i.tolist()) for w, i in batches_of_like_width(np.array([3, 40, 16, 20]), 40, 8)]
+        [(40, [1]), (32, [3]), (16, [0, 2])]
+    """
+    widths = np.minimum(-(-np.maximum(lengths, 1) // WIDTH) * WIDTH, most)
+    for width in np.unique(widths)[::-1]:
+        rows = np.flatnonzero(widths == width)
+        for start in range(0, len(rows), batch_size):
+            yield int(width), rows[start : start + batch_size]
+
+
+def padded(rows: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids (B, width) and their mask (B, width), both int32.
+
+    Example:
+        >>> padded([np.array([7, 8]), np.array([9])], 3, 0)[0].tolist()
+        [[7, 8, 0], [9, 0, 0]]
+    """
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(width) < lengths[:, None]
+    ids = np.full((len(rows), width), pad_id, "int32")
+    ids[mask] = np.concatenate(rows)
+    return ids, mask.astype("int32")
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str | bytes]) -> list[np.ndarray]:
+    """Ids of each text, in chunks of bounded memory."""
+    found: list[np.ndarray] = []
+    for _, chunk in inference.chunks(texts):
+        ids = tokenizer.encode(tf.constant(list(chunk), tf.string))
+        found += np.split(ids.flat_values.numpy(), ids.row_splits.numpy()[1:-1])
+    return found
+
+
+def num_results(method: Method) -> int:
+    """K, the texts that a method gives for each row."""
+    return getattr(method, "num_results", 1)
+
+
+def check_seed(seed: Any) -> None:
+    """Raises ValueError unless the seed is an integer of 32 bits."""
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < SEED_LIMIT:
+        raise ValueError(
+            f"`seed` must be an integer from 0 to {SEED_LIMIT - 1}. Received: {seed!r}"
+        )
+
+
+def check_max_new_tokens(number: Any, most: int) -> None:
+    """Raises ValueError unless so many tokens may be written."""
+    if not isinstance(number, int | np.integer) or not 1 <= number <= most:
+        raise ValueError(
+            f"`max_new_tokens` must be an integer from 1 to {most}, which the model's positions "
+            f"leave room for. Received: {number!r}"
+        )
+
+
+def request_seed(method: Method, seed: int | None, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+    """What a served `Sampling` draws by: the seed of the export, or a new one for each request."""
+    if not isinstance(method, Sampling):
+        return {}
+    if seed is None:
+        number = tf.random.uniform((), 0, tf.int32.max, tf.int32)
+    else:
+        number = tf.constant(seed, tf.uint32)
+    return {"seed": number, "row_numbers": tf.range(rows)}
+
+
+def answer(texts: Sequence[Sequence[str]], scores: np.ndarray, return_scores: bool) -> Any:
+    """What `predict` returns: (N, K) texts and scores, without K where it is 1."""
+    if scores.shape[1] == 1:
+        texts, scores = [row[0] for row in texts], scores[:, 0]
+    return (list(texts), scores) if return_scores else list(texts)

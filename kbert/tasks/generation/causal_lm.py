@@ -1,0 +1,370 @@
+"""A language model that reads from left to right: trained on text, it goes on with a prompt.
+
+Shapes: B rows, T tokens, P tokens of a prompt, V vocabulary, K results of a row.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert import inference
+from kbert.decoding import Greedy, Method, Sampling
+from kbert.decoding.decode import check_method
+from kbert.models.generators.decoder import Decoder
+from kbert.serving import Signature
+from kbert.tasks.fine_tuning.runner import ProgressBar
+from kbert.tasks.generation.base import (
+    GenerationTask,
+    answer,
+    batches_of_like_width,
+    check_max_new_tokens,
+    check_seed,
+    num_results,
+    padded,
+    request_seed,
+    tokenize,
+)
+from kbert.tasks.generation.continuation import TextStream, continuations, cut, pieces
+from kbert.tasks.generation.likelihood import Likelihood
+from kbert.tasks.generation.streaming import TokenStream
+from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.training.optimization.optimizers import AdamW
+from kbert.training.optimization.schedules import WarmupDecay, default_warmup
+
+# Radford et al. 2018, section 4.1.
+LEARNING_RATE, WARMUP_STEPS = 2.5e-4, 2000
+NEW_TOKENS = 64
+GREEDY = Greedy()
+Stop = str | int | Sequence[str | int]
+
+
+class CausalLM(GenerationTask):
+    """A decoder that predicts the next token.
+
+    (GPT, Radford et al. 2018; GPT-2, 2019.) Trained with `fit` on the batches of
+    `kbert.data.causal_dataset`. The loss `lm_loss` is the mean cross entropy of all tokens of the
+    global batch that carry weight. Metrics: `lm_accuracy`, and `perplexity`, the exponential of
+    the loss, per token of this tokenizer.
+
+    Args:
+        decoder: a `kbert.Decoder`.
+        tokenizer: its tokenizer; its "sep" token, or else its "eos", ends a text.
+        name: of the task.
+
+    Raises:
+        TypeError: the model is no `Decoder`.
+        ValueError: the vocabularies differ.
+
+    Example:
+        >>> import kbert
+        >>> specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        >>> tokenizer = kbert.WordPieceTokenizer([*specials, "the", "sun", "shines"])
+        >>> config = kbert.DecoderConfig(vocabulary_size=8, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16, max_positions=16)
+        >>> task = CausalLM(kbert.Decoder(config), tokenizer)
+        >>> texts = task.predict(["the sun", ""], max_new_tokens=3)
+        >>> len(texts), "".join(task.stream("the sun", max_new_tokens=3)) == texts[0]
+        (2, True)
+    """
+
+    model_classes = (Decoder,)
+    derived_metrics = {"perplexity": ("lm_loss", ops.exp)}
+
+    def __init__(self, decoder: keras.Model, tokenizer: Any, *, name: str = "causal_lm"):
+        super().__init__(decoder, tokenizer, name=name)
+        self.decoder = decoder
+        self._likelihood = Likelihood(decoder, tokenizer, self.stop_ids[0])
+        self._tokens = TokenStream(decoder)
+        self.build()
+
+    @property
+    def model(self) -> keras.Model:
+        """The decoder."""
+        return self.decoder
+
+    def call(self, batch, training=False):
+        """Logits (B, T, V) of the token behind each."""
+        inputs = {name: batch[name] for name in ("token_ids", "padding_mask") if name in batch}
+        return self.decoder.logits(self.decoder(inputs, training=training)["sequence"])
+
+    def loss_terms(self, batch, training):
+        answers = (self(batch, training=training), batch["targets"], batch["weights"])
+        return {"lm_loss": cross_entropy(*answers)}, {"lm_accuracy": accuracy(*answers)}
+
+    def loss_denominators(self, batch):
+        return ops.sum(ops.cast(batch["weights"], "float32"))[None]
+
+    def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
+        """GPT's AdamW: 2.5e-4, linear warm-up over 2,000 steps, then a cosine to 0 over the run.
+
+        Warm-up is at most a tenth of the run. Where the length of the run is not known, the rate
+        stays at its peak.
+        """
+        if total_steps is None:
+            schedule = WarmupDecay(LEARNING_RATE, WARMUP_STEPS, WARMUP_STEPS, decay="constant")
+        else:
+            warmup = default_warmup(total_steps, WARMUP_STEPS)
+            schedule = WarmupDecay(LEARNING_RATE, total_steps, warmup, decay="cosine", join="after")
+        return AdamW(schedule, bias_correction=True)
+
+    def prefill(self, features, slots):
+        return self.decoder.prefill(features["token_ids"], features["padding_mask"], slots)
+
+    def predict(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        method: Method = GREEDY,
+        max_new_tokens: int | None = None,
+        stop: Stop = (),
+        batch_size: int = inference.BATCH_SIZE,
+        seed: int = 0,
+        include_prompt: bool = False,
+        return_scores: bool = False,
+        verbose: str | int = "auto",
+    ) -> Any:
+        """Goes on with prompts, up to the end of the text.
+
+        The default is greedy, so that an answer is always the same; texts that people like to read
+        come from `kbert.decoding.Sampling(top_p=0.9)`. An empty prompt is the beginning of a text:
+        the model reads the token that ends one.
+
+        Args:
+            prompts: strings, or one.
+            method: how the next token is chosen, of `kbert.decoding`.
+            max_new_tokens: the longest continuation; with the prompt it must fit the model's
+                positions. None: 64, but at most half of the positions.
+            stop: where else a text ends: strings, before which the text is cut off once it is
+                written, and ids of tokens, which end the writing. One, or several.
+            batch_size: prompts that go through the model together.
+            seed: of `Sampling`; the number of a prompt is the other half of what it draws by.
+            include_prompt: whether a text begins with its prompt.
+            return_scores: whether scores are returned too.
+            verbose: "auto" for a bar that appears after two seconds, 1 for one at once, 0 for none.
+
+        Returns:
+            A list of N strings, in the order of the prompts; with a `Beam` of several
+            `num_results` N lists of them, best first. With `return_scores` also the scores, (N,) or
+            (N, K) float32, of all tokens that were written: see `kbert.decoding.Decoded`.
+
+        Raises:
+            TypeError: a prompt is no string.
+            ValueError: prompt and new tokens are more than the positions (the message says which),
+                or a setting is out of range.
+        """
+        prompts = inference.as_texts(prompts, "prompts")
+        inference.check_batch_size(batch_size)
+        check_method(method)
+        max_new_tokens = self._longest(max_new_tokens)
+        strings, stop_ids = self._checked(max_new_tokens, stop, seed)
+        ids = self._prompt_ids(prompts, max_new_tokens)
+        texts: list[list[str]] = [[] for _ in prompts]
+        scores = np.zeros((len(prompts), num_results(method)), np.float32)
+        lengths = np.array([len(x) for x in ids], int)
+        most = self.decoder.config.max_positions - max_new_tokens
+        done = 0
+        with ProgressBar(len(prompts), verbose) as bar:
+            for width, rows in batches_of_like_width(lengths, most, batch_size):
+                chosen = [ids[row] for row in rows]
+                token_ids, mask = padded(chosen, width, self.stop_ids[0])
+                decoded = self.decode_batch(
+                    {"token_ids": token_ids, "padding_mask": mask},
+                    method,
+                    max_new_tokens,
+                    stop_ids=stop_ids,
+                    seed=seed,
+                    row_numbers=rows,
+                )
+                before = tf.RaggedTensor.from_row_lengths(np.concatenate(chosen), lengths[rows])
+                found = self._texts(before, decoded, stop_ids).numpy()
+                for place, row in enumerate(rows):
+                    written = [cut(text.decode(), strings) for text in found[place]]
+                    prompt = _as_str(prompts[row]) if include_prompt else ""
+                    texts[row] = [prompt + text for text in written]
+                scores[rows] = decoded.scores
+                done += len(rows)
+                bar.show(done, len(prompts), 0.0)
+        return answer(texts, scores, return_scores)
+
+    def stream(
+        self,
+        prompt: str,
+        *,
+        method: Greedy | Sampling = GREEDY,
+        max_new_tokens: int | None = None,
+        stop: Stop = (),
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """Goes on with a prompt, piece by piece: what `predict` would write, as it is written.
+
+        A piece is given out when no later token can change it: never half a character, and of
+        WordPiece only whole words.
+
+        Args:
+            prompt: a string.
+            method: how the next token is chosen: `Greedy` or `Sampling`.
+            max_new_tokens: as of `predict`.
+            stop: as of `predict`; a stop string ends the writing.
+            seed: as of `predict`.
+
+        Returns:
+            An iterator of strings, none of them empty.
+
+        Raises:
+            TypeError: the prompt is no string.
+            ValueError: as of `predict`.
+        """
+        if not isinstance(prompt, str | bytes):
+            raise TypeError(f"A prompt must be one string. Received: {prompt!r}")
+        max_new_tokens = self._longest(max_new_tokens)
+        strings, stop_ids = self._checked(max_new_tokens, stop, seed)
+        ids = self._prompt_ids([prompt], max_new_tokens)[0]
+        width, _ = next(
+            batches_of_like_width(
+                np.array([len(ids)]), self.decoder.config.max_positions - max_new_tokens, 1
+            )
+        )
+        token_ids, mask = padded([ids], width, self.stop_ids[0])
+        numbers = self._tokens(
+            token_ids,
+            mask,
+            method=method,
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+            banned_ids=self.banned_ids(stop_ids),
+            seed=seed if isinstance(method, Sampling) else None,
+        )
+        written = (number for number in numbers if number not in stop_ids)
+        return pieces(TextStream(self.tokenizer, ids, strings), written)
+
+    def score(
+        self, texts: str | Sequence[str], *, batch_size: int = 8, verbose: str | int = "auto"
+    ) -> dict[str, np.ndarray]:
+        """How likely texts are.
+
+        A text is read behind the token that ends texts, and its own end is not counted. One that is
+        longer than the model's positions is read in parts of that length, as in training: a part
+        knows nothing of those before.
+
+        Args:
+            texts: strings, or one.
+            batch_size: rows that go through the model together; their logits are (B, T, V) float32.
+            verbose: as of `predict`.
+
+        Returns:
+            `log_likelihood` (N,) float64, the sum of the natural logarithms of the probabilities of
+            its tokens; `tokens` (N,), how many they are; `perplexity` (N,), the exponential of the
+            mean of minus the logarithms, 1 for a text without tokens.
+        """
+        texts = inference.as_texts(texts)
+        inference.check_batch_size(batch_size)
+        return self._likelihood(texts, batch_size, verbose)
+
+    def signatures(
+        self,
+        method: Method = GREEDY,
+        max_new_tokens: int | None = None,
+        stop_ids: Sequence[int] = (),
+        seed: int | None = None,
+    ) -> dict[str, Signature]:
+        """`generate`, also `serving_default`.
+
+        Args:
+            method: as of `predict`.
+            max_new_tokens: the longest continuation; None as of `predict`.
+            stop_ids: tokens that end the writing, besides the end of a text.
+            seed: of `Sampling`; None draws anew for each request.
+
+        Returns:
+            `generate`: `prompt` (B,) strings -> `continuation` (B, K) strings, best first, and
+            `scores` (B, K). A prompt that leaves too little room for the new tokens loses its
+            beginning, where `predict` raises.
+        """
+        check_method(method)
+        max_new_tokens = self._longest(max_new_tokens)
+        _, stop_ids = self._checked(max_new_tokens, stop_ids, 0 if seed is None else seed)
+        room = self.decoder.config.max_positions - max_new_tokens
+
+        def generate(prompt):
+            with tf.device("CPU"):
+                # A row of nothing where there is none, cut off again.
+                rows = tf.shape(prompt)[0]
+                prompt = tf.pad(prompt, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
+                ids = self.tokenizer.encode(prompt)[:, -room:]
+                is_empty = tf.cast(ids.row_lengths() == 0, tf.int64)
+                begin = tf.fill([tf.reduce_sum(is_empty)], tf.constant(self.stop_ids[0], tf.int32))
+                ids = tf.concat([tf.RaggedTensor.from_row_lengths(begin, is_empty), ids], axis=1)
+                mask = tf.ones_like(ids).to_tensor()
+            features = {"token_ids": ids.to_tensor(), "padding_mask": mask}
+            features |= request_seed(method, seed, tf.shape(prompt)[0])
+            decoded = self.decode(features, method, max_new_tokens, stop_ids)
+            texts = self._texts(ids, decoded, stop_ids)
+            return {"continuation": texts[:rows], "scores": decoded.scores[:rows]}
+
+        return {"generate": Signature(generate, [tf.TensorSpec([None], tf.string, "prompt")])}
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The token that ends a text, and that the model reads before one begins."""
+        return (_end_id(self.tokenizer),)
+
+    def _longest(self, max_new_tokens):
+        """As asked for, or the usual number."""
+        usual = min(NEW_TOKENS, max(1, self.decoder.config.max_positions // 2))
+        return usual if max_new_tokens is None else max_new_tokens
+
+    def _checked(self, max_new_tokens, stop, seed):
+        """Strings and ids of `stop`, all settings being in their range."""
+        check_max_new_tokens(max_new_tokens, self.decoder.config.max_positions - 1)
+        check_seed(seed)
+        stop = [stop] if isinstance(stop, str | int | np.integer) else list(stop)
+        size = self.tokenizer.vocabulary_size
+        for one in stop:
+            is_id = isinstance(one, int | np.integer) and 0 <= one < size
+            if not is_id and not (isinstance(one, str) and one):
+                raise ValueError(
+                    "`stop` is made of strings that are not empty and of ids from 0 to "
+                    f"{size - 1}. Received: {one!r}"
+                )
+        strings = tuple(one for one in stop if isinstance(one, str))
+        ids = {int(one) for one in stop if not isinstance(one, str)}
+        return strings, tuple(sorted({*self.stop_ids, *ids}))
+
+    def _prompt_ids(self, prompts, max_new_tokens):
+        """Ids of each prompt; raises where one leaves too little room."""
+        begin = np.array(self.stop_ids, "int32")
+        ids = [x if len(x) else begin for x in tokenize(self.tokenizer, prompts)]
+        most = self.decoder.config.max_positions
+        for number, x in enumerate(ids):
+            if len(x) + max_new_tokens > most:
+                raise ValueError(
+                    "Prompt and new tokens together must not be more than the model's "
+                    f"max_positions={most}: cut the prompt, or lower max_new_tokens. Received: "
+                    f"max_new_tokens={max_new_tokens} and {len(x)} tokens in prompt {number}, "
+                    f"which begins {prompts[number][:40]!r}"
+                )
+        return ids
+
+    def _texts(self, prompt_ids, decoded, stop_ids):
+        """(B, K) strings."""
+        with tf.device("CPU"):
+            shape = tf.shape(decoded.scores)
+            index = tf.repeat(tf.range(shape[0]), shape[1])
+            repeated = tf.gather(prompt_ids.with_row_splits_dtype(tf.int64), index)
+            new = self.new_ids(decoded, stop_ids)
+            return tf.reshape(continuations(self.tokenizer, repeated, new), shape)
+
+
+def _end_id(tokenizer):
+    """ "sep", or GPT-2's "eos"."""
+    if tokenizer.sep_id is None and "eos" in tokenizer.special_tokens:
+        return tokenizer.token_to_id(tokenizer.special_tokens["eos"])
+    return tokenizer.sep_id
+
+
+def _as_str(text):
+    return text.decode() if isinstance(text, bytes) else text

@@ -1,0 +1,82 @@
+"""Batches for a translator, of whatever `fit` and `evaluate` are given."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from kbert.data.translation.dataset import translation_dataset
+from kbert.data.translation.pairs import EncodedPairs
+from kbert.text import Pairs
+
+
+def holds_pairs(data: Any, targets: Sequence[str] | None) -> bool:
+    """Whether these are pairs of strings, and no batches."""
+    return targets is not None or isinstance(data, list | tuple | EncodedPairs | Pairs)
+
+
+def pair_batches(
+    task: Any,
+    data: Any,
+    targets: Sequence[str] | None,
+    *,
+    max_tokens: int,
+    max_length: int | None = None,
+    **options: Any,
+) -> tf.data.Dataset:
+    """Batches of pairs that divide over the task's devices and micro-batches.
+
+    Args:
+        task: a `Translator`.
+        data: pairs, or sources.
+        targets: of the sources; None where `data` has pairs.
+        max_tokens: see `translation_dataset`.
+        max_length: likewise; None = as long as the model's positions and `max_tokens` allow.
+        **options: of `translation_dataset`.
+
+    Raises:
+        ValueError: there are not as many targets as sources, `max_length` is more than the model's
+            positions, or what `translation_dataset` raises.
+    """
+    strategy = getattr(task, "distribute_strategy", None)  # TensorFlow's engine has one
+    devices = strategy.num_replicas_in_sync if strategy else 1
+    row_multiple = devices * (task.micro_batches if task.compiled else 1)
+    if max_length is None:
+        max_length = min(task.model.max_length, max_tokens // row_multiple)
+    if max_length > task.model.max_length:
+        raise ValueError(
+            f"No text may be longer than the {task.model.max_length} tokens that the model reads, "
+            f"its end among them. Received: max_length={max_length}"
+        )
+    return translation_dataset(
+        data if targets is None else _zipped(data, targets),
+        task.tokenizer,
+        max_tokens=max_tokens,
+        max_length=max_length,
+        row_multiple=row_multiple,
+        **options,
+    )
+
+
+def held_out_batches(task: Any, data: Any, max_tokens: int) -> Any:
+    """A dataset to evaluate on: batches as they are, or all pairs once.
+
+    Args:
+        task: a `Translator`.
+        data: batches, pairs, or a tuple of sources and targets.
+        max_tokens: see `translation_dataset`.
+    """
+    sources, targets = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+    if not holds_pairs(sources, targets):
+        return data
+    return pair_batches(task, sources, targets, max_tokens=max_tokens, epochs=1, shuffle=False)
+
+
+def _zipped(sources, targets):
+    sources, targets = list(sources), list(targets)
+    if len(sources) != len(targets):
+        raise ValueError(
+            "Every source has its target: there must be as many of both. "
+            f"Received: {len(sources)} sources, {len(targets)} targets"
+        )
+    return list(zip(sources, targets, strict=True))

@@ -1,0 +1,392 @@
+"""Translation: a sentence in, a sentence of another language out.
+
+Shapes: B rows, S tokens of the source, T tokens of the target, V vocabulary, K results of a row.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert import inference
+from kbert.configs.base import EncoderConfig
+from kbert.decoding import Beam, Method
+from kbert.decoding.decode import check_method
+from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
+from kbert.serving import Signature
+from kbert.tasks.fine_tuning.runner import ProgressBar
+from kbert.tasks.generation.base import (
+    GenerationTask,
+    answer,
+    batches_of_like_width,
+    check_max_new_tokens,
+    check_seed,
+    num_results,
+    padded,
+    request_seed,
+    tokenize,
+)
+from kbert.tasks.generation.translation_batches import held_out_batches, holds_pairs, pair_batches
+from kbert.tasks.loading import load_encoder
+from kbert.tasks.losses import accuracy, smoothed_cross_entropy
+from kbert.training.optimization.optimizers import AdamW
+from kbert.training.optimization.schedules import WarmupDecay, default_warmup
+
+# Vaswani et al. 2017, sections 5.3 and 6.1.
+WARMUP_STEPS, HIDDEN_SIZE = 4000, 512
+LEARNING_RATE = (HIDDEN_SIZE * WARMUP_STEPS) ** -0.5
+MAX_TOKENS = 4096  # of a batch, on either side
+LONGER = 50  # tokens that a target may be longer than its source
+INPUTS = (
+    *("encoder_token_ids", "encoder_padding_mask"),
+    *("decoder_token_ids", "decoder_padding_mask"),
+)
+BEAM = Beam()  # of 4, with a length penalty of 0.6
+
+
+class Translator(GenerationTask):
+    """An encoder-decoder that is trained on pairs of sentences and translates.
+
+    (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762.) Trained with `fit` on the batches of
+    `kbert.data.translation_dataset`, or on pairs of strings. The loss `lm_loss` is the cross
+    entropy of the target's tokens against smoothed labels (section 5.4), the mean over all tokens
+    of the global batch that carry weight. Metrics: `nll`, the same without smoothing; `perplexity`,
+    its exponential; `accuracy`.
+
+    The logits of a batch are float32 (B, T, V), padding included, and so are their gradients: for
+    4,096 target tokens and 37,000 entries 600 MB each. `micro_batches` of `compile` divides that.
+
+    Args:
+        seq2seq: a `kbert.Seq2Seq`, or a `kbert.models.PrefixSeq2Seq`.
+        tokenizer: its tokenizer, of both languages: its "cls" token starts a target, its "sep"
+            token ends source and target.
+        label_smoothing: share of the label that is spread over the vocabulary.
+        name: of the task.
+
+    Raises:
+        TypeError: the model is of another kind.
+        ValueError: the vocabularies differ, or a value is out of range.
+
+    Example:
+        >>> import kbert
+        >>> specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        >>> tokenizer = kbert.WordPieceTokenizer([*specials, "the", "sun", "die", "sonne"])
+        >>> config = kbert.Seq2SeqConfig(vocabulary_size=9, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> translator = Translator(kbert.Seq2Seq(config), tokenizer)
+        >>> len(translator.predict(["the sun", ""], max_new_tokens=3))
+        2
+    """
+
+    model_classes = (Seq2Seq, PrefixSeq2Seq)
+    derived_metrics = {"perplexity": ("nll", ops.exp)}
+
+    def __init__(
+        self,
+        seq2seq: keras.Model,
+        tokenizer: Any,
+        *,
+        label_smoothing: float = 0.1,
+        name: str = "translator",
+    ):
+        super().__init__(seq2seq, tokenizer, name=name)
+        if tokenizer.cls_id is None:
+            raise ValueError(
+                'A target starts with the "cls" token, named in the tokenizer\'s special_tokens. '
+                f"Received: a {type(tokenizer).__name__} without one"
+            )
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                "`label_smoothing` must be from 0 to below 1. "
+                f"Received: label_smoothing={label_smoothing!r}"
+            )
+        self.seq2seq = seq2seq
+        self.label_smoothing = label_smoothing
+        self.build()
+
+    @property
+    def model(self) -> keras.Model:
+        """The encoder-decoder."""
+        return self.seq2seq
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"label_smoothing": self.label_smoothing}
+
+    def call(self, batch, training=False):
+        """Logits (B, T, V) of the token behind each of the target's."""
+        inputs = {name: batch[name] for name in INPUTS if name in batch}
+        return self.seq2seq.logits(self.seq2seq(inputs, training=training)["sequence"])
+
+    def loss_terms(self, batch, training):
+        targets, weights = batch["targets"], batch["weights"]
+        logits = self(batch, training=training)
+        smoothed, plain = smoothed_cross_entropy(logits, targets, weights, self.label_smoothing)
+        return {"lm_loss": smoothed}, {"nll": plain, "accuracy": accuracy(logits, targets, weights)}
+
+    def loss_denominators(self, batch):
+        return ops.sum(ops.cast(batch["weights"], "float32"))[None]
+
+    def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
+        """The paper's Adam: β2 = 0.98, linear warm-up, then the inverse square root of the step.
+
+        The peak is that of its base model, 7e-4. Warm-up is 4,000 steps, but at most a tenth of
+        the run where its length is known.
+        """
+        total, warmup = 10 * WARMUP_STEPS, WARMUP_STEPS
+        if total_steps is not None:
+            total, warmup = total_steps, max(1, default_warmup(total_steps, WARMUP_STEPS))
+        schedule = WarmupDecay(LEARNING_RATE, total, warmup, decay="inverse_sqrt")
+        return AdamW(schedule, weight_decay=0.0, beta_2=0.98, epsilon=1e-9, bias_correction=True)
+
+    def fit(
+        self,
+        data: Any,
+        targets: Sequence[str] | None = None,
+        *,
+        validation_data: Any = None,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        max_tokens: int = MAX_TOKENS,
+        max_length: int | None = None,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """Trains on batches, or on pairs of strings; compiles first where `compile` was not called.
+
+        Args:
+            data: a dataset of batches; or pairs: a list of (source, target), sources alone with
+                `targets`, what `kbert.text.read_pairs` gives, or a
+                `kbert.data.translation.pairs.EncodedPairs`.
+            targets: the translations of the sources, in their order.
+            validation_data: likewise, or a tuple of sources and targets: evaluated after each
+                epoch.
+            epochs: passes over the pairs; of a dataset, how often `steps_per_epoch` are made.
+            steps_per_epoch: None = until a dataset ends, or all batches of the pairs.
+            max_tokens: of pairs: tokens that a batch has on either side at most, padding too.
+            max_length: of pairs: longer ones are left out, and counted in the log. None = what the
+                model's positions take, or else a row of `max_tokens`.
+            seed: of the order of pairs.
+            **kwargs: what else Keras' `fit` takes: callbacks, verbose, …
+
+        Returns:
+            The losses and metrics of each epoch.
+
+        Raises:
+            ValueError: there are not as many sources as targets, no pairs, or an element is no pair
+                of strings.
+        """
+        dataset = data
+        if holds_pairs(data, targets):
+            options = {"max_tokens": max_tokens, "max_length": max_length, "seed": seed}
+            dataset = pair_batches(self, data, targets, epochs=epochs, **options)
+            if steps_per_epoch is None:
+                steps_per_epoch = int(dataset.cardinality()) // epochs
+        if validation_data is not None:
+            kwargs["validation_data"] = held_out_batches(self, validation_data, max_tokens)
+        return super().fit(dataset, epochs=epochs, steps_per_epoch=steps_per_epoch, **kwargs)
+
+    def evaluate(
+        self,
+        x: Any = None,
+        targets: Sequence[str] | None = None,
+        *,
+        max_tokens: int = MAX_TOKENS,
+        **kwargs: Any,
+    ) -> Any:
+        """Losses and metrics on batches, or on pairs of strings; see `fit` for both.
+
+        Args:
+            x: what `fit` calls `data`.
+            targets: as of `fit`.
+            max_tokens: as of `fit`.
+            **kwargs: what else Keras' `evaluate` takes: return_dict, verbose, …
+
+        Returns:
+            As Keras' `evaluate`.
+        """
+        pairs = x if targets is None else (x, targets)
+        return super().evaluate(held_out_batches(self, pairs, max_tokens), **kwargs)
+
+    @classmethod
+    def _make_model(cls, config, dtype):
+        model = super()._make_model(config, dtype)
+        return PrefixSeq2Seq(model) if isinstance(model, Encoder) else model
+
+    @classmethod
+    def _without_heads(cls, checkpoint, tokenizer, dtype, strict):
+        """An encoder's folder is the beginning of both sides, see `Seq2Seq.from_encoder`."""
+        checkpoint.expect(EncoderConfig)
+        encoder = load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=False)
+        return Seq2Seq.from_encoder(encoder)
+
+    def prefill(self, features, slots):
+        ids = features["encoder_token_ids"]
+        start_ids = ops.full_like(ids[:, 0], self.tokenizer.cls_id)
+        return self.seq2seq.prefill(ids, features["encoder_padding_mask"], slots, start_ids)
+
+    def predict(
+        self,
+        texts: str | Sequence[str],
+        *,
+        method: Method = BEAM,
+        max_new_tokens: int | None = None,
+        batch_size: int = inference.BATCH_SIZE,
+        seed: int = 0,
+        return_scores: bool = False,
+        verbose: str | int = "auto",
+    ) -> Any:
+        """Translates.
+
+        A text without tokens, such as "", is translated to "" with a score of 0. What the
+        vocabulary has no pieces for is read as the unknown token.
+
+        Args:
+            texts: strings, or one.
+            method: how the next token is chosen, of `kbert.decoding`.
+            max_new_tokens: the longest translation, its end included. None: 50 tokens more than the
+                source, which is rounded up to a multiple of 16, as far as the model's positions go.
+            batch_size: texts that go through the model together.
+            seed: of `Sampling`; the number of a text is the other half of what it draws by.
+            return_scores: whether scores are returned too.
+            verbose: "auto" for a bar that appears after two seconds, 1 for one at once, 0 for none.
+
+        Returns:
+            A list of N strings, in the order of the texts; with a `Beam` of several `num_results` N
+            lists of them, best first. With `return_scores` also the scores, (N,) or (N, K) float32:
+            see `kbert.decoding.Decoded`.
+
+        Raises:
+            TypeError: a text is no string.
+            ValueError: a text is longer than the model's positions (the message says which), or a
+                setting is out of range.
+        """
+        texts = inference.as_texts(texts)
+        inference.check_batch_size(batch_size)
+        check_method(method)
+        check_seed(seed)
+        if max_new_tokens is not None:
+            check_max_new_tokens(max_new_tokens, self._room)
+        sources = self.source_ids(texts)
+        lengths = np.array([len(ids) + 1 for ids in sources], int)  # with the end
+
+        translations = [[""] * num_results(method) for _ in texts]
+        scores = np.zeros((len(texts), num_results(method)), np.float32)
+        filled = np.flatnonzero(lengths > 1)
+        done = len(texts) - len(filled)
+        most = self.seq2seq.max_length
+        with ProgressBar(len(texts), verbose) as bar:
+            for width, index in batches_of_like_width(lengths[filled], most, batch_size):
+                rows = filled[index]
+                decoded = self.decode_batch(
+                    self._features([sources[row] for row in rows], width),
+                    method,
+                    max_new_tokens or min(width + LONGER, self._room),
+                    seed=seed,
+                    row_numbers=rows,
+                )
+                found = self._texts(decoded).numpy()
+                for place, row in enumerate(rows):
+                    translations[row] = [text.decode() for text in found[place]]
+                scores[rows] = decoded.scores
+                done += len(rows)
+                bar.show(done, len(texts), 0.0)
+        return answer(translations, scores, return_scores)
+
+    def source_ids(self, texts: Sequence[str | bytes]) -> list[np.ndarray]:
+        """Ids of sources, without their ends, as the model reads them.
+
+        White space around a text is left out: to byte-level pieces a line with its line break would
+        be another text.
+
+        Args:
+            texts: strings.
+
+        Raises:
+            ValueError: a text is longer than the model's positions.
+        """
+        sources = tokenize(self.tokenizer, [_stripped(text) for text in texts])
+        self._check_lengths(np.array([len(ids) + 1 for ids in sources], int), texts)
+        return sources
+
+    @property
+    def _room(self):
+        """The most tokens that are written: the start has a position of its own."""
+        return self.seq2seq.max_length - 1
+
+    def _check_lengths(self, lengths, texts):
+        most = self.seq2seq.max_length
+        wrong = np.flatnonzero(lengths > most)
+        if len(wrong):
+            first = wrong[0]
+            start = texts[first][:40]
+            raise ValueError(
+                f"A source must have at most {most - 1} tokens, for the model reads {most} and its "
+                f"end is one of them; split it into sentences. Received: {lengths[first] - 1} "
+                f"tokens in text {first}, which begins {start!r}; {len(wrong)} of "
+                f"{len(texts)} are too long"
+            )
+
+    def _features(self, sources, width):
+        """A batch of ids of sources, without their ends."""
+        pad_id = self.tokenizer.sep_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
+        rows = [np.append(ids, self.tokenizer.sep_id) for ids in sources]
+        ids, mask = padded(rows, width, pad_id)
+        return {"encoder_token_ids": ids, "encoder_padding_mask": mask}
+
+    def _texts(self, decoded):
+        """(B, K) strings."""
+        with tf.device("CPU"):
+            # Byte-level pieces begin with the space before a word, the first one's too.
+            texts = tf.strings.strip(self.tokenizer.decode(self.new_ids(decoded)))
+            return tf.reshape(texts, tf.shape(decoded.scores))
+
+    def signatures(
+        self, method: Method = BEAM, max_new_tokens: int | None = None, seed: int | None = None
+    ) -> dict[str, Signature]:
+        """`translate`, also `serving_default`.
+
+        Args:
+            method: as of `predict`.
+            max_new_tokens: the longest translation; None = as many tokens as the model has
+                positions for.
+            seed: of `Sampling`; None draws anew for each request.
+
+        Returns:
+            `translate`: `text` (B,) strings -> `translation` (B, K) strings, best first, and
+            `scores` (B, K). A text without tokens gives "" and 0. A text that is too long for the
+            model is cut at its end, where `predict` raises.
+        """
+        check_method(method)
+        most = self._room if max_new_tokens is None else max_new_tokens
+        check_max_new_tokens(most, self._room)
+        if seed is not None:
+            check_seed(seed)
+
+        def translate(text):
+            with tf.device("CPU"):
+                # A row of nothing where there is none, cut off again.
+                rows = tf.shape(text)[0]
+                text = tf.pad(text, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
+                ids = self.tokenizer.encode(tf.strings.strip(text))[:, : self._room]
+                ends = tf.fill([tf.shape(text)[0], 1], self.tokenizer.sep_id)
+                whole = tf.concat([ids, ends], axis=1)
+                mask = tf.ones_like(whole).to_tensor()
+            features = {"encoder_token_ids": whole.to_tensor(), "encoder_padding_mask": mask}
+            features |= request_seed(method, seed, tf.shape(text)[0])
+            decoded = self.decode(features, method, most)
+            is_empty = (ids.row_lengths() == 0)[:, None]
+            return {
+                "translation": tf.where(is_empty, "", self._texts(decoded))[:rows],
+                "scores": tf.where(is_empty, 0.0, decoded.scores)[:rows],
+            }
+
+        return {"translate": Signature(translate, [tf.TensorSpec([None], tf.string, "text")])}
+
+
+def _stripped(text):
+    """Without ASCII's white space at both ends: what TensorFlow strips too."""
+    return text.strip(" \t\n\r\v\f" if isinstance(text, str) else None)

@@ -1,0 +1,1 @@
+"""Objectives on shards of text, and what the trained model answers."""

@@ -1,0 +1,141 @@
+"""Going on from a pretrained folder on texts of another domain or language."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+
+from kbert.checkpoints import extend_vocabulary, read_checkpoint
+from kbert.configs.base import EncoderConfig
+from kbert.hub import locate
+from kbert.models.encoder import Encoder
+from kbert.models.weights import set_arrays
+from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.pretraining.pretraining import Pretraining
+from kbert.tokenizers import load_tokenizer
+
+
+def adapt(
+    folder: str | os.PathLike,
+    tokenizer: Any,
+    *,
+    make_task: Callable[[Encoder, Any], EncoderTask] = Pretraining,
+    changes: dict[str, Any] | None = None,
+    dtype: Any = None,
+    seed: int = 0,
+) -> EncoderTask:
+    """A pretraining task with a folder's weights, for a vocabulary that may be longer.
+
+    Entries that the tokenizer has behind the folder's own become new rows of the token table; each
+    starts as the mean of the pieces that its word was split into before; "##ing" as that of the
+    pieces that "ing" had inside a word. Rows that only padded the folder's table are new ones too
+    where an entry takes them. A head that the folder does not have begins anew, and is logged.
+
+    Args:
+        folder: a kbert or Hugging Face folder with its tokenizer's files, or whatever else
+            `kbert.hub.locate` knows.
+        tokenizer: the one the new corpus was prepared with.
+        make_task: (encoder, tokenizer) -> the task, such as
+            `functools.partial(Pretraining, next_sentence=False)`.
+        changes: values of the config to replace, such as dropout.
+        dtype: a Keras dtype policy or its name.
+        seed: of new rows that no piece gives a start to.
+
+    Returns:
+        The task, not compiled.
+
+    Raises:
+        ValueError: the vocabularies differ before the end of the folder's own, or the tokenizers
+            read text differently.
+
+    Example:
+        >>> import tempfile
+        >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+        >>> short = WordPieceTokenizer([*SPECIAL_TOKENS, "cell", "##s"])
+        >>> config = EncoderConfig(vocabulary_size=7, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> folder = tempfile.mkdtemp()
+        >>> Pretraining(Encoder(config), short).save_to_preset(folder)
+        >>> longer = WordPieceTokenizer([*short.vocabulary, "cells"])
+        >>> adapt(folder, longer).encoder.config.vocabulary_size
+        8
+    """
+    folder = locate(folder)
+    checkpoint = read_checkpoint(folder).expect(EncoderConfig)
+    before = load_tokenizer(folder)
+    known = before.vocabulary_size
+    if tokenizer.vocabulary[:known] != before.vocabulary:
+        raise ValueError(
+            "The corpus must be prepared with the preset's vocabulary; more entries may follow at "
+            f"its end. Received: a tokenizer of {tokenizer.vocabulary_size} entries, and "
+            f"{os.fspath(folder)} with {known}, which differ before the end"
+        )
+    _check_reads_alike(before, tokenizer, folder)
+    config, arrays = extend_vocabulary(
+        checkpoint.config,
+        checkpoint.arrays,
+        tokenizer.vocabulary_size,
+        _pieces(before, tokenizer),
+        seed=seed,
+        known=known,
+    )
+    config = EncoderConfig.from_dict({**config.to_dict(), **(changes or {})})
+    task = make_task(Encoder(config, dtype=dtype), tokenizer)
+    for prefix, part in task.parts.items():
+        found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
+        if found:
+            set_arrays(part, prefix, found, os.fspath(folder))
+        else:
+            logging.warning("%s has no %s: it begins anew", os.fspath(folder), prefix)
+    return task
+
+
+def _check_reads_alike(before, tokenizer, folder):
+    """The old rows have their meaning only for texts that are normalised as they were."""
+    had, has = _reading(before), _reading(tokenizer)
+    if had != has:
+        raise ValueError(
+            "The corpus must be prepared with the preset's way to read text. Received: a "
+            f"tokenizer with {_show(has, had)}, and {os.fspath(folder)} with {_show(had, has)}"
+        )
+
+
+def _reading(tokenizer):
+    """What decides, beside the vocabulary, how a tokenizer reads a text."""
+    options = {"kind": tokenizer.kind, **tokenizer.settings}
+    options.pop("special_tokens_in_text", None)  # no corpus is read so
+    if options.get("strip_accents", False) is None:  # accents left open go with the case
+        options["strip_accents"] = options["lowercase"]
+    return {name: value for name, value in options.items() if isinstance(value, str | bool)}
+
+
+def _show(options, other):
+    return ", ".join(f"{k}={v}" for k, v in options.items() if v != other.get(k))
+
+
+def _pieces(before, tokenizer):
+    """New id -> ids of the pieces that the entry was split into before."""
+    ids = {piece: i for i, piece in enumerate(before.vocabulary)}
+    added = tokenizer.vocabulary[len(ids) :]
+    is_wordpiece = before.kind == "wordpiece"
+    new_ids = range(len(ids), len(ids) + len(added))
+    texts = added if is_wordpiece else [tokenizer.decode([[i]])[0] for i in new_ids]
+    words = before.encode(texts).to_list() if added else []
+    split = {}
+    for new, entry, word in zip(new_ids, added, words, strict=True):
+        inside = is_wordpiece and entry.startswith("##") and entry != "##"
+        split[new] = _inside_a_word(entry[2:], ids, before.unk_id) if inside else word
+    return {new: pieces for new, pieces in split.items() if pieces}
+
+
+def _inside_a_word(text, ids, unk_id):
+    """Longest match first, as WordPiece splits what follows a word's first piece."""
+    found = []
+    while text:
+        size = next((n for n in range(len(text), 0, -1) if f"##{text[:n]}" in ids), 0)
+        if not size:
+            return [unk_id]  # as the whole word was
+        found.append(ids[f"##{text[:size]}"])
+        text = text[size:]
+    return found

@@ -1,0 +1,214 @@
+"""ELMo's pretraining: the next word, and the one before, of one long text in every row.
+
+Shapes: D = 2 directions (0 forward, 1 backward), B rows, T words, C characters of a word,
+P projection, L layers, W entries of a row's state, V words of the softmax.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.layers import Dropout
+from kbert.training.step.mixin import TrainStep
+from kbert.training.step.row_state import exchange_rows, read_rows, row_variable, write_rows
+
+DIRECTIONS = ("forward", "backward")
+PREFIXES = ("", "reverse_")  # of a batch's features, one a direction
+NEGATIVES = 8192  # bin/train_elmo.py of allenai/bilm-tf
+
+
+class BidirectionalLM(TrainStep, keras.Model):
+    """A forward and a backward language model on the same words, which remember across batches.
+
+    (Peters et al. 2018, section 3.1, https://arxiv.org/abs/1802.05365; bilm/training.py of
+    allenai/bilm-tf.) Trained with `fit` on the batches of `kbert.data.language_model_dataset`: row
+    b of a batch goes on where row b of the batch before has ended, and so do the LSTMs, through
+    which no gradient flows back into earlier batches. Their state is kept for each row of the
+    global batch, on any number of devices, and is saved with checkpoints. An evaluation begins
+    with an empty state of its own.
+
+    The loss `lm_loss` is the mean over the words of both directions. The gradient is that of the
+    sum over the T words of a row, as in the original, which multiplies its loss by T: what the
+    published clipping at 10 and Adagrad's initial sums of 1 go with. In training the loss is
+    estimated by sampled words where the vocabulary has more than `negatives`; in evaluation it is
+    always that of the whole softmax. Metrics: `forward_loss`, `backward_loss` and their
+    exponentials `forward_perplexity`, `backward_perplexity`.
+
+    Args:
+        elmo: a `kbert.Elmo` whose config has a `vocabulary_size`.
+        batch_size: rows of a batch, of all devices together.
+        negatives: words that a target is told from in training, drawn anew for each direction.
+        seed: of the draws.
+        name: of the model.
+
+    Raises:
+        ValueError: the model has no softmax, or a number is out of range.
+
+    Example:
+        >>> import kbert, numpy as np, tensorflow as tf
+        >>> config = kbert.ElmoConfig(
+        ...     filters=((1, 8),), num_highway=1, lstm_size=8, projection_size=4, vocabulary_size=6)
+        >>> task = BidirectionalLM(kbert.Elmo(config), batch_size=2)
+        >>> task.compile(keras.optimizers.Adagrad(0.2, 1.0), clip_norm=10.0)
+        >>> words, ones = np.ones((2, 3, 50), "int32"), np.ones((2, 3), "int32")
+        >>> batch = {"begins": np.zeros(2, "int32")}
+        >>> for prefix in ("", "reverse_"):
+        ...     batch |= {f"{prefix}character_ids": words, f"{prefix}targets": ones}
+        ...     batch |= {f"{prefix}weights": ones.astype("float32")}
+        >>> history = task.fit(tf.data.Dataset.from_tensors(batch).repeat(3), verbose=0).history
+        >>> sorted(name for name in history if name.endswith("perplexity"))
+        ['backward_perplexity', 'forward_perplexity']
+    """
+
+    derived_metrics = {
+        f"{direction}_perplexity": (f"{direction}_loss", ops.exp) for direction in DIRECTIONS
+    }
+
+    def __init__(
+        self,
+        elmo: keras.Model,
+        *,
+        batch_size: int,
+        negatives: int = NEGATIVES,
+        seed: int = 0,
+        name: str = "bidirectional_lm",
+    ):
+        super().__init__(name=name, dtype=elmo.dtype_policy)
+        if elmo.softmax is None:
+            raise ValueError(
+                "A language model needs a softmax over words: give the config a vocabulary_size. "
+                "Received: an Elmo with vocabulary_size=None"
+            )
+        for what, number in (("batch_size", batch_size), ("negatives", negatives)):
+            if number < 1:
+                raise ValueError(f"`{what}` must be at least 1. Received: {number}")
+        self.elmo = elmo
+        self.batch_size = batch_size
+        self.negatives = negatives
+        config = elmo.config
+        self.output_dropout = Dropout(config.dropout)
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        width = config.lstm_size + config.projection_size
+        shape = (config.num_layers, len(DIRECTIONS), batch_size, width)
+        self.state = row_variable(shape, "state")
+        self._evaluation_state = _EvaluationState(shape)
+        self.built = True
+
+    def build(self, input_shape=None):
+        """The parts build themselves when they are made."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's, whose first entries are the words of the softmax."""
+        return self.elmo.tokenizer
+
+    @property
+    def metrics(self) -> list:
+        """What evaluations begin anew with: sums, and the state of the evaluation."""
+        kept = super().metrics
+        return [*kept, self._evaluation_state] if kept else kept
+
+    def compile(self, optimizer, *, micro_batches: int = 1, **settings: Any) -> None:
+        """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole."""
+        if micro_batches != 1:
+            raise ValueError(
+                "The state of a language model belongs to the rows of whole batches: "
+                "`micro_batches` must be 1; take fewer rows or shorter ones. "
+                f"Received: micro_batches={micro_batches}"
+            )
+        super().compile(optimizer, **settings)
+
+    def call(self, batch, state=None, training=False):
+        """Reads both directions.
+
+        Args:
+            batch: `character_ids` and `reverse_character_ids` (B, T, C); what else it holds is
+                left alone.
+            state: (L, D, B, W), of the words before; None = none were before.
+            training: whether dropout acts.
+
+        Returns:
+            What the softmax reads (D, B, T, P), and the state after the last word.
+        """
+        ids = [batch[f"{prefix}character_ids"] for prefix in PREFIXES]
+        words = self.elmo.words(ops.concatenate(ids), training)  # (DB, T, P)
+        words = ops.reshape(words, (len(PREFIXES), -1, *ops.shape(words)[1:]))
+        layers, state = self.elmo.lstm(words, state=state, training=training)
+        return self.output_dropout(layers[-1], training=training), state
+
+    def loss_terms(self, batch, training):
+        kept = self.state if training else self._evaluation_state.value
+        rows = batch["begins"].shape[0]
+        begins = ops.cast(batch["begins"], "bool")[:, None]  # (B, 1)
+        state = ops.where(begins, 0.0, read_rows(kept, rows))
+        x, state = self(batch, state=ops.stop_gradient(state), training=training)
+        write_rows(kept, ops.stop_gradient(ops.cast(state, "float32")))
+
+        targets = [batch[f"{prefix}targets"] for prefix in PREFIXES]
+        weights = [ops.cast(batch[f"{prefix}weights"], "float32") for prefix in PREFIXES]
+        each = self._word_losses(x, targets, training)
+        pairs = [(ops.sum(loss * w), ops.sum(w)) for loss, w in zip(each, weights, strict=True)]
+        total = sum(loss for loss, _ in pairs)
+        if training:
+            total = _with_gradient_of(total, times=targets[0].shape[1])
+        losses = {"lm_loss": (total, sum(count for _, count in pairs))}
+        names = (f"{direction}_loss" for direction in DIRECTIONS)
+        return losses, dict(zip(names, pairs, strict=True))
+
+    def loss_denominators(self, batch):
+        weights = [ops.cast(batch[f"{prefix}weights"], "float32") for prefix in PREFIXES]
+        return ops.sum(ops.stack(weights))[None]
+
+    def between_replicas(self, total: Callable) -> None:
+        exchange_rows(self.state, total)
+
+    def _word_losses(self, x, targets, training):
+        """(D, B, T, P) and D times (B, T) -> D times (B, T)."""
+        softmax = self.elmo.softmax
+        *_, words, width = x.shape
+        if softmax.vocabulary_size <= self.negatives:
+            return [_cross_entropy(softmax(x[d]), targets[d]) for d in range(len(targets))]
+        if training:
+            flat = [(ops.reshape(x[d], (-1, width)), y) for d, y in enumerate(targets)]
+            losses = [
+                softmax.sampled(places, ops.reshape(y, (-1,)), self.negatives, self.seed_generator)
+                for places, y in flat
+            ]
+            return [ops.reshape(each, (-1, words)) for each in losses]
+        # One word of each row at a time: the logits of all would not fit into memory.
+        columns = ops.transpose(x, (2, 0, 1, 3)), ops.transpose(ops.stack(targets), (2, 0, 1))
+        losses = ops.map(lambda column: _cross_entropy(softmax(column[0]), column[1]), columns)
+        losses = ops.transpose(losses, (1, 2, 0))  # (T, D, B) -> (D, B, T)
+        return [losses[d] for d in range(len(targets))]
+
+    def save_to_preset(self, path: str | os.PathLike, **options: Any) -> None:
+        """Writes the model with its softmax and its tokenizer; see `Elmo.save_to_preset`."""
+        self.elmo.save_to_preset(path, **options)
+
+    def export(self, directory: str | os.PathLike, **options: Any) -> str:
+        """Writes a SavedModel that gives embeddings; see `Elmo.export`."""
+        return self.elmo.export(directory, **options)
+
+
+class _EvaluationState(keras.metrics.Metric):
+    """The rows' state within an evaluation, which begins by resetting all metrics: with zeros."""
+
+    def __init__(self, shape, name="evaluation_state"):
+        super().__init__(dtype="float32", name=name)
+        self.value = row_variable(shape, name)
+
+    def result(self) -> dict:
+        """Returns nothing to log."""
+        return {}
+
+
+def _cross_entropy(logits, targets):
+    return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
+
+
+def _with_gradient_of(loss, times):
+    """The loss as it is, with `times` its gradient."""
+    return loss + (times - 1) * (loss - ops.stop_gradient(loss))

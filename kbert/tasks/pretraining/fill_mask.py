@@ -1,0 +1,206 @@
+"""Filling masks: text with [MASK] in it to the masks' positions, and probabilities to words.
+
+Shapes: B texts, T tokens, P masks of the text that has most, V vocabulary, K answers.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert import inference
+from kbert.serving import Signature
+from kbert.tasks.encoder_task import EncoderTask
+
+# Logits of a batch that exist at a time, in masks: with BERT's vocabulary 512 take 62 MB.
+MASKS_AT_ONCE = 512
+
+
+def encode_with_masks(tokenizer: Any, texts: Any) -> tf.RaggedTensor:
+    """Token ids of texts in which the tokenizer's mask token stands for a masked one.
+
+    The text is cut at the mask token and only the rest is tokenised: so a tokenizer that does not
+    read special tokens in text needs no twin that does, and a "[SEP]" that a user typed stays text.
+
+    Args:
+        tokenizer: a `kbert.tokenizers.Tokenizer` with a mask token.
+        texts: (B,) strings.
+
+    Returns:
+        (B, ragged) int32, without [CLS] and [SEP].
+    """
+    pieces = tokenizer.cut_at_masks(texts)  # (B, ragged)
+    ids = tokenizer.encode(pieces.flat_values)  # (pieces, ragged)
+    mask = tf.fill(tf.stack([ids.nrows(), 1]), tf.cast(tokenizer.mask_id, ids.dtype))
+    rows = pieces.with_values(tf.concat([ids, mask], 1)).merge_dims(1, 2)
+    return rows[:, :-1]  # a mask stands between two pieces, not after the last
+
+
+def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the masks are.
+
+    Args:
+        token_ids: (B, T).
+        mask_id: id of the mask token.
+
+    Returns:
+        Positions (B, P) int32, each row's masks from left to right and then zeros; how many of
+        them are masks (B,) int32.
+
+    Example:
+        >>> positions, count = find_masks(tf.constant([[2, 4, 9, 4], [2, 9, 9, 3]]), mask_id=4)
+        >>> positions.numpy().tolist(), count.numpy().tolist()
+        ([[1, 3], [0, 0]], [2, 0])
+    """
+    is_mask = token_ids == mask_id
+    columns = tf.range(tf.shape(token_ids)[1])[None, :] + tf.zeros_like(token_ids)
+    positions = tf.ragged.boolean_mask(columns, is_mask).to_tensor()
+    return positions, tf.reduce_sum(tf.cast(is_mask, tf.int32), 1)
+
+
+class FillMask:
+    """A task's masked-LM head, asked with text.
+
+    Args:
+        task: encodes, packs ids, and knows the tokenizer.
+        head: (sequence (B, T, H), mask positions (B, P)) -> logits (B, P, V).
+    """
+
+    def __init__(self, task: EncoderTask, head: keras.layers.Layer):
+        self.task = task
+        self.head = head
+        self._forward = inference.compiled(self._probabilities, task.encoder, head)
+        self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
+        self._features = inference.on_cpu(self._pack, inference.IDS, inference.ROWS)
+
+    def _encode(self, texts):
+        ids = encode_with_masks(self.task.tokenizer, texts)
+        is_mask = tf.cast(ids == self.task.tokenizer.mask_id, tf.int32)
+        return ids, ids.row_lengths(), tf.reduce_sum(is_mask, 1)
+
+    def _pack(self, ids, rows):
+        features = self.task.pack(tf.gather(ids, rows))
+        positions, found = find_masks(features["token_ids"], self.task.tokenizer.mask_id)
+        return {**features, "mask_positions": positions}, found
+
+    def _probabilities(self, features):
+        sequence = self.task.encode(features)["sequence"]
+        probabilities = ops.softmax(self.head(sequence, features["mask_positions"]))
+        return probabilities[..., : self.task.tokenizer.vocabulary_size]  # (B, P, V)
+
+    def each_mask(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Runs the model over all texts that hold a mask.
+
+        Args:
+            texts: strings.
+            batch_size: largest B.
+
+        Yields:
+            (number of the text, probabilities (V,)), a text's masks from left to right.
+
+        Raises:
+            ValueError: if a mask lies behind the longest text that the encoder takes.
+        """
+        for start, chunk in inference.chunks(texts):
+            ids, *counts = self._tokenize(tf.constant(chunk, tf.string))
+            lengths, masks = (count.numpy() for count in counts)
+            masked = np.flatnonzero(masks)  # the others need no model
+            for near in inference.by_length(lengths[masked], batch_size):
+                rows = masked[near]
+                step = max(1, MASKS_AT_ONCE // inference.next_power_of_two(masks[rows].max()))
+                for part in (rows[i : i + step] for i in range(0, len(rows), step)):
+                    features, found = self._features(ids, part)
+                    self._check_none_lost(start + part, found.numpy() < masks[part])
+                    probabilities = self._forward(inference.pad(features))  # (B, P, V)
+                    for row, text in enumerate(part):
+                        yield from ((start + text, p) for p in probabilities[row, : masks[text]])
+
+    def _check_none_lost(self, texts, lost):
+        if lost.any():
+            raise ValueError(
+                f"Every mask must lie within the {self.task.encoder.config.max_positions} tokens "
+                "that the encoder takes, [CLS] and [SEP] among them; shorten the text. Received: "
+                f"text number {texts[lost][0]}, which has one behind them"
+            )
+
+    def signature(self, top_k: int) -> Signature:
+        """Text to the best answers for its masks, as a graph.
+
+        Args:
+            top_k: K.
+
+        Returns:
+            `text` (B,) strings -> `tokens` (B, P, K) strings and `probabilities` (B, P, K), the
+            most probable first. P is the number of masks in the text that has most; a text with
+            fewer has "" and 0 in the rest. A mask behind the longest text that the encoder takes
+            is cut off with the text's end and counts as none, where `predict` raises: a server
+            would refuse the whole batch for one text, so a client counts its answers.
+
+        Raises:
+            ValueError: `top_k` is out of range.
+        """
+        tokenizer = self.task.tokenizer
+        check_top_k(tokenizer, top_k)
+
+        def fill_mask(text):
+            ids = encode_with_masks(tokenizer, text)
+            features, found = self._pack(ids, tf.range(ids.nrows()))
+            probabilities, best_ids = tf.math.top_k(self._probabilities(features), top_k)
+            tokens = tf.gather(tf.constant(tokenizer.vocabulary), best_ids)  # (B, P, K)
+            real = tf.sequence_mask(found, tf.shape(tokens)[1])[..., None]
+            return {
+                "tokens": tf.where(real, tokens, ""),
+                "probabilities": tf.where(real, probabilities, 0.0),
+            }
+
+        return Signature(fill_mask, [tf.TensorSpec([None], tf.string, "text")])
+
+
+def check_top_k(tokenizer: Any, top_k: int) -> None:
+    """Raises ValueError unless the vocabulary has `top_k` entries."""
+    if not 1 <= top_k <= tokenizer.vocabulary_size:
+        raise ValueError(
+            f"top_k must be from 1 to {tokenizer.vocabulary_size}, the vocabulary's size. "
+            f"Received: top_k={top_k}"
+        )
+
+
+def best(probabilities: np.ndarray, k: int) -> np.ndarray:
+    """Ids of the k largest of (V,), the largest first; the lower id on a tie.
+
+    Example:
+        >>> best(np.array([0.1, 0.4, 0.1, 0.4]), 3).tolist()
+        [1, 3, 0]
+    """
+    ids = np.argpartition(-probabilities, k - 1)[:k] if k < len(probabilities) else None
+    ids = np.arange(len(probabilities)) if ids is None else np.sort(ids)
+    return ids[np.argsort(-probabilities[ids], kind="stable")]
+
+
+def candidate_ids(tokenizer: Any, candidates: Sequence[str]) -> np.ndarray:
+    """The vocabulary entry of each candidate.
+
+    A candidate is an entry as it stands ("##ing") or a word that the tokenizer keeps whole ("Cat"
+    for an uncased vocabulary with "cat").
+
+    Raises:
+        ValueError: if a candidate is several entries or none.
+    """
+    return np.array([_candidate_id(tokenizer, x) for x in candidates], np.int32)
+
+
+def _candidate_id(tokenizer, candidate):
+    try:
+        return tokenizer.token_to_id(candidate)
+    except ValueError:  # not an entry as it stands
+        pieces = tokenizer.encode([candidate])[0].numpy().tolist()
+    if len(pieces) != 1 or pieces[0] == tokenizer.unk_id:
+        shown = " ".join(tokenizer.vocabulary[i] for i in pieces) or "nothing"
+        raise ValueError(
+            "A candidate must be one vocabulary entry: a mask stands for one token. "
+            f"Received: {candidate!r}, which is {shown}"
+        )
+    return pieces[0]

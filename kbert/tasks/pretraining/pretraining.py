@@ -1,0 +1,333 @@
+"""Pretraining by masks, and by what two segments have to do with each other.
+
+Shapes: B rows, T tokens, P masked positions, V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert import inference
+from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
+from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
+from kbert.serving import Signature
+from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
+from kbert.tasks.pretraining import fill_mask
+
+NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
+SPANS = ("span_starts", "span_ends")
+# The class of a pair as the text has it; 1 is a random second sentence (BERT, section 3.1), or the
+# two segments swapped (ALBERT, section 3.1).
+AS_WRITTEN = 0
+
+
+class Pretraining(EncoderTask):
+    """Masked language modelling, beside it a sentence objective and the boundary objective.
+
+    Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is the sum of
+    means: over real masked tokens for the masks, over rows for the pairs. Metrics:
+
+    - always `mlm_loss`, `mlm_accuracy` and `perplexity`;
+    - `nsp_loss`, `nsp_accuracy` with next sentences (BERT, section 3.1,
+      https://arxiv.org/abs/1810.04805);
+    - `sop_loss`, `sop_accuracy` with sentence order (ALBERT, section 3.1,
+      https://arxiv.org/abs/1909.11942);
+    - `sbo_loss`, `sbo_accuracy` with the span boundary objective (SpanBERT, section 3.2,
+      https://arxiv.org/abs/1907.10529): masked tokens once more, from the ends of their span.
+
+    Args:
+        encoder: a `kbert.Encoder`.
+        tokenizer: its tokenizer.
+        next_sentence: whether to predict next sentences, for batches of `segments="pairs"`; the
+            encoder needs a pooler. None: yes, unless it predicts the order. False for RoBERTa and
+            the like.
+        sentence_order: whether to predict if two segments are swapped, for batches of
+            `segments="halves"`, in the place of next sentences; the encoder needs a pooler.
+        span_boundary: whether to predict masked spans from their ends too, for batches of
+            `masking="span"`.
+        name: of the model.
+
+    Raises:
+        ValueError: if the vocabularies differ, the encoder has no pooler for a sentence objective,
+            or two of them are asked for.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "quick", "fox"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=8, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> task = Pretraining(kbert.Encoder(config), tokenizer)
+        >>> answer, = task.predict(["the quick [MASK]"], candidates=["fox", "the"])
+        >>> answer["tokens"], len(answer["probabilities"][0])
+        ([['fox', 'the']], 2)
+    """
+
+    derived_metrics = {"perplexity": ("mlm_loss", ops.exp)}
+    unknown_elsewhere = ("span_boundary",)
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        tokenizer: Any,
+        *,
+        next_sentence: bool | None = None,
+        sentence_order: bool = False,
+        span_boundary: bool = False,
+        name: str = "pretraining",
+    ):
+        super().__init__(encoder, tokenizer, name=name)
+        next_sentence = not sentence_order if next_sentence is None else next_sentence
+        _check_sentence_objective(encoder.config, next_sentence, sentence_order)
+        policy, table = encoder.dtype_policy, encoder.token_embedding
+        self.next_sentence = next_sentence
+        self.sentence_order = sentence_order
+        self.span_boundary_head = None
+        self.masked_lm = MaskedLMHead(encoder.config, table, dtype=policy)
+        if span_boundary:
+            self.span_boundary_head = SpanBoundaryHead(encoder.config, table, dtype=policy)
+        self.sentence = None
+        self._fill_mask = fill_mask.FillMask(self, self.masked_lm)
+        if next_sentence or sentence_order:
+            self.sentence = SentenceHead(encoder.config, dtype=policy)
+            self._classify = inference.compiled(self._as_written, encoder, self.sentence)
+            self._pack_pairs = inference.on_cpu(
+                lambda a, b, rows: self.pack(tf.gather(a, rows), tf.gather(b, rows)),
+                *(inference.IDS, inference.IDS, inference.ROWS),
+            )
+        self.build()
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        parts = {
+            "masked_lm": self.masked_lm,
+            "sentence": self.sentence,
+            "span_boundary": self.span_boundary_head,
+        }
+        return super().parts | {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "next_sentence": self.next_sentence,
+            "sentence_order": self.sentence_order,
+            "span_boundary": self.span_boundary_head is not None,
+        }
+
+    def call(self, batch, training=False):
+        """Logits of the heads: `masked_lm` (B, P, V), `sentence` (B, 2), `span_boundary` (B, P, V).
+
+        The last two where the task has them.
+        """
+        out = self.encode(batch, training)
+        positions = batch["mask_positions"]
+        logits = {"masked_lm": self.masked_lm(out["sequence"], positions)}
+        if self.sentence is not None:
+            logits["sentence"] = self.sentence(out["pooled"])
+        if self.span_boundary_head is not None:
+            spans = batch["span_starts"], batch["span_ends"]
+            logits["span_boundary"] = self.span_boundary_head(out["sequence"], positions, *spans)
+        return logits
+
+    def loss_terms(self, batch, training):
+        self.check_batch(batch)
+        return self.terms(self(batch, training=training), batch)
+
+    def terms(self, logits: Mapping, batch: Mapping) -> tuple[dict[str, Pair], dict[str, Pair]]:
+        """Losses and metrics of a batch and its logits, see `call`."""
+        answers = {"mlm": (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])}
+        if self.sentence is not None:
+            name, labels = ("sop", SOP_LABELS) if self.sentence_order else ("nsp", NSP_LABELS)
+            # A row that only fills the last batch up is all padding, its first column too.
+            answers[name] = (logits["sentence"], batch[labels], batch["padding_mask"][:, 0])
+        if self.span_boundary_head is not None:
+            place = place_in_span(batch["mask_positions"], batch["span_starts"])
+            weights = batch["mask_weights"] * ops.cast(place < MAX_TARGETS, "float32")
+            answers["sbo"] = (logits["span_boundary"], batch["mask_ids"], weights)
+        losses = {f"{name}_loss": cross_entropy(*answer) for name, answer in answers.items()}
+        metrics = {f"{name}_accuracy": accuracy(*answer) for name, answer in answers.items()}
+        return losses, metrics
+
+    def predictions(self, logits: Mapping, batch: Mapping) -> dict[str, Prediction]:
+        """What the heads predict, for a student or a teacher to compare."""
+        found = {"masked_lm": Prediction("classes", logits["masked_lm"], batch["mask_weights"])}
+        if self.sentence is not None:
+            rows = batch["padding_mask"][:, 0]
+            found["sentence"] = Prediction("classes", logits["sentence"], rows)
+        return found
+
+    def predictions_everywhere(self, sequence: Any, padding_mask: Any) -> Prediction:
+        """What the masked-LM head predicts for every token, masked or not.
+
+        Args:
+            sequence: (B, T, H), the encoder's.
+            padding_mask: (B, T), the weights.
+        """
+        rows, length = ops.shape(padding_mask)
+        positions = ops.broadcast_to(ops.arange(length, dtype="int32")[None], (rows, length))
+        return Prediction("classes", self.masked_lm(sequence, positions), padding_mask)
+
+    def check_batch(self, batch):
+        for needs, names, settings in (
+            (self.next_sentence, (NSP_LABELS,), ('segments="pairs"', "next_sentence")),
+            (self.sentence_order, (SOP_LABELS,), ('segments="halves"', "sentence_order")),
+            (self.span_boundary_head, SPANS, ('masking="span"', "span_boundary")),
+        ):
+            if needs and any(name not in batch for name in names):
+                raise ValueError(
+                    f"A batch for this task must hold {', '.join(names)}: make the dataset with "
+                    f"{settings[0]} or the task with {settings[1]}=False. "
+                    f"Received: {', '.join(sorted(batch))}"
+                )
+
+    def _as_written(self, features):
+        logits = self.sentence(self.encode(features)["pooled"])
+        return ops.softmax(logits)[:, AS_WRITTEN]  # (B,)
+
+    def predict(
+        self,
+        texts: str | Sequence[str],
+        top_k: int = 5,
+        candidates: Sequence[str] | None = None,
+        batch_size: int = inference.BATCH_SIZE,
+    ) -> list[dict[str, list]]:
+        """Fills the masks of texts.
+
+        A text that is too long for the encoder is cut at the end, unless a mask would be lost.
+
+        Args:
+            texts: strings with any number of mask tokens ("[MASK]"), or one string.
+            top_k: how many answers for each mask.
+            candidates: give the probabilities of these tokens, in this order, instead of the
+                `top_k` best. Each must be one vocabulary entry.
+            batch_size: texts that go through the model together.
+
+        Returns:
+            For each text `{"tokens": …, "probabilities": …}`; both hold one list for each mask,
+            of the best answers, the most probable first, or of the candidates. No mask: empty.
+
+        Raises:
+            ValueError: `top_k` or `batch_size` is out of range, a candidate is not one vocabulary
+                entry, or a mask lies behind the longest text that the encoder takes.
+        """
+        texts = inference.as_texts(texts)
+        inference.check_batch_size(batch_size)
+        fill_mask.check_top_k(self.tokenizer, top_k)
+        chosen = None
+        if candidates is not None:
+            names = inference.as_texts(candidates, "candidates")
+            chosen = fill_mask.candidate_ids(self.tokenizer, names)
+
+        answers = [{"tokens": [], "probabilities": []} for _ in texts]
+        for text, probabilities in self._fill_mask.each_mask(texts, batch_size):
+            ids = fill_mask.best(probabilities, top_k) if chosen is None else chosen
+            answers[text]["tokens"].append([self.tokenizer.vocabulary[i] for i in ids])
+            answers[text]["probabilities"].append(probabilities[ids].tolist())
+        return answers
+
+    def predict_next_sentence(
+        self, pairs: Sequence[tuple[str, str]], batch_size: int = inference.BATCH_SIZE
+    ) -> np.ndarray:
+        """How probable it is that the second text of each pair follows the first.
+
+        Args:
+            pairs: (first, second) strings. Together too long, the longer one loses its end.
+            batch_size: pairs that go through the model together.
+
+        Returns:
+            Probabilities (N,) float32.
+
+        Raises:
+            ValueError: the task was built without next sentences, or `batch_size` is below 1.
+        """
+        self._check_has("next-sentence", "next_sentence", self.next_sentence)
+        return self._predict_pairs(pairs, batch_size)
+
+    def predict_sentence_order(
+        self, pairs: Sequence[tuple[str, str]], batch_size: int = inference.BATCH_SIZE
+    ) -> np.ndarray:
+        """How probable it is that the two texts of each pair stand in their order.
+
+        Args:
+            pairs: (first, second) strings. Together too long, the longer one loses its end.
+            batch_size: pairs that go through the model together.
+
+        Returns:
+            Probabilities (N,) float32.
+
+        Raises:
+            ValueError: the task was built without sentence order, or `batch_size` is below 1.
+        """
+        self._check_has("sentence-order", "sentence_order", self.sentence_order)
+        return self._predict_pairs(pairs, batch_size)
+
+    def _check_has(self, what, setting, has):
+        if not has:
+            raise ValueError(
+                f"The task has no {what} head: build it with {setting}=True. "
+                f"Received: a task with {setting}=False"
+            )
+
+    def _predict_pairs(self, pairs, batch_size):
+        inference.check_batch_size(batch_size)
+        pairs = [inference.as_texts(pair, "a pair's texts") for pair in pairs]
+        for number, pair in enumerate(pairs):
+            if len(pair) != 2:
+                raise ValueError(
+                    f"A pair must hold two strings. Received: {pair!r} as number {number}"
+                )
+        answers = np.zeros(len(pairs), np.float32)
+        for start, chunk in inference.chunks(pairs):
+            texts = [tf.constant(list(texts), tf.string) for texts in zip(*chunk, strict=True)]
+            first, second = (self.tokenizer.encode(x) for x in texts)
+            lengths = (first.row_lengths() + second.row_lengths()).numpy()
+            for rows in inference.by_length(lengths, batch_size):
+                features = self._pack_pairs(first, second, rows)
+                answers[start + rows] = self._classify(inference.pad(features))[: len(rows)]
+        return answers
+
+    def signatures(self, top_k: int = 5) -> dict[str, Signature]:
+        """`fill_mask` (also `serving_default`), `next_sentence` or `sentence_order`, and `encode`.
+
+        Args:
+            top_k: K, how many answers `fill_mask` gives for each mask.
+
+        Returns:
+            `fill_mask`: `text` (B,) strings -> `tokens` and `probabilities` (B, P, K), see
+            `FillMask.signature`; a mask behind the longest text that the encoder takes is cut off
+            with the text's end and gets no answer, where `predict` raises. `next_sentence` or
+            `sentence_order`, if the task has one: `first` and `second` (B,) strings ->
+            `probability` (B,) that the second follows, or that the two stand in their order.
+            `encode`: see `EncoderTask.signatures`.
+        """
+        entries = {"fill_mask": self._fill_mask.signature(top_k)}
+        if self.sentence is not None:
+
+            def classify(first, second):
+                first, second = self.tokenizer.encode(first), self.tokenizer.encode(second)
+                return {"probability": self._as_written(self.pack(first, second))}
+
+            text = [tf.TensorSpec([None], tf.string, name) for name in ("first", "second")]
+            name = "sentence_order" if self.sentence_order else "next_sentence"
+            entries[name] = Signature(classify, text)
+        return {**entries, **super().signatures()}
+
+
+def _check_sentence_objective(config, next_sentence, sentence_order):
+    if next_sentence and sentence_order:
+        raise ValueError(
+            "A task predicts next sentences or sentence order: batches come with the labels of "
+            "one. Received: next_sentence=True, sentence_order=True"
+        )
+    if (next_sentence or sentence_order) and config.pooler_activation is None:
+        name = "next_sentence" if next_sentence else "sentence_order"
+        raise ValueError(
+            "A sentence objective reads the pooled vector, so the encoder must have a pooler; for "
+            'one without, pass next_sentence=False and batches of segments="single". Received: '
+            f"{name}=True and a config with pooler_activation=None"
+        )

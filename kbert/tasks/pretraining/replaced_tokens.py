@@ -1,0 +1,382 @@
+"""ELECTRA's pretraining: tell which tokens a small generator has put in the place of others.
+
+Shapes: B rows, T tokens, P masked positions, V vocabulary.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert import inference
+from kbert.checkpoints import read_checkpoint
+from kbert.configs.base import EncoderConfig
+from kbert.heads import DiscriminatorHead, MaskedLMHead
+from kbert.hub import locate
+from kbert.layers import SharedEmbeddings
+from kbert.models import Encoder
+from kbert.models.weights import get_arrays, set_arrays
+from kbert.serving import Signature
+from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
+from kbert.tasks.pretraining.pretraining import Pretraining
+from kbert.tasks.pretraining.sampling import row_keys, sample_tokens
+
+SHARED = ("token", "position", "segment", "norm/gamma", "norm/beta")
+
+
+def generator_config(config: EncoderConfig, share: float = 0.25) -> EncoderConfig:
+    """The generator that belongs to a discriminator: narrower, of the same depth.
+
+    Its embeddings are the discriminator's, so it has their width. (`get_generator_config` in
+    run_pretraining.py of google-research/electra.)
+
+    Args:
+        config: the discriminator's.
+        share: of the hidden width, at most 1. Published: 1/4 for small and large, 1/3 for base.
+
+    Returns:
+        The config, without a pooler.
+
+    Raises:
+        ValueError: no such share, or the width would not divide by the number of heads.
+
+    Example:
+        >>> base = EncoderConfig(vocabulary_size=30522, hidden_size=768, num_layers=12,
+        ...                      num_heads=12, intermediate_size=3072)
+        >>> small = generator_config(base, 1 / 3)
+        >>> small.hidden_size, small.num_heads, small.intermediate_size, small.embedding_size
+        (256, 4, 1024, 768)
+    """
+    hidden_size = round(share * config.hidden_size)
+    if hidden_size < 1 or share > 1:
+        raise ValueError(
+            "A generator is at most as wide as its discriminator, and its width is a share of that "
+            f"one's. Received: {share} of hidden_size={config.hidden_size}"
+        )
+    return config.replace(
+        hidden_size=hidden_size,
+        num_heads=max(1, hidden_size // 64),
+        intermediate_size=4 * hidden_size,
+        embedding_size=config.embedding_width,
+        pooler_activation=None,
+    )
+
+
+class ReplacedTokenDetection(EncoderTask):
+    """A generator fills masks, and a discriminator tells which tokens of the text it replaced.
+
+    (ELECTRA, https://arxiv.org/abs/2003.10555; run_pretraining.py of google-research/electra.)
+    Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The two share the token,
+    position and segment tables and their normalisation; each has a projection of its own. What
+    the generator fills in is drawn from its softmax, and where it hits on the original token, that
+    counts as original. No gradient flows through the draw: the generator learns to fill masks, not
+    to deceive. After training the discriminator is the model: it is what `save_to_preset` writes
+    and what `predict` and `export` ask.
+
+    The loss is `mlm_loss` + `weighted_rtd_loss`, which is the discriminator's loss, the mean over
+    all tokens, times its weight. Metrics: `mlm_accuracy`; `rtd_loss`, not weighted;
+    `rtd_accuracy`, `rtd_precision` and `rtd_recall` of "replaced"; `replaced_share`, the
+    share of replaced tokens (a discriminator that never says so has 1 - `replaced_share`).
+
+    A batch must hold `position`, as those of the dataset do: the draws are a hash of it and of the
+    row, so that a run goes on exactly and does not depend on the number of devices.
+
+    Args:
+        discriminator: a `kbert.Encoder`.
+        tokenizer: its tokenizer.
+        generator: the generator's config, see `generator_config`; it agrees with the
+            discriminator's in vocabulary, positions, segments and embedding width. None for a
+            task that answers and is not trained.
+        discriminator_weight: of the discriminator's loss.
+        seed: of what the generator draws.
+        name: of the model.
+
+    Raises:
+        ValueError: if the vocabularies differ, or the configs do not agree.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "quick", "fox"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=8, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> task = ReplacedTokenDetection(kbert.Encoder(config), tokenizer)
+        >>> answer, = task.predict(["the quick fox"])
+        >>> answer["tokens"], len(answer["probabilities"])
+        (['the', 'quick', 'fox'], 3)
+    """
+
+    def __init__(
+        self,
+        discriminator: keras.Model,
+        tokenizer: Any,
+        *,
+        generator: EncoderConfig | None = None,
+        discriminator_weight: float = 50.0,
+        seed: int = 0,
+        name: str = "replaced_token_detection",
+    ):
+        super().__init__(discriminator, tokenizer, name=name)
+        policy = discriminator.dtype_policy
+        self.discriminator_weight = discriminator_weight
+        self.seed = seed
+        self.detection_head = DiscriminatorHead(discriminator.config, dtype=policy)
+        self.generator = self.masked_lm = None
+        if generator is not None:
+            _check_agree(generator, discriminator.config)
+            shared = SharedEmbeddings(
+                discriminator.embeddings,
+                hidden_size=generator.hidden_size,
+                dropout=generator.dropout,
+                dtype=policy,
+                name="embeddings",
+            )
+            self.generator = Encoder(generator, embeddings=shared, name="generator", dtype=policy)
+            self.masked_lm = MaskedLMHead(
+                generator, discriminator.token_embedding, name="generator_masked_lm", dtype=policy
+            )
+        self._detect = inference.compiled(self._probabilities, discriminator, self.detection_head)
+        self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
+        self._features = inference.on_cpu(
+            lambda ids, rows: self.pack(tf.gather(ids, rows)), inference.IDS, inference.ROWS
+        )
+        self.build()
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        return {**super().parts, "discriminator": self.detection_head}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"discriminator_weight": self.discriminator_weight}
+
+    def call(self, batch, training=False):
+        """The generator's and the discriminator's logits, and what was replaced.
+
+        Returns:
+            `masked_lm` (B, P, V); `token_ids` (B, T), the text with the generator's tokens in it;
+            `replaced` (B, T), 1 where these differ from the original ones; and `replaced_logits`
+            (B, T).
+        """
+        logits = self.masked_lm(
+            self.encode(batch, training, encoder=self.generator)["sequence"],
+            batch["mask_positions"],
+        )
+        keys = row_keys(batch["token_ids"], batch["position"], self.seed)
+        drawn = sample_tokens(logits, keys, batch["mask_positions"])  # (B, P)
+        token_ids, replaced = _replace(batch, drawn)
+        sequence = self.encode({**batch, "token_ids": token_ids}, training)["sequence"]
+        return {
+            "masked_lm": logits,
+            "token_ids": token_ids,
+            "replaced": replaced,
+            "replaced_logits": self.detection_head(sequence),
+        }
+
+    def loss_terms(self, batch, training):
+        self._check_trainable(batch)
+        out = self(batch, training=training)
+        masked = (out["masked_lm"], batch["mask_ids"], batch["mask_weights"])
+        tokens = (out["replaced_logits"], out["replaced"], batch["padding_mask"])
+        rtd_sum, count = rtd_loss = binary_cross_entropy(*tokens)
+        losses = {
+            "mlm_loss": cross_entropy(*masked),
+            "weighted_rtd_loss": (self.discriminator_weight * rtd_sum, count),
+        }
+        real = ops.cast(batch["padding_mask"], "float32")
+        replaced = ops.sum(ops.cast(out["replaced"], "float32") * real)
+        metrics = {
+            "mlm_accuracy": accuracy(*masked),
+            "rtd_loss": rtd_loss,
+            **{f"rtd_{name}": pair for name, pair in detection(*tokens).items()},
+            "replaced_share": (replaced, count),
+        }
+        return losses, metrics
+
+    def _check_trainable(self, batch):
+        if self.generator is None:
+            raise ValueError(
+                "Training needs a generator: build the task with generator=generator_config(…). "
+                "Received: a task with generator=None"
+            )
+        if "position" not in batch:
+            raise ValueError(
+                "A batch must hold `position` (B, 3), from which the generator's draws follow. "
+                f"Received: {', '.join(sorted(batch))}"
+            )
+
+    def _encode(self, texts):
+        ids = self.tokenizer.encode(texts)
+        return ids, ids.row_lengths()
+
+    def _probabilities(self, features):
+        logits = self.detection_head(self.encode(features)["sequence"])
+        return ops.sigmoid(logits)[:, 1:]  # (B, T - 1): what follows [CLS]
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of a text that the encoder takes, [CLS] and [SEP] apart."""
+        return self.encoder.config.max_positions - 2
+
+    def predict(
+        self, texts: str | Sequence[str], batch_size: int = inference.BATCH_SIZE
+    ) -> list[dict[str, list]]:
+        """How probable it is, for each token of a text, that it stands for another.
+
+        Args:
+            texts: strings, or one string. One that is too long for the encoder is cut at the end.
+            batch_size: texts that go through the model together.
+
+        Returns:
+            For each text `{"tokens": …, "probabilities": …}`: the tokens' text and a float each.
+
+        Raises:
+            ValueError: `batch_size` is below 1.
+        """
+        texts = inference.as_texts(texts)
+        inference.check_batch_size(batch_size)
+        answers: list[dict[str, list]] = [{} for _ in texts]
+        for start, chunk in inference.chunks(texts):
+            ids, lengths = self._tokenize(tf.constant(chunk, tf.string))
+            lengths = np.minimum(lengths.numpy(), self._longest)
+            tokens = ids.to_list()
+            for rows in inference.by_length(lengths, batch_size):
+                probabilities = self._detect(inference.pad(self._features(ids, rows)))
+                for found, row in zip(probabilities, rows, strict=False):
+                    kept = tokens[row][: lengths[row]]
+                    answers[start + row] = {
+                        "tokens": [self.tokenizer.vocabulary[i] for i in kept],
+                        "probabilities": found[: len(kept)].tolist(),
+                    }
+        return answers
+
+    def signatures(self) -> dict[str, Signature]:
+        """`detect_replaced` (also `serving_default`) and `encode`.
+
+        Returns:
+            `detect_replaced`: `text` (B,) strings -> `tokens` (B, N) strings and `probabilities`
+            (B, N), how probable it is that each was replaced. Behind a text's last token: "" and
+            0. A text that is too long for the encoder is cut at the end. `encode`: see
+            `EncoderTask.signatures`.
+        """
+
+        def detect_replaced(text):
+            ids = self.tokenizer.encode(text)
+            features = self.pack(ids)
+            lengths = tf.minimum(ids.row_lengths(), self._longest)
+            tokens = tf.gather(tf.constant(self.tokenizer.vocabulary), features["token_ids"][:, 1:])
+            real = tf.sequence_mask(lengths, tf.shape(tokens)[1])
+            return {
+                "tokens": tf.where(real, tokens, ""),
+                "probabilities": tf.where(real, self._probabilities(features), 0.0),
+            }
+
+        spec = [tf.TensorSpec([None], tf.string, "text")]
+        return {"detect_replaced": Signature(detect_replaced, spec), **super().signatures()}
+
+    def save_generator(self, path: str | os.PathLike) -> None:
+        """Writes the generator as a model of its own, with the tables it shares.
+
+        `Pretraining.from_preset(path)` fills masks with it, and `from_preset(…, generator=path)`
+        of this class goes on training both.
+
+        Args:
+            path: the folder; made if missing.
+
+        Raises:
+            ValueError: the task has no generator.
+        """
+        if self.generator is None:
+            raise ValueError("The task has no generator to save. Received: generator=None")
+        encoder = Encoder(self.generator.config)
+        arrays = self._shared_arrays() | get_arrays(self.generator, "encoder")
+        set_arrays(encoder, "encoder", arrays, "the generator")
+        alone = Pretraining(encoder, self.tokenizer, next_sentence=False)
+        set_arrays(alone.masked_lm, "masked_lm", get_arrays(self.masked_lm, "masked_lm"), "it")
+        alone.save_to_preset(path)
+
+    def _shared_arrays(self):
+        prefix = "encoder/embeddings"
+        arrays = get_arrays(self.encoder.embeddings, prefix)
+        return {
+            f"{prefix}/{n}": arrays[f"{prefix}/{n}"] for n in SHARED if f"{prefix}/{n}" in arrays
+        }
+
+    @classmethod
+    def from_preset(
+        cls,
+        path: str | os.PathLike,
+        dtype: Any = None,
+        generator: str | os.PathLike | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A task with the discriminator of a folder, and the generator of another.
+
+        Args:
+            path: a folder that `save_to_preset` wrote, or Hugging Face's of an ELECTRA with its
+                discriminator's head.
+            dtype: a Keras dtype policy or its name.
+            generator: a folder that `save_generator` wrote, or Hugging Face's of the generator;
+                None for a task that answers and is not trained.
+            **settings: `strict`, see `Task.from_preset`, and constructor arguments to use instead
+                of the folder's.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+            ValueError: it holds another task, its weights do not fit, or the generator's tables
+                are not the discriminator's.
+        """
+        if generator is None:
+            return super().from_preset(path, dtype, **settings)
+        checkpoint = read_checkpoint(locate(generator))
+        task = super().from_preset(path, dtype, generator=checkpoint.config, **settings)
+        arrays = checkpoint.part("encoder/")
+        for name, array in task._shared_arrays().items():
+            if not np.array_equal(arrays.pop(name, None), array):
+                raise ValueError(
+                    "Generator and discriminator share their tables, so both folders must hold "
+                    f"the same {name}. Received: other values in {checkpoint.source}"
+                )
+        set_arrays(task.generator, "encoder", arrays, checkpoint.source)
+        head = checkpoint.part("masked_lm/")
+        set_arrays(task.masked_lm, "masked_lm", head, checkpoint.source)
+        return task
+
+
+def _check_agree(generator, discriminator):
+    names = ("vocabulary_size", "max_positions", "num_segments", "embedding_width")
+    differ = [n for n in names if getattr(generator, n) != getattr(discriminator, n)]
+    if differ:
+        shown = ", ".join(
+            f"{n}={getattr(generator, n)} beside {getattr(discriminator, n)}" for n in differ
+        )
+        raise ValueError(
+            "The generator shares the discriminator's embeddings, so their configs must agree in "
+            f"{', '.join(names)}. Received: {shown}"
+        )
+
+
+def _replace(batch, drawn):
+    """The text with the drawn tokens in it, and where they differ from its own; both (B, T).
+
+    What a batch shows in the place of a masked token is replaced everywhere, so no [MASK] is left.
+    """
+    positions = ops.cast(batch["mask_positions"], "int32")
+    used = batch["mask_weights"] > 0
+    drawn = ops.cast(drawn, batch["token_ids"].dtype)
+    rows = ops.broadcast_to(ops.arange(ops.shape(positions)[0])[:, None], ops.shape(positions))
+    # An unused slot points at column 0, [CLS], and puts back what is there.
+    present = ops.take_along_axis(batch["token_ids"], positions, axis=1)
+    where = ops.stack([ops.cast(rows, "int32"), positions], axis=-1)  # (B, P, 2)
+    token_ids = _scatter(batch["token_ids"], where, ops.where(used, drawn, present))
+    wrong = ops.logical_and(used, drawn != batch["mask_ids"])
+    return token_ids, _scatter(ops.zeros_like(token_ids), where, ops.cast(wrong, token_ids.dtype))
+
+
+def _scatter(table, where, values):
+    return ops.scatter_update(table, ops.reshape(where, (-1, 2)), ops.reshape(values, (-1,)))

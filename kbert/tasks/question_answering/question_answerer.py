@@ -1,0 +1,356 @@
+"""Answers to questions, as pieces of the text that they are asked about.
+
+Shapes: Q questions, W windows, B rows of a batch, T tokens, K best spans.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from keras import ops
+
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import Table, as_table
+from kbert.heads import SpanHead
+from kbert.metrics.squad import best_no_answer_threshold, squad_scores, token_f1
+from kbert.serving import Signature
+from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
+from kbert.tasks.question_answering.answer_spans import best_spans, choose, merge_windows
+from kbert.tasks.question_answering.question_windows import QuestionWindows
+from kbert.tasks.question_answering.serving import answer_signature
+
+# run_squad.py's, at most: an encoder of fewer positions has less.
+MAX_LENGTH, MAX_QUESTION_LENGTH, DOC_STRIDE = 384, 64, 128
+PADDING = -1e9  # the logits of what is no token: exp(-1e9) is 0 in float32
+
+
+class QuestionAnswerer(FineTuned):
+    """Finds the answer to a question in a context, or that the context has none (SQuAD 1.1, 2.0).
+
+    Two logits a token, of being an answer's first and last; the best sum of two wins (BERT,
+    sections 4.2 and 4.3, https://arxiv.org/abs/1810.04805; run_squad.py of google-research/bert).
+    A context that does not fit beside its question is read in windows. Answers are exact pieces of
+    the context as given: `context[start:end]`.
+
+    Data are columns `question` and `context`, or pairs of them; to train and to evaluate also
+    `answers` (a list of texts, empty where the context has none) and `answer_starts` (the
+    characters at which they begin). The first answer is trained on; a window without it is trained
+    to point at [CLS].
+
+    Args:
+        encoder: a `kbert.Encoder`.
+        tokenizer: its tokenizer.
+        max_length: tokens of a window with its question and special tokens. None: 384, or what
+            the encoder takes if that is less.
+        doc_stride: tokens from the start of a window to that of the next. None: 128, or half of
+            what a window holds beside the longest question if that is less.
+        max_question_length: tokens after which a question is cut. None: 64, or a quarter of
+            `max_length` if that is less.
+        max_answer_length: most tokens of an answer.
+        n_best: answers that a prediction names, K.
+        null_threshold: the answer is "" where the score of "no answer" is more than this above
+            that of the best span. None always answers, if the context has a word; `fit` makes
+            0.0 of it where the data has questions without an answer.
+        name: of the model.
+
+    Raises:
+        ValueError: if a setting is out of range.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "rollo", "did", "it"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16, max_positions=16)
+        >>> task = QuestionAnswerer(kbert.Encoder(config), tokenizer)
+        >>> found, = task.predict([("Who did it?", "Rollo did it.")], verbose=0)
+        >>> "Rollo did it."[found["start"] : found["end"]] == found["answer"]
+        True
+    """
+
+    metric = "f1"
+    predicts_per = "token"
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        tokenizer: Any,
+        *,
+        max_length: int | None = None,
+        doc_stride: int | None = None,
+        max_question_length: int | None = None,
+        max_answer_length: int = 30,
+        n_best: int = 20,
+        null_threshold: float | None = None,
+        name: str = "question_answerer",
+    ):
+        if max_length is None:
+            max_length = min(MAX_LENGTH, encoder.config.max_positions)
+        super().__init__(encoder, tokenizer, max_length=max_length, name=name)
+        if max_question_length is None:
+            max_question_length = min(MAX_QUESTION_LENGTH, max_length // 4)
+        if doc_stride is None:
+            room = max_length - max_question_length - 2 - tokenizer.pair_separators
+            doc_stride = min(DOC_STRIDE, max(room // 2, 1))
+        self.windows = QuestionWindows(
+            tokenizer,
+            max_length=max_length,
+            max_question_length=max_question_length,
+            doc_stride=doc_stride,
+        )
+        for what, value in (("max_answer_length", max_answer_length), ("n_best", n_best)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{what} must be 1 or more. Received: {what}={value!r}")
+        if not isinstance(null_threshold, int | float | None):
+            raise ValueError(
+                f"null_threshold must be a number or None. Received: {null_threshold!r}"
+            )
+        self.doc_stride = doc_stride
+        self.max_question_length = max_question_length
+        self.max_answer_length = max_answer_length
+        self.n_best = n_best
+        self.null_threshold = null_threshold
+        self.span = SpanHead(encoder.config, dtype=encoder.dtype_policy)
+        self.build()
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        return {**super().parts, "span": self.span}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "max_length": self.max_length,
+            "doc_stride": self.doc_stride,
+            "max_question_length": self.max_question_length,
+            "max_answer_length": self.max_answer_length,
+            "n_best": self.n_best,
+            "null_threshold": self.null_threshold,
+        }
+
+    def fit(self, data: Any, labels: Any = None, **options: Any) -> keras.callbacks.History:
+        """Trains on questions with their answers; see `FineTuned.fit` for the options."""
+        table = _questions(as_table(data, labels))
+        if self.null_threshold is None and not all(table["answers"]):
+            self.null_threshold = 0.0
+        return super().fit(table, **options)
+
+    def tune_null_threshold(self, data: Any, **options: Any) -> dict[str, float]:
+        """Sets `null_threshold` to what gives the highest F1 on a table, such as the dev set.
+
+        Args:
+            data: questions with and without answers.
+            **options: of `predict`.
+
+        Returns:
+            The scores at that threshold; see `evaluate`.
+
+        Raises:
+            ValueError: if every question has an answer.
+        """
+        table = _questions(as_table(data))
+        golds = table["answers"]
+        if all(golds):
+            raise ValueError(
+                "The null threshold is tuned on questions of which some have no answer in their "
+                f"context. Received: {len(golds)} questions, all with an answer"
+            )
+        answers = self.predict(table, **options)
+        spans, nulls = _best_spans(answers)
+        f1 = [token_f1(*pair, can_be_empty=True) for pair in zip(spans, golds, strict=True)]
+        answerable, empty = np.array([bool(x) for x in golds]), np.array([not x for x in spans])
+        best, threshold = best_no_answer_threshold(f1, nulls, answerable, empty)
+        if np.isclose(best, 100.0 * np.mean(~answerable)):  # no answer at all is best
+            threshold = -np.inf
+        # Halfway to the next question: other data lie around these, not on them.
+        below = max([x for x in nulls if x <= threshold], default=min(nulls) - 1.0)
+        above = min([x for x in nulls if x > threshold], default=max(nulls) + 1.0)
+        self.null_threshold = (below + above) / 2
+        return self.score(table, answers)
+
+    def rows(self, table, labelled):
+        table = _questions(table)
+        questions = self.tokenize(table["question"])
+        number = {text: i for i, text in enumerate(dict.fromkeys(table["context"]))}
+        context = np.array([number[text] for text in table["context"]], np.int32)  # (Q,)
+        contexts = self.windows.read_all(list(number))  # a context of many questions once
+        ragged, windows = self.windows.columns(questions, contexts, context)
+        dense = {}
+        if labelled:
+            place = (contexts, context, windows, _first_answers(table))
+            dense["labels"] = self.windows.labels(ragged["first"], *place)
+        tokens = sum(ragged[name].row_lengths().numpy() for name in ("first", "second"))
+        return Rows(
+            ragged=ragged,
+            dense=dense,
+            lengths=tokens + self.windows.specials,
+            examples=windows.question.numpy(),
+            cut=int(np.sum(self.windows.too_long(questions))),
+        )
+
+    def report_cut(self, cut, count, what=""):
+        if cut:
+            logging.warning(
+                "%d of %d %squestions have more than %d tokens and are cut there",
+                *(cut, count, what, self.max_question_length),
+            )
+
+    def assemble(self, columns):
+        ragged = ("first", "second", "answer_starts", "answer_ends")
+        features = self.pack(columns["first"], columns["second"])
+        features |= self.windows.edge_columns(columns, tf.shape(features["token_ids"])[1])
+        return features | {name: x for name, x in columns.items() if name not in ragged}
+
+    def call(self, batch, training=False):
+        """Logits of an answer's first token, `start` (B, T), and of its last, `end` (B, T)."""
+        start, end = self.span(self.encode(batch, training)["sequence"])
+        # Padding is no choice: else the loss would depend on the width of the batch.
+        real = ops.cast(batch["padding_mask"], "bool")
+        return {name: ops.where(real, x, PADDING) for name, x in (("start", start), ("end", end))}
+
+    def terms(self, logits, batch):
+        weights = batch["label_weights"]
+        pairs = [(logits["start"], 0), (logits["end"], 1)]
+        each = [(x, batch["labels"][:, column], weights) for x, column in pairs]
+        (start, count), (end, _) = (cross_entropy(*answer) for answer in each)
+        metrics = {"start_accuracy": accuracy(*each[0]), "end_accuracy": accuracy(*each[1])}
+        return {"span_loss": ((start + end) / 2, count)}, metrics
+
+    def predictions(self, logits, batch):
+        weights = batch["label_weights"]
+        return {name: Prediction("classes", logits[name], weights) for name in ("start", "end")}
+
+    def outputs(self, logits, batch):
+        found = best_spans(
+            logits["start"],
+            logits["end"],
+            batch["answer_starts"],
+            batch["answer_ends"],
+            max_length=self.max_answer_length,
+            count=self.n_best,
+        )
+        return {**found, "null_scores": logits["start"][:, 0] + logits["end"][:, 0]}
+
+    def answers(self, table, rows, outputs):
+        table = _questions(table)
+        if not outputs:
+            return []
+        with tf.device("CPU"):
+            windows = {name: np.stack([row[name] for row in outputs]) for name in outputs[0]}
+            merged = merge_windows(tf.constant(rows.examples), len(table), windows)
+            chosen = {k: v.numpy() for k, v in choose(merged, self.null_threshold).items()}
+        spans = {name: merged[name].numpy() for name in ("starts", "ends")}
+        return [self._answer(row, table, spans, chosen) for row in range(len(table))]
+
+    def _answer(self, row, table, spans, chosen):
+        context = table["context"][row]
+        n_best = [
+            {"answer": context[start:end], "start": start, "end": end, "probability": probability}
+            for start, end, probability in zip(
+                *(spans[name][row].tolist() for name in ("starts", "ends")),
+                chosen["span_probabilities"][row].tolist(),
+                strict=True,
+            )
+            if end > start
+        ]
+        if self.null_threshold is not None:
+            null = float(chosen["null_probabilities"][row])
+            n_best.append({"answer": "", "start": 0, "end": 0, "probability": null})
+            n_best.sort(key=lambda entry: -entry["probability"])
+        start, end = int(chosen["starts"][row]), int(chosen["ends"][row])
+        return {
+            **({"id": table["id"][row]} if "id" in table else {}),
+            "answer": context[start:end],
+            "start": start,
+            "end": end,
+            "probability": float(chosen["probabilities"][row]),
+            "score": float(chosen["scores"][row]),
+            "null_score": float(chosen["null_scores"][row]),
+            "n_best": n_best,
+        }
+
+    def check_labels(self, table):
+        _golds(table)
+
+    def score(self, table: Table, answers: Sequence[Mapping]) -> dict[str, float]:
+        """`exact` and `f1` in percent, and what else `kbert.metrics.squad_scores` gives."""
+        golds = _golds(table)
+        if all(golds):
+            return squad_scores([answer["answer"] for answer in answers], golds)
+        spans, nulls = _best_spans(answers)
+        return squad_scores(spans, golds, no_answer_scores=nulls, threshold=self.null_threshold)
+
+    def score_names(self, table):
+        golds = _golds(table)
+        nulls = None if all(golds) else [0.0] * len(golds)
+        return list(squad_scores([""] * len(golds), golds, no_answer_scores=nulls))
+
+    def signatures(self) -> dict[str, Signature]:
+        """`answer` (also `serving_default`), and `encode` of `Task`.
+
+        Returns:
+            `answer`: `question` and `context` (Q,) strings -> `answer` (Q,) strings, `start` and
+            `end` (Q,) int32, its characters in the context, `score`, `probability` and
+            `null_score` (Q,) float32 as in `predict`. A context is read in windows however long it
+            is; without a word it gives "", 0 and 0. Bytes that are not UTF-8 count as U+FFFD, and
+            stand so in an answer.
+        """
+        return {"answer": answer_signature(self), **super().signatures()}
+
+
+def _questions(table: Table) -> Table:
+    """Pairs are questions and contexts."""
+    if "question" in table:
+        return table
+    if not len(table):
+        return Table({"question": [], "context": []})
+    if "first" not in table:
+        raise ValueError(
+            "Questions are asked about contexts: the columns `question` and `context`, or pairs of "
+            f"them. Received: the columns {list(table.columns)}"
+        )
+    return table.rename({"first": "question", "second": "context"})
+
+
+def _golds(table):
+    """The right answers to each question; none where the context has none."""
+    return _questions(table)["answers"]
+
+
+def _first_answers(table):
+    """First character of each question's first answer, and the one after its last; -1 for none."""
+    starts, ends = np.full(len(table), -1, np.int64), np.full(len(table), -1, np.int64)
+    columns = (table[name] for name in ("context", "answers", "answer_starts"))
+    for row, (context, answers, places) in enumerate(zip(*columns, strict=True)):
+        are_listed = isinstance(places, list | tuple)
+        if not (are_listed and all(isinstance(place, int | np.integer) for place in places)):
+            raise ValueError(
+                f"{table.place(row)}: answer_starts must be a list of whole numbers, the "
+                f"characters at which the answers begin. Received: {places!r:.80}"
+            )
+        if len(answers) != len(places):
+            raise ValueError(
+                f"{table.place(row)}: every answer has a place in answer_starts. Received: "
+                f"{len(answers)} answers, {len(places)} places"
+            )
+        if not answers:
+            continue
+        start, end = places[0], places[0] + len(answers[0])
+        if not answers[0] or start < 0 or context[start:end] != answers[0]:
+            raise ValueError(
+                f"{table.place(row)}: the context must have the answer at the character given in "
+                f"answer_starts. Received: {answers[0]!r:.80} at {start}, where the context has "
+                f"{context[max(start, 0) : max(end, 0)]!r:.80}"
+            )
+        starts[row], ends[row] = start, end
+    return starts, ends
+
+
+def _best_spans(answers):
+    """Each question's best span, also where the answer is that there is none; the null scores."""
+    spans = [next((x["answer"] for x in a["n_best"] if x["answer"]), "") for a in answers]
+    return spans, [answer["null_score"] - answer["score"] for answer in answers]

@@ -1,0 +1,173 @@
+"""Questions and their contexts as rows: windows of the context, each beside the question.
+
+Shapes: Q questions, C distinct contexts, W windows of all questions, B rows of a batch, T columns.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbert import inference
+from kbert.tasks.question_answering.answer_edges import Edges, covering_pieces, find_edges
+from kbert.tasks.question_answering.context_windows import Windows, context_windows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contexts:
+    """Tokenised contexts.
+
+    Args:
+        ids: (C, ragged) int32.
+        edges: where answers may begin and end.
+    """
+
+    ids: tf.RaggedTensor
+    edges: Edges
+
+
+class QuestionWindows:
+    """Tokenises contexts and lays out their windows, in a graph and eagerly.
+
+    Args:
+        tokenizer: the task's.
+        max_length: tokens of a row: [CLS] question [SEP] window [SEP].
+        max_question_length: tokens after which a question is cut.
+        doc_stride: tokens from the start of a window to that of the next.
+
+    Raises:
+        ValueError: if a size is out of range.
+    """
+
+    def __init__(
+        self, tokenizer: Any, *, max_length: int, max_question_length: int, doc_stride: int
+    ):
+        self._tokenizer = tokenizer
+        self._max_length = max_length
+        self._max_question_length = max_question_length
+        self._doc_stride = doc_stride
+        self.specials = 2 + tokenizer.pair_separators
+        room = max_length - max_question_length - self.specials
+        if max_question_length < 1 or room < 1:
+            raise ValueError(
+                "A row must hold a question of max_question_length tokens, the special tokens and "
+                f"a token of the context. Received: max_question_length={max_question_length}, "
+                f"max_length={max_length}"
+            )
+        if not 1 <= doc_stride <= room:
+            raise ValueError(
+                f"doc_stride must be from 1 to {room}, what a row holds beside the longest "
+                f"question. Received: doc_stride={doc_stride}"
+            )
+
+    def too_long(self, questions: tf.RaggedTensor) -> tf.Tensor:
+        """(Q,) bool: the question will be cut."""
+        return questions.row_lengths() > self._max_question_length
+
+    def read(self, texts: tf.Tensor) -> Contexts:
+        """Contexts (C,) strings, in a graph or eagerly."""
+        with tf.device("CPU"):
+            pieces = self._tokenizer.encode_with_offsets(texts, unit="character")
+            edges = find_edges(texts, pieces["starts"], pieces["ends"])
+        return Contexts(ids=pieces["token_ids"], edges=edges)
+
+    def read_all(self, texts: Sequence[str]) -> Contexts:
+        """Any number of contexts, in chunks of bounded memory."""
+        chunks = [chunk for _, chunk in inference.chunks(texts)] or [[]]
+        parts = [self.read(tf.constant(chunk, tf.string)) for chunk in chunks]
+        names = [field.name for field in dataclasses.fields(Edges)]
+        edges = {name: tf.concat([getattr(x.edges, name) for x in parts], 0) for name in names}
+        return Contexts(ids=tf.concat([x.ids for x in parts], 0), edges=Edges(**edges))
+
+    def columns(
+        self, questions: tf.RaggedTensor, contexts: Contexts, context: tf.Tensor
+    ) -> tuple[dict[str, tf.RaggedTensor], Windows]:
+        """The rows, one a window.
+
+        Args:
+            questions: (Q, ragged) ids.
+            contexts: C of them.
+            context: (Q,) int32, the number of each question's context.
+
+        Returns:
+            `first`, the question, and `second`, the window (W, ragged) ids; for each piece of the
+            window `answer_starts` and `answer_ends` (W, ragged) int32, the character of the context
+            that an answer beginning or ending with it begins or ends at, -1 where none can. And
+            where each window lies.
+        """
+        questions = questions[:, : self._max_question_length]
+        room = self._max_length - self.specials - tf.cast(questions.row_lengths(), tf.int32)
+        ids, edges = contexts.ids, contexts.edges
+        lengths = tf.gather(tf.cast(ids.row_lengths(), tf.int32), context)
+        windows = context_windows(lengths, room, self._doc_stride)
+        positions = windows.positions()  # (W, ragged), in the context
+        offsets = tf.gather(tf.cast(ids.row_starts(), tf.int32), context)
+        offsets = tf.gather(offsets, windows.question)
+        pieces = positions.flat_values + tf.gather(offsets, positions.value_rowids())
+
+        def characters(place, allowed):
+            allowed = tf.gather(allowed.flat_values, pieces)
+            return tf.where(allowed, tf.gather(place.flat_values, pieces), -1)
+
+        starts = characters(edges.starts, edges.can_begin)
+        # A span belongs to the window that shows most around its first piece.
+        starts = tf.where(windows.most_context().flat_values, starts, -1)
+        flat = {
+            "second": tf.gather(ids.flat_values, pieces),
+            "answer_starts": starts,
+            "answer_ends": characters(edges.ends, edges.can_end),
+        }
+        first = tf.gather(questions, windows.question)
+        return {"first": first} | {
+            k: positions.with_flat_values(x) for k, x in flat.items()
+        }, windows
+
+    def labels(
+        self,
+        questions: tf.RaggedTensor,
+        contexts: Contexts,
+        context: np.ndarray,
+        windows: Windows,
+        answers: tuple[np.ndarray, np.ndarray],
+    ) -> np.ndarray:
+        """Columns of the answer's first and last token in each row; 0 and 0, [CLS], without one.
+
+        Args:
+            questions: (W, ragged), the column `first`.
+            contexts: C of them.
+            context: (Q,), the number of each question's context.
+            windows: of `columns`.
+            answers: the first character of each question's answer and the one after its last,
+                (Q,); -1 for no answer.
+
+        Returns:
+            (W, 2) int32.
+        """
+        starts, _ = answers
+        pieces = np.stack(covering_pieces(contexts.edges, context, *answers), 1)  # (Q, 2)
+        pieces[starts < 0] = -1
+        pieces = pieces[windows.question.numpy()]  # (W, 2)
+        places = pieces - windows.starts.numpy()[:, None]
+        sizes = windows.sizes.numpy()
+        inside = (pieces[:, 0] >= 0) & (places[:, 0] >= 0) & (places[:, 1] < sizes)
+        before = questions.row_lengths().numpy() + self.specials - 1
+        return np.where(inside[:, None], places + before[:, None], 0).astype(np.int32)
+
+    def edge_columns(
+        self, columns: dict[str, tf.RaggedTensor], width: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """`answer_starts` and `answer_ends` as (B, T), beside the packed ids; -1 elsewhere."""
+        before = tf.cast(columns["first"].row_lengths(), tf.int32) + self.specials - 1
+        names = ("answer_starts", "answer_ends")
+        return {name: _behind(before, columns[name], width) for name in names}
+
+
+def _behind(before, values, width):
+    """(B, T): each row's ragged values behind `before` columns of -1, and -1 after them."""
+    flat = tf.concat([values.flat_values, [-1]], 0)
+    column = tf.range(width) - before[:, None]
+    inside = (column >= 0) & (column < tf.cast(values.row_lengths(), tf.int32)[:, None])
+    index = tf.cast(values.row_starts(), tf.int32)[:, None] + column
+    return tf.gather(flat, tf.where(inside, index, tf.size(flat) - 1))

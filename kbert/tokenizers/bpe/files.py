@@ -1,0 +1,97 @@
+"""Vocabulary and merges of a byte-level BPE: reading, checking and writing them."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from kbert import atomic
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, is_spelled
+from kbert.tokenizers.folder import read_json
+
+_VERSION = "#version: 0.2"  # first line of a merges.txt
+
+
+def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) -> list[str]:
+    """The pieces in the order of their ids, from what a tokenizer's constructor takes.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not a JSON object, ids with gaps, a piece twice.
+    """
+    source = "a vocabulary"
+    if isinstance(given, str | os.PathLike):
+        source = os.fspath(given)
+        given = read_json(given)
+    if not isinstance(given, Mapping):
+        repeated = [piece for piece, count in Counter(given).items() if count > 1]
+        if repeated:
+            raise ValueError(
+                f"Each piece of a vocabulary stands in it once. Received: {repeated[0]!r} twice."
+            )
+        return list(given)
+    if sorted(given.values()) != list(range(len(given))):
+        raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {source}")
+    return sorted(given, key=given.get)
+
+
+def as_merges(
+    given: Iterable[str | tuple[str, str]] | str | os.PathLike,
+) -> list[tuple[str, str]]:
+    """The pairs to merge, from what a tokenizer's constructor takes.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: something else than two pieces in an entry.
+    """
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        if not path.is_file():
+            raise FileNotFoundError(f"No file of merges (a pair a line). Received: {path}")
+        lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8").split("\n")]
+        given = [line for line in lines if line and not line.startswith("#version")]
+    pairs = [tuple(entry.split(" ") if isinstance(entry, str) else entry) for entry in given]
+    for number, pair in enumerate(pairs):
+        if len(pair) != 2 or not all(pair):
+            raise ValueError(
+                f"A merge is of two pieces with a space between. Received: {' '.join(pair)!r} as "
+                f"number {number}."
+            )
+    return pairs
+
+
+def check_model(
+    vocabulary: Sequence[str], merges: Iterable[tuple[str, str]], special_tokens: Iterable[str]
+) -> None:
+    """Raises where vocabulary, merges and special tokens do not go together."""
+    known = set(vocabulary)
+    missing = [character for character in CHARACTERS if character not in known]
+    if missing:
+        raise ValueError(
+            "A byte-level vocabulary must hold all 256 bytes. Received: "
+            f"{len(known)} pieces without {' '.join(missing[:8])}{' …' if missing[8:] else ''}"
+        )
+    for first, second in merges:
+        for piece in (first, second, first + second):
+            if piece not in known:
+                raise ValueError(
+                    "The vocabulary must hold what is merged and what comes of it. Received: "
+                    f"merge {first} {second} without {piece!r}"
+                )
+        if not is_spelled(first + second):
+            raise ValueError(
+                "Byte-level merges are of characters that stand for bytes (a space is \u0120). "
+                f"Received: {first} {second}"
+            )
+    for token in special_tokens:
+        if token not in known:
+            raise ValueError(f"The vocabulary must hold the special tokens. Received: {token!r}")
+
+
+def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[str, str]]) -> None:
+    """Writes vocab.json and merges.txt as GPT-2 has them."""
+    ids = {piece: index for index, piece in enumerate(vocabulary)}
+    atomic.write(folder / "vocab.json", json.dumps(ids, ensure_ascii=False).encode())
+    lines = [_VERSION, *(" ".join(pair) for pair in merges)]
+    atomic.write(folder / "merges.txt", "".join(line + "\n" for line in lines).encode())

@@ -1,0 +1,89 @@
+"""Byte-level BPE of whole texts in the graph.
+
+Shapes: B texts, W words of all texts together, U different words, P pieces of all texts together,
+V pieces that can be made.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import tensorflow as tf
+from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece_tokenizer
+
+from kbert.tokenizers.bpe.byte_alphabet import piece_bytes
+from kbert.tokenizers.bpe.merges import Pair, sentencepiece_model
+from kbert.tokenizers.bpe.pre_split import split_words
+
+
+class BytePairKernel:
+    """Pieces of valid UTF-8 texts: GPT-2's words, each different one merged once in a batch.
+
+    A word that is a piece is found by its hash (most are); the others go to SentencePiece. The
+    graph holds SentencePiece's operator with the model in it, not the handle of a resource made
+    outside: so a SavedModel has nothing to track.
+
+    Args:
+        id_of: piece -> id, all 256 bytes among them.
+        merges: pairs, the first to be merged first.
+    """
+
+    def __init__(self, id_of: Mapping[str, int], merges: Iterable[Pair]):
+        self._model, pieces = sentencepiece_model(merges)
+        # Constants of the process, so that every graph that uses them can hold them.
+        with tf.init_scope(), tf.device("CPU"):
+            self._model_ids = tf.constant([0, *(id_of[piece] for piece in pieces)])
+            words = tf.constant([piece_bytes(piece) for piece in pieces])
+            hashes = _hash(words)
+            order = tf.argsort(hashes)
+            self._hashes = tf.gather(hashes, order)  # (V,)
+            self._words = tf.gather(words, order)  # (V,)
+            self._ids = tf.gather(self._model_ids[1:], order)  # (V,)
+
+    def __call__(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Pieces of a batch.
+
+        Args:
+            texts: (B,) valid UTF-8.
+
+        Returns:
+            Ids (B, None) int32; (P,) bool, the piece is the first of a word.
+        """
+        words = split_words(texts)
+        unique, index = tf.unique(words.flat_values)  # (U,), (W,)
+        rows, row_of = self._spelled(unique)
+        pieces = tf.gather(rows, tf.gather(row_of, index))  # (W, None)
+        row_splits = tf.gather(pieces.row_splits, words.row_splits)
+        ids = tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits, validate=False)
+        num_pieces = tf.size(ids.flat_values)
+        first = tf.cast(pieces.row_starts()[:, None], tf.int32)  # no word is without a piece
+        is_first = tf.scatter_nd(first, tf.ones_like(index, tf.bool), num_pieces[None])
+        return ids, is_first
+
+    def _spelled(self, words: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """(U,) words -> rows of ids, and (U,) the row of each word.
+
+        The first V rows hold one id each; behind them are the words that SentencePiece merged.
+        """
+        size = tf.size(self._hashes)
+        place = tf.minimum(tf.searchsorted(self._hashes, _hash(words)), size - 1)
+        is_piece = tf.gather(self._words, place) == words
+        merged, row_splits = self._merged(tf.boolean_mask(words, ~is_piece))
+        rows = tf.RaggedTensor.from_row_splits(
+            tf.concat([self._ids, merged], 0),
+            tf.concat([tf.range(tf.cast(size, tf.int64)), row_splits + tf.cast(size, tf.int64)], 0),
+            validate=False,
+        )
+        place_behind = size + tf.cumsum(tf.cast(~is_piece, tf.int32)) - 1
+        return rows, tf.where(is_piece, place, place_behind)
+
+    def _merged(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """(N,) words -> ids of all of them together, and where each word's begin (N + 1,)."""
+        characters = tf.strings.unicode_transcode(words, "ISO-8859-1", "UTF-8")
+        model = gen_sentencepiece_tokenizer.sentencepiece_op(model=self._model)
+        pieces, row_splits = gen_sentencepiece_tokenizer.sentencepiece_tokenize_op(
+            model, characters, nbest_size=0, alpha=1.0, add_bos=False, add_eos=False, reverse=False
+        )
+        return tf.gather(self._model_ids, pieces), row_splits
+
+
+def _hash(words: tf.Tensor) -> tf.Tensor:
+    return tf.strings.to_hash_bucket_fast(words, 2**62)

@@ -1,0 +1,147 @@
+"""Reading a byte-level BPE tokenizer from the files of Hugging Face and of fairseq's users."""
+
+from typing import Any
+
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
+from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
+from kbert.tokenizers.folder import TokenizerFolder, read_json, text_of
+
+# Of the model in a tokenizer.json: what must stand there, or nothing.
+_MODEL = {
+    "continuing_subword_prefix": "",
+    "end_of_word_suffix": "",
+    "byte_fallback": False,
+    "ignore_merges": False,
+    "dropout": None,
+}
+# Of an added token; "lstrip" is told apart.
+_FLAGS = ("rstrip", "single_word")
+
+
+def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer:
+    """The tokenizer of a folder with vocab.json and merges.txt, or with tokenizer.json alone.
+
+    Args:
+        folder: it.
+        options: arguments of `BytePairTokenizer` that go before what the files say.
+
+    Raises:
+        ValueError: the files ask for something that `BytePairTokenizer` does not do.
+    """
+    if folder.has("vocab.json", "merges.txt"):
+        vocabulary = read_json(folder.path / "vocab.json")
+        merges = folder.path / "merges.txt"
+    else:
+        vocabulary = folder.full["model"]["vocab"]
+        merges = [m if isinstance(m, str) else tuple(m) for m in folder.full["model"]["merges"]]
+    _refuse_suffixes(folder, vocabulary)
+    if folder.full:
+        _check_pipeline(folder)
+    added = _added_tokens(folder)
+    for token in added:
+        vocabulary.setdefault(token["content"], token["id"])
+    roles = _ends(folder.special_tokens()) or known_tokens(vocabulary)
+    settings = {
+        "special_tokens": roles,
+        "additional_special_tokens": _without_role(folder, roles, added),
+        "add_prefix_space": _add_prefix_space(folder),
+        "special_tokens_in_text": folder.config.get("special_tokens_in_text", False),
+        "mask_takes_space": _mask_takes_space(folder, roles.get("mask"), added),
+    }
+    return BytePairTokenizer(vocabulary, merges, **(settings | options))
+
+
+def _refuse_suffixes(folder: TokenizerFolder, vocabulary: dict[str, int]) -> None:
+    """GPT's own pieces are of characters, and those that end a word say so."""
+    pieces = [piece for piece in vocabulary if piece.endswith("</w>")]
+    if pieces and not {*CHARACTERS} <= vocabulary.keys():
+        raise ValueError(
+            "A BPE is read where its pieces are of bytes, as GPT-2's and RoBERTa's; GPT's are of "
+            'characters, with "</w>" at the end of a word. kbert.Decoder.from_preset loads the '
+            f"model without its tokenizer. Received: the piece {pieces[0]!r} in {folder.path}"
+        )
+
+
+def _check_pipeline(folder: TokenizerFolder) -> None:
+    """Refuses what tokenizer.json asks for besides GPT-2's words and merges."""
+    model = folder.full["model"]
+    asked = {name: model.get(name) for name, plain in _MODEL.items() if model.get(name) != plain}
+    asked = {name: value for name, value in asked.items() if value}
+    words = folder.full.get("pre_tokenizer") or {}
+    if words.get("type") != "ByteLevel" or not words.get("use_regex", True):
+        asked["pre_tokenizer"] = words.get("type")
+    if folder.full.get("normalizer"):
+        asked["normalizer"] = folder.full["normalizer"]["type"]
+    if asked:
+        shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        raise ValueError(
+            "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel), no normalizer "
+            f"and plain merges. Received: {shown} in {folder.path / 'tokenizer.json'}"
+        )
+
+
+def _ends(roles: dict[str, str]) -> dict[str, str]:
+    """With "cls" and "sep" where the files name "bos" and "eos" alone, as GPT-2's do."""
+    ends = {"cls": roles.get("bos"), "sep": roles.get("eos")}
+    return {role: token for role, token in ends.items() if token} | roles
+
+
+def _added_tokens(folder: TokenizerFolder) -> list[dict[str, Any]]:
+    """Entries with `id`, `content` and flags, from the first file that has any."""
+    if folder.full.get("added_tokens"):
+        return folder.full["added_tokens"]
+    if folder.config.get("added_tokens_decoder"):
+        entries = folder.config["added_tokens_decoder"]
+        return [{"id": int(number), **entry} for number, entry in entries.items()]
+    if folder.has("added_tokens.json"):
+        ids = read_json(folder.path / "added_tokens.json")
+        return [{"id": number, "content": token} for token, number in ids.items()]
+    return []
+
+
+def _without_role(
+    folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]]
+) -> list[str]:
+    """Special tokens that are for nothing in particular, in the order of their ids."""
+    key = "additional_special_tokens"
+    named = {text_of(entry) for entry in folder.config.get(key) or folder.special.get(key) or []}
+    names = []
+    for token in sorted(added, key=lambda token: token["id"]):
+        content = token["content"]
+        if content in roles.values():
+            continue
+        if not token.get("special", content in named):
+            raise ValueError(
+                "Added tokens that are no special tokens are not read: they would have to be found "
+                f"in every text. Received: {content!r} in {folder.path}"
+            )
+        names.append(content)
+    return [*names, *sorted(named - {*names, *roles.values()})]
+
+
+def _add_prefix_space(folder: TokenizerFolder) -> bool:
+    words = folder.full.get("pre_tokenizer") or {}
+    return words.get("add_prefix_space", folder.config.get("add_prefix_space", False))
+
+
+def _mask_takes_space(
+    folder: TokenizerFolder, mask: str | None, added: list[dict[str, Any]]
+) -> bool:
+    """Whether the files say so; RoBERTa's habit where they say nothing."""
+    entries = [folder.special.get("mask_token"), folder.config.get("mask_token"), *added]
+    takes_space = True
+    for entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        is_mask = entry["content"] == mask
+        wrong = [flag for flag in _FLAGS if entry.get(flag)]
+        if entry.get("lstrip") and not is_mask:
+            wrong.append("lstrip")
+        if wrong:
+            raise ValueError(
+                "Of the special tokens only the mask may take white space, and that before it. "
+                f"Received: {entry['content']!r} with {', '.join(wrong)} in {folder.path}"
+            )
+        if is_mask and "lstrip" in entry:
+            takes_space = entry["lstrip"]
+    return takes_space

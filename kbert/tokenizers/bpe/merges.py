@@ -1,0 +1,92 @@
+"""Byte-level BPE as a SentencePiece model, so that TensorFlow has a kernel for it.
+
+SentencePiece's BPE merges two neighbours whenever the vocabulary holds what they make together;
+GPT-2's merges only the pairs in its table. The two are the same algorithm on the right vocabulary:
+the *live* pieces, those that GPT-2's merges make of their own text.
+
+Why: where a piece is made in a word, no merge crossed its borders before, so inside them all went
+as it goes on the piece's text alone. Hence a piece that is not live is never made, and can be left
+out. And suppose SentencePiece were the first to leave GPT-2's path, by joining neighbours whose
+pair is not in the table to a live piece: then GPT-2, on that piece's text alone, would come to the
+same two neighbours and stop there, so that the piece would not be live.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, piece_bytes
+
+Pair = tuple[str, str]
+
+# SentencePiece's map of normalisations: a double-array trie of 256 units that leads nowhere (the
+# first unit's label is 1, so that U+0000 does not lead back to it), and no texts. Quite without a
+# map it would do the same and say so in the log.
+_NO_CHANGES = (1024).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes(1020) + b"\0"
+_UNKNOWN = "<unk>"  # which bytes never are
+
+
+def merge(piece: str, ranks: Mapping[Pair, int]) -> tuple[list[str], int | None]:
+    """GPT-2's merges of one word: the best pair first, of equal ones the leftmost.
+
+    Args:
+        piece: in the alphabet of `byte_alphabet`.
+        ranks: pair -> its place in the table.
+
+    Returns:
+        What is left, and the rank of the last merge (None where there was none).
+
+    Example:
+        >>> merge("lower", {("l", "o"): 0, ("e", "r"): 1, ("lo", "w"): 2})
+        (['low', 'er'], 2)
+    """
+    parts, last = list(piece), None
+    while len(parts) > 1:
+        pairs = enumerate(itertools.pairwise(parts))
+        rank, i = min(((ranks[pair], i) for i, pair in pairs if pair in ranks), default=(None, 0))
+        if rank is None:
+            break
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        last = rank
+    return parts, last
+
+
+def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
+    """The pieces that can be made -> the rank of the merge that makes them.
+
+    Example:
+        >>> live_pieces([("b", "c"), ("a", "b"), ("ab", "c"), ("a", "bc")])
+        {'bc': 0, 'ab': 1, 'abc': 3}
+    """
+    # Of a pair that stands there twice the last counts, as Hugging Face has it.
+    ranks = {pair: rank for rank, pair in enumerate(merges)}
+    live = {}
+    for first, second in ranks:
+        parts, last = merge(first + second, ranks)
+        if len(parts) == 1:
+            live[first + second] = last
+    return live
+
+
+def sentencepiece_model(merges: Iterable[Pair]) -> tuple[bytes, list[str]]:
+    """A SentencePiece BPE model over bytes that are written as the characters of ISO-8859-1.
+
+    Args:
+        merges: pairs, the first to be merged first.
+
+    Returns:
+        The serialised model; its pieces, but for the first, which is for what is unknown to it.
+    """
+    from sentencepiece import sentencepiece_model_pb2 as proto
+
+    model = proto.ModelProto()
+    model.trainer_spec.model_type = proto.TrainerSpec.BPE
+    rules = model.normalizer_spec
+    rules.name = "identity"
+    rules.precompiled_charsmap = _NO_CHANGES
+    rules.add_dummy_prefix = rules.remove_extra_whitespaces = rules.escape_whitespaces = False
+
+    model.pieces.add(piece=_UNKNOWN, score=0.0, type=proto.ModelProto.SentencePiece.UNKNOWN)
+    scores = dict.fromkeys(CHARACTERS, 0) | {p: -rank for p, rank in live_pieces(merges).items()}
+    for piece, score in scores.items():
+        model.pieces.add(piece=piece_bytes(piece).decode("latin-1"), score=score)
+    return model.SerializeToString(), list(scores)

@@ -1,0 +1,117 @@
+"""Training a byte-level BPE: counted by our own graph, merged by Hugging Face's trainer."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import tensorflow as tf
+
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, spell
+from kbert.tokenizers.bpe.pre_split import prefix_space, split_words
+from kbert.tokenizers.word_counts import count, repeated
+from kbert.tokenizers.wordpiece.normalization import drop_invalid
+
+# RoBERTa's, in the order of its ids (where the mask comes after all pieces).
+ROBERTA_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def train_byte_pair(
+    texts: Iterable[str | bytes],
+    vocabulary_size: int,
+    *,
+    special_tokens: Sequence[str] = ROBERTA_SPECIAL_TOKENS,
+    add_prefix_space: bool = False,
+    min_frequency: int = 2,
+    progress: bool = False,
+) -> tuple[list[str], list[str]]:
+    """A vocabulary and merges for `BytePairTokenizer`, learned from texts.
+
+    The texts are read once and never held: memory goes by the number of different words. Equal
+    texts give equal lists, on any number of threads and in any order of the texts.
+
+    Args:
+        texts: lines or documents, UTF-8.
+        vocabulary_size: how many pieces at most; a small corpus yields fewer.
+        special_tokens: the first ids. For GPT-2's kind: ["<|endoftext|>"].
+        add_prefix_space: as the tokenizer will be made.
+        min_frequency: pairs of pieces seen less often are not merged.
+        progress: show a progress bar.
+
+    Returns:
+        The vocabulary: special tokens, the 256 bytes, then what is merged, frequent ones first. And
+        the merges, two pieces with a space between.
+
+    Raises:
+        TypeError: `texts` is one string, or holds something else than str and bytes.
+        ValueError: no words in the texts, or no room for special tokens and bytes.
+
+    Example:
+        >>> from kbert.tokenizers import BytePairTokenizer
+        >>> vocabulary, merges = train_byte_pair(["low lower lowest"] * 9, 270)
+        >>> merges[:3]
+        ['l o', 'lo w', 'Ġ low']
+        >>> tokenizer = BytePairTokenizer(vocabulary, merges)
+        >>> [vocabulary[i] for i in tokenizer.encode("low lowest")]
+        ['low', 'Ġlowest']
+    """
+    base = [*special_tokens, *sorted(CHARACTERS)]
+    if vocabulary_size < len(base):
+        raise ValueError(
+            f"vocabulary_size must hold {len(base)} pieces before the first merge: "
+            f"{len(special_tokens)} special tokens and 256 bytes. Received: {vocabulary_size}"
+        )
+    counts = count_byte_words(texts, add_prefix_space=add_prefix_space, progress=progress)
+    if not counts:
+        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+    merges = _merge(counts, vocabulary_size - len(special_tokens), min_frequency, progress)
+    # A piece that two merges make stands there once.
+    made = dict.fromkeys("".join(pair) for pair in merges)
+    return [*base, *made], [" ".join(pair) for pair in merges]
+
+
+def count_byte_words(
+    texts: Iterable[str | bytes], *, add_prefix_space: bool = False, progress: bool = False
+) -> Counter[str]:
+    """Counts words as the tokenizer will see them, in the alphabet of bytes.
+
+    Args:
+        texts: lines or documents, UTF-8.
+        add_prefix_space: as the tokenizer will be made.
+        progress: show a progress bar.
+
+    Returns:
+        Word -> how often it was seen.
+
+    Example:
+        >>> sorted(count_byte_words(["one one"]).items())
+        [('one', 1), ('Ġone', 1)]
+    """
+    divide = _divide_with_space if add_prefix_space else _divide
+    return count(texts, divide, spell, progress=progress)
+
+
+def _divide(texts: tf.Tensor) -> tf.RaggedTensor:
+    return split_words(drop_invalid(texts))
+
+
+def _divide_with_space(texts: tf.Tensor) -> tf.RaggedTensor:
+    return split_words(prefix_space(drop_invalid(texts))[0])
+
+
+def _merge(
+    counts: Counter[str], size: int, min_frequency: int, progress: bool
+) -> list[tuple[str, str]]:
+    """The merges that make a vocabulary of a size, bytes among it, the first first."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=min_frequency,
+        initial_alphabet=CHARACTERS,
+        show_progress=progress,
+    )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+    tokenizer.train_from_iterator(repeated(counts), trainer)
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    return [(first, second) for first, second in merges]

@@ -1,0 +1,1 @@
+"""SentencePiece's unigram language model."""

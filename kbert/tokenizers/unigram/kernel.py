@@ -1,0 +1,236 @@
+"""SentencePiece's unigram splitting in the graph, with byte ranges.
+
+Ids come from tensorflow-text's FastSentencepieceTokenizer, which holds no resource. It tells no
+ranges; these come from a second model with the same normalisation that splits into characters and
+tells where each of them stood. Pieces are runs of characters, and how many a piece has is known,
+but for unknown ones: each is a longest run of characters that the model does not know.
+
+Shapes: B texts, P pieces of all texts together, C characters of all normalised texts together,
+V pieces that the kernel knows.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+from tensorflow_text.core.pybinds import pywrap_model_converter
+from tensorflow_text.python.ops.fast_sentencepiece_tokenizer import (
+    gen_fast_sentencepiece_tokenizer as fast_ops,
+)
+
+from kbert.tokenizers.unigram.model import SPACE, UNKNOWN, character_model, encoder_model
+
+# Ids of the character model: the unknown piece, 256 bytes, characters.
+_FIRST_BYTE, _FIRST_CHARACTER = 1, 257
+
+
+class Characters(NamedTuple):
+    """The characters of a batch of normalised texts, one after the other.
+
+    Attributes:
+        rows: (C,) the text of each.
+        starts: (C,) its first byte in the prepared text.
+        ends: (C,) the byte after its last. Several that were one character have its range all.
+        is_space: (C,) it is a space.
+        is_unknown: (C,) no piece is it.
+    """
+
+    rows: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+    is_space: tf.Tensor
+    is_unknown: tf.Tensor
+
+
+class UnigramKernel:
+    """Splits prepared texts into pieces.
+
+    Args:
+        proto: the model.
+        stand_ins: characters that are pieces whatever the model says, with a space before and
+            after them; their ids follow the model's.
+        split_commas: a piece that ends in a digit and a comma is split there, as `encode_pieces`
+            of XLNet and ALBERT does.
+
+    Attributes:
+        begins_word: (V,) bool, the piece begins with a space.
+    """
+
+    def __init__(self, proto: Any, stand_ins: Sequence[str], split_commas: bool):
+        self._proto = proto
+        self._stand_ins = list(stand_ins)
+        words = [SPACE + character for character in stand_ins]
+        pieces = [piece.piece for piece in proto.pieces] + words
+        self._unk_id = next(i for i, p in enumerate(proto.pieces) if p.type == UNKNOWN)
+        model = pywrap_model_converter.convert_sentencepiece_model(encoder_model(proto, words))
+        # Constants of the process, so that every graph that uses them can hold them.
+        with tf.init_scope(), tf.device("CPU"):
+            self._model = tf.constant(np.frombuffer(model, np.uint8))
+            self.begins_word = tf.constant([piece.startswith(SPACE) for piece in pieces])
+            self._lengths = tf.constant([len(piece) for piece in pieces], tf.int32)
+            self._parts = self._make_parts(pieces) if split_commas else None
+
+    def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """(B,) prepared texts -> (B, None) int32 ids of the model."""
+        ids = self._whole(texts)
+        if self._parts is None:
+            return ids
+
+        def split() -> tuple[tf.Tensor, tf.Tensor]:
+            parts = ids.with_values(tf.gather(self._parts[0], ids.values)).merge_dims(1, 2)
+            return parts.values, parts.row_splits
+
+        values, row_splits = tf.cond(
+            tf.reduce_any(tf.gather(self._is_split, ids.values)),
+            split,
+            lambda: (ids.values, ids.row_splits),
+        )
+        return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
+
+    def with_ranges(
+        self,
+        texts: tf.Tensor,
+        to_original: Callable[[tf.RaggedTensor, tf.RaggedTensor], tuple],
+    ) -> tuple[tf.RaggedTensor, ...]:
+        """Ids, and the range of each piece without the spaces around it.
+
+        Args:
+            texts: (B,) prepared texts.
+            to_original: takes byte ranges in these and gives them in the texts as given.
+
+        Returns:
+            Ids, starts and ends, int32 RaggedTensors (B, None). A piece of spaces alone has an
+            empty range, where the piece after it begins.
+        """
+        characters = self._characters(texts)
+        ids = self._whole(texts)
+        is_unknown = ids.values == self._unk_id
+        lengths = tf.where(
+            is_unknown,
+            _unknown_lengths(characters, is_unknown),
+            tf.gather(self._lengths, ids.values),
+        )  # (P,) in characters
+        _check_lengths(ids, lengths, characters.rows)
+        if self._parts is not None:
+            part_ids, part_lengths = (tf.gather(table, ids.values) for table in self._parts)
+            counts = part_ids.row_lengths()
+            lengths = tf.where(
+                tf.repeat(is_unknown, counts), tf.repeat(lengths, counts), part_lengths.values
+            )
+            ids = ids.with_values(part_ids).merge_dims(1, 2)
+        starts, ends = _ranges(ids, lengths, characters, to_original)
+        return ids, ids.with_values(starts), ids.with_values(ends)
+
+    @property
+    def resources(self) -> list[Any]:
+        """What a SavedModel with ranges must track."""
+        return [self._character_tokenizer[0]]
+
+    @cached_property
+    def _character_tokenizer(self) -> tuple[tf_text.SentencepieceTokenizer, int]:
+        """What splits into characters, and the id of its space. Made when first asked for."""
+        model, known = character_model(self._proto, self._stand_ins)
+        with tf.init_scope(), tf.device("CPU"):
+            tokenizer = tf_text.SentencepieceTokenizer(model)
+        return tokenizer, _FIRST_CHARACTER + known.index(SPACE)
+
+    def _whole(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        values, splits = fast_ops.tf_text_fast_sentencepiece_tokenize(
+            self._model, texts, 0, 0, False, False, False
+        )
+        return tf.RaggedTensor.from_row_splits(values, tf.cast(splits, tf.int64), validate=False)
+
+    def _characters(self, texts: tf.Tensor) -> Characters:
+        tokenizer, space_id = self._character_tokenizer
+        ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
+        values, rows = ids.values, ids.value_rowids()
+        starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
+        # Characters that were one, and the bytes of a character, begin at one place; the last of
+        # them is the one whose range is not empty.
+        group = tf.cumsum(tf.cast(_is_new(rows) | _is_new(starts.values), tf.int32))
+        ends = tf.gather(tf.math.segment_max(ends.values, group), group)
+        byte = values - _FIRST_BYTE
+        is_byte = (values >= _FIRST_BYTE) & (values < _FIRST_CHARACTER)
+        leads = ~(is_byte & (byte >= 0x80) & (byte < 0xC0))
+        columns = (rows, starts.values, ends, values == space_id, is_byte)
+        return Characters(*(tf.boolean_mask(column, leads) for column in columns))
+
+    def _make_parts(self, pieces: list[str]) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """(V, None) ids that each piece is split into, and their lengths in characters."""
+        ids = [[i] for i in range(len(pieces))]
+        lengths = [[len(piece)] for piece in pieces]
+        id_of = {piece: i for i, piece in enumerate(pieces)}
+        ends = [i for i, p in enumerate(pieces) if p[-1] == "," and p[-2:-1].isdigit()]
+        before = [pieces[i][:-1].replace(SPACE, "") for i in ends]
+        for index, row in zip(ends, self._whole(tf.constant(before, tf.string)), strict=True):
+            parts = [pieces[i] for i in row.numpy()]
+            if not pieces[index].startswith(SPACE):
+                parts[0] = parts[0].removeprefix(SPACE)
+            parts = [*filter(None, parts), ","]
+            ids[index] = [id_of.get(part, self._unk_id) for part in parts]
+            lengths[index] = [len(part) for part in parts]
+            # The parts cover the piece, whatever stands in it.
+            lengths[index][0] += len(pieces[index]) - sum(lengths[index])
+        self._is_split = tf.constant([len(row) > 1 for row in ids])
+        return tuple(
+            tf.ragged.constant(rows, tf.int32, row_splits_dtype=tf.int64) for rows in (ids, lengths)
+        )
+
+
+def _is_new(column: tf.Tensor) -> tf.Tensor:
+    """(N,) bool: the value is not that before it; false for the first."""
+    return tf.concat([tf.zeros_like(column[:1], tf.bool), column[1:] != column[:-1]], 0)
+
+
+def _unknown_lengths(characters: Characters, is_unknown: tf.Tensor) -> tf.Tensor:
+    """(P,) characters in each unknown piece; the others' entries have no meaning."""
+    before = tf.concat([tf.zeros_like(characters.rows[:1], tf.bool), characters.is_unknown], 0)
+    begins = characters.is_unknown & (_is_new(characters.rows) | ~before[:-1])
+    run = tf.cumsum(tf.cast(begins, tf.int32)) - 1
+    run = tf.boolean_mask(run, characters.is_unknown)
+    sizes = tf.math.segment_sum(tf.ones_like(run), run)
+    number = tf.cumsum(tf.cast(is_unknown, tf.int32)) - 1
+    number = tf.clip_by_value(number, 0, tf.maximum(tf.size(sizes) - 1, 0))
+    return tf.gather(tf.concat([sizes, [0]], 0), number)
+
+
+def _check_lengths(ids: tf.RaggedTensor, lengths: tf.Tensor, rows: tf.Tensor) -> None:
+    """Stops where pieces and characters are not those of the same normalised text."""
+    num_rows = tf.cast(ids.nrows(), tf.int32)
+    expected = tf.math.bincount(tf.cast(rows, tf.int32), minlength=num_rows)
+    tf.debugging.assert_equal(
+        tf.reduce_sum(ids.with_values(lengths), 1),
+        expected,
+        "The pieces of a text must cover its characters, which holds where the model's "
+        "user-defined pieces are not changed by its normalisation.",
+    )
+
+
+def _ranges(
+    ids: tf.RaggedTensor, lengths: tf.Tensor, characters: Characters, to_original: Callable
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """(P,) starts and ends of pieces that have `lengths` characters each."""
+    visible = ~characters.is_space
+    rows = tf.boolean_mask(characters.rows, visible)
+    first_bytes = tf.RaggedTensor.from_value_rowids(
+        tf.boolean_mask(characters.starts, visible), rows, ids.nrows(), validate=False
+    )
+    last_bytes = first_bytes.with_values(tf.boolean_mask(characters.ends, visible))
+    first_bytes, last_bytes = (ranges.values for ranges in to_original(first_bytes, last_bytes))
+    # One more, so that what follows the last character can be looked up.
+    rows, first_bytes, last_bytes = (tf.pad(x, [[0, 1]]) for x in (rows, first_bytes, last_bytes))
+
+    before = tf.pad(tf.cumsum(tf.cast(visible, tf.int32)), [[1, 0]])  # (C + 1,) visible ones
+    last = tf.cumsum(lengths)
+    first, last = tf.gather(before, last - lengths), tf.gather(before, last)  # (P,)
+    own_row = ids.value_rowids()
+    follows = (tf.gather(rows, first) == own_row) & (first < tf.size(rows) - 1)
+    previous = tf.maximum(first - 1, 0)
+    precedes = (tf.gather(rows, previous) == own_row) & (first > 0)
+    start = tf.gather(first_bytes, first)
+    empty = tf.where(follows, start, tf.where(precedes, tf.gather(last_bytes, previous), 0))
+    end = tf.gather(last_bytes, tf.maximum(last - 1, 0))
+    return tf.where(last > first, start, empty), tf.where(last > first, end, empty)

@@ -1,0 +1,102 @@
+"""Reading a SentencePiece unigram tokenizer from a folder: kbert's, Hugging Face's, Google's."""
+
+from pathlib import Path
+from typing import Any
+
+from kbert.tokenizers.folder import TokenizerFolder, read_json
+from kbert.tokenizers.unigram.model import (
+    is_fairseq,
+    model_of_tokenizer_json,
+    normalizer_steps,
+    read_model,
+)
+from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, UnigramTokenizer
+
+# What Hugging Face's classes do where a folder's files do not say it.
+_CLASSES = {
+    "AlbertTokenizer": {"layout": "sentencepiece", "lowercase": True, "keep_accents": False},
+    "XLNetTokenizer": {"layout": "sentencepiece", "lowercase": False, "keep_accents": False},
+    "XLMRobertaTokenizer": {"layout": "fairseq"},
+}
+_MODEL_TYPES = {
+    "albert": "AlbertTokenizer",
+    "xlnet": "XLNetTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
+_SETTINGS = ("preparation", "layout", "special_tokens_in_text")
+
+
+def model_file(folder: Path) -> Path | None:
+    """The SentencePiece model of a folder: the only file of that kind, or None.
+
+    Raises:
+        ValueError: there are several.
+    """
+    found = sorted(folder.glob("*.model"))
+    if len(found) > 1:
+        raise ValueError(
+            "A tokenizer's folder holds one SentencePiece model. Received: "
+            f"{', '.join(path.name for path in found)} in {folder}"
+        )
+    return found[0] if found else None
+
+
+def load_unigram(
+    folder: TokenizerFolder, path: Path | None = None, **options: Any
+) -> UnigramTokenizer:
+    """The tokenizer of a folder with a SentencePiece model, or with a tokenizer.json of one.
+
+    Args:
+        folder: it.
+        path: the model. None: the folder's only one.
+        options: arguments of `UnigramTokenizer` that go before what the files say.
+
+    Raises:
+        ValueError: a damaged model, or nothing tells what was done to texts before it.
+    """
+    path = path or model_file(folder.path)
+    if path is not None:
+        model = path.read_bytes()
+        pieces = [piece.piece for piece in read_model(path).pieces]
+    else:
+        path = folder.path / "tokenizer.json"
+        model = model_of_tokenizer_json(folder.full, path)
+        pieces = [piece for piece, _ in folder.full["model"]["vocab"]]
+    settings = {"special_tokens": folder.special_tokens()}
+    name = _class_name(folder, path, pieces)
+    if name in _CLASSES:
+        settings |= _CLASSES[name]
+    elif "preparation" not in options:
+        raise ValueError(
+            f"Of {', '.join(_CLASSES)} it is known what they do to a text before SentencePiece. "
+            "Pass preparation=False for one that does nothing, or True for one that does what "
+            f"ALBERT's does. Received: {path} of class {name or 'unknown'}"
+        )
+    return UnigramTokenizer(model, **(settings | _named(folder) | options))
+
+
+def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
+    """Hugging Face's name for the tokenizer, by its files or else by its pieces; "" if unknown.
+
+    ALBERT's and XLNet's own releases hold nothing of that kind but the model.
+    """
+    name = (folder.config.get("tokenizer_class") or "").removesuffix("Fast")
+    if name not in _CLASSES and folder.has("config.json"):
+        model_type = read_json(folder.path / "config.json").get("model_type")
+        name = _MODEL_TYPES.get(model_type, name)
+    if not name:
+        if is_fairseq(pieces) or path.name == "sentencepiece.bpe.model":
+            name = "XLMRobertaTokenizer"
+        elif {"[CLS]", "<cls>"} & set(pieces):
+            name = "AlbertTokenizer" if "[CLS]" in pieces else "XLNetTokenizer"
+    return name
+
+
+def _named(folder: TokenizerFolder) -> dict[str, Any]:
+    """Arguments that the files name; tokenizer.json, which is what runs, before the other."""
+    names = CONFIG_KEYS | {name: name for name in _SETTINGS}
+    found = {name: folder.config[key] for name, key in names.items() if key in folder.config}
+    kinds = {step["type"] for step in normalizer_steps(folder.full)}
+    if "Precompiled" in kinds:
+        found |= {"lowercase": "Lowercase" in kinds, "keep_accents": "NFKD" not in kinds}
+    return found

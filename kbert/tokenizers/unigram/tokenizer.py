@@ -1,0 +1,271 @@
+"""SentencePiece's unigram tokenizer: ALBERT's, XLNet's, XLM-R's."""
+
+import hashlib
+import json
+import os
+import string
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbert import atomic
+from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.offsets import bytes_to_characters, original_ranges, word_numbers
+from kbert.tokenizers.unigram.kernel import UnigramKernel
+from kbert.tokenizers.unigram.model import (
+    FAIRSEQ_BEGINNING,
+    FAIRSEQ_END,
+    IN_TEXT,
+    SPACE,
+    UNKNOWN,
+    read_model,
+)
+from kbert.tokenizers.unigram.normalization import TextPreparation
+
+# The names of Hugging Face's tokenizer_config.json for our arguments.
+CONFIG_KEYS = {"lowercase": "do_lower_case", "keep_accents": "keep_accents"}
+# What plays a role where nothing else is said, the first that the vocabulary has.
+_USUAL = {
+    "sentencepiece": {
+        "pad": ("<pad>", "[PAD]"),
+        "cls": ("[CLS]", "<cls>", "<s>"),
+        "sep": ("[SEP]", "<sep>", "</s>"),
+        "mask": ("[MASK]", "<mask>"),
+    },
+    "fairseq": {"pad": ("<pad>",), "cls": ("<s>",), "sep": ("</s>",), "mask": ("<mask>",)},
+}
+_DECIDING = ("lowercase", "keep_accents", "preparation", "layout")
+_PUNCTUATION = set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')  # no apostrophe, and none of "<=>"
+_ENGLISH_SIGNS = _PUNCTUATION | set(string.ascii_lowercase)
+# Private use characters, of which those that are in no piece stand for special tokens.
+_PRIVATE_USE = range(0xE000, 0xF900)
+
+
+class UnigramTokenizer(Tokenizer):
+    """Splits text into SentencePiece's unigram pieces and back.
+
+    It gives the ids of the `sentencepiece` package for the same model (Kudo 2018), after the
+    preparation that the model's authors gave their text: for ALBERT and XLNet `preprocess_text`
+    and the digits before a comma in `encode_pieces` (zihangdai/xlnet, prepro_utils.py; taken over
+    by google-research/albert, tokenization.py, without its rule for quotes), for XLM-R none.
+    It works the same eagerly, inside `tf.data` and inside a SavedModel; a SavedModel with offsets
+    has `resources` to track, one with ids alone has not.
+
+    Args:
+        model: a `.model` file, or what stands in one.
+        lowercase: ALBERT lower-cases, XLNet does not. None: as `preparation`.
+        keep_accents: leave accents and compatibility forms to the model. None: unlike
+            `preparation`.
+        preparation: do what ALBERT and XLNet do before the model: "``" and "''" become '"', white
+            space of every kind a space, combining characters go (after NFKD, where accents are not
+            kept), and "2,012," becomes "2,012" and ",". None: unless the layout is fairseq's.
+        layout: "sentencepiece" for the ids in the model; "fairseq" for XLM-R's: `<s>`, `<pad>`,
+            `</s>`, `<unk>`, the model's fourth piece and all after it, `<mask>`.
+        special_tokens: role ("pad", "unk", "cls", "sep", "mask", …) -> piece, before the usual
+            names that the vocabulary is searched for.
+        special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the others).
+            Leave it off where texts come from strangers.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a damaged model, another kind of model, a token that is not in it.
+
+    `word_index` numbers what stands between spaces, as Hugging Face does; `continuation` is
+    ALBERT's `_is_start_piece_sp` (create_pretraining_data.py), by which every piece with another
+    sign in it than a Latin letter begins a word. Characters that the model drops belong to the
+    piece before them.
+
+    Where Hugging Face's `tokenizers` differs from the original code, and so from this class: it
+    always reads special tokens in text; it leaves "2,012," whole where a piece is so; it strips all
+    marks, not those that combine alone (U+034F, U+FE0F, U+20E3); U+000B and U+001C to U+001F are no
+    spaces to it; it normalises by grapheme clusters; where two splits have one score ("!!!!!") it
+    may take the other; and transformers 5, reading a `.model`, makes added tokens of user-defined
+    pieces, which changes the spaces around them. Letters of Unicode 15 are not lower-cased here.
+
+    Example:
+        >>> from kbert.tokenizers import train_unigram
+        >>> tokenizer = UnigramTokenizer(train_unigram(["the light of the night"] * 9, 50))
+        >>> ids = tokenizer.encode("The  Níght")
+        >>> tokenizer.decode(ids).numpy()
+        b'the night'
+    """
+
+    kind = "unigram"
+
+    def __init__(
+        self,
+        model: str | os.PathLike | bytes,
+        *,
+        lowercase: bool | None = None,
+        keep_accents: bool | None = None,
+        preparation: bool | None = None,
+        layout: str = "sentencepiece",
+        special_tokens: Mapping[str, str] | None = None,
+        special_tokens_in_text: bool = False,
+    ):
+        if layout not in _USUAL:
+            raise ValueError(f"layout is one of {', '.join(_USUAL)}. Received: {layout!r}")
+        self._proto = read_model(model)
+        self.layout = layout
+        self.preparation = layout != "fairseq" if preparation is None else preparation
+        self.lowercase = self.preparation if lowercase is None else lowercase
+        self.keep_accents = not self.preparation if keep_accents is None else keep_accents
+        self.special_tokens_in_text = special_tokens_in_text
+        if not self.preparation and (self.lowercase or not self.keep_accents):
+            raise ValueError(
+                "lowercase and the dropping of accents are steps of the preparation. Received: "
+                f"preparation=False, lowercase={lowercase}, keep_accents={keep_accents}"
+            )
+        if self.preparation and not self._proto.normalizer_spec.remove_extra_whitespaces:
+            raise ValueError(
+                "The preparation leaves it to the model to squeeze spaces. Received: a model "
+                "without remove_extra_whitespaces; pass preparation=False"
+            )
+        pieces = [piece.piece for piece in self._proto.pieces]
+        unknown = next(i for i, piece in enumerate(self._proto.pieces) if piece.type == UNKNOWN)
+        vocabulary, model_ids = _lay_out(pieces, layout)
+        usual = {role: _first(names, vocabulary) for role, names in _USUAL[layout].items()}
+        roles = {"unk": pieces[unknown]} | usual | dict(special_tokens or {})
+        missing = [token for token in roles.values() if token and token not in set(vocabulary)]
+        if missing:
+            raise ValueError(
+                f"Special tokens are pieces of the model. Received: {missing}, which are not"
+            )
+        super().__init__(vocabulary, {role: roles[role] for role in roles if roles[role]})
+        if layout == "fairseq":
+            self.pair_separators = 2
+        specials = set(self.special_tokens.values())
+        self.continuation = np.array(
+            [piece not in specials and _is_continuation(piece) for piece in vocabulary]
+        )
+        hidden = sorted(specials - {self.unk_token}) if special_tokens_in_text else []
+        used = set("".join(pieces))
+        free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
+        neutral = next(free)
+        stand_ins = dict(zip(hidden, free, strict=False))
+        self._text = TextPreparation(
+            albert=self.preparation,
+            lowercase=self.lowercase,
+            keep_accents=self.keep_accents,
+            stand_ins=stand_ins,
+            neutral=neutral,
+        )
+        self._kernel = UnigramKernel(self._proto, list(stand_ins.values()), self.preparation)
+        model_ids += [self._id_of[token] for token in stand_ins]
+        with tf.init_scope(), tf.device("CPU"):
+            self._ids = tf.constant(model_ids, tf.int32)
+
+    @property
+    def resources(self) -> list[Any]:
+        """What a SavedModel with offsets must track; ids alone need nothing."""
+        return self._kernel.resources
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of what decides the ids, in hexadecimal: pieces, scores, rules, settings."""
+        settings = {name: x for name, x in self.settings.items() if name in _DECIDING}
+        rules = self._proto.normalizer_spec
+        content = [
+            *((piece.piece, piece.score, piece.type in IN_TEXT) for piece in self._proto.pieces),
+            rules.precompiled_charsmap.hex(),
+            (rules.add_dummy_prefix, rules.remove_extra_whitespaces, rules.escape_whitespaces),
+            settings,
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments; the model as bytes."""
+        return {
+            "model": self._proto.SerializeToString(deterministic=True),
+            "lowercase": self.lowercase,
+            "keep_accents": self.keep_accents,
+            "preparation": self.preparation,
+            "layout": self.layout,
+            "special_tokens": dict(self.special_tokens),
+            "special_tokens_in_text": self.special_tokens_in_text,
+        }
+
+    def _options(self) -> dict[str, Any]:
+        named = {CONFIG_KEYS.get(name, name): x for name, x in self.settings.items()}
+        del named["special_tokens"]  # under the names of their roles
+        return {"tokenizer_class": self._hugging_face_class, "remove_space": True, **named}
+
+    @property
+    def _hugging_face_class(self) -> str:
+        if self.layout == "fairseq":
+            return "XLMRobertaTokenizer"
+        return "XLNetTokenizer" if self.cls_token == "<cls>" else "AlbertTokenizer"
+
+    def _save_model(self, folder: Path) -> None:
+        name = "sentencepiece.bpe.model" if self.layout == "fairseq" else "spiece.model"
+        atomic.write(folder / name, self._proto.SerializeToString(deterministic=True))
+
+    def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        with tf.device("CPU"):
+            ids = self._kernel(self._text(self._text.hide(texts)))
+            return ids.with_values(tf.gather(self._ids, ids.values))
+
+    def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:
+        with tf.device("CPU"):
+            hidden = self._text.hide(texts)
+
+            def to_original(starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> tuple:
+                return original_ranges(hidden, starts, ends, self._text.byte_table)
+
+            ids, starts, ends = self._kernel.with_ranges(self._text(hidden), to_original)
+            is_first = tf.gather(self._kernel.begins_word, ids.values)
+            if unit == "character":
+                starts, ends = bytes_to_characters(texts, starts, ends)
+            return {
+                "token_ids": ids.with_values(tf.gather(self._ids, ids.values)),
+                "starts": starts,
+                "ends": ends,
+                "word_index": word_numbers(ids, is_first),
+            }
+
+    def _decode_rows(self, ids: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
+        with tf.device("CPU"):
+            if skip_special_tokens:
+                ids = self._without_specials(ids)
+            surfaces = ids.with_values(tf.gather(self._surfaces, ids.values))
+            texts = tf.strings.reduce_join(surfaces, axis=-1)
+            texts = tf.strings.regex_replace(texts, f"{SPACE}+", " ")
+            return tf.strings.regex_replace(texts, "^ | $", "")
+
+    @cached_property
+    def _surfaces(self) -> list[str]:
+        """Each piece as it is joined into a text; the unknown one as SentencePiece shows it."""
+        surfaces = list(self.vocabulary)
+        for token in self.special_tokens.values():
+            surfaces[self._id_of[token]] = SPACE + token + SPACE
+        surfaces[self.unk_id] = self._proto.trainer_spec.unk_surface
+        return surfaces
+
+
+def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
+    """The vocabulary in the order of the ids, and the id of each piece of the model."""
+    if layout == "sentencepiece":
+        return pieces, list(range(len(pieces)))
+    first = ["<unk>", "<s>", "</s>"]
+    if pieces[: len(first)] != first:
+        raise ValueError(
+            f"The fairseq layout is for models that begin with {', '.join(first)}. Received: a "
+            f"model that begins with {', '.join(pieces[:3])}"
+        )
+    vocabulary = [*FAIRSEQ_BEGINNING, *pieces[len(first) :], FAIRSEQ_END]
+    ids = [FAIRSEQ_BEGINNING.index(piece) for piece in first]
+    return vocabulary, ids + list(range(len(FAIRSEQ_BEGINNING), len(vocabulary) - 1))
+
+
+def _first(names: tuple[str, ...], vocabulary: list[str]) -> str | None:
+    return next((name for name in names if name in vocabulary), None)
+
+
+def _is_continuation(piece: str) -> bool:
+    """What is not a start by `_is_start_piece_sp` in google-research/albert."""
+    plain = all(sign.lower() in _ENGLISH_SIGNS for sign in piece)
+    return plain and not piece.startswith((SPACE, "<")) and piece not in _PUNCTUATION

@@ -1,0 +1,168 @@
+"""Training a unigram vocabulary with `sentencepiece`, on text prepared as the tokenizer does it."""
+
+import io
+import random
+from collections.abc import Iterable, Iterator
+
+import tensorflow as tf
+
+from kbert.tokenizers.batching import batches, each_text, with_progress
+from kbert.tokenizers.unigram.normalization import TextPreparation
+
+# As in ALBERT's 30k-clean.model; what the user defines no other piece holds.
+_ALBERT_CONTROL = ("[CLS]", "[SEP]", "[MASK]")
+_ALBERT_USER_DEFINED = ("(", ")", '"', "-", ".", "–", "£", "€")
+# A longer line is cut at a space, or else anywhere; sentencepiece would leave it out.
+_LINE_BYTES = 4000
+# The sums of the trainer's threads are added up in their order: another number of threads, other
+# roundings. So it does not go by the machine.
+_NUM_THREADS = 4
+
+
+def train_unigram(
+    texts: Iterable[str | bytes],
+    vocabulary_size: int,
+    *,
+    lowercase: bool | None = None,
+    keep_accents: bool | None = None,
+    preparation: bool | None = None,
+    layout: str = "sentencepiece",
+    user_defined: Iterable[str] | None = None,
+    character_coverage: float = 0.9999,
+    max_sentences: int = 2_000_000,
+    seed: int = 0,
+    progress: bool = False,
+) -> bytes:
+    """A model for `UnigramTokenizer`, learned from texts.
+
+    The texts are read once. Lines are what is learned from; of more than `max_sentences` a uniform
+    sample is kept, so memory has a limit. Equal texts in the same order give the equal model on any
+    machine with the same `sentencepiece`.
+
+    Args:
+        texts: lines or documents, UTF-8.
+        vocabulary_size: how many pieces at most, special tokens included; a small corpus yields
+            fewer.
+        lowercase: as the tokenizer will be made.
+        keep_accents: as the tokenizer will be made.
+        preparation: as the tokenizer will be made.
+        layout: as the tokenizer will be made. "sentencepiece" begins as ALBERT's vocabulary does:
+            <pad>, <unk>, [CLS], [SEP], [MASK]; "fairseq" as XLM-R's.
+        user_defined: strings that are always pieces of their own. None: ALBERT's ( ) " - . – £ €,
+            and for the layout "fairseq" none.
+        character_coverage: the share of the characters of the texts that are pieces.
+        max_sentences: how many lines to learn from.
+        seed: of the sample of lines.
+        progress: show a progress bar.
+
+    Returns:
+        The model, as it stands in a `.model` file.
+
+    Raises:
+        TypeError: `texts` is one string, or holds something else than str and bytes.
+        ValueError: no words in the texts, or no room for the characters.
+
+    Example:
+        >>> from kbert.tokenizers import UnigramTokenizer
+        >>> tokenizer = UnigramTokenizer(train_unigram(["the light of the night"] * 9, 30))
+        >>> tokenizer.vocabulary[:5]
+        ['<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]']
+    """
+    import sentencepiece
+
+    preparation = layout != "fairseq" if preparation is None else preparation
+    text = TextPreparation(
+        albert=preparation,
+        lowercase=preparation if lowercase is None else lowercase,
+        keep_accents=not preparation if keep_accents is None else keep_accents,
+        stand_ins={},
+        neutral=chr(0xE000),
+    )
+    lines = _lines(with_progress(texts, "reading text") if progress else texts, text)
+    sample = _sample(lines, max_sentences, seed)
+    if not sample:
+        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sample),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocabulary_size,
+            hard_vocab_limit=False,
+            character_coverage=character_coverage,
+            max_sentence_length=2 * _LINE_BYTES,
+            normalization_rule_name="nmt_nfkc",
+            num_threads=_NUM_THREADS,
+            minloglevel=2,
+            **_pieces(layout, user_defined),
+        )
+    except RuntimeError as error:
+        reason = str(error).rpartition("] ")[2]  # without the place in its source
+        raise ValueError(
+            "A unigram vocabulary holds the special tokens, every character that "
+            "`character_coverage` keeps, and room for pieces. Received: "
+            f"vocabulary_size={vocabulary_size}, of which sentencepiece says: {reason}"
+        ) from error
+    return model.getvalue()
+
+
+def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, object]:
+    """The trainer's arguments for the pieces that a vocabulary begins with."""
+    if layout == "fairseq":
+        pieces = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+        usual = ()
+    else:
+        pieces = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+        pieces["control_symbols"] = list(_ALBERT_CONTROL)
+        usual = _ALBERT_USER_DEFINED
+    chosen = usual if user_defined is None else user_defined
+    return pieces | {"user_defined_symbols": list(chosen)}
+
+
+def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
+    """At most `size` lines, each as likely as any other (reservoir sampling, Algorithm R).
+
+    The trainer's own sample is another one in every process.
+    """
+    generator = random.Random(seed)
+    kept: list[bytes] = []
+    for number, line in enumerate(lines):
+        if number < size:
+            kept.append(line)
+        elif (place := generator.randrange(number + 1)) < size:
+            kept[place] = line
+    return kept
+
+
+def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:
+    """The lines of the texts, prepared, without those that hold nothing."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def prepare(lines: tf.Tensor) -> tf.Tensor:
+        with tf.device("CPU"):
+            return text(text.hide(lines))
+
+    for batch in batches(_cut(texts)):
+        for line in prepare(tf.constant(batch)).numpy():
+            if line.strip():
+                yield line
+
+
+def _cut(texts: Iterable[str | bytes]) -> Iterator[bytes]:
+    """Lines of at most `_LINE_BYTES`, cut at spaces as far as there are any."""
+    for text in each_text(texts):
+        for line in (text.encode() if isinstance(text, str) else text).split(b"\n"):
+            while len(line) > _LINE_BYTES:
+                space = line.rfind(b" ", 1, _LINE_BYTES)
+                end = space if space > 0 else _character_start(line, _LINE_BYTES)
+                yield line[:end]
+                line = line[end:]
+            yield line
+
+
+def _character_start(line: bytes, end: int) -> int:
+    """The last place at or before `end` where a UTF-8 character begins."""
+    while end > 1 and line[end] & 0xC0 == 0x80:
+        end -= 1
+    return end

@@ -1,0 +1,1 @@
+"""Whole words, and the characters of words."""

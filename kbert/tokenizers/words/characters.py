@@ -1,0 +1,226 @@
+"""Words as the bytes of their letters, which is what ELMo reads.
+
+Source: `UnicodeCharsVocabulary` and `Batcher` in allenai/bilm-tf, bilm/data.py (Peters et al.
+2018).
+
+Shapes: B sentences, T words of a sentence, W words, C = `max_characters`.
+"""
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.tokenizers.batching import call_with_batch
+from kbert.tokenizers.serializable import Serializable
+from kbert.tokenizers.words.spaces import split_at_spaces
+
+# The two words that are no letters but the ends of a sentence.
+BEGIN_OF_SENTENCE = "<S>"
+END_OF_SENTENCE = "</S>"
+MAX_CHARACTERS = 50
+# The numbers of what is no byte, behind the 256 that are. 257 is the end of a sentence.
+_BEGIN_OF_SENTENCE = 256
+_BEGIN_OF_WORD = 258
+_END_OF_WORD = 259
+_FILLER = 260
+
+
+def character_ids(
+    words: Any, max_characters: int = MAX_CHARACTERS, *, padding: bool = True
+) -> tf.Tensor | tf.RaggedTensor:
+    """The bytes of words as ids, with marks where a word begins and ends.
+
+    A word is its begin, its first `max_characters - 2` UTF-8 bytes, its end, and filler up to
+    `max_characters`. Bytes are taken as they are, whether or not they are UTF-8; an empty word is
+    begin, end and filler. The words "<S>" and "</S>" stand for the begin and the end of a sentence,
+    as in bilm-tf.
+
+    Args:
+        words: strings of any shape: a tensor, nested lists or a RaggedTensor.
+        max_characters: C, 3 or more.
+        padding: True numbers as ELMo's released weights do, 262 ids: 0 is left for the places of a
+            batch where no word is, and a byte is its value + 1. False numbers as bilm-tf does while
+            it trains, 261 ids without a padding: each is one less.
+
+    Returns:
+        int32, of the shape of `words` and C behind it; ragged where `words` is. The same eagerly
+        and in a graph.
+
+    Raises:
+        ValueError: `max_characters` is below 3.
+
+    Example:
+        >>> character_ids(["hé", "<S>"], 7).numpy().tolist()
+        [[259, 105, 196, 170, 260, 261, 261], [259, 257, 260, 261, 261, 261, 261]]
+    """
+    frames = _frames(max_characters) - (0 if padding else 1)
+    if isinstance(words, tf.RaggedTensor):
+        ids = character_ids(words.flat_values, max_characters, padding=padding)
+        return words.with_flat_values(ids)
+    with tf.device("CPU"):
+        words = tf.convert_to_tensor(words, tf.string)
+        is_begin, is_end = words == BEGIN_OF_SENTENCE, words == END_OF_SENTENCE
+        # Begin and end of a sentence have the numbers behind the bytes: bytes 0 and 1, moved.
+        words = tf.where(is_begin, "\0", tf.where(is_end, "\1", words))
+        letters = max_characters - 2
+        values = tf.io.decode_raw(words, tf.uint8, fixed_length=letters)  # (…, C - 2), 0 behind
+        mark = tf.zeros_like(values[..., :1])
+        values = tf.cast(tf.concat([mark, values, mark], -1), tf.int32)  # (…, C)
+        length = tf.minimum(tf.strings.length(words), letters)
+        return values + tf.gather(frames, tf.where(is_begin | is_end, letters + 1, length))
+
+
+@functools.cache
+def _frames(max_characters: int) -> np.ndarray:
+    """(C, C) what is added to a word's bytes: a row for each length, the last for "<S>", "</S>"."""
+    if max_characters < 3:
+        raise ValueError(
+            "max_characters counts the begin and the end of a word and must be 3 or more. "
+            f"Received: {max_characters}"
+        )
+    place = np.arange(max_characters)
+    length = np.array([*range(max_characters - 1), 1])[:, None]
+    frames = np.select(
+        [place == 0, place <= length, place == length + 1],
+        [_BEGIN_OF_WORD, 0, _END_OF_WORD],
+        _FILLER,
+    )
+    frames[-1, 1] = _BEGIN_OF_SENTENCE
+    return (frames + 1).astype(np.int32)  # 0 is padding
+
+
+class CharacterTokenizer(Serializable):
+    """Splits text at white space and words into characters: what ELMo reads.
+
+    It has no vocabulary and no unknown words, and learns nothing. Ids are those of the released
+    weights (262, 0 is padding; see `character_ids`), the same eagerly, inside `tf.data` and inside
+    a SavedModel. Text stays as it is: ELMo was trained on words with their case, split from their
+    punctuation.
+
+    Args:
+        max_characters: C, ids a word; longer words lose their end.
+
+    Attributes:
+        pad_id, unk_id, cls_id, sep_id: C ids each: no word, an empty one, and "<S>" and "</S>",
+            with which a row begins and ends.
+
+    Raises:
+        ValueError: `max_characters` is below 3.
+
+    Example:
+        >>> tokenizer = CharacterTokenizer()
+        >>> tokenizer.encode("The sun shone .").shape.as_list()
+        [4, 50]
+        >>> tokenizer.pad_sentences(["The sun", ""])["padding_mask"].numpy().tolist()
+        [[1, 1, 1, 1], [1, 1, 0, 0]]
+    """
+
+    kind = "characters"
+    pair_separators = 1  # as `Tokenizer.pair_separators`
+
+    def __init__(self, max_characters: int = MAX_CHARACTERS):
+        frames = _frames(max_characters)  # checks it
+        self.max_characters = max_characters
+        self.pad_id, self.unk_id = np.zeros_like(frames[0]), frames[0]
+        self.cls_id = frames[-1]
+        self.sep_id = frames[-1] + (np.arange(max_characters) == 1).astype(np.int32)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"max_characters": self.max_characters}
+
+    def _config_file(self) -> dict[str, Any]:
+        return {"tokenizer_class": type(self).__name__, **self.settings}
+
+    def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        """Characters of the words of texts.
+
+        Args:
+            texts: a list or 1-D tensor of strings, or one string. Words stand between white space.
+
+        Returns:
+            An int32 RaggedTensor (B, None, C); for one string, a tensor (T, C).
+        """
+        return call_with_batch(lambda x: self._characters(split_at_spaces(x)[0]), texts)
+
+    def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor:
+        """Characters of words that are split already.
+
+        Args:
+            words: as the texts of `encode`; one string is one word, whatever is in it.
+
+        Returns:
+            An int32 tensor (W, C); for one string (C,).
+        """
+        return call_with_batch(self._characters, words)
+
+    def pad_sentences(
+        self,
+        sentences: Sequence[str] | Sequence[Sequence[str]] | tf.Tensor | tf.RaggedTensor,
+        edges: bool = True,
+    ) -> dict[str, tf.Tensor]:
+        """A batch for `kbert.Elmo`, as wide as its longest sentence.
+
+        Args:
+            sentences: texts, split at white space, or lists of words, or a 1-D tensor of texts, or
+                a RaggedTensor (B, None) of words. Sentences without a word are welcome.
+            edges: put the begin and the end of a sentence around each, as bilm-tf does.
+
+        Returns:
+            `character_ids` (B, T, C) int32, 0 where no word is, and `padding_mask` (B, T) int32, 1
+            where one is. T counts the edges.
+
+        Raises:
+            TypeError: one string, texts and lists of words mixed, or a word that is no string.
+        """
+        with tf.device("CPU"):
+            words = as_words(sentences)
+            if edges:
+                begin = tf.fill([words.nrows(), 1], BEGIN_OF_SENTENCE)
+                end = tf.fill([words.nrows(), 1], END_OF_SENTENCE)
+                words = tf.concat([begin, words, end], 1)
+            return {
+                "character_ids": self._characters(words).to_tensor(),
+                "padding_mask": tf.sequence_mask(words.row_lengths(), dtype=tf.int32),
+            }
+
+    def _characters(self, words: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
+        return character_ids(words, self.max_characters)
+
+
+def as_words(sentences: Any) -> tf.RaggedTensor:
+    """(B, None) the words of texts, or the words that are given."""
+    if isinstance(sentences, tf.RaggedTensor):
+        return sentences
+    if isinstance(sentences, tf.Tensor | np.ndarray):
+        texts = tf.ensure_shape(tf.convert_to_tensor(sentences, tf.string), [None])
+        return split_at_spaces(texts)[0]
+    if _is_string(sentences) or not isinstance(sentences, Iterable):
+        raise TypeError(
+            "Sentences are a list of texts or of lists of words. Received: one "
+            f"{type(sentences).__name__}; put it in a list"
+        )
+    sentences = list(sentences)
+    if all(map(_is_string, sentences)):
+        return split_at_spaces(tf.constant(sentences, tf.string))[0]
+    for sentence in sentences:
+        if not _is_words(sentence):
+            raise TypeError(
+                "Sentences are all texts or all lists of words, and a word is a str or bytes. "
+                f"Received: {sentence!r} among {len(sentences)}"
+            )
+    words = [word for sentence in sentences for word in sentence]
+    return tf.RaggedTensor.from_row_lengths(
+        tf.constant(words, tf.string), [len(sentence) for sentence in sentences]
+    )
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str | bytes)
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, Iterable) and not _is_string(value) and all(map(_is_string, value))

@@ -1,0 +1,40 @@
+"""Words between white space, in the graph: the division that word and character models are fed."""
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from kbert.tokenizers.wordpiece.normalization import unless
+
+# Unicode's white space beyond ASCII, by its number of bytes.
+_TWO_BYTES = r"\x{85}\x{A0}"
+_THREE_BYTES = r"\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
+
+
+def split_at_spaces(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+    """Words between Unicode's white space, byte for byte, with their places.
+
+    Python's `str.split` takes U+001C … U+001F for white space too; here they are letters.
+
+    Args:
+        texts: (B,) strings; bytes that are not UTF-8 are letters.
+
+    Returns:
+        Words, and the bytes where they start and end (int32), each (B, None).
+
+    Example:
+        >>> words, starts, _ = split_at_spaces(tf.constant(["Wait ,\\u3000Ann !"]))
+        >>> [word.decode() for word in words[0].numpy()], starts.to_list()
+        (['Wait', ',', 'Ann', '!'], [[0, 5, 9, 13]])
+    """
+    texts = unless(f"[^{_TWO_BYTES}{_THREE_BYTES}]*", texts, _with_plain_spaces)
+    words, starts, ends = tf_text.WhitespaceTokenizer().tokenize_with_offsets(texts)
+    return words, tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
+
+
+def _with_plain_spaces(texts: tf.Tensor) -> tf.Tensor:
+    """Texts with as many spaces as wide white space has bytes.
+
+    tensorflow-text cuts at wide white space too, but leaves all its bytes but one to the word.
+    """
+    texts = tf.strings.regex_replace(texts, f"[{_TWO_BYTES}]", 2 * " ")
+    return tf.strings.regex_replace(texts, f"[{_THREE_BYTES}]", 3 * " ")

@@ -1,0 +1,119 @@
+"""Whole words as ids: what language models such as ELMo's biLM predict.
+
+Shapes: B texts, W words of all texts together, V words of the vocabulary.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.offsets import bytes_to_characters, given_ranges, word_numbers
+from kbert.tokenizers.wordpiece.normalization import drop_invalid
+from kbert.tokenizers.words.spaces import split_at_spaces
+from kbert.tokenizers.words.vocabulary import (
+    FILE_NAME,
+    SPECIAL_WORDS,
+    check_words,
+    read_words,
+    save_words,
+)
+
+
+class WordTokenizer(Tokenizer):
+    """Splits text at white space and looks its words up.
+
+    It gives the ids of allenai/bilm-tf's `Vocabulary` (bilm/data.py), eagerly, inside `tf.data`
+    and inside a SavedModel (which must track `resources`). Text stays as it is: with its case, and
+    with punctuation where it stands, so a corpus is best split into words before. The words of
+    sentences' ends have their ids in a text too.
+
+    Args:
+        vocabulary: the words in the order of their ids, or the path of a file with one a line
+            (bilm-tf's: `read_words` says how). It must hold "</S>", "<S>" and "<UNK>", which play
+            `sep`, `cls` and `unk`; for a sampled softmax the others go by falling frequency.
+
+    Example:
+        >>> tokenizer = WordTokenizer(["</S>", "<S>", "<UNK>", "the", "sun", "."])
+        >>> tokenizer.encode("the  red sun .").numpy().tolist()
+        [3, 2, 4, 5]
+        >>> tokenizer.decode([1, 3, 2, 4, 5, 0])
+        'the <UNK> sun .'
+    """
+
+    kind = "words"
+
+    def __init__(self, vocabulary: Sequence[str] | str | os.PathLike):
+        if isinstance(vocabulary, str | os.PathLike):
+            vocabulary = read_words(vocabulary)
+        else:
+            vocabulary = list(vocabulary)
+            check_words(vocabulary)
+        super().__init__(vocabulary, dict(zip(("sep", "cls", "unk"), SPECIAL_WORDS, strict=True)))
+        self.continuation = np.zeros(len(vocabulary), bool)
+
+    @property
+    def resources(self) -> list[Any]:
+        """The table of the words, which a SavedModel must track."""
+        return [self._table]
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"vocabulary": list(self.vocabulary)}
+
+    def _options(self) -> dict[str, Any]:
+        return {"tokenizer_class": type(self).__name__}
+
+    def _save_model(self, folder: Path) -> None:
+        save_words(self.vocabulary, folder / FILE_NAME)
+
+    @cached_property
+    def _words(self) -> tf.Tensor:
+        """(V,) the words; made when they are first needed, outside of every graph."""
+        with tf.init_scope(), tf.device("CPU"):
+            return tf.constant(self.vocabulary)
+
+    @cached_property
+    def _table(self) -> tf.lookup.StaticHashTable:
+        """Word -> id."""
+        with tf.init_scope(), tf.device("CPU"):
+            ids = tf.range(self.vocabulary_size)
+            entries = tf.lookup.KeyValueTensorInitializer(self._words, ids)
+            return tf.lookup.StaticHashTable(entries, self.unk_id)
+
+    def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        with tf.device("CPU"):
+            words, _, _ = split_at_spaces(drop_invalid(texts))
+            return words.with_flat_values(self._table.lookup(words.flat_values))
+
+    def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """(W,) words -> (W, 1) ids, white space or not."""
+        with tf.device("CPU"):
+            return tf.RaggedTensor.from_tensor(self._table.lookup(drop_invalid(words))[:, None])
+
+    def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:
+        with tf.device("CPU"):
+            valid = drop_invalid(texts)
+            words, starts, ends = split_at_spaces(valid)
+            starts, ends = tf.cond(
+                tf.reduce_all(valid == texts),
+                lambda: (starts, ends),
+                lambda: given_ranges(texts, starts, ends),
+            )
+            if unit == "character":
+                starts, ends = bytes_to_characters(texts, starts, ends)
+            ids = words.with_flat_values(self._table.lookup(words.flat_values))
+            index = word_numbers(ids, tf.ones_like(ids.flat_values, tf.bool))
+            return {"token_ids": ids, "starts": starts, "ends": ends, "word_index": index}
+
+    def _decode_rows(self, ids: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
+        with tf.device("CPU"):
+            if skip_special_tokens:
+                ids = self._without_specials(ids)
+            words = ids.with_flat_values(tf.gather(self._words, ids.flat_values))
+            return tf.strings.reduce_join(words, axis=-1, separator=" ")

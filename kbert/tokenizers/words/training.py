@@ -1,0 +1,74 @@
+"""Vocabularies of whole words, counted in texts."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from kbert.tokenizers.word_counts import count
+from kbert.tokenizers.wordpiece.normalization import drop_invalid
+from kbert.tokenizers.words.spaces import split_at_spaces
+from kbert.tokenizers.words.vocabulary import NO_WORD, SPECIAL_WORDS
+
+
+def train_words(
+    texts: Iterable[str | bytes], vocabulary_size: int = 0, *, progress: bool = False
+) -> list[str]:
+    """A vocabulary for `WordTokenizer`: the most frequent words between white space.
+
+    The texts are read once and never held: memory goes by the number of different words. Equal
+    texts give the equal list, on any number of threads and in any order of the texts.
+
+    Args:
+        texts: lines or documents, UTF-8.
+        vocabulary_size: how many words at most, the special ones included. 0: all (past eight
+            million different ones, those that were seen once are forgotten).
+        progress: show a progress bar.
+
+    Returns:
+        "</S>", "<S>", "<UNK>", then words by falling frequency; of equally frequent ones the first
+        in the order of their bytes.
+
+    Raises:
+        TypeError: `texts` is one string, or holds something else than str and bytes.
+        ValueError: no words in the texts, or no room beside the special ones.
+
+    Example:
+        >>> train_words(["the sun and the moon", "the sea"], 6)
+        ['</S>', '<S>', '<UNK>', 'the', 'and', 'moon']
+    """
+    room = vocabulary_size - len(SPECIAL_WORDS)
+    if vocabulary_size and room < 1:
+        raise ValueError(
+            f"vocabulary_size must hold a word beside {', '.join(SPECIAL_WORDS)}, or be 0 for all "
+            f"words. Received: {vocabulary_size}"
+        )
+    counts = count_spaced_words(texts, progress=progress)
+    for word in (*SPECIAL_WORDS, NO_WORD):
+        del counts[word]
+    if not counts:
+        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+    # Strings are in the order of their UTF-8 bytes.
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    return [*SPECIAL_WORDS, *(words[:room] if vocabulary_size else words)]
+
+
+def count_spaced_words(texts: Iterable[str | bytes], *, progress: bool = False) -> Counter[str]:
+    """Counts words as the tokenizer will see them: what stands between white space.
+
+    Args:
+        texts: lines or documents, UTF-8.
+        progress: show a progress bar.
+
+    Returns:
+        Word -> how often it was seen.
+
+    Example:
+        >>> sorted(count_spaced_words(["so , so", "So"]).items())
+        [(',', 1), ('So', 1), ('so', 2)]
+    """
+    return count(texts, _divide, bytes.decode, progress=progress)
+
+
+def _divide(texts: tf.Tensor) -> tf.RaggedTensor:
+    return split_at_spaces(drop_invalid(texts))[0]

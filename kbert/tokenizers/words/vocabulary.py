@@ -1,0 +1,101 @@
+"""Vocabularies of whole words: reading, checking and writing them, one word a line.
+
+Source: `Vocabulary` in allenai/bilm-tf, bilm/data.py.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from kbert import atomic
+from kbert.tokenizers.folder import TokenizerFolder
+from kbert.tokenizers.wordpiece.vocab_txt import read_lines
+from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
+
+FILE_NAME = "words.txt"
+UNKNOWN = "<UNK>"
+# What a vocabulary of kbert's begins with.
+SPECIAL_WORDS = (END_OF_SENTENCE, BEGIN_OF_SENTENCE, UNKNOWN)
+# Stands in vocabulary files of the One Billion Word Benchmark and has no id.
+NO_WORD = "!!!MAXTERMID"
+
+
+def read_words(path: str | os.PathLike) -> list[str]:
+    """Reads and checks a vocabulary file as bilm-tf has it.
+
+    Args:
+        path: one word a line, with </S>, <S> and <UNK> among them. The line !!!MAXTERMID is none.
+
+    Returns:
+        The words in the order of their ids.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: not UTF-8, an empty line, a word twice, a special word that is missing; the
+            message names file and line.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/vocab.txt"
+        >>> _ = Path(path).write_text("<S>\\n</S>\\n<UNK>\\nthe\\n!!!MAXTERMID\\n")
+        >>> read_words(path)
+        ['<S>', '</S>', '<UNK>', 'the']
+    """
+    lines = [line.strip(" \t") for line in read_lines(path)]
+    numbered = [(number, word) for number, word in enumerate(lines, start=1) if word != NO_WORD]
+    words = [word for _, word in numbered]
+    _check(words, [f"{path}, line {number}" for number, _ in numbered], str(path))
+    return words
+
+
+def words_file(files: TokenizerFolder) -> Path | None:
+    """The vocabulary of words in a folder: kbert's, or the one beside bilm-tf's options.json.
+
+    Raises:
+        ValueError: several of them beside options.json.
+    """
+    if files.has(FILE_NAME):
+        return files.path / FILE_NAME
+    found = sorted(files.path.glob("vocab*.txt")) if files.has("options.json") else []
+    if len(found) > 1:
+        raise ValueError(
+            "Beside bilm-tf's options.json lies one vocabulary. Received: "
+            f"{', '.join(path.name for path in found)} in {files.path}"
+        )
+    return found[0] if found else None
+
+
+def save_words(words: Sequence[str], path: str | os.PathLike) -> None:
+    """Writes a vocabulary that `check_words` has passed, whole or not at all."""
+    atomic.write(path, "".join(word + "\n" for word in words).encode())
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Raises where a list cannot serve as a vocabulary: see the messages for the rules."""
+    _check(words, [f"entry {index}" for index in range(len(words))], f"a list of {len(words)}")
+
+
+def _check(words: Sequence[str], places: Sequence[str], source: str) -> None:
+    seen: dict[str, str] = {}
+    for word, place in zip(words, places, strict=True):
+        if not isinstance(word, str):
+            raise TypeError(f"A vocabulary is a sequence of str. Received: {word!r} at {place}")
+        if word == "":
+            raise ValueError(f"A vocabulary has no empty words. Received: {place} is empty")
+        if "\n" in word or word != word.strip(" \t\r") or word == NO_WORD:
+            raise ValueError(
+                f"A word must stand on a line of a vocabulary file, without spaces around it, and "
+                f"not be {NO_WORD}. Received: {word!r} at {place}"
+            )
+        if word in seen:
+            raise ValueError(
+                f"Each word of a vocabulary stands in it once. Received: {word!r} at {seen[word]} "
+                f"and again at {place}"
+            )
+        seen[word] = place
+    missing = [word for word in SPECIAL_WORDS if word not in seen]
+    if missing:
+        raise ValueError(
+            f"A vocabulary of words must hold {', '.join(SPECIAL_WORDS)}. Received: {source} "
+            f"without {', '.join(missing)}"
+        )

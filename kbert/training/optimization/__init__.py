@@ -1,0 +1,1 @@
+"""Optimizers, schedules, rates by layer, and what is frozen."""

@@ -1,0 +1,1 @@
+"""A run: what is logged, evaluated, kept and resumed."""

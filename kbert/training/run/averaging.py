@@ -1,0 +1,73 @@
+"""The mean of a run's last checkpoints, which often translates better than the last one.
+
+(Vaswani et al. 2017, section 6.1: the last 5 of the base model, the last 20 of the big one,
+https://arxiv.org/abs/1706.03762.)
+"""
+
+import os
+
+import numpy as np
+
+from kbert.training.run.checkpoints import Checkpoints, named_state, set_variables
+
+
+def average_checkpoints(task, folder: str | os.PathLike, last: int = 5) -> list[int]:
+    """Gives a task the mean of the weights of a run's last checkpoints.
+
+    The optimizer, the seeds of dropout and the place in the data stay as they are, and so do the
+    files: training goes on from the last checkpoint, not from the mean. Two models are in memory
+    at most, whatever `last` is.
+
+    Args:
+        task: The compiled task of the run; `train` returns with one.
+        folder: `checkpoints` in the folder of the run.
+        last: How many of the newest.
+
+    Returns:
+        Steps of the checkpoints that were averaged, ascending.
+
+    Raises:
+        ValueError: If there are fewer, one is damaged, or they do not fit the task; then its
+            weights are as before.
+
+    Example:
+        >>> import tempfile, keras
+        >>> from kbert.training import TrainStep
+        >>> class Line(TrainStep, keras.Model):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.slope = self.add_weight(shape=(1,), name="slope")
+        ...         self.built = True
+        ...     def loss_terms(self, batch, training):
+        ...         error = batch["y"] - self.slope * batch["x"]
+        ...         return {"error": (keras.ops.sum(error**2), 1.0)}, {}
+        >>> task, folder = Line(), tempfile.mkdtemp()
+        >>> task.compile("sgd")
+        >>> batch = {"x": keras.ops.ones((1,)), "y": keras.ops.ones((1,))}
+        >>> task.prepare(batch)
+        >>> for step, slope in enumerate([1.0, 2.0, 6.0]):
+        ...     _ = task.slope.assign([slope])
+        ...     Checkpoints(folder).save(task, step)
+        >>> average_checkpoints(task, folder, last=2), float(task.slope[0])
+        ([1, 2], 4.0)
+    """
+    if last < 1:
+        raise ValueError(f"`last` must be at least 1. Received: {last}")
+    checkpoints = Checkpoints(folder)
+    steps = checkpoints.steps()[-last:]
+    if len(steps) < last:
+        raise ValueError(
+            f"The mean of {last} checkpoints needs as many: keep more of them, or save them more "
+            f"often. Received: {len(steps)} in {folder}, of steps {steps}"
+        )
+    weights = {k: v for k, v in named_state(task).items() if k.startswith("weights/")}
+    sums: dict[str, np.ndarray] = {}
+    for step in steps:
+        checkpoints.info(step)  # raises where it is damaged
+        for name, array in checkpoints.read(step).items():
+            if name.startswith("weights/"):
+                # In 64 bits: the sum of equal weights is then exactly a multiple of them.
+                sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
+    means = {name: total / last for name, total in sums.items()}
+    set_variables(weights, means, f"mean of the checkpoints of steps {steps} in {folder}")
+    return steps

@@ -1,0 +1,120 @@
+"""The best weights of a run by a metric, and how long ago they were the best."""
+
+import math
+from pathlib import Path
+
+from kbert.training.run.checkpoints import (
+    Checkpoints,
+    named_state,
+    read_variables,
+    set_variables,
+)
+
+MODES = ("max", "min")
+
+
+class BestWeights:
+    """Keeps the weights of the best evaluation so far, in memory and, once saved, in a folder.
+
+    The first of two equal values is the best. NaN, as of a correlation with a constant, is worse
+    than every number.
+
+    Args:
+        metric: Name of the value that decides.
+        mode: `"max"` or `"min"`, which of two values is better.
+        keep: Whether weights are kept; else only the value and the count.
+        folder: Where `save` writes them, or `None`.
+
+    Attributes:
+        step: Updates made before the best evaluation; `None` where there was none yet.
+        value: The metric then.
+        waited: Evaluations since.
+        keeps_weights: Whether weights are kept.
+
+    Example:
+        >>> best = BestWeights("f1", "max", keep=False)
+        >>> for step, f1 in [(10, 0.5), (20, 0.7), (30, 0.6)]:
+        ...     best.update(None, step, {"f1": f1})
+        >>> best.step, best.value, best.waited
+        (20, 0.7, 1)
+    """
+
+    def __init__(self, metric: str, mode: str, *, keep: bool, folder: Path | None = None):
+        if mode not in MODES:
+            raise ValueError(f"`mode` must be one of {MODES}. Received: {mode!r}")
+        self.metric = metric
+        self.mode = mode
+        self.step: int | None = None
+        self.value = math.nan
+        self.waited = 0
+        self.keeps_weights = keep
+        self._arrays: dict | None = None
+        self._unsaved = False
+        self._files = None if folder is None else Checkpoints(folder)
+
+    def update(self, task, step: int, values: dict[str, float]) -> None:
+        """Compares an evaluation with the best one.
+
+        Args:
+            task: Whose weights were evaluated.
+            step: Updates made.
+            values: The evaluation's.
+
+        Raises:
+            ValueError: If the metric is none of them.
+        """
+        if self.metric not in values:
+            raise ValueError(
+                f"`metric` must be one of the values of the evaluation, {', '.join(values)}. "
+                f"Received: {self.metric!r}"
+            )
+        value = float(values[self.metric])
+        if not self._is_better(value):
+            self.waited += 1
+            return
+        self.step, self.value, self.waited = step, value, 0
+        if self.keeps_weights:
+            self._arrays = read_variables(_weights(task))
+            self._unsaved = True
+
+    def save(self) -> None:
+        """Writes the best weights to the folder, unless they are there; the older ones stay."""
+        if self._files is not None and self._unsaved:
+            self._files.write(self._arrays, self.step, {"metric": self.metric, "value": self.value})
+            self._unsaved = False
+
+    def forget_before(self, step: int | None) -> None:
+        """Removes from the folder what was the best before `step`."""
+        if self._files is not None and step is not None:
+            self._files.remove(old for old in self._files.steps() if old < step)
+
+    def restore(self, task) -> None:
+        """Sets the task's weights to the best ones.
+
+        Raises:
+            ValueError: If the file with them is damaged.
+        """
+        if not self.keeps_weights or self.step is None:
+            return
+        if self._arrays is None:  # the evaluation was in an earlier process
+            self._files.info(self.step)
+            self._arrays = self._files.read(self.step)
+        set_variables(_weights(task), self._arrays, "the best weights of the run")
+
+    @property
+    def state(self) -> dict:
+        """What `load` needs, as JSON can hold it."""
+        return {"step": self.step, "value": self.value, "waited": self.waited}
+
+    def load(self, state: dict) -> None:
+        """Takes up the state that an earlier process saved."""
+        self.step, self.value, self.waited = state["step"], state["value"], state["waited"]
+
+    def _is_better(self, value: float) -> bool:
+        if math.isnan(value) or math.isnan(self.value):
+            return self.step is None or not math.isnan(value)
+        return value > self.value if self.mode == "max" else value < self.value
+
+
+def _weights(task) -> dict:
+    return {n: v for n, v in named_state(task).items() if n.startswith("weights/")}

@@ -1,0 +1,140 @@
+"""What a run will take, before hours of work: memory and time, from a few real steps."""
+
+import dataclasses
+import math
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from kbert.training.run.log import duration, human
+from kbert.training.run.phases import Phase
+from kbert.training.run.run import Start
+from kbert.training.strategies import Strategy, make_strategy
+
+WARM_STEPS, TIMED_STEPS = 2, 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a run was found to need.
+
+    Attributes:
+        weights: Bytes of the variables of the task, on each device.
+        slots: Bytes of the optimizer's moments, on each device.
+        gradients: Bytes of the gradients, on each device.
+        peak: Largest bytes in use while the steps ran: of the first accelerator, or without one of
+            this process, Python and all.
+        on_accelerator: Which of the two `peak` is.
+        seconds_per_step: The same for every phase, in order.
+        seconds: Of the whole run, evaluations and checkpoints apart.
+    """
+
+    weights: int
+    slots: int
+    gradients: int
+    peak: int
+    on_accelerator: bool
+    seconds_per_step: tuple[float, ...]
+    seconds: float
+
+    def summary(self, phases: Sequence[Phase]) -> str:
+        """The estimate as text."""
+        fixed = self.weights + self.slots + self.gradients
+        place = "accelerator" if self.on_accelerator else "process"
+        lines = [
+            f"memory: weights {human(self.weights)}B + optimizer {human(self.slots)}B + gradients "
+            f"{human(self.gradients)}B = {human(fixed)}B on each device; "
+            f"measured peak of the {place} {human(self.peak)}B",
+        ]
+        for phase, seconds in zip(phases, self.seconds_per_step, strict=True):
+            lines.append(
+                f"time: {phase.steps:,} steps of {phase.shape}, {seconds * 1000:.3g} ms each "
+                f"({human(phase.tokens_per_step / seconds)} tokens/s): "
+                f"{duration(phase.steps * seconds)}"
+            )
+        lines.append(f"time: {duration(self.seconds)} in all")
+        return "\n".join(lines)
+
+
+def estimate(
+    task,
+    make_dataset: Callable[[Phase, Start], tf.data.Dataset],
+    phases: Sequence[Phase],
+    strategy: Strategy | None = None,
+) -> Estimate:
+    """Trains a few steps of each phase and measures; the task is not to be used afterwards.
+
+    A run that does not fit into memory fails here as it would later.
+
+    Args:
+        task: As for `kbert.training.run.run.train`.
+        make_dataset: As there.
+        phases: As there.
+        strategy: As there.
+
+    Returns:
+        The estimate.
+    """
+    strategy = strategy or make_strategy()
+    seconds = []
+    with strategy.scope():
+        for phase in phases:
+            clock = _Clock()
+            dataset = strategy.distribute(make_dataset(phase, (0, 0, 0)))
+            steps = WARM_STEPS + TIMED_STEPS
+            task.fit(dataset, epochs=1, steps_per_epoch=steps, callbacks=[clock], verbose=0)
+            seconds.append(clock.seconds_per_step)
+    on_accelerator = _accelerator_peak() is not None
+    return Estimate(
+        weights=_bytes(task.variables),
+        slots=_bytes(task.optimizer.variables),
+        gradients=_bytes(task.trainable_variables),
+        peak=peak_memory(),
+        on_accelerator=on_accelerator,
+        seconds_per_step=tuple(seconds),
+        seconds=sum(p.steps * s for p, s in zip(phases, seconds, strict=True)),
+    )
+
+
+def peak_memory() -> int:
+    """Largest bytes in use so far: of the first accelerator, or without one of this process."""
+    peak = _accelerator_peak()
+    return _process_peak() if peak is None else peak
+
+
+class _Clock(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.times = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        float(logs["loss"])  # wait until the device is done
+        self.times.append(time.perf_counter())
+
+    @property
+    def seconds_per_step(self) -> float:
+        steps = zip(self.times[WARM_STEPS - 1 :], self.times[WARM_STEPS:], strict=False)
+        return statistics.median(end - begin for begin, end in steps)
+
+
+def _bytes(variables) -> int:
+    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
+
+
+def _accelerator_peak() -> int | None:
+    if keras.backend.backend() == "jax":
+        import jax
+
+        statistics_of_device = jax.devices()[0].memory_stats()
+        return statistics_of_device and statistics_of_device.get("peak_bytes_in_use")
+    gpus = tf.config.list_logical_devices("GPU")
+    return tf.config.experimental.get_memory_info(gpus[0].name)["peak"] if gpus else None
+
+
+def _process_peak() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

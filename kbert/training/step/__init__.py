@@ -1,0 +1,1 @@
+"""The train step, for one device or many, on TensorFlow and JAX."""

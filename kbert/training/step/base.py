@@ -1,0 +1,276 @@
+"""What the training step is on every engine: its terms, its settings, its sums; see `step`.
+
+Shapes: B rows of a batch (on TensorFlow: of one replica), M micro-batches, K losses and metrics.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Mapping
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from kbert.training.run.log import keras_verbosity
+from kbert.training.step.ratios import DataPosition, Ratios, divide
+
+# Logged in training beside the task's own terms; evaluation has neither.
+UPDATE_TERMS = ("gradient_norm", "learning_rate")
+
+
+class Filed:
+    """What a step keeps that is no weight of the model; a plain object, so Keras tracks none."""
+
+    def __init__(self):
+        self.ratios: Ratios | None = None
+        self.position: DataPosition | None = None
+        self.loss_names: tuple[str, ...] = ()
+
+
+class StepBase:
+    """The half of `TrainStep` that both engines share."""
+
+    derived_metrics: Mapping[str, tuple[str, Callable]] = {}
+
+    def loss_terms(self, batch, training: bool) -> tuple[dict, dict]:
+        """Returns the losses and the metrics of a batch, as sums.
+
+        Args:
+            batch: The batch of the dataset, batch-first tensors. It may be a part of the batch
+                (a replica's rows, a micro-batch), so nothing may be averaged here.
+            training: Whether dropout is on.
+
+        Returns:
+            Two dicts, name → (numerator, denominator), scalars summed over `batch`. A loss's
+            denominator depends on the batch alone, never on the weights. The loss of a step is
+            the sum over the losses of numerator / denominator of the whole global batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `loss_terms`.")
+
+    def loss_denominators(self, batch):
+        """Denominators of the losses, in order, float32; they are summed before the step begins.
+
+        A graph computes them alone and drops the rest of `loss_terms`. A task whose `loss_terms`
+        writes to variables, which no graph drops, gives its denominators without it.
+        """
+        losses, _ = self.loss_terms(batch, training=False)
+        return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
+
+    def between_replicas(self, total: Callable) -> None:
+        """Called on every replica after forward and backward, outside of what XLA compiles.
+
+        For what a task keeps of each row of the global batch (see `row_state`). Only TensorFlow
+        has replicas; JAX computes with whole batches, and does not call it.
+
+        Args:
+            total: sums a tensor over all replicas.
+        """
+
+    def compile(
+        self,
+        optimizer,
+        *,
+        micro_batches: int = 1,
+        clip_norm: float | None = 1.0,
+        jit_compile: bool | str = "auto",
+        run_eagerly: bool = False,
+    ) -> None:
+        """Prepares the model for `fit`.
+
+        Args:
+            optimizer: A Keras optimizer without clipping or accumulation of its own.
+            micro_batches: Parts a device's share of the batch is computed in, one after the
+                other (gradient accumulation). The update is that of the whole batch.
+            clip_norm: Largest global norm of the summed gradients; `None` clips nothing.
+            jit_compile: Whether XLA compiles forward and backward; `"auto"`: where there is a GPU.
+            run_eagerly: Whether to run op by op, for debugging.
+
+        Raises:
+            ValueError: If a setting contradicts the step.
+        """
+        optimizer = keras.optimizers.get(optimizer)
+        own = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
+        taken = {name: getattr(optimizer, name) for name in own if getattr(optimizer, name, None)}
+        if taken:
+            raise ValueError(
+                "The step clips and accumulates itself, after summing over the replicas: pass "
+                "`clip_norm` and `micro_batches` to compile() and leave them out of the "
+                f"optimizer. Received: optimizer with {taken}"
+            )
+        if micro_batches < 1:
+            raise ValueError(f"`micro_batches` must be at least 1. Received: {micro_batches}")
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(
+                f"`clip_norm` must be positive, or None for no clipping. Received: {clip_norm}"
+            )
+        self._check_precision()
+        self.micro_batches = micro_batches
+        self.clip_norm = clip_norm
+        self._filed = Filed()
+        super().compile(
+            optimizer=optimizer,
+            jit_compile=jit_compile,
+            run_eagerly=run_eagerly,
+            auto_scale_loss=False,
+        )
+
+    def _check_precision(self) -> None:
+        policy = self.dtype_policy
+        if policy.compute_dtype == "float16":
+            raise ValueError(
+                "Training in float16 needs loss scaling, which is not done here: use "
+                f"mixed_bfloat16. Received: dtype policy {policy.name}"
+            )
+        dtypes = {policy.variable_dtype, *(v.dtype for v in self.trainable_variables)}
+        if narrow := sorted(dtypes & {"bfloat16", "float16"}):
+            raise ValueError(
+                "Weights are trained in float32: with the 8 bits of bfloat16 most updates round "
+                "to nothing, and the second moment of Adam cannot move at all, for 1 - 0.999 is 0. "
+                "The dtype policy mixed_bfloat16 computes in bfloat16 and keeps them in float32. "
+                f"Received: dtype policy {policy.name}, weights in {', '.join(narrow)}"
+            )
+
+    def fit(self, x=None, *args, verbose: str | int = "auto", **kwargs) -> keras.callbacks.History:
+        """Keras' `fit`; a dataset comes in its own order. `verbose`: see `keras_verbosity`."""
+        if isinstance(x, tf.data.Dataset):
+            kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
+        with _to_the_end(kwargs.get("steps_per_epoch")):
+            return super().fit(x, *args, verbose=keras_verbosity(verbose), **kwargs)
+
+    def evaluate(self, x=None, *args, verbose: str | int = "auto", **kwargs):
+        """Keras' `evaluate`; `verbose`: see `keras_verbosity`."""
+        with _to_the_end(kwargs.get("steps")):
+            return super().evaluate(x, *args, verbose=keras_verbosity(verbose), **kwargs)
+
+    @property
+    def metrics(self) -> list:
+        """The sums behind the logs and the data position."""
+        filed = getattr(self, "_filed", None)
+        return [] if filed is None or filed.ratios is None else [filed.ratios, filed.position]
+
+    @property
+    def data_position(self) -> keras.Variable:
+        """Where the data goes on after the last step, (3,) int32: (epoch, window, row)."""
+        if not self.metrics:
+            raise ValueError("The data position exists once `fit` or `prepare` has run.")
+        return self._filed.position.value
+
+    def get_metrics_result(self) -> dict:
+        """Returns the values over everything counted since the last reset."""
+        counted = self._filed.ratios.counted()
+        ratios = self._filed.ratios.result()
+        skipped = [name for name in UPDATE_TERMS if not counted[name]]  # in evaluation
+        return self._values({k: v for k, v in ratios.items() if k not in skipped})
+
+    def prepare(self, spec) -> None:
+        """Creates what a step needs besides weights; `fit` does it, a checkpoint needs it before.
+
+        Args:
+            spec: Structure of `tf.TensorSpec`, the `element_spec` of the dataset.
+        """
+        if not self.metrics:
+            losses, metrics = self._term_names(spec)
+            names = [*losses, *metrics, *self.derived_metrics]
+            reserved = {*UPDATE_TERMS} | ({"loss"} if losses != ["loss"] else set())
+            if len(set(names)) < len(names) or reserved & set(names):
+                raise ValueError(
+                    "Losses and metrics must have distinct names, none of them "
+                    f"{sorted(reserved)}. Received: {names}"
+                )
+            self._filed.loss_names = tuple(losses)
+            self._filed.ratios = Ratios([*losses, *metrics, *UPDATE_TERMS])
+            self._filed.position = DataPosition()
+        if not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def _term_names(self, spec) -> tuple[list[str], list[str]]:
+        """Names of the losses and of the metrics, in the order `loss_terms` gives them."""
+        raise NotImplementedError
+
+    @property
+    def _num_terms(self) -> int:
+        return len(self._filed.ratios.names) - len(UPDATE_TERMS)
+
+    def _values(self, ratios: dict) -> dict:
+        """Adds the total loss in front and the derived metrics behind."""
+        values = {"loss": sum(ratios[name] for name in self._filed.loss_names)}
+        values |= {name: value for name, value in ratios.items() if name != "loss"}
+        for name, (source, function) in self.derived_metrics.items():
+            values[name] = function(values[source])
+        return values
+
+    def _step_values(self, pairs, update=()) -> dict:
+        """Values of this step alone, from the (K, 2) sums of the global batch."""
+        names = self._filed.ratios.names
+        ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
+        return self._values(ratios | dict(zip(UPDATE_TERMS, update, strict=False)))
+
+    @staticmethod
+    def _total_loss(losses: dict, denominators):
+        """Sum of the numerators of `losses`, each over its denominator of the global batch."""
+        numerators = [ops.cast(pair[0], "float32") for pair in losses.values()]
+        return sum(divide(x, denominators[i]) for i, x in enumerate(numerators))
+
+    @staticmethod
+    def _pairs(losses: dict, metrics: dict):
+        """Stacks the pairs in the order of their names, (K, 2) float32."""
+        terms = [*losses.values(), *metrics.values()]
+        return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
+
+    def _count(self, pairs, update=()) -> None:
+        """Adds the (K, 2) pairs, and the values of the update in training, to the sums."""
+        update = [ops.stack([x, ops.ones_like(x)]) for x in update]
+        update = update or [ops.zeros(2)] * len(UPDATE_TERMS)
+        self._filed.ratios.update_state(ops.concatenate([pairs, ops.stack(update)]))
+
+    def _file_position(self, batch) -> None:
+        """Keeps the position that came with the batch; every row carries the same."""
+        if isinstance(batch, Mapping) and "position" in batch:
+            self._filed.position.update_state(batch["position"][0])
+
+    def _clip(self, gradients: list):
+        """Scales all gradients so that their joint norm is at most `clip_norm`."""
+        squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
+        # Not `sum`: TensorFlow adds a chain of scalars in an order that differs from run to run.
+        norm = ops.sqrt(ops.sum(ops.stack(squares)))
+        if self.clip_norm is None:
+            return gradients, norm
+        scale = self.clip_norm / ops.maximum(norm, self.clip_norm)
+        return [g * ops.cast(scale, g.dtype) for g in gradients], norm
+
+    def _split(self, batch):
+        """Cuts every tensor (B, …) into micro-batches (B / M, M, …); micro-batch i is [:, i].
+
+        Rows are dealt in turn, so that on JAX each device keeps the rows it holds.
+        """
+
+        def split(x):
+            rows, parts = x.shape[0], self.micro_batches
+            if rows is not None and rows % parts:
+                raise ValueError(
+                    "The rows of a batch on each device must divide by `micro_batches`. "
+                    f"Received: {rows} rows, micro_batches={parts}"
+                )
+            return ops.reshape(x, (-1, parts, *ops.shape(x)[1:]))
+
+        return keras.tree.map_structure(split, batch)
+
+
+@contextlib.contextmanager
+def _to_the_end(steps: int | None):
+    """Hushes Keras where no number of steps was asked for: the end of a dataset is no accident."""
+    with warnings.catch_warnings():
+        if steps is None:
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
+        yield
+
+
+def only_features(data):
+    """The batch of a dataset that yields one structure, as `fit` hands it on."""
+    batch, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+    if labels is not None or weights is not None:
+        raise ValueError(
+            "A batch must be one structure that holds labels and weights too. "
+            "Received: a tuple (x, y, …)"
+        )
+    return batch

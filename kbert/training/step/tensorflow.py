@@ -1,0 +1,160 @@
+"""The training step on TensorFlow: one replica per device, sums over replicas by all-reduce."""
+
+import functools
+
+import tensorflow as tf
+
+from kbert.training.step.base import StepBase, only_features
+
+
+class TensorFlowStep(StepBase):
+    """`TrainStep` where Keras runs on TensorFlow."""
+
+    def compile(self, optimizer, **settings) -> None:
+        super().compile(optimizer, **settings)
+        made_under = self.optimizer._distribution_strategy
+        if made_under is not self.distribute_strategy:
+            raise ValueError(
+                "Model and optimizer must be made under the same strategy: create both inside "
+                "`with strategy.scope():`. Received: model under "
+                f"{type(self.distribute_strategy).__name__}, optimizer under "
+                f"{type(made_under).__name__}"
+            )
+        # Ours take sums as they are; Keras' own would sum them over the replicas once more.
+        self._optimizer_sums = not hasattr(self.optimizer, "gradients_are_summed")
+        if not self._optimizer_sums:
+            self.optimizer.gradients_are_summed = True
+        self._differentiate = self._gradients
+        if self.jit_compile:
+            self._differentiate = tf.function(self._gradients, autograph=False, jit_compile=True)
+
+    def prepare(self, spec) -> None:
+        with self.distribute_strategy.scope():
+            super().prepare(spec)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
+        # Keras' own averages the first batch over the replicas; that fails for bools, for uneven
+        # batches and on several hosts.
+        if iterator is None:
+            batch = only_features(data_batch)
+            spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), batch)
+        else:
+            dataset = iterator.data_adapter.get_tf_dataset()
+            if isinstance(dataset, tf.data.Dataset):
+                spec = only_features(dataset.element_spec)
+            else:  # distributed already
+                local = self.distribute_strategy.experimental_local_results
+                batch = tf.nest.map_structure(lambda x: local(x)[0], next(iter(dataset)))
+                spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, only_features(batch))
+        self.prepare(spec)
+
+    def _term_names(self, spec) -> tuple[list[str], list[str]]:
+        names = []
+
+        def trace(batch):
+            names[:] = [list(terms) for terms in self.loss_terms(batch, training=False)]
+
+        tf.function(trace, autograph=False).get_concrete_function(spec)
+        return tuple(names)
+
+    def make_train_function(self, force: bool = False):
+        """Runs `train_step` on every replica. All return the same values: one set is the answer."""
+        if self.train_function is None or force:
+            self.train_function = self._on_replicas(self.train_step)
+        return self.train_function
+
+    def make_test_function(self, force: bool = False):
+        """Runs `test_step` on every replica."""
+        if self.test_function is None or force:
+            self.test_function = self._on_replicas(self.test_step)
+        return self.test_function
+
+    def _on_replicas(self, step):
+        strategy = self.distribute_strategy
+
+        def on_batch(batch):
+            values = strategy.run(step, args=(batch,))
+            return {k: strategy.experimental_local_results(v)[0] for k, v in values.items()}
+
+        def on_iterator(iterator):
+            return on_batch(iterator.get_next())
+
+        if not self.run_eagerly:
+            on_batch = tf.function(on_batch, autograph=False)
+            on_iterator = tf.function(on_iterator, autograph=False)
+
+        def function(iterator):
+            if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+                return on_iterator(iterator)
+            return on_batch(next(iterator))  # train_on_batch
+
+        return function
+
+    def train_step(self, data) -> dict:
+        """One update; returns the values of this step over the global batch."""
+        batch = only_features(data)
+        # A dataset that has ended fails here, before the step has counted or drawn anything.
+        with tf.control_dependencies(tf.nest.flatten(batch)):
+            return self._update(batch)
+
+    def _update(self, batch) -> dict:
+        replica = tf.distribute.get_replica_context()
+        denominators = _sum(replica, self.loss_denominators(batch))
+        gradients, pairs = self._differentiate(batch, denominators)
+        variables = self.trainable_variables
+        variables = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
+        gradients = [g for g in gradients if g is not None]
+        *gradients, global_pairs = _sum(replica, [*gradients, pairs])
+        self.between_replicas(functools.partial(_sum, replica))
+        gradients, norm = self._clip(gradients)
+        if self._optimizer_sums:
+            gradients = [g / replica.num_replicas_in_sync for g in gradients]
+        update = (norm, tf.convert_to_tensor(self.optimizer.learning_rate))
+        self.optimizer.apply(gradients, variables)
+        self._count(pairs, update)
+        self._file_position(batch)
+        return self._step_values(global_pairs, update)
+
+    def test_step(self, data) -> dict:
+        """Losses and metrics of one batch, without dropout or update."""
+        pairs = self._pairs(*self.loss_terms(only_features(data), training=False))
+        self._count(pairs)
+        return self._step_values(_sum(tf.distribute.get_replica_context(), pairs))
+
+    def _gradients(self, batch, denominators):
+        """Gradients of this replica's part of the loss, dense, and its (K, 2) pairs."""
+        variables = [v.value for v in self.trainable_variables]
+
+        def differentiate(part):
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(variables)
+                losses, metrics = self.loss_terms(part, training=True)
+                loss = self._total_loss(losses, denominators)
+            gradients = tape.gradient(loss, variables)
+            # An embedding's gradient lists a row as often as it was looked up; a norm needs sums.
+            dense = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+            return dense, self._pairs(losses, metrics)
+
+        if self.micro_batches == 1:
+            return differentiate(batch)
+        parts = self._split(batch)
+        used = [False] * len(variables)
+
+        def body(i, sums, pairs):
+            gradients, more = differentiate(tf.nest.map_structure(lambda x: x[:, i], parts))
+            used[:] = [g is not None for g in gradients]
+            sums = [s if g is None else s + g for s, g in zip(sums, gradients, strict=True)]
+            return i + 1, sums, pairs + more
+
+        zeros = [tf.zeros(v.shape, v.dtype) for v in variables]
+        pairs = tf.zeros((self._num_terms, 2))
+        # A loop, not M copies of the graph: activations of one micro-batch live at a time.
+        _, sums, pairs = tf.while_loop(
+            lambda i, *_: i < self.micro_batches, body, [0, zeros, pairs], parallel_iterations=1
+        )
+        return [s if u else None for s, u in zip(sums, used, strict=True)], pairs
+
+
+def _sum(replica: tf.distribute.ReplicaContext, tensors):
+    """Sums over all replicas."""
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensors)

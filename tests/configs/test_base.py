@@ -1,0 +1,68 @@
+import dataclasses
+
+import pytest
+
+from kbert.configs.base import EncoderConfig
+
+SIZES = {
+    "vocabulary_size": 10,
+    "hidden_size": 8,
+    "num_layers": 2,
+    "num_heads": 2,
+    "intermediate_size": 16,
+}
+
+
+def test_defaults_are_berts():
+    config = EncoderConfig(**SIZES)
+    assert config.max_positions == 512
+    assert config.num_segments == 2
+    assert config.activation == "gelu_tanh"
+    assert config.layer_norm_epsilon == 1e-12
+    assert config.pooler_activation == "tanh"
+    assert config.embedding_width == 8
+    assert config.num_blocks == 2
+
+
+def test_round_trip_through_a_dict():
+    config = EncoderConfig(**SIZES, embedding_size=4, num_layer_groups=1, pooler_activation=None)
+    assert EncoderConfig.from_dict(config.to_dict()) == config
+    assert config.embedding_width == 4
+    assert config.num_blocks == 1
+
+
+def test_it_is_frozen_and_hashable():
+    config = EncoderConfig(**SIZES)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.hidden_size = 4
+    assert hash(config) == hash(EncoderConfig(**SIZES))
+
+
+def test_unknown_key_lists_the_close_ones():
+    with pytest.raises(ValueError, match="Did you mean: .*hidden_size.*'hiden_size'"):
+        EncoderConfig.from_dict({**SIZES, "hiden_size": 3})
+    with pytest.raises(ValueError, match="Did you mean: dropout"):
+        EncoderConfig(**SIZES).replace(dropuot=0.2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be an integer of at least 1.*: 0"),
+        ({"num_layers": 2.0}, "`num_layers` must be an integer of at least 1.*: 2.0"),
+        ({"num_layers": True}, "`num_layers` must be an integer of at least 1.*: True"),
+        ({"num_segments": -1}, "`num_segments` must be an integer of at least 0.*: -1"),
+        ({"embedding_size": 0}, "`embedding_size` must be an integer of at least 1.*: 0"),
+        ({"num_heads": 3}, "multiple of `num_heads`.*hidden_size=8, num_heads=3"),
+        ({"num_layer_groups": 3}, "must not exceed `num_layers`.*num_layer_groups=3"),
+        ({"activation": "gelu_new"}, "`activation` must be one of gelu, .*: 'gelu_new'"),
+        ({"pooler_activation": "x"}, "`pooler_activation` must be one of .*: 'x'"),
+        ({"dropout": 1.0}, "`dropout` must be a number that is at least 0 and less than 1.*: 1.0"),
+        ({"attention_dropout": "a"}, "`attention_dropout` must be a number.*: 'a'"),
+        ({"layer_norm_epsilon": 0}, "`layer_norm_epsilon` must be a number that is positive"),
+        ({"initializer_range": float("nan")}, "`initializer_range` must be a number.*: nan"),
+    ],
+)
+def test_bad_values_say_the_rule(changes, message):
+    with pytest.raises(ValueError, match=message):
+        EncoderConfig(**{**SIZES, **changes})

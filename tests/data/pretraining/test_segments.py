@@ -1,0 +1,122 @@
+"""Single segments and whole sentences: no text is lost, none is used twice."""
+
+import bisect
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbert.data.masking.hashing import fold
+from kbert.data.pretraining.segments import join_documents, plan_segments, plan_sentences
+
+
+def test_segments_are_the_whole_text_once():
+    rng = np.random.default_rng(3)
+    sentences = rng.integers(1, 60, 3000)
+    documents = [700, 1, 1299, 1000]
+    plan = plan_segments(
+        tf.constant(sentences, tf.int32), tf.constant(documents), fold(2, 0), max_tokens=62
+    ).numpy()
+    assert np.all(plan[:, 2:] == 0)
+    starts, lengths = plan[np.argsort(plan[:, 0]), :2].T
+    assert starts[0] == 0 and starts[-1] + lengths[-1] == sentences.sum()
+    assert np.array_equal(starts[1:], starts[:-1] + lengths[:-1])
+    bounds = np.cumsum([0, *sentences])
+    ends = {int(bounds[n]) for n in np.cumsum(documents)}
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        assert not any(start < end < start + length for end in ends)
+    full = np.mean(lengths == 62)
+    assert 0.75 < full < 0.95
+
+
+def test_segments_end_at_sentences_of_stretches_only_by_chance():
+    bounds = list(range(0, 100_001, 10))
+    plan = plan_segments(
+        tf.fill([10_000], 10), tf.constant([10_000]), fold(2, 0), max_tokens=7, short_share=0.0
+    ).numpy()
+    starts = sorted(plan[:, 0].tolist())
+    at_sentence = [start for start in starts if start == bounds[bisect.bisect_left(bounds, start)]]
+    assert len(starts) == pytest.approx(100_000 / 7, rel=0.01)
+    assert len(at_sentence) == pytest.approx(len(starts) / 10, rel=0.1)
+
+
+def whole_sentences(documents, max_tokens, cross):
+    """RoBERTa's packing, document by document: rows of tokens that are their own positions.
+
+    Between documents of one row stands -1.
+    """
+    tokens, rows, row = iter(range(sum(map(sum, documents)))), [], []
+    for document in documents:
+        gap = [-1] if row and cross else []
+        if row and not cross:
+            rows.append(row)
+            row = []
+        for length in document:
+            sentence = [next(tokens) for _ in range(length)]
+            while sentence:
+                part, sentence = sentence[:max_tokens], sentence[max_tokens:]
+                if row and len(row) + len(gap) + len(part) > max_tokens:
+                    rows.append(row)
+                    row, gap = [], []
+                row, gap = row + gap + part, []
+    return rows + [row]
+
+
+def planned_sentences(documents, max_tokens, cross, **settings):
+    sentences = tf.constant(np.concatenate(documents), tf.int32)
+    counts = tf.constant([len(document) for document in documents])
+    tokens = tf.range(tf.reduce_sum(sentences))
+    if cross:
+        tokens = join_documents(tokens, sentences, counts, -1)
+    plan = plan_sentences(
+        sentences, counts, fold(3, 0), max_tokens=max_tokens, cross=cross, **settings
+    ).numpy()
+    assert not plan[:, 2:].any()
+    return [tokens[start : start + length].numpy().tolist() for start, length in plan[:, :2]]
+
+
+@hypothesis.settings(max_examples=15, deadline=None)
+@hypothesis.given(
+    documents=st.lists(
+        st.lists(st.integers(1, 30), min_size=1, max_size=9), min_size=1, max_size=9
+    ),
+    max_tokens=st.integers(5, 40),
+    cross=st.booleans(),
+)
+def test_sentences_are_packed_as_in_a_plain_loop(documents, max_tokens, cross):
+    found = planned_sentences(documents, max_tokens, cross)
+    assert sorted(found) == sorted(whole_sentences(documents, max_tokens, cross))
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("short_share", [0.0, 0.5])
+def test_sentences_are_the_whole_text_once(cross, short_share):
+    rng = np.random.default_rng(1)
+    documents = [rng.integers(1, 60, rng.integers(1, 200)).tolist() for _ in range(40)]
+    documents[7] = [900, 3]
+    found = planned_sentences(documents, 62, cross, short_share=short_share)
+    text = [token for row in sorted(found) for token in row if token >= 0]
+    assert text == list(range(sum(map(sum, documents))))
+    assert max(map(len, found)) <= 62
+    assert all(row[0] >= 0 and row[-1] >= 0 for row in found)
+
+
+def test_crossing_documents_fills_rows():
+    rng = np.random.default_rng(2)
+    documents = [rng.geometric(1 / 18, rng.integers(1, 30)).tolist() for _ in range(600)]
+    fill = {
+        cross: np.mean([len(row) for row in planned_sentences(documents, 510, cross)]) / 510
+        for cross in (False, True)
+    }
+    assert fill[True] > 0.95 and fill[False] < 0.6
+
+
+@pytest.mark.parametrize("token_dtype", ["uint16", "int32"])
+def test_joined_documents_keep_the_type_of_their_tokens(token_dtype):
+    tokens = tf.cast([60_000, 8, 9], token_dtype)
+    out = join_documents(tokens, tf.constant([1, 2]), tf.constant([1, 1]), 3)
+    assert out.dtype == token_dtype and out.numpy().tolist() == [60_000, 3, 8, 9]
+    out = join_documents(tokens, tf.constant([1, 2]), tf.constant([2]), 3)
+    assert out.numpy().tolist() == [60_000, 8, 9]

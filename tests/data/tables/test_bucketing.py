@@ -1,0 +1,141 @@
+"""Batches by length: every row once an epoch, another order each epoch, exact restarts."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbert.data.tables.bucketing import BUCKET, bucketed_batches
+from kbert.data.tables.rows import Rows
+
+SETTINGS = hypothesis.settings(max_examples=8, deadline=None)
+
+
+def make_rows(lengths):
+    lengths = np.asarray(lengths)
+    ids = tf.RaggedTensor.from_row_lengths(tf.range(lengths.sum()), lengths)
+    return Rows(
+        ragged={"first": ids},
+        dense={"labels": np.arange(len(lengths), dtype=np.int32)},
+        lengths=lengths,
+        examples=np.arange(len(lengths)),
+    )
+
+
+def assemble(columns):
+    return {"ids": columns["first"].to_tensor(), "labels": columns["labels"]}
+
+
+def batches(rows, **options):
+    return list(bucketed_batches(rows, assemble, **options).as_numpy_iterator())
+
+
+def random_lengths(count=100, seed=0):
+    return np.random.default_rng(seed).integers(1, 60, count)
+
+
+def real(batch):
+    return batch["rows"][batch["label_weights"] > 0].tolist()
+
+
+@SETTINGS
+@hypothesis.given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=40),
+    st.integers(1, 9),
+    st.integers(0, 2**31),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_row_once_an_epoch_in_batches_of_one_size(lengths, size, seed, shuffle, by_length):
+    options = {"shuffle": shuffle, "by_length": by_length, "seed": seed, "epochs": 2}
+    found = batches(make_rows(lengths), batch_size=size, **options)
+    steps = -(-len(lengths) // size)
+    assert len(found) == 2 * steps
+    for epoch in (found[:steps], found[steps:]):
+        assert sorted(row for batch in epoch for row in real(batch)) == list(range(len(lengths)))
+    for number, batch in enumerate(found, start=1):
+        assert batch["labels"].tolist() == batch["rows"].tolist() and len(batch["rows"]) == size
+        assert batch["position"].tolist() == [[number // steps, number % steps, 0]] * size
+
+
+@SETTINGS
+@hypothesis.given(st.integers(0, 2**31), st.integers(1, 39))
+def test_a_restart_goes_on_bit_equal(seed, stop):
+    rows = make_rows(random_lengths(61))
+    options = {"batch_size": 5, "seed": seed, "epochs": 3}  # 13 batches an epoch
+    whole = batches(rows, **options)
+    rest = batches(rows, start=whole[stop - 1]["position"][0], **options)
+    assert len(rest) == 39 - stop
+    for found, wanted in zip(rest, whole[stop:], strict=True):
+        for name in wanted:
+            np.testing.assert_array_equal(found[name], wanted[name])
+
+
+def test_orders_follow_from_seed_and_epoch():
+    rows = make_rows(random_lengths())
+    orders = [
+        [batch["rows"].tolist() for batch in batches(rows, batch_size=8, seed=seed, epochs=2)]
+        for seed in (0, 0, 1)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+    first, second = orders[0][:13], orders[0][13:]
+    assert first != second
+    # Not the same batches in another order either: other rows meet.
+    assert len({frozenset(x) for x in first} & {frozenset(x) for x in second}) < 3
+
+
+def test_rows_of_like_length_meet():
+    lengths = random_lengths(1000)
+    rows = make_rows(lengths)
+
+    def padded(**options):
+        found = batches(rows, batch_size=10, epochs=1, **options)
+        return sum(batch["ids"].size for batch in found)
+
+    ideal = (-(-lengths // BUCKET) * BUCKET).sum()
+    assert padded() < 1.02 * ideal  # some batches lie on a border between two buckets
+    assert padded(by_length=False) > 1.5 * ideal
+    widths = [batch["ids"].shape[1] for batch in batches(rows, batch_size=10, epochs=1)]
+    assert widths != sorted(widths)  # the batches themselves are permuted
+
+
+def test_without_shuffling_the_order_is_kept_or_that_of_lengths():
+    rows = make_rows([20, 3, 50, 4])
+    kept = batches(rows, batch_size=2, shuffle=False, by_length=False, epochs=1)
+    assert [real(batch) for batch in kept] == [[0, 1], [2, 3]]
+    sorted_ = batches(rows, batch_size=2, shuffle=False, epochs=1)
+    assert [real(batch) for batch in sorted_] == [[1, 3], [0, 2]]
+
+
+def test_weights_of_the_task_are_kept_and_copies_have_none():
+    rows = make_rows([5, 6, 7])
+    weights = tf.constant([[0.5, 2.0]])
+
+    def weighted(columns):
+        return {"label_weights": tf.tile(weights, [tf.size(columns["labels"]), 1])}
+
+    (batch,) = bucketed_batches(rows, weighted, batch_size=5, epochs=1)
+    found = batch["label_weights"].numpy()
+    assert found[:2].tolist() == [[0, 0]] * 2 and found[2:].tolist() == [[0.5, 2.0]] * 3
+
+
+def test_it_never_ends_and_knows_its_size_where_it_does():
+    rows = make_rows([5, 6, 7])
+    endless = bucketed_batches(rows, assemble, batch_size=2)
+    assert len(list(endless.take(7))) == 7
+    assert len(bucketed_batches(rows, assemble, batch_size=2, epochs=3, start=(1, 1, 0))) == 3
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "message"),
+    [
+        ([], {}, "Batches need rows.*Received: 0 rows, batch_size=2"),
+        ([3], {"batch_size": 0}, "batch_size of 1 or more.*batch_size=0"),
+        ([3, 3, 3], {"start": (0, 2, 0)}, r"an epoch has 2 of them. Received: \(0, 2, 0\)"),
+        ([3], {"start": (-1, 0, 0)}, r"Received: \(-1, 0, 0\)"),
+    ],
+)
+def test_numbers_out_of_range(lengths, options, message):
+    with pytest.raises(ValueError, match=message):
+        bucketed_batches(make_rows(lengths), assemble, **{"batch_size": 2, **options})

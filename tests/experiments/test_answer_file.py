@@ -1,0 +1,146 @@
+"""Answers to a stream of records: killed anywhere, they come out the same."""
+
+import json
+
+import keras
+import pytest
+
+from kbert.experiments import AnswerFile, Records, answer_records, answer_stream, model_checksum
+from kbert.experiments import answer_file as module
+
+
+class Counter:
+    """Answers a text with its length, and dies when it is told to."""
+
+    def __init__(self, dies_after=None, longest=99):
+        self.calls, self.dies_after, self.longest = 0, dies_after, longest
+        self.told = []
+
+    def predict_and_count(self, table, *, batch_size, verbose):
+        if self.calls == self.dies_after:
+            raise KeyboardInterrupt
+        self.calls += 1
+        lengths = [len(text) for text in table["text"]]
+        return [{"length": n} for n in lengths], sum(n > self.longest for n in lengths)
+
+    def report_cut(self, cut, count):
+        if cut:
+            self.told.append(f"{cut} of {count}")
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 10)
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"{'x' * n}\n" for n in range(45)))
+    return path
+
+
+def answer(source, output, task=None, **identity):
+    task = task or Counter()
+    records = Records(source, "TextClassifier")
+    for _ in answer_records(task, records, AnswerFile(output, {"model": "m", **identity})):
+        pass
+    return task
+
+
+def test_answers_in_order_with_their_texts(source, tmp_path):
+    answer(source, tmp_path / "a.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert lines == [{"text": "x" * n, "length": n} for n in range(45)]
+    assert AnswerFile(tmp_path / "a.jsonl", {"model": "m"}).finished
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"text": "xx'])
+def test_it_goes_on_after_the_last_whole_line(source, tmp_path, torn):
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    answer(source, whole)
+    with pytest.raises(KeyboardInterrupt):
+        answer(source, broken, Counter(dies_after=2))
+    with broken.open("ab") as file:
+        file.write(torn)
+    again = answer(source, broken)
+    assert broken.read_bytes() == whole.read_bytes()
+    assert again.calls == 3  # twenty of forty-five were answered
+
+
+def test_killed_between_the_answers_and_the_note(source, tmp_path):
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        answer(source, path, Counter(dies_after=1))
+    state = tmp_path / "a.jsonl.state.json"
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps({**content, "records": 0, "checksum": 0}))
+    answer(source, path)
+    assert len(path.read_text().splitlines()) == 45
+
+
+def test_another_input_or_model_is_refused(source, tmp_path):
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        answer(source, path, Counter(dies_after=2))
+    with pytest.raises(ValueError, match="made otherwise.*model was 'm', is 'n'"):
+        answer(source, path, model="n")
+    source.write_text(source.read_text().replace("xxx\n", "xxy\n", 1))
+    with pytest.raises(ValueError, match="holds the answers to another input than .*texts.txt"):
+        answer(source, path)
+    source.write_text("x\n")
+    with pytest.raises(ValueError, match="holds the answers to another input"):
+        answer(source, path)
+
+
+def test_a_call_that_failed_before_its_first_answer_leaves_the_file_free(source, tmp_path):
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        answer(source, path, Counter(dies_after=0), columns={})
+    answer(source, path, columns={"text": "review"})
+    with pytest.raises(ValueError, match="columns was {'text': 'review'}, is {}"):
+        answer(source, path, columns={})
+
+
+def test_a_file_of_something_else_stays(source, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("precious\n")
+    with pytest.raises(ValueError, match="is there already and nothing tells what wrote it"):
+        answer(source, path)
+    assert path.read_text() == "precious\n"
+
+
+def test_records_of_other_fields_name_their_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "id": 1}\n{"text": 5, "id": 2}\n')
+    with pytest.raises(ValueError, match="a.jsonl, line 2: 'text' must be a string"):
+        answer(path, tmp_path / "out.jsonl")
+
+
+def test_a_stream_for_standard_output(source):
+    lines = list(answer_stream(Counter(), Records(source, "TextClassifier")))
+    assert len(lines) == 45 and json.loads(lines[3]) == {"text": "xxx", "length": 3}
+
+
+@pytest.mark.parametrize(
+    ("longest", "told"),
+    [
+        (99, []),
+        (41, ["3 of 45"]),  # in the last chunk alone
+        (25, ["4 of 30", "19 of 45"]),  # when it is first seen, and all of them in the end
+    ],
+)
+def test_texts_that_are_cut_are_told_of_at_once_and_counted_once(source, tmp_path, longest, told):
+    assert answer(source, tmp_path / "a.jsonl", Counter(longest=longest)).told == told
+
+
+def test_the_checksum_is_of_weights_and_settings():
+    class Model(keras.Model):
+        def __init__(self, value, labels):
+            super().__init__()
+            self.w = self.add_weight(shape=(2,), initializer=keras.initializers.Constant(value))
+            self.settings = {"labels": labels}
+
+    plain = model_checksum(Model(1.0, ["a"]))
+    assert model_checksum(Model(1.0, ["a"])) == plain
+    assert model_checksum(Model(2.0, ["a"])) != plain != model_checksum(Model(1.0, ["b"]))

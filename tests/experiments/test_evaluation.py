@@ -1,0 +1,129 @@
+"""Metrics, reports and the file of answers."""
+
+import json
+
+import numpy as np
+import pytest
+
+from kbert.data import Table
+from kbert.experiments import (
+    check_submission,
+    evaluate,
+    named_task,
+    tune_threshold,
+    write_submission,
+)
+from kbert.experiments.evaluation import answer_lines, write_answers
+
+
+class TextClassifier:
+    """Gives the answers that it was made with, as the task of this name does."""
+
+    def __init__(self, answers, labels, **settings):
+        self.found = answers
+        self.settings = {"labels": labels, **settings}
+
+    def check_labels(self, table):
+        table["labels" if "words" in table else "label"]
+
+    def predict(self, table, **options):
+        return self.found
+
+    def score(self, table, answers):
+        return {"accuracy": 0.5}
+
+
+class TokenClassifier(TextClassifier):
+    scheme = "BIO"
+
+
+class TextRegressor(TextClassifier):
+    pass
+
+
+def test_a_report_by_class_and_every_answer(tmp_path):
+    table = Table({"text": ["a", "b", "c"], "label": ["ham", "spam", "spam"], "extra": [1, 2, 3]})
+    task = TextClassifier([{"label": x} for x in ("ham", "ham", "spam")], ["ham", "spam"])
+    found = evaluate(task, table)
+    assert found.confusion == {"matrix": [[1, 0], [1, 1]], "names": ["ham", "spam"]}
+    assert "spam                1.0000  0.5000  0.6667     2" in str(found)
+    assert str(found).endswith("metric     value\naccuracy  0.5000")
+    found.write(tmp_path, "dev", table)
+    lines = (tmp_path / "dev_answers.jsonl").read_text().splitlines()
+    assert json.loads(lines[1]) == {"text": "b", "expected": "spam", "label": "ham"}
+    assert (tmp_path / "dev_report.txt").read_text() == f"{found.text}\n"
+
+
+def test_labels_by_index_are_reported_by_name():
+    table = Table({"text": ["a", "b"], "label": [1, 0]})
+    task = TextClassifier([{"label": "spam"}, {"label": "ham"}], ["ham", "spam"])
+    assert evaluate(task, table).report.accuracy == 1.0
+
+
+def test_labels_are_looked_at_before_the_work():
+    class Asked(TextClassifier):
+        def predict(self, table, **options):
+            raise AssertionError("was asked")
+
+    with pytest.raises(ValueError, match="There is no column 'label' in mail.csv"):
+        evaluate(Asked([], ["ham", "spam"]), Table({"text": ["a"]}, source="mail.csv"))
+
+
+def test_each_of_any_number_of_labels():
+    table = Table({"text": ["a", "b"], "label": [["x", "y"], []]})
+    task = TextClassifier([{"labels": ["x"]}, {"labels": ["x"]}], ["x", "y"], multi_label=True)
+    found = evaluate(task, table)
+    assert found.report is None and found.confusion is None
+    assert found.text.splitlines()[1].split() == ["x", "0.5000", "1.0000", "0.6667", "1"]
+    assert found.text.splitlines()[2].split() == ["y", "0.0000", "0.0000", "0.0000", "1"]
+
+
+def test_entities_and_words():
+    table = Table({"words": [["Ann", "sings"], ["Bo"]], "labels": [["B-per", "O"], ["B-per"]]})
+    task = TokenClassifier([{"labels": ["B-per", "O"]}, {"labels": ["O"]}], ["O", "B-per"])
+    found = evaluate(task, table)
+    assert found.entities.overall["recall"] == 0.5
+    assert found.report.confusion.tolist() == [[1, 0], [1, 1]]
+    assert found.text.index("entity") < found.text.index("class")
+
+
+def test_numbers_have_no_report(tmp_path):
+    table = Table({"first": ["a"], "second": ["b"], "label": [2.0]})
+    found = evaluate(TextRegressor(np.array([1.5], np.float32), None), table)
+    assert found.text == ""
+    found.write(tmp_path, "dev", table)
+    assert [path.name for path in tmp_path.iterdir()] == ["dev_answers.jsonl"]
+    assert json.loads((tmp_path / "dev_answers.jsonl").read_text()) == {
+        "first": "a",
+        "second": "b",
+        "expected": 2.0,
+        "score": 1.5,
+    }
+
+
+def test_answers_of_unlabelled_data(tmp_path):
+    table = Table({"id": ["q1"], "question": ["Who?"], "context": ["A long article."]})
+    write_answers(tmp_path / "a.jsonl", table, [{"id": "q1", "answer": "A"}])
+    assert json.loads((tmp_path / "a.jsonl").read_text()) == {
+        "id": "q1",
+        "question": "Who?",
+        "answer": "A",
+    }
+    assert answer_lines(table, [{"answer": "é", "n": np.float32(1)}], expected=False) == [
+        '{"id": "q1", "question": "Who?", "answer": "é", "n": 1.0}'
+    ]
+
+
+def test_a_threshold_belongs_to_tasks_that_have_one():
+    with pytest.raises(ValueError, match="have a threshold. Received: a TextRegressor"):
+        tune_threshold(TextRegressor([], None), None)
+
+
+def test_submissions_are_for_glue(tmp_path):
+    answers = [{"label": "entailment"}] * 146
+    path = write_submission(named_task("wnli"), answers, tmp_path)
+    assert open(path).read().splitlines()[:2] == ["index\tprediction", "0\t1"]
+    with pytest.raises(ValueError, match="GLUE takes answers to its own tasks. Received: classify"):
+        check_submission(named_task("classify"), Table({"text": ["a"]}))
+    with pytest.raises(ValueError, match="has 146 rows. Received: 1 answers"):
+        check_submission(named_task("wnli"), Table({"first": ["a"], "second": ["b"]}))

@@ -1,0 +1,76 @@
+"""What is trained on what: splits, labels, a head that begins anew."""
+
+import numpy as np
+import pytest
+
+from kbert.experiments import Experiment
+
+
+def test_a_share_of_the_training_data_is_kept_apart(preset, mail):
+    def parts():
+        made = Experiment("classify", preset=preset, train=mail, dev_share=0.25)
+        return made.train["text"], made.dev["text"], made
+
+    train, dev, experiment = parts()
+    assert (len(train), len(dev)) == (48, 16)
+    assert sorted(train + dev) == sorted(mail["text"])
+    assert (train, dev) == parts()[:2]
+    assert experiment.summary() == (
+        "classify: TextClassifier of ham, spam; examples: train 48, dev 16"
+    )
+
+
+def test_development_data_must_be_given_in_one_way(preset, mail):
+    with pytest.raises(ValueError, match="chooses the best checkpoint: give `dev`, or `dev_share`"):
+        Experiment("classify", preset=preset, train=mail)
+    with pytest.raises(ValueError, match="Received: dev_share=0.001 of 64 rows"):
+        Experiment("classify", preset=preset, train=mail, dev_share=0.001)
+
+
+def test_the_identity_is_that_of_task_preset_and_data(preset, mail):
+    plain = Experiment("classify", preset=preset, train=mail, dev=mail).identity()
+    assert plain == Experiment("classify", preset=preset, train=dict(mail), dev=mail).identity()
+    other = {**mail, "text": [*mail["text"][:-1], "another"]}
+    changed = Experiment("classify", preset=preset, train=other, dev=mail).identity()
+    assert changed["data"]["train"] != plain["data"]["train"]
+    assert changed["data"]["dev"] == plain["data"]["dev"]
+
+
+def test_the_seed_is_that_of_the_head(preset, mail):
+    experiment = Experiment("classify", preset=preset, train=mail, dev=mail)
+
+    def head(seed):
+        task = experiment.make_task(experiment.settings(seed=seed, max_length=16))
+        assert task.labels == ["ham", "spam"] and task.max_length == 16
+        return task.classifier.weights[0].numpy()
+
+    np.testing.assert_array_equal(head(3), head(3))
+    assert (head(3) != head(4)).any()
+
+
+def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
+    dev = {"text": ["a", "b"], "label": ["ham", "eggs"]}
+    with pytest.raises(ValueError, match="row 1 of the data: the label 'eggs' does not occur"):
+        Experiment("classify", preset=preset, train=mail, dev=dev)
+    named = ["eggs", "ham", "spam"]
+    with pytest.raises(ValueError, match="'eggs' does not occur in the training data: add"):
+        Experiment("classify", preset=preset, train=mail, dev=dev, labels=named)
+    more = {"train": mail, "dev": mail, "test": dev, "labels": named}
+    assert Experiment("classify", preset=preset, **more).labels == named
+    with pytest.raises(ValueError, match="'ham' is none of those named"):
+        Experiment("classify", preset=preset, train=mail, dev=mail, labels=["eggs", "spam"])
+    with pytest.raises(ValueError, match=r"two classes or more. Received: \['a'\] in all 2 rows"):
+        one = {"text": ["x", "y"], "label": ["a", "a"]}
+        Experiment("classify", preset=preset, train=one, dev=one)
+    with pytest.raises(ValueError, match="There is no column 'label'"):
+        Experiment("classify", preset=preset, train={"text": ["x"]}, dev=mail)
+    tagged = {"words": [["a", "b"]], "labels": [["O", "B-x"]]}
+    more = {"words": [["a"], ["b", "c"]], "labels": [["O"], ["B-x", "I-x"]]}
+    with pytest.raises(ValueError, match="row 1 of the data: the label 'I-x' does not occur"):
+        Experiment("ner", preset=preset, train=tagged, dev=more)
+    pair = {"first": ["a"], "second": ["b"]}
+    labelled = {**pair, "label": ["entailment"]}
+    with pytest.raises(ValueError, match="test set of WNLI has 146 rows. Received: 1 answers"):
+        Experiment("wnli", preset=preset, train=labelled, dev=labelled, test=pair)
+    with pytest.raises(ValueError, match="`labels` are of tasks with classes.*TextRegressor"):
+        Experiment("regress", preset=preset, train=mail, dev=dev, labels=named)

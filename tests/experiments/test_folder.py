@@ -1,0 +1,71 @@
+"""The folder of a run: the same run or none, results last, checkpoints gone after them."""
+
+from pathlib import Path
+
+import pytest
+
+from kbert.experiments import Result, RunFolder
+from kbert.experiments.series import run_series
+
+
+def result(folder: Path, **changes) -> Result:
+    fields = {
+        "folder": folder,
+        "metric": "accuracy",
+        "dev": {"accuracy": 0.75, "f1_spam": 0.5},
+        "test": None,
+        "best_value": 0.75,
+        "best_step": 3,
+        "steps": 9,
+        "seconds": 61.0,
+        "confusion": None,
+        "threshold": None,
+        "peak_memory": 10**9,
+        "settings": {"seed": 0},
+    }
+    return Result(**{**fields, **changes})
+
+
+def test_one_folder_is_one_run(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.begin({"task": "cola"})  # ended by a bad setting before its first checkpoint
+    folder.begin({"task": "sst2", "settings": {"seed": 0, "freeze": ("a",)}})
+    folder.finish(result(folder.path))
+    folder.begin({"task": "sst2", "settings": {"seed": 0, "freeze": ("a",)}})
+    with pytest.raises(ValueError, match="holds another run.*settings.seed was 0, is 1$"):
+        folder.begin({"task": "sst2", "settings": {"seed": 1, "freeze": ("a",)}})
+
+
+def test_a_series_and_a_run_do_not_share_a_folder(tmp_path):
+    RunFolder(tmp_path / "seed-0").begin({})
+    with pytest.raises(ValueError, match="holds a series of runs; .*Received: seed-0$"):
+        RunFolder(tmp_path).begin({})
+    with pytest.raises(ValueError, match="a folder of its own. Received: .*seed-0, that of a run"):
+        run_series({}, None, tmp_path / "seed-0", names=("seed",))
+
+
+def test_results_come_back_and_checkpoints_go(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.begin({})
+    for name in ("checkpoints", "best"):
+        (folder.training / name).mkdir(parents=True)
+        (folder.training / name / "weights").write_text("many")
+    assert folder.result() is None
+    folder.finish(result(tmp_path))
+    assert folder.result() == result(tmp_path)
+    assert list(folder.training.iterdir()) == []
+
+
+def test_the_table_leaves_single_classes_to_the_report(tmp_path):
+    made = result(tmp_path, test={"accuracy": 0.5})
+    assert str(made).splitlines() == [
+        "data  accuracy",
+        "dev     0.7500",
+        "test    0.5000",
+    ]
+    assert made.summary() == "best accuracy after step 3 of 9 · 1 min 1 s · peak memory 1GB"
+
+
+def test_of_a_loss_the_smallest_is_best(tmp_path):
+    small, large = (result(tmp_path, metric="loss", best_value=x) for x in (0.1, 0.2))
+    assert small.score > large.score

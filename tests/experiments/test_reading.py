@@ -1,0 +1,131 @@
+"""Files of named tasks, and files in which the user says which column is which."""
+
+import json
+
+import pytest
+
+from kbert.experiments import named_task, read
+from kbert.experiments.reading import labels_of
+
+
+def table(task, path, **options):
+    return read(named_task(task), path, **options)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, *lines):
+        path = tmp_path / name
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+def test_columns_by_name(write):
+    path = write("r.csv", "stars,review,label", "5,Good,x", "10,Better,y", "1,Broke,z")
+    found = table("classify", path, columns={"text": "review", "label": "stars"})
+    assert found.columns == {
+        "text": ["Good", "Better", "Broke"],
+        "label": ["5", "10", "1"],
+    }
+    assert labels_of(found, named_task("classify")) == ["1", "5", "10"]
+    assert found.place(2).endswith("r.csv, line 4")
+
+
+def test_the_label_keeps_its_usual_name_where_only_the_text_has_another(write):
+    path = write("r.tsv", "question\tanswer\tlabel", "a?\tb\tyes", "c?\td\tno")
+    columns = {"first": "question", "second": "answer"}
+    found = table("classify", path, columns=columns)
+    assert list(found.columns) == ["label", "first", "second"]
+
+
+def test_classes_that_are_integers_become_names(write):
+    path = write("r.jsonl", *(json.dumps({"text": t, "label": n}) for t, n in (("a", 0), ("b", 3))))
+    assert table("classify", path)["label"] == ["0", "3"]
+    assert table("classify", {"text": ["a"], "label": [2]})["label"] == ["2"]
+    with pytest.raises(ValueError, match="row 0 of the data: a class is a name or an integer"):
+        table("classify", {"text": ["a"], "label": [0.5]})
+
+
+def test_numbers_of_a_regression(write):
+    path = write("r.csv", "text,label", "a,4.5", "b,-1")
+    assert table("regress", path)["label"] == [4.5, -1.0]
+    bad = write("bad.csv", "text,label", "a,4.5", "b,high")
+    with pytest.raises(ValueError, match="bad.csv, line 3: the label must be a number"):
+        table("regress", bad)
+
+
+def test_any_number_of_labels(write):
+    path = write("m.csv", "text,label", "a,x|y", "b,", "c,y")
+    found = table("multilabel", path, label_separator="|")
+    assert found["label"] == [["x", "y"], [], ["y"]]
+    assert labels_of(found, named_task("multilabel")) == ["x", "y"]
+
+
+def test_a_column_for_each_label(write):
+    path = write("m.csv", "text,toxic,threat", "a,1,1", "b,0,0", "c,0,1")
+    found = table("multilabel", path, columns={"label": ["toxic", "threat"]})
+    assert found["label"] == [["toxic", "threat"], [], ["threat"]]
+    bad = write("bad.csv", "text,toxic,threat", "a,1,yes")
+    with pytest.raises(ValueError, match="bad.csv, line 2: .*holds 0 or 1.*'threat': 'yes'"):
+        table("multilabel", bad, columns={"label": ["toxic", "threat"]})
+
+
+def test_a_column_for_each_choice(write):
+    path = write("c.csv", "context,a,b,gold", "It rains. I,swim.,stay.,1")
+    columns = {"choices": ["a", "b"], "label": "gold"}
+    found = table("choose", path, columns=columns)
+    assert (found["choices"], found["label"]) == ([["swim.", "stay."]], [1])
+    bad = write("bad.csv", "context,a,b,gold", "It rains. I,swim.,stay.,b")
+    with pytest.raises(ValueError, match="bad.csv, line 2: the label is the number of the right"):
+        table("choose", bad, columns=columns)
+
+
+def test_tags_of_columns_and_of_json_lines(write):
+    three = write("t.conll", "Ann NNP B-per", "sings VBZ O", "", "Yes UH O")
+    assert table("ner", three)["labels"] == [["B-per", "O"], ["O"]]
+    assert table("pos", three)["labels"] == [["NNP", "VBZ"], ["UH"]]
+    assert table("tag", three, columns={"labels": "1"})["labels"][1] == ["UH"]
+    assert table("pos", three, columns={"label": "2"})["labels"][1] == ["O"]
+    with pytest.raises(ValueError, match="is a number, from 0.*Received: 'upos'"):
+        table("pos", three, columns={"label": "upos"})
+    with pytest.raises(ValueError, match=r"can be named: \['labels'\].*Received: {'text': 'word'}"):
+        table("pos", three, columns={"text": "word"})
+    lines = write("t.jsonl", json.dumps({"words": ["Ann"], "tags": ["B-per"]}))
+    found = table("tag", lines, columns={"labels": "tags"})
+    assert labels_of(table("ner", three), named_task("ner")) == ["O", "B-per"]
+    assert found.columns == {"words": [["Ann"]], "labels": [["B-per"]]}
+
+
+def test_questions_of_json_lines(write):
+    record = {"question": "Who?", "passage": "Ann.", "answers": ["Ann"], "answer_starts": [0]}
+    path = write("q.jsonl", json.dumps(record))
+    found = table("answer", path, columns={"context": "passage"})
+    assert found["context"] == ["Ann."] and "passage" not in found
+    with pytest.raises(ValueError, match="Of SQuAD's JSON these columns can be named"):
+        table("answer", write("squad.json", "{}"), columns={"context": "passage"})
+
+
+def test_benchmarks_have_their_own_columns(write):
+    path = write("dev.tsv", "sentence\tlabel", "fine\t1", "dull\t0")
+    assert table("sst2", path)["label"] == ["positive", "negative"]
+    with pytest.raises(ValueError, match="The columns of sst2's files are known"):
+        table("sst2", path, columns={"text": "sentence"})
+
+
+def test_data_in_memory_with_other_names():
+    found = table("classify", {"body": ["a"], "label": ["x"]}, columns={"text": "body"})
+    assert found.columns == {"text": ["a"], "label": ["x"]}
+    assert table("classify", found, columns={"text": "body"}).columns == found.columns
+    with pytest.raises(ValueError, match="no column 'body'"):
+        table("classify", {"words": [["a"]]}, columns={"text": "body"})
+    many = {"text": ["a", "b"], "toxic": [1, 0]}
+    assert table("multilabel", many, columns={"label": ["toxic"]})["label"] == [["toxic"], []]
+
+
+def test_a_folder_of_glue_has_its_splits(tmp_path):
+    for split, label in (("train", 0), ("dev", 1)):
+        (tmp_path / f"{split}.tsv").write_text(f"sentence\tlabel\nfine\t{label}\n")
+    assert table("sst2", str(tmp_path), split="dev")["label"] == ["positive"]
+    assert table("sst2", str(tmp_path / "dev.tsv"), split="train")["label"] == ["positive"]

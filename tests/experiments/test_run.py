@@ -1,0 +1,103 @@
+"""One run from a pretrained model to results."""
+
+import gc
+import json
+import signal
+import weakref
+
+import keras
+import pytest
+
+import kbert
+from kbert.experiments import Experiment, Stopped, run
+
+SETTINGS = {"epochs": 4, "batch_size": 8, "learning_rate": 2e-2}
+
+
+def test_it_learns_measures_and_is_not_made_again(preset, mail, tmp_path, monkeypatch):
+    made = []
+    make_task = Experiment.make_task
+
+    def spy(self, settings):
+        task = make_task(self, settings)
+        made.append(weakref.ref(task))
+        return task
+
+    monkeypatch.setattr(Experiment, "make_task", spy)
+    data = {"train": mail, "dev_share": 0.25, "test": mail}
+    experiment = Experiment("classify", preset=preset, **data)
+    result = run(experiment, tmp_path, verbose=0, **SETTINGS)
+    assert result.dev["accuracy"] == result.test["accuracy"] == 1.0
+    assert result.steps == 24 and result.seconds > 0 and result.peak_memory > 10**8
+    assert result.confusion["names"] == ["ham", "spam"]
+    assert json.loads((tmp_path / "results.json").read_text())["dev"] == result.dev
+    assert "spam" in (tmp_path / "test_report.txt").read_text()
+    assert not (tmp_path / "training" / "checkpoints").exists()
+
+    gc.collect()
+    assert made[0]() is None  # the memory of a finished run is free
+
+    task = kbert.tasks.Task.from_preset(tmp_path / "preset")
+    assert task.predict(["the red fox king ."], verbose=0)[0]["label"] == "spam"
+
+    assert run(experiment, tmp_path, verbose=0, **SETTINGS) == result
+    assert len(made) == 1
+    with pytest.raises(ValueError, match="holds another run.*settings.seed was 0, is 1"):
+        run(experiment, tmp_path, verbose=0, **SETTINGS, seed=1)
+    with pytest.raises(ValueError, match="another run.*data.train was '48 rows.*, is '32 rows"):
+        other = Experiment("classify", preset=preset, train=mail, dev_share=0.5, test=mail)
+        run(other, tmp_path, verbose=0, **SETTINGS)
+
+
+def test_a_signal_stops_it_and_the_same_call_goes_on(preset, mail, tmp_path, monkeypatch):
+    class Signal(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3:
+                signal.raise_signal(signal.SIGTERM)
+
+    experiment = Experiment("classify", preset=preset, train=mail, dev=mail)
+    settings = {"epochs": 1, "batch_size": 8, "checkpoint_every": 1}
+    whole = run(experiment, tmp_path / "whole", verbose=0, **settings)
+    fit = kbert.tasks.TextClassifier.fit
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            kbert.tasks.TextClassifier, "fit", lambda *a, **k: fit(*a, **k, callbacks=[Signal()])
+        )
+        with pytest.raises(Stopped, match="stopped by SIGTERM after step") as stopped:
+            run(experiment, tmp_path / "broken", verbose=0, **settings)
+    assert stopped.value.signal == signal.SIGTERM
+    again = run(experiment, tmp_path / "broken", verbose=0, **settings)
+    assert again.dev == whole.dev
+    weights = [tmp_path / name / "preset" / "model.safetensors" for name in ("whole", "broken")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_test_set_without_labels_is_answered_as_glue_takes_it(preset, tmp_path):
+    pairs = [("the red fox", "the fox")] * 8
+    labelled = (pairs, ["entailment", "not_entailment"] * 4)
+    test = tmp_path / "test.tsv"
+    rows = "".join(f"{n}\tthe fox\tthe dog\n" for n in range(146))
+    test.write_text(f"index\tsentence1\tsentence2\n{rows}")
+    experiment = Experiment("wnli", preset=preset, train=labelled, dev=labelled, test=test)
+    result = run(experiment, tmp_path / "out", verbose=0, epochs=1, batch_size=8)
+    assert result.test is None and result.metric == "accuracy"
+    assert len((tmp_path / "out" / "WNLI.tsv").read_text().splitlines()) == 147
+    assert len((tmp_path / "out" / "test_answers.jsonl").read_text().splitlines()) == 146
+
+
+def test_the_threshold_is_tuned_on_development_data(preset, tmp_path):
+    data = {"text": ["red fox", "tree", "red tree", "moon"], "label": [["x"], ["y"], ["x"], []]}
+    experiment = Experiment("multilabel", preset=preset, train=data, dev=data)
+    result = run(experiment, tmp_path, verbose=0, epochs=1, batch_size=4)
+    threshold = kbert.tasks.Task.from_preset(result.preset).threshold
+    assert result.threshold == f"threshold={threshold:.4g}" and threshold != 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_two_devices_learn_what_one_does(preset, mail, tmp_path):
+    experiment = Experiment("classify", preset=preset, train=mail, dev=mail)
+    settings = {"epochs": 1, "batch_size": 8, "verbose": 0, "metric": "loss"}
+    one = run(experiment, tmp_path / "one", **settings)
+    two = run(experiment, tmp_path / "two", strategy="mirrored", **settings)
+    assert two.best_value == pytest.approx(one.best_value, rel=1e-4)

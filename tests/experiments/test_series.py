@@ -1,0 +1,94 @@
+"""Series of runs: finished ones are not made again, the best model is kept, tables."""
+
+import json
+import statistics
+
+import pytest
+
+from kbert.experiments import Settings
+from kbert.experiments.folder import RunFolder
+from kbert.experiments.series import run_series
+from tests.experiments.test_folder import result
+
+
+class Runs:
+    """Makes runs of given scores without training, and counts them."""
+
+    def __init__(self, scores, fail_at=None):
+        self.scores, self.fail_at, self.made = iter(scores), fail_at, []
+
+    def __call__(self, settings, path):
+        folder = RunFolder(path)
+        folder.begin({"settings": settings.identity()})
+        if folder.result():
+            return folder.result()
+        if len(self.made) == self.fail_at:
+            raise KeyboardInterrupt
+        self.made.append(path.name)
+        (folder.preset).mkdir()
+        (folder.preset / "name").write_text(path.name)
+        score = next(self.scores)
+        made = result(path, dev={"accuracy": score}, settings=settings.to_dict())
+        folder.finish(made)
+        return made
+
+
+def points(count):
+    return {f"seed-{n}": Settings(seed=n) for n in range(count)}
+
+
+def series(folder, runs, count=3):
+    return run_series(points(count), runs, folder, names=("seed",))
+
+
+def test_the_best_model_is_kept_and_no_other(tmp_path):
+    found = series(tmp_path, Runs([0.5, 0.9, 0.7]))
+    assert found.best.folder.name == "seed-1"
+    assert (found.preset / "name").read_text() == "seed-1"
+    assert [p for p in tmp_path.rglob("preset")] == [found.preset]
+    content = json.loads((tmp_path / "series.json").read_text())
+    assert content["best"] == "seed-1"
+    assert content["summary"]["dev"]["accuracy"]["mean"] == pytest.approx(0.7)
+
+
+def test_it_goes_on_where_it_was_stopped(tmp_path, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        series(tmp_path, Runs([0.5, 0.9], fail_at=2))
+    again = Runs([0.7])
+    found = series(tmp_path, again)
+    assert again.made == ["seed-2"]
+    assert "run 1 of 3: seed-0, finished before\n" in capsys.readouterr().out
+    assert [r.dev["accuracy"] for r in found.results] == [0.5, 0.9, 0.7]
+    assert (found.preset / "name").read_text() == "seed-1"
+
+
+def test_more_seeds_later_may_find_a_better_one(tmp_path):
+    series(tmp_path, Runs([0.5, 0.9]), count=2)
+    assert (series(tmp_path, Runs([0.7])).preset / "name").read_text() == "seed-1"
+    assert (series(tmp_path, Runs([0.95]), count=4).preset / "name").read_text() == "seed-3"
+    with pytest.raises(ValueError, match="runs that are not among those asked for.*seed-3$"):
+        series(tmp_path, Runs([]), count=3)
+
+
+def test_seeds_are_tabled_with_mean_and_deviation(tmp_path):
+    found = series(tmp_path, Runs([0.5, 0.9, 0.7]))
+    lines = [line.split() for line in str(found).splitlines()]
+    assert lines[0] == ["seed", "accuracy", "seconds"]
+    assert lines[4] == ["mean", "0.7000", "-"]
+    assert lines[5] == ["sd", f"{statistics.stdev([0.5, 0.9, 0.7]):.4f}", "-"]
+
+
+def test_a_single_run_has_no_deviation(tmp_path):
+    assert series(tmp_path, Runs([0.5]), count=1).summary() == {"accuracy": (0.5, 0.0)}
+
+
+def test_a_grid_is_tabled_from_best_to_worst(tmp_path):
+    wanted = {f"lr-{rate:g}": Settings(learning_rate=rate) for rate in (5e-5, 2e-5)}
+    names = ("learning_rate", "batch_size")
+    found = run_series(wanted, Runs([0.5, 0.9]), tmp_path, names=names)
+    lines = [line.split() for line in str(found).splitlines()]
+    assert lines == [
+        ["learning_rate", "batch_size", "accuracy", "seconds"],
+        ["2e-05", "32", "0.9000", "61"],
+        ["5e-05", "32", "0.5000", "61"],
+    ]

@@ -1,0 +1,214 @@
+"""What all fine-tuned tasks share: one trace, seeds, resuming, freezing, settings that clash."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kbert
+from kbert import tasks
+from kbert.data import as_table
+from kbert.models.weights import get_arrays
+from kbert.tasks import TextClassifier
+from kbert.tasks.fine_tuning import runner as runner_module
+from tests.harness import assert_close
+
+pytestmark = pytest.mark.tensorflow
+
+
+def make(config, tokenizer, **options):
+    keras.utils.set_random_seed(1)
+    return TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"], **options)
+
+
+def data(count, seed=0):
+    rng = np.random.default_rng(seed)
+    texts = ["fox " * rng.integers(1, 30) for _ in range(count)]
+    return texts, rng.integers(0, 2, count).tolist()
+
+
+def test_batches_of_every_width_take_one_trace(config, tokenizer):
+    task = make(config, tokenizer)
+    widths, traces = set(), []
+
+    def call(batch, training=False, original=task.call):
+        traces.append(batch["token_ids"].shape[1])
+        return original(batch, training)
+
+    task.call = call
+    assemble = task.assemble
+
+    def assembled(columns):
+        features = assemble(columns)
+        tf.py_function(lambda n: widths.add(int(n)), [tf.shape(features["token_ids"])[1]], [])
+        return features
+
+    task.assemble = assembled
+    task.fit(*data(60), epochs=1, batch_size=4, verbose=0)
+    once = len(traces)
+    assert len(widths) > 3 and set(traces) == {None}
+    task.fit(*data(200, seed=1), epochs=3, batch_size=4, verbose=0)
+    assert len(traces) == 2 * once  # a second `fit` compiles anew: once, however many batches
+
+    asked = len(traces)
+    task.predict(data(60)[0], batch_size=4)
+    assert len(traces) == asked + 1
+    task.predict(data(200, seed=2)[0], batch_size=8)
+    assert len(traces) == asked + 1
+
+
+def test_the_seed_decides_all_numbers(config, tokenizer):
+    def losses(seed, **options):
+        task = make(config, tokenizer)  # with dropout
+        np.random.seed(len(options))
+        history = task.fit(*data(30), epochs=2, batch_size=8, seed=seed, verbose=0, **options)
+        return history.history["loss"]
+
+    assert losses(3) == losses(3) != losses(4)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(config, tokenizer, tmp_path):
+    options = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-3, "verbose": 0}
+    whole = make(config, tokenizer)
+    whole.fit(*data(30), **options)
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.optimizer.iterations.numpy() == 6:
+                raise KeyboardInterrupt  # in the middle of the second epoch
+
+    options |= {"model_dir": tmp_path, "checkpoint_every": 2}
+    with pytest.raises(KeyboardInterrupt):
+        make(config, tokenizer).fit(*data(30), callbacks=[Stop()], **options)
+    again = make(config, tokenizer)
+    again.fit(*data(30), **options)
+    for found, wanted in zip(again.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    other = TextClassifier(kbert.Encoder(config), tokenizer, ["yes", "no"])
+    with pytest.warns(UserWarning, match=r"labels was \['no', 'yes'\], is \['yes', 'no'\]"):
+        other.fit(*data(30), **options)
+
+
+def test_frozen_weights_stay_and_move_again_in_the_next_fit(config, tokenizer):
+    task = make(config, tokenizer)
+    before = get_arrays(task.encoder, "encoder")
+    options = {"epochs": 1, "learning_rate": 1e-2, "verbose": 0}
+    task.fit(*data(16), freeze="encoder/*", **options)
+    for name, array in get_arrays(task.encoder, "encoder").items():
+        np.testing.assert_array_equal(array, before[name], name)
+    task.fit(*data(16), layer_decay=0.8, **options)
+    after = get_arrays(task.encoder, "encoder")
+    assert np.abs(after["encoder/embeddings/token"] - before["encoder/embeddings/token"]).max() > 0
+
+
+def test_chunks_and_batches_change_no_answer(config, tokenizer, monkeypatch):
+    task = make(config, tokenizer)
+    texts, labels = data(20)
+    whole, scores = task.predict(texts), task.evaluate(texts, labels)
+    monkeypatch.setattr("kbert.inference.CHUNK", 6)
+    for found, wanted in zip(task.predict(texts, batch_size=3), whole, strict=True):
+        assert found["label"] == wanted["label"]
+        assert_close(found["probability"], wanted["probability"], 1e-5)
+    assert task.evaluate(texts, labels) == pytest.approx(scores, rel=1e-5)
+
+
+def test_a_bar_shows_how_many_examples_are_done(config, tokenizer, monkeypatch, capsys):
+    task = make(config, tokenizer)
+    task.predict(data(9)[0], verbose=1)
+    assert "9/9" in capsys.readouterr().err
+    task.predict(data(9)[0])  # over in a moment
+    task.predict(data(9)[0], verbose=0)
+    assert "/9" not in capsys.readouterr().err
+    monkeypatch.setattr(runner_module, "SECONDS_BEFORE_A_BAR", 0.0)
+    task.predict(data(9)[0])
+    assert "9/9" in capsys.readouterr().err
+
+
+TEXTS, WORDS = ["the red fox", "a dog"], [["the", "fox"], ["a", "dog"]]
+
+
+def questions(first, second):
+    """Answers to two questions, a list each."""
+    contexts = ["the king", "a house"]
+    answers = [first, second]
+    starts = [[text.index(x) for x in xs] for text, xs in zip(contexts, answers, strict=True)]
+    asked = {"question": ["he?", "in?"], "context": contexts}
+    return {**asked, "answers": answers, "answer_starts": starts}
+
+
+# Kind, arguments, labelled data: all scores that there are.
+SCORED = {
+    "two classes": (tasks.TextClassifier, {"labels": ["a", "b"]}, {"text": TEXTS, "label": [0, 1]}),
+    "three": (tasks.TextClassifier, {"labels": list("abc")}, {"text": TEXTS, "label": [0, 1]}),
+    "several": (
+        tasks.TextClassifier,
+        {"labels": ["a", "b"], "multi_label": True},
+        {"text": TEXTS, "label": [["a"], []]},
+    ),
+    "numbers": (tasks.TextRegressor, {}, {"text": TEXTS, "label": [0.5, 1.5]}),
+    "entities": (
+        tasks.TokenClassifier,
+        {"labels": ["O", "B-x", "B-y"]},
+        {"words": WORDS, "labels": [["O", "B-x"], ["O", "B-y"]]},
+    ),
+    "tags": (
+        tasks.TokenClassifier,
+        {"labels": ["D", "N"]},
+        {"words": WORDS, "labels": [[0, 1]] * 2},
+    ),
+    "answers": (tasks.QuestionAnswerer, {}, questions(["king"], [])),
+    "always answered": (tasks.QuestionAnswerer, {}, questions(["king"], ["house"])),
+    "never answered": (tasks.QuestionAnswerer, {}, questions([], [])),
+    "choices": (
+        tasks.MultipleChoice,
+        {},
+        {"context": TEXTS, "choices": [["a", "b"]] * 2, "label": [0, 1]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SCORED)
+def test_the_names_of_scores_are_known_before_the_work(config, tokenizer, case):
+    kind, arguments, data = SCORED[case]
+    task = kind(kbert.Encoder(config), tokenizer, **arguments)
+    found = task.evaluate(data, verbose=0)
+    assert sorted(["loss", *task.score_names(as_table(data))]) == sorted(found)
+    assert task.metric in found
+
+    task.check_labels(as_table(data))
+    unlabelled = {k: x for k, x in data.items() if k not in ("label", "labels", "answers")}
+    with pytest.raises(ValueError, match="There is no column '(label|labels|answers)' in the data"):
+        task.check_labels(as_table(unlabelled))
+
+
+def test_a_metric_that_is_none_is_told_before_training(config, tokenizer, tmp_path):
+    task = make(config, tokenizer)
+    options = {"validation_data": data(8), "model_dir": tmp_path / "run", "verbose": 0}
+    known = "loss, accuracy, macro_f1, matthews, f1"
+    with pytest.raises(ValueError, match=f"evaluation, {known}. Received: metric='acuracy'"):
+        task.fit(*data(8), metric="acuracy", **options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda task: task.fit([], []), "Training needs examples. Received: a table without rows"),
+        (lambda task: task.evaluate([], []), "An evaluation needs examples"),
+        (lambda task: task.predict(["a"], batch_size=0), "batch_size must be a whole number"),
+        (lambda task: task.fit(["a"], [1], batch_size=8, micro_batches=3), "divide into equal"),
+        (lambda task: task.fit(["a"], [1], micro_batches=0), "micro_batches .* Received: 0"),
+        (lambda task: task.fit(["a"], [1], epochs=1.5), "epochs must be a whole .* Received: 1.5"),
+        (lambda task: task.fit(["a"], [1], seed=-1), "seed must be a whole .* Received: -1"),
+        (
+            lambda task: task.fit(["a"], [1], validation_data=([], [])),
+            "validation_data needs examples. Received: a table without rows",
+        ),
+        (lambda task: task.fit(["a"], [1, 0]), "all columns have the same number of rows"),
+        (lambda task: task.predict([3]), "row 0 .*'text' must be a string. Received: 3"),
+        (lambda task: task.fit(["a"], [1], freeze="encoder/layer_9/*"), "A pattern must match"),
+    ],
+)
+def test_what_does_not_fit(config, tokenizer, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(make(config, tokenizer))

@@ -1,0 +1,110 @@
+"""SavedModels of classification and regression: asked as TensorFlow Serving does, also badly."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kbert
+from kbert.tasks import TextClassifier, TextRegressor
+from tests.harness import assert_close
+from tests.serving import session
+from tests.tasks.pretraining.test_export import TEXT_OPERATIONS, operations, serve
+
+pytestmark = pytest.mark.tensorflow
+
+TEXTS = ["the quick fox", "a dog jumps over the moon", "", "the red pen " * 40]
+PAIRS = [("the red pen", "it is day"), ("fox", "the moon " * 40), ("", ""), ("dog", "")]
+
+
+@pytest.fixture(scope="module")
+def classifier(config, tokenizer):
+    """Reads long texts in windows."""
+    keras.utils.set_random_seed(1)
+    return TextClassifier(kbert.Encoder(config), tokenizer, ["no", "ja, größer"], stride=20)
+
+
+@pytest.fixture(scope="module")
+def exported(classifier, tmp_path_factory):
+    return classifier.export(tmp_path_factory.mktemp("classifier"))
+
+
+def check(answer, wanted):
+    for row, prediction in enumerate(wanted):
+        probabilities = prediction["probabilities"]
+        assert answer["labels"][row] == list(probabilities)
+        assert_close(answer["scores"][row], list(probabilities.values()), 1e-5)
+        if "label" in prediction:
+            assert answer["label"][row] == prediction["label"]
+            assert answer["score"][row] == pytest.approx(prediction["probability"], abs=1e-5)
+        else:
+            given = np.array(list(probabilities))[np.array(answer["chosen"][row])]
+            assert given.tolist() == prediction["labels"]
+
+
+def test_the_session_loader_of_a_fresh_process_gives_the_answers(classifier, exported):
+    first, second = ([*texts] for texts in zip(*PAIRS, strict=True))
+    single, default, pairs, nothing = serve(
+        exported,
+        ("classify", {"text": TEXTS}),
+        ("serving_default", {"text": TEXTS[:1]}),
+        ("classify_pairs", {"first": first, "second": second}),
+        ("classify", {"text": []}),
+    )
+    check(single, classifier.predict(TEXTS))
+    check(default, classifier.predict(TEXTS[:1]))
+    check(pairs, classifier.predict(PAIRS))
+    assert nothing == {"label": [], "score": [], "labels": [], "scores": []}
+
+
+def test_no_operation_that_tensorflow_serving_may_lack(exported):
+    from tensorflow.python.framework import op_def_registry
+
+    found = operations(exported)
+    text = {name for name in found if op_def_registry.get(name) is None}
+    text |= {name for name in found if name.startswith("TFText>")}
+    assert text <= TEXT_OPERATIONS
+    assert not {"PyFunc", "EagerPyFunc"} & found
+
+
+@pytest.mark.parametrize("stride", [None, 20], ids=["cut", "windows"])
+def test_bad_input_has_a_defined_answer(config, tokenizer, stride, tmp_path):
+    keras.utils.set_random_seed(1)
+    task = TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b"], stride=stride)
+    model = tf.saved_model.load(task.export(tmp_path))
+    classify, pairs = (model.signatures[name] for name in ("classify", "classify_pairs"))
+    texts = ["", b"\xff\xfe fox \xc3", "fox \x00 dog", "fox " * 262_144]  # the last: a megabyte
+    answer = classify(text=tf.constant(texts))
+    assert_close(answer["scores"].numpy().sum(1), np.ones(4), 1e-5)
+    only_text = classify(text=tf.constant(["", " fox ", "fox dog"]))
+    assert_close(answer["scores"][:3], only_text["scores"], 1e-5)
+    long = tf.constant(["dog " * 262_144])
+    assert np.isfinite(pairs(first=long, second=long)["scores"]).all()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected to be a string tensor"):
+        classify(text=tf.constant([1.5]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Every pair needs both texts"):
+        pairs(first=tf.constant(["a", "b"]), second=tf.constant(["a"]))
+
+
+def test_several_labels_and_pairs_first(config, tokenizer, tmp_path):
+    task = TextClassifier(
+        kbert.Encoder(config), tokenizer, ["a", "b"], multi_label=True, threshold={"a": 0, "b": 1}
+    )
+    path = task.export(tmp_path, pairs=True)
+    first, second = ([*texts] for texts in zip(*PAIRS, strict=True))
+    (answer,) = session.ask(path, ("serving_default", {"first": first, "second": second}))
+    answer["labels"] = [[name.decode() for name in row] for row in answer["labels"]]
+    check(answer, task.predict(PAIRS))
+    assert answer["chosen"].tolist() == [[True, False]] * 4
+
+
+def test_a_regressor(config, tokenizer, tmp_path):
+    task = TextRegressor(kbert.Encoder(config, dtype="mixed_bfloat16"), tokenizer)
+    path = task.export(tmp_path)
+    first, second = ([*texts] for texts in zip(*PAIRS, strict=True))
+    single, pairs = session.ask(
+        path, ("score", {"text": TEXTS}), ("score_pairs", {"first": first, "second": second})
+    )
+    assert single["score"].dtype == np.float32
+    assert_close(single["score"], task.predict(TEXTS), 1e-2)
+    assert_close(pairs["score"], task.predict(PAIRS), 1e-2)

@@ -1,0 +1,104 @@
+"""Regression: against transformers, in the data's units, kept in presets."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kbert
+from kbert.checkpoints.huggingface.huggingface import import_model
+from kbert.data.tables.table import Table
+from kbert.models.weights import named_weights
+from kbert.tasks import TextRegressor
+from tests.harness import assert_close, assert_gradients_close
+from tests.models.references import ARCHITECTURES, as_tensors, gradients, randomised
+
+pytestmark = pytest.mark.tensorflow
+
+PAIRS = [("the red pen", "it is day"), ("fox", "the moon is big and old"), ("", "a"), ("dog", "")]
+SCORES = [4.5, 0, 2.25, -1]
+
+
+@pytest.fixture(scope="module")
+def task(config, tokenizer):
+    keras.utils.set_random_seed(1)
+    config = config.replace(dropout=0.0, attention_dropout=0.0)
+    return TextRegressor(kbert.Encoder(config), tokenizer)
+
+
+def test_loss_gradients_and_answers_are_those_of_transformers(tokenizer, tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        **ARCHITECTURES["bert"][1],
+        vocab_size=tokenizer.vocabulary_size,
+        pad_token_id=tokenizer.pad_id,
+        num_labels=1,
+        problem_type="regression",
+        attn_implementation="eager",
+    )
+    model = randomised(transformers.BertForSequenceClassification(config).eval())
+    model.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    task = TextRegressor.from_preset(tmp_path, max_length=24)
+    first, second = ([*texts] for texts in zip(*PAIRS, strict=True))
+    table = Table({"first": first, "second": second, "label": SCORES})
+    rows = task.rows(table, labelled=True)
+    batch = task.assemble(rows.gather(np.arange(4))) | {"label_weights": tf.ones(4)}
+    names = ("token_ids", "segment_ids", "padding_mask")
+    inputs = as_tensors({name: batch[name].numpy() for name in names})
+    out = model(**inputs, labels=torch.tensor(SCORES))
+    out.loss.backward()
+
+    def loss():
+        ((total, count),) = task.loss_terms(batch, training=False)[0].values()
+        return total / count
+
+    assert float(loss()) == pytest.approx(out.loss.item(), rel=1e-4)
+    wanted = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    wanted = import_model(model.config.to_dict(), wanted, "theirs").arrays
+    weights = named_weights(task.encoder, "encoder") | named_weights(task.classifier, "classifier")
+    assert_gradients_close(gradients(loss, weights), wanted)
+    assert_close(task.predict(PAIRS), out.logits[:, 0].detach().numpy(), 1e-4)
+
+
+def test_it_learns_in_the_units_of_the_data(task, tmp_path):
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 6, 300)
+    texts = ["fox " * n + "dog " * (8 - n) for n in counts]
+    history = task.fit(
+        texts,
+        counts.tolist(),
+        validation_data=(texts[:40], counts[:40].tolist()),
+        epochs=12,
+        batch_size=8,
+        learning_rate=3e-3,
+        verbose=0,
+    )
+    assert "val_spearman" in history.history
+    found = task.predict(texts)
+    assert found.shape == (300,) and found.dtype == np.float32
+    assert np.abs(found - counts).mean() < 0.5
+    scores = task.evaluate(texts, counts.tolist())
+    assert scores["pearson"] > 0.95 and scores["spearman"] > 0.9
+    assert scores["loss"] == pytest.approx(np.square(found - counts).mean(), rel=1e-3)
+
+    task.save_to_preset(tmp_path)
+    again = kbert.tasks.Task.from_preset(tmp_path)
+    assert isinstance(again, TextRegressor) and again.settings == task.settings
+    np.testing.assert_array_equal(again.predict(texts[:9]), task.predict(texts[:9]))
+    assert task.predict([]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: t.fit(["a"], ["high"]), "row 0 .*a regression must be a number. .*'high'"),
+        (lambda t: t.fit(["a"], [1.0], class_weights="balanced"), "belong to tasks with classes"),
+        (lambda t: t.evaluate(["a"]), "no column 'label'"),
+        (lambda t: t.predict({"label": [1]}), "has the column `text`.*Received: label"),
+    ],
+)
+def test_what_does_not_fit(task, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(task)

@@ -1,0 +1,165 @@
+"""Byte-level BPE tokenizers between folders of kbert and of Hugging Face."""
+
+import json
+
+import pytest
+from tokenizers import AddedToken, ByteLevelBPETokenizer, normalizers
+from transformers import AutoTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer
+
+from kbert.tokenizers import BytePairTokenizer, load_tokenizer, train_byte_pair
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
+
+SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+MERGES = ["l o", "lo w", "Ġ low"]
+ROBERTA = [*SPECIALS, *CHARACTERS, "lo", "low", "Ġlow"]
+GPT2 = [*CHARACTERS, "lo", "low", "Ġlow", "<|endoftext|>"]
+TEXTS = ["low low", " low <mask>lo<mask>", "<s>é  \n low", "<|endoftext|>", ""]
+
+
+def raw(vocabulary, **options) -> ByteLevelBPETokenizer:
+    ids = {piece: index for index, piece in enumerate(vocabulary)}
+    return ByteLevelBPETokenizer(ids, [tuple(merge.split(" ")) for merge in MERGES], **options)
+
+
+def write(folder, vocabulary, **files):
+    """vocab.json, merges.txt, and other JSON files by their names."""
+    BytePairTokenizer(vocabulary, MERGES).save(folder)
+    (folder / "tokenizer_config.json").unlink()
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("options", [{}, {"add_prefix_space": True, "mask_takes_space": False}])
+@pytest.mark.parametrize("vocabulary", [ROBERTA, GPT2], ids=["roberta", "gpt2"])
+def test_saved_folders_are_the_same_tokenizer_everywhere(tmp_path, vocabulary, options):
+    if vocabulary is GPT2:
+        options = options | {"mask_takes_space": True}  # it has none
+    ours = BytePairTokenizer(vocabulary, MERGES, special_tokens_in_text=True, **options)
+    ours.save(tmp_path / "kbert")
+    assert load_tokenizer(tmp_path / "kbert").get_config() == ours.get_config()
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "kbert")
+    for text in TEXTS:
+        expected = theirs(text, add_special_tokens=False).input_ids
+        assert ours.encode(text).numpy().tolist() == expected, text
+    theirs.save_pretrained(tmp_path / "theirs")  # tokenizer.json and its configuration
+    back = load_tokenizer(tmp_path / "theirs", special_tokens_in_text=True)
+    assert back.get_config() == ours.get_config()
+
+
+def test_only_tokenizer_json(tmp_path):
+    theirs = raw(ROBERTA, add_prefix_space=True)
+    theirs.add_special_tokens([*SPECIALS[:4], AddedToken("<mask>", lstrip=True)])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = load_tokenizer(tmp_path)
+    assert (ours.vocabulary, ours.add_prefix_space, ours.mask_takes_space) == (ROBERTA, True, True)
+    assert (ours.cls_token, ours.mask_token, ours.pair_separators) == ("<s>", "<mask>", 2)
+
+
+def test_older_folders(tmp_path):
+    """Two files, as fairseq's users have them; then with maps and added tokens beside them."""
+    write(tmp_path, ROBERTA)
+    assert load_tokenizer(tmp_path).get_config() == BytePairTokenizer(ROBERTA, MERGES).get_config()
+    special = {
+        "unk_token": "<|endoftext|>",
+        "pad_token": {"content": "[PAD]", "lstrip": False},
+        "additional_special_tokens": ["[X]"],
+    }
+    write(
+        tmp_path,
+        GPT2,
+        special_tokens_map=special,
+        added_tokens={"[X]": len(GPT2) + 1, "[PAD]": len(GPT2)},
+    )
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.vocabulary == [*GPT2, "[PAD]", "[X]"]
+    assert tokenizer.special_tokens == {"unk": "<|endoftext|>", "pad": "[PAD]"}
+    assert tokenizer.special_ids == [259, 260, 261]
+    assert tokenizer.additional_special_tokens == ["[X]"]
+
+
+def test_arguments_go_before_the_folder(tmp_path):
+    BytePairTokenizer(ROBERTA, MERGES).save(tmp_path)
+    assert load_tokenizer(tmp_path, add_prefix_space=True).add_prefix_space
+
+
+def test_added_tokens_that_change_texts_are_refused(tmp_path):
+    entry = {"content": "zebra", "special": False}
+    write(tmp_path, GPT2, tokenizer_config={"added_tokens_decoder": {str(len(GPT2)): entry}})
+    with pytest.raises(ValueError, match="no special tokens are not read.*Received: 'zebra'"):
+        load_tokenizer(tmp_path)
+    entry = {"content": "[X]", "special": True, "lstrip": True, "rstrip": True}
+    write(tmp_path, GPT2, tokenizer_config={"added_tokens_decoder": {str(len(GPT2)): entry}})
+    with pytest.raises(ValueError, match=r"only the mask .*'\[X\]' with rstrip, lstrip in"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "message"),
+    [
+        ("model", {"byte_fallback": True}, "Received: byte_fallback=True in"),
+        ("model", {"end_of_word_suffix": "</w>"}, "Received: end_of_word_suffix='</w>' in"),
+        ("pre_tokenizer", {"type": "Whitespace"}, "Received: pre_tokenizer='Whitespace' in"),
+        ("pre_tokenizer", {"use_regex": False}, "Received: pre_tokenizer='ByteLevel' in"),
+    ],
+)
+def test_other_bpe_is_refused(tmp_path, section, change, message):
+    content = json.loads(raw(GPT2).to_str())
+    content[section] |= change
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(tmp_path)
+
+
+def test_normalizers_are_refused(tmp_path):
+    theirs = raw(GPT2)
+    theirs.normalizer = normalizers.NFC()
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="no normalizer .*Received: normalizer='NFC' in"):
+        load_tokenizer(tmp_path)
+
+
+TORTURE = [
+    "The flightless bird isn't at home; they're 1234 of 56, we'll see what it'd cost.",
+    "  def f(x):\n    return x\t# \U0001f4a1 \U0001f469\u200d\U0001f680\r\n\n\n",
+    "Ein größeres Haus für Señor Łódź. Быстрая лиса прыгает. 東京は日本の首都です。",
+    "e\u0301 ²½ ٣Ⅷ \u200b\ufeff x\xa0\u3000y  ",
+    "<|endoftext|> <|endoftext|",
+    " ",
+    "",
+]
+
+
+@pytest.mark.parametrize("files", ["vocab.json and merges.txt", "tokenizer.json", "all"])
+def test_a_folder_of_gpt2_gives_the_ids_of_transformers(tmp_path, files):
+    pieces, merges = train_byte_pair([*TORTURE] * 3, 400, special_tokens=[])
+    vocabulary = [*pieces, "<|endoftext|>"]
+    ids = {piece: number for number, piece in enumerate(vocabulary)}
+    theirs = GPT2Tokenizer(vocab=ids, merges=[tuple(merge.split(" ")) for merge in merges])
+    theirs.save_pretrained(tmp_path)
+    if files != "tokenizer.json":
+        BytePairTokenizer(vocabulary, merges)._save_model(tmp_path)
+    if files == "vocab.json and merges.txt":
+        (tmp_path / "tokenizer.json").unlink()
+        (tmp_path / "tokenizer_config.json").unlink()
+    ours = load_tokenizer(tmp_path, special_tokens_in_text=True)
+    assert ours.vocabulary == vocabulary
+    end = len(vocabulary) - 1
+    assert [ours.cls_id, ours.sep_id, ours.unk_id, ours.pad_id] == [end, end, end, None]
+    assert ours.special_ids == [end]
+    encoded = ours.encode(TORTURE)
+    assert encoded.to_list() == [theirs(text).input_ids for text in TORTURE]
+    assert ours.decode(encoded.to_list(), skip_special_tokens=False) == TORTURE
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_pieces_of_characters_are_refused_by_name(tmp_path, full):
+    ids = {"<unk>": 0, "l": 1, "o": 2, "o</w>": 3, "lo</w>": 4}
+    theirs = OpenAIGPTTokenizer(vocab=ids, merges=[("l", "o</w>")])
+    if full:
+        theirs.save_pretrained(tmp_path)
+    else:
+        (tmp_path / "vocab.json").write_text(json.dumps(ids))
+        (tmp_path / "merges.txt").write_text("#version: 0.2\nl o</w>\n")
+    message = "GPT's are of characters.*without its tokenizer.*'o</w>' in "
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(tmp_path)

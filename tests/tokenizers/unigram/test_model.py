@@ -1,0 +1,122 @@
+"""SentencePiece models: damaged ones, other kinds, and those inside a tokenizer.json."""
+
+import base64
+import io
+import json
+
+import pytest
+import sentencepiece
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+from kbert.tokenizers import UnigramTokenizer, load_tokenizer
+from kbert.tokenizers.unigram.model import character_model, read_model
+from tests.tokenizers.unigram.sentencepiece_reference import corpus
+
+
+def changed(model: bytes, change) -> bytes:
+    proto = ModelProto.FromString(model)
+    change(proto)
+    return proto.SerializeToString()
+
+
+def test_a_damaged_file_is_named(cased_model, tmp_path):
+    path = tmp_path / "spiece.model"
+    for content in (b"", b"no model", cased_model[: len(cased_model) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"Received: .*spiece\.model"):
+            read_model(path)
+    with pytest.raises(FileNotFoundError, match="No SentencePiece model. Received: .*nowhere"):
+        UnigramTokenizer(tmp_path / "nowhere")
+
+
+def test_other_kinds_are_refused():
+    for kind in ("bpe", "char", "word"):
+        out = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(corpus(100)), model_writer=out, model_type=kind,
+            vocab_size=150, hard_vocab_limit=False, use_all_vocab=kind == "char", minloglevel=2,
+        )  # fmt: skip
+        with pytest.raises(ValueError, match=f"right for unigram models only.*of kind {kind}"):
+            read_model(out.getvalue())
+
+
+def test_what_the_kernel_cannot_do_is_refused(cased_model):
+    def fall_back(proto):
+        proto.trainer_spec.byte_fallback = True
+
+    with pytest.raises(ValueError, match="knows no byte_fallback"):
+        read_model(changed(cased_model, fall_back))
+
+    def twice(proto):
+        proto.pieces.add(piece="▁the", score=-1.0)
+
+    with pytest.raises(ValueError, match=r"no piece twice or empty.*\['▁the'\] twice"):
+        read_model(changed(cased_model, twice))
+
+    def keep_spaces(proto):
+        proto.normalizer_spec.remove_extra_whitespaces = False
+
+    with pytest.raises(ValueError, match="without remove_extra_whitespaces; pass preparation"):
+        UnigramTokenizer(changed(cased_model, keep_spaces))
+
+
+def test_offsets_need_every_character_to_be_a_piece(cased_model):
+    def pruned(proto):
+        kept = [piece for piece in proto.pieces if piece.piece != "h"]
+        del proto.pieces[:]
+        proto.pieces.extend(kept)
+
+    model = changed(cased_model, pruned)
+    tokenizer = UnigramTokenizer(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert tokenizer.encode("the h house").numpy().tolist() == processor.encode("the h house")
+    with pytest.raises(ValueError, match=r"of its own.*Received: a model without \['h'\]"):
+        tokenizer.encode_with_offsets("the h house")
+    with pytest.raises(ValueError, match="of its own"):
+        character_model(read_model(model), [])
+
+
+def tokenizer_json(model: bytes, fairseq: bool) -> dict:
+    """What Hugging Face writes of a model."""
+    proto = ModelProto.FromString(model)
+    vocabulary = [[piece.piece, piece.score] for piece in proto.pieces]
+    charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
+    steps = [{"type": "Precompiled", "precompiled_charsmap": charsmap}]
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    if fairseq:
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        vocabulary = [*([t, 0.0] for t in special[:4]), *vocabulary[3:], ["<mask>", 0.0]]
+    else:
+        before = ["Replace", "NFKD", "StripAccents", "Lowercase"]
+        steps = [{"type": name} for name in before] + steps
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "added_tokens": [{"content": token, "special": True} for token in special],
+        "model": {
+            "type": "Unigram",
+            "unk_id": [piece for piece, _ in vocabulary].index("<unk>"),
+            "vocab": vocabulary,
+        },
+    }
+
+
+@pytest.mark.parametrize("layout", ["sentencepiece", "fairseq"])
+def test_a_tokenizer_json_holds_the_whole_model(cased_model, multilingual_model, tmp_path, layout):
+    model = cased_model if layout == "sentencepiece" else multilingual_model
+    content = tokenizer_json(model, layout == "fairseq")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer, original = load_tokenizer(tmp_path), UnigramTokenizer(model, layout=layout)
+    assert tokenizer.get_config()["layout"] == layout
+    assert tokenizer.checksum == original.checksum
+    texts = corpus(20, seed=3)
+    assert tokenizer.encode(texts).to_list() == original.encode(texts).to_list()
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").checksum == original.checksum
+
+
+def test_a_tokenizer_json_without_its_normalisation_is_refused(cased_model, tmp_path):
+    content = tokenizer_json(cased_model, fairseq=False)
+    content["normalizer"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="with 0 Precompiled; put the .model file beside it"):
+        load_tokenizer(tmp_path)

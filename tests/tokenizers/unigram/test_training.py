@@ -1,0 +1,68 @@
+"""Training: the same model every time, ALBERT's and XLM-R's beginnings, long lines, errors."""
+
+import pytest
+
+from kbert.tokenizers import UnigramTokenizer, train_tokenizer, train_unigram
+from tests.tokenizers.unigram.sentencepiece_reference import corpus
+
+
+def test_it_begins_as_alberts():
+    tokenizer = UnigramTokenizer(train_unigram(corpus(), 200))
+    assert tokenizer.vocabulary[:13] == [
+        "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "(", ")", '"', "-", ".", "–", "£", "€"
+    ]  # fmt: skip
+    assert tokenizer.vocabulary_size <= 200
+    assert not [piece for piece in tokenizer.vocabulary[5:] if piece != piece.lower()]
+    fairseq = UnigramTokenizer(train_unigram(corpus(), 200, layout="fairseq"), layout="fairseq")
+    assert fairseq.vocabulary[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def test_same_model_in_any_batching():
+    first = train_unigram(corpus(), 150, max_sentences=300)
+    whole = ["\n".join(corpus()).encode()]
+    assert train_unigram(whole, 150, max_sentences=300) == first
+    assert train_unigram(corpus(), 150, max_sentences=300, seed=1) != first
+
+
+def test_text_is_prepared_as_for_encoding():
+    texts = [f"``Ｓｔｒａßｅ'' No{n}\u00a0ÉCOLE" for n in range(50)]
+    vocabulary = UnigramTokenizer(train_unigram(texts, 80, user_defined=())).vocabulary
+    joined = "".join(vocabulary[5:])
+    assert "`" not in joined and "É" not in joined and '"' in joined and "s" in joined
+    cased = UnigramTokenizer(train_unigram(texts, 80, lowercase=False)).vocabulary
+    assert "É" not in "".join(cased) and "C" in "".join(cased)
+
+
+def test_accents_are_kept_with_the_case():
+    tokenizer = train_tokenizer(["Zwölf Büsche"] * 20, 40, kind="unigram", lowercase=False)
+    assert tokenizer.decode(tokenizer.encode("Zwölf Büsche")).numpy().decode() == "Zwölf Büsche"
+    tokenizer = train_tokenizer(["Zwölf Büsche"] * 20, 40, kind="unigram")
+    assert tokenizer.decode(tokenizer.encode("Zwölf Büsche")).numpy() == b"zwolf busche"
+
+
+def test_long_lines_are_cut_and_not_left_out():
+    rare = "zebra " * 900 + "q" * 9000 + "東" * 3000
+    model = train_unigram([*corpus(200), rare], 150, character_coverage=1.0)
+    assert {"z", "東", "q"} <= set("".join(UnigramTokenizer(model).vocabulary))
+
+
+def test_errors():
+    with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
+        train_unigram("low", 100)
+    with pytest.raises(TypeError, match="A text is a str or bytes. Received: 7"):
+        train_unigram([7], 100)
+    with pytest.raises(ValueError, match="texts with words in them. Received: none"):
+        train_unigram(["", " \t"], 100)
+    with pytest.raises(ValueError, match="Received: vocabulary_size=20, .* says: Vocabulary size"):
+        train_unigram(corpus(), 20)
+
+
+def test_a_tokenizer_of_any_kind():
+    for kind, size in (("wordpiece", 200), ("bpe", 300), ("unigram", 200), ("words", 200)):
+        tokenizer = train_tokenizer(corpus(100), size, kind=kind)
+        assert tokenizer.kind == kind and tokenizer.vocabulary_size <= size
+        assert tokenizer.unk_id not in tokenizer.encode("the lights of winter").numpy()
+    with pytest.raises(ValueError, match="wordpiece, bpe, unigram, words. Received: 'letters'"):
+        train_tokenizer(corpus(1), 20, kind="letters")
+    with pytest.raises(ValueError, match="keep a text as it is. Received: lowercase=True"):
+        train_tokenizer(corpus(1), 300, kind="bpe", lowercase=True)

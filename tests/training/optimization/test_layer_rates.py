@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+from keras import ops
+
+import kbert
+from kbert.models import DecoderEncoder
+from kbert.training.optimization.freezing import freeze
+from kbert.training.optimization.layer_rates import layer_scales
+from kbert.training.optimization.optimizers import AdamW, decays
+from kbert.training.optimization.schedules import fine_tuning_schedule
+from tests.harness import tiny_config
+from tests.models.generators.tiny import tiny_decoder
+
+
+def by_part(encoder, decay) -> dict[str, float]:
+    scales = layer_scales(encoder, decay)
+    parts = {path.split("/")[1]: scale for path, scale in scales.items()}
+    assert all(parts[path.split("/")[1]] == scale for path, scale in scales.items())
+    return parts
+
+
+def test_electra_s_formula():
+    """`_get_layer_lrs` of google-research/electra: rate * decay ** (L + 2 - depth)."""
+    encoder = kbert.Encoder(tiny_config(num_layers=3))
+    parts = by_part(encoder, 0.5)
+    expected = {"embeddings": 2**-5, "layers_0": 2**-4, "layers_1": 2**-3, "layers_2": 2**-2}
+    assert parts == {**expected, "pooler": 0.5}
+    assert set(layer_scales(encoder, 0.5)) == {v.path for v in encoder.weights}
+
+
+def test_a_shared_block_learns_as_its_last_layer():
+    encoder = kbert.Encoder(tiny_config(num_layers=4, num_layer_groups=2, pooler_activation=None))
+    assert by_part(encoder, 0.5) == {"embeddings": 2**-6, "layers_0": 2**-4, "layers_1": 2**-2}
+
+
+@pytest.mark.parametrize("block", ["pre_norm", "post_norm"])
+def test_a_decoder_s_positions_are_embeddings_and_its_norm_is_of_the_last_layer(block):
+    encoder = DecoderEncoder(tiny_decoder(block=block))
+    parts = {"embeddings": 2**-4, "positions": 2**-4, "layers_0": 2**-3, "layers_1": 2**-2}
+    assert by_part(encoder, 0.5) == {**parts, **({"norm": 2**-2} if block == "pre_norm" else {})}
+    assert set(layer_scales(encoder, 0.5)) == {v.path for v in encoder.weights}
+
+
+def test_a_fine_tuning_equals_numpy():
+    """Schedule, bias correction, decay by role and rates by layer over five random steps."""
+    encoder = kbert.Encoder(tiny_config())
+    freeze(encoder, "embeddings/*")
+    trained = encoder.trainable_weights
+    expected = [ops.convert_to_numpy(w.value).astype("float64") for w in trained]
+    moments = [[0.0, 0.0] for _ in trained]
+    depths = {"layers_0": 1, "layers_1": 2, "pooler": 3}
+    rates = [0.8 ** (4 - depths[w.path.split("/")[1]]) for w in trained]
+    optimizer = AdamW(
+        fine_tuning_schedule(0.01, 10, warmup_share=0.2),
+        weight_decay=0.1,
+        bias_correction=True,
+        rate_scales=layer_scales(encoder, 0.8),
+    )
+    rng = np.random.default_rng(0)
+    for step in range(5):
+        gradients = [rng.normal(size=w.shape).astype("float32") for w in trained]
+        optimizer.apply([ops.convert_to_tensor(g) for g in gradients], trained)
+        peak = 0.01 * (step / 2 if step < 2 else (10 - step) / 8)
+        correction = np.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
+        for i, g in enumerate(gradients):
+            m = moments[i][0] = 0.9 * moments[i][0] + 0.1 * g
+            v = moments[i][1] = 0.999 * moments[i][1] + 0.001 * g * g
+            decay = 0.1 if decays(trained[i]) else 0.0
+            w = expected[i]
+            w -= rates[i] * peak * (correction * m / (np.sqrt(v) + 1e-6) + decay * w)
+    for weight, values in zip(trained, expected, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(weight.value), values, atol=1e-6)
+
+
+def test_frozen_weights_have_no_rate():
+    encoder = kbert.Encoder(tiny_config())
+    freeze(encoder, "embeddings/*")
+    assert not any("embeddings" in path for path in layer_scales(encoder, 0.9))
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.1, -0.5, np.nan])
+def test_a_decay_out_of_range_is_refused(decay):
+    with pytest.raises(ValueError, match="above 0 and at most 1. Received"):
+        layer_scales(kbert.Encoder(tiny_config()), decay)

@@ -1,0 +1,318 @@
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from kbert.training.run.best import BestWeights
+from kbert.training.run.checkpoints import Checkpoints, named_state
+from kbert.training.run.fine_tuning import fine_tune
+from kbert.training.run.values import NonFiniteLoss
+from tests.training import toy_task
+from tests.training.run.fine_tuning_toy import EPOCHS, STEPS_PER_EPOCH, compiled_task, main
+
+ROOT = Path(__file__).parents[2]
+LAST = EPOCHS * STEPS_PER_EPOCH
+
+
+def in_process(folder, **arguments) -> subprocess.CompletedProcess:
+    command = [
+        *(sys.executable, "-m", "tests.training.run.fine_tuning_toy"),
+        *(str(folder), json.dumps(arguments)),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+
+
+def weights(task) -> dict[str, list]:
+    """What the model knows, as lists that compare bit by bit."""
+    state = named_state(task).items()
+    return {n: ops.convert_to_numpy(v.value).tolist() for n, v in state if n.startswith("weights/")}
+
+
+def lines(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def scripted(*values):
+    """An evaluation that gives these scores, one after the other."""
+    left = iter(values)
+    return lambda: {"score": next(left)}
+
+
+def assert_same_run(folder, other):
+    for name in ("steps.jsonl", "evaluations.jsonl"):
+        assert (folder / name).read_bytes() == (other / name).read_bytes()
+    for file in (f"checkpoints/step-{LAST:08d}.safetensors", f"checkpoints/step-{LAST:08d}.json"):
+        assert (folder / file).read_bytes() == (other / file).read_bytes()
+    names = sorted(path.name for path in (folder / "best").iterdir())
+    assert names == sorted(path.name for path in (other / "best").iterdir())
+    assert (folder / "best" / names[-1]).read_bytes() == (other / "best" / names[-1]).read_bytes()
+
+
+def eager_task() -> toy_task.ToyTask:
+    """For what is no matter of numbers: nothing is traced."""
+    return compiled_task(run_eagerly=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing disturbed: its folder, its history, its task's weights."""
+    folder = tmp_path_factory.mktemp("whole")
+    task = compiled_task(micro_batches=2)
+    return folder, main(folder, task=task), weights(task)
+
+
+def test_a_killed_run_goes_on_bit_for_bit(whole, tmp_path):
+    """kill -9 in the second epoch, SIGTERM in the third: losses, best and final weights agree."""
+    folder, expected, expected_weights = whole
+    killed = in_process(tmp_path, send=[signal.SIGKILL, 9])
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert 0 < Checkpoints(tmp_path / "checkpoints").latest()["step"] < 9
+    stopped = main(tmp_path, send=[signal.SIGTERM, 8])
+    assert stopped.stopped_by == signal.SIGTERM and 9 < stopped.step < LAST
+    assert "stopped by SIGTERM" in str(stopped) and "whose weights" not in str(stopped)
+    again = compiled_task(micro_batches=2)
+    history = main(tmp_path, task=again)
+
+    assert_same_run(tmp_path, folder)
+    assert weights(again) == expected_weights
+    assert history.history == expected.history and history.epoch == [0, 1, 2]
+    assert (history.best_step, history.best_value) == (expected.best_step, expected.best_value)
+    assert [line["step"] for line in lines(tmp_path / "steps.jsonl")] == list(range(1, LAST + 1))
+    evaluated = [line["step"] for line in lines(tmp_path / "evaluations.jsonl")]
+    assert evaluated == [4, 6, 8, 12, 16, 18]
+
+
+def test_a_finished_run_is_only_loaded(whole):
+    folder, expected, expected_weights = whole
+    task = eager_task()
+    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")}
+    loaded = main(folder, task=task, evaluate=scripted())  # nothing is evaluated
+    assert loaded.history == expected.history and loaded.best_step == expected.best_step
+    assert weights(task) == expected_weights
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")} == files
+
+
+def test_a_damaged_checkpoint_is_passed_over(whole, tmp_path):
+    main(tmp_path, send=[signal.SIGTERM, 13])
+    newest = max((tmp_path / "checkpoints").glob("*.safetensors"))
+    content = bytearray(newest.read_bytes())
+    content[-5] ^= 1
+    newest.write_bytes(content)
+    with pytest.warns(UserWarning, match="is damaged and passed over"):
+        history = main(tmp_path)
+    assert history.history == whole[1].history
+    assert_same_run(tmp_path, whole[0])
+
+
+def test_damaged_best_weights_are_an_error(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    newest = max((tmp_path / "best").glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.raises(ValueError, match="best/step-.* its checksum differs"):
+        main(tmp_path, task=eager_task())
+
+
+class Log(keras.callbacks.Callback):
+    """Notes what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_train_begin(self, logs=None):
+        self.seen.append("begin")
+
+    def on_train_end(self, logs=None):
+        self.seen.append("end")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(f"epoch {epoch} {logs['val_loss']:.3f}")
+        logs["seen"] = np.float32(len(self.seen))  # which JSON does not know
+
+
+def test_callbacks_of_a_restarted_epoch_see_what_is_left_of_one_fit(tmp_path):
+    main(tmp_path, task=eager_task(), send=[signal.SIGTERM, 9])
+    step = Checkpoints(tmp_path / "checkpoints").latest()["step"]
+    log = Log()
+    history = main(tmp_path, task=eager_task(), callbacks=[log])
+    assert len(history.history["seen"]) == 2
+    batches = [x for x in log.seen if isinstance(x, int)]
+    assert batches == [*range(step % STEPS_PER_EPOCH, STEPS_PER_EPOCH), *range(STEPS_PER_EPOCH)]
+    assert [log.seen[0], log.seen[-1]] == ["begin", "end"]
+    assert log.seen.count("begin") == log.seen.count("end") == 1
+    epochs = [x for x in log.seen if str(x).startswith("epoch")]
+    assert epochs == [f"epoch {i} {history.history['val_loss'][i]:.3f}" for i in (1, 2)]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 12), ("min", 6)])
+def test_the_best_weights_are_set_at_the_end(mode, best):
+    seen = {}
+    task = eager_task()
+    scores = iter([0.1, 0.9, 0.5])
+
+    def evaluate():
+        seen[int(task.optimizer.iterations)] = weights(task)
+        return {"score": next(scores)}
+
+    asked = {"metric": "score", "mode": mode, "evaluate_every": None, "evaluate": evaluate}
+    history = main(None, task=task, **asked)
+    assert list(seen) == [6, 12, 18]
+    assert weights(task) == seen[best] and weights(task) != seen[18]
+    assert (history.best_step, history.step) == (best, 18)
+    assert history.history["val_score"] == [0.1, 0.9, 0.5]
+    assert re.search(
+        rf"trained for 18 .* after step {best} \(epoch {best // 6} of 3\), whose", str(history)
+    )
+
+
+def test_the_last_weights_stay_where_the_best_are_not_kept():
+    task = eager_task()
+    last = {}
+
+    def evaluate():
+        last["weights"] = weights(task)
+        return {"score": -float(task.optimizer.iterations)}
+
+    history = main(None, task=task, metric="score", mode="max", keep_best=False, evaluate=evaluate)
+    assert history.best_step == 4
+    assert weights(task) == last["weights"]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_patience_counts_evaluations_without_progress(tmp_path, folder):
+    """At 4, 6, 8, 12, 16: equal is no progress, nor is NaN."""
+    folder = tmp_path if folder else None
+    scores = scripted(0.5, 0.6, 0.6, float("nan"), 0.1, 0.9)
+    asked = {"metric": "score", "mode": "max", "patience": 3}
+    history = main(folder, task=eager_task(), evaluate=scores, **asked)
+    assert (history.step, history.best_step, history.ended_by) == (16, 6, "patience")
+    assert history.history["val_score"][0] == 0.6 and history.history["val_score"][2] == 0.1
+    assert "ended by patience after 16 steps" in str(history)
+    if folder:  # it is at its end
+        again = main(folder, task=eager_task(), evaluate=scripted(), **asked)
+        assert (again.step, again.best_step, again.ended_by) == (16, 6, "patience")
+
+
+def test_patience_goes_on_counting_after_a_restart(tmp_path):
+    asked = {"metric": "score", "mode": "max", "patience": 3}
+    main(
+        tmp_path,
+        task=eager_task(),
+        evaluate=scripted(0.5, 0.4, 0.3),
+        send=[signal.SIGTERM, 10],
+        **asked,
+    )
+    history = main(tmp_path, task=eager_task(), evaluate=scripted(0.2, 0.9), **asked)
+    assert (history.step, history.best_step) == (12, 4)
+
+
+def test_a_callback_may_end_the_run(tmp_path):
+    early = keras.callbacks.EarlyStopping("val_score", mode="max", patience=1)
+    asked = {"metric": "score", "mode": "max", "evaluate_every": None}
+    evaluate = scripted(0.5, 0.4, 0.9)
+    history = main(tmp_path, task=eager_task(), evaluate=evaluate, callbacks=[early], **asked)
+    assert (history.step, history.best_step, history.ended_by) == (12, 6, "a callback")
+    assert main(tmp_path, task=eager_task(), evaluate=scripted(), **asked).step == 12
+
+
+def test_nothing_is_evaluated_without_held_out_data(capsys):
+    task = eager_task()
+    data = toy_task.dataset(4)
+    history = fine_tune(task, lambda _: data, fit=task.fit, epochs=2, steps_per_epoch=2, verbose=2)
+    assert history.best_step is None and not any(k.startswith("val_") for k in history.history)
+    printed = capsys.readouterr().out
+    assert "Epoch 2/2" in printed and "loss: " in printed and "trained for 4 steps" in printed
+
+
+def test_a_loss_that_is_nan_ends_the_run(tmp_path):
+    task = eager_task()
+    data = toy_task.dataset(12).enumerate()
+
+    def spoil(i, batch):
+        return {**batch, "mask_weights": batch["mask_weights"] / float(i != 8)}
+
+    with pytest.raises(NonFiniteLoss, match="mlm_loss is nan.* at step 9. The last good .* step 6"):
+        fine_tune(
+            task,
+            lambda _: data.map(spoil),
+            fit=task.fit,
+            epochs=2,
+            steps_per_epoch=6,
+            model_dir=tmp_path,
+            verbose=0,
+        )
+    assert [line["step"] for line in lines(tmp_path / "steps.jsonl")] == list(range(1, 9))
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_a_dataset_that_ends_early_is_an_error():
+    task = eager_task()
+    data = toy_task.dataset(5)
+    with pytest.raises(RuntimeError, match="an epoch has 3 steps. Received: 2 of epoch 2"):
+        fine_tune(task, lambda _: data, fit=task.fit, epochs=2, steps_per_epoch=3, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 0}, "`epochs` must be at least 1. Received: 0"),
+        ({"patience": 2}, "need held-out data to evaluate on. Received: patience=2 without"),
+        ({"metric": "f1"}, "need held-out data to evaluate on. Received: metric='f1' without"),
+        ({"checkpoint_every": 5}, "need a `model_dir`. Received: checkpoint_every=5, .*None"),
+        ({"checkpoint_every": 0, "model_dir": "a"}, "at least 1, .* Received: checkpoint_every=0"),
+        ({"evaluate": dict}, "`metric` must name .* Received: None with keep_best=True"),
+        (
+            {"evaluate": scripted(1.0), "metric": "f1"},
+            "must be one of the values of the evaluation, score. Received: 'f1'",
+        ),
+        ({"evaluate": dict, "metric": "f1", "mode": "most"}, r"one of \('max', 'min'\).*'most'"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings, message):
+    task = eager_task()
+    data = toy_task.dataset(2)
+    with pytest.raises(ValueError, match=message):
+        fine_tune(
+            task,
+            lambda _: data,
+            **{"fit": task.fit, "epochs": 1, "steps_per_epoch": 2, "verbose": 0, **settings},
+        )
+
+
+def test_other_settings_of_a_restarted_run_are_told(tmp_path):
+    main(tmp_path, task=eager_task(), send=[signal.SIGTERM, 8], settings={"learning_rate": 0.05})
+    with pytest.warns(UserWarning, match="learning_rate was 0.05, is 0.1"):
+        main(tmp_path, task=eager_task(), settings={"learning_rate": 0.1})
+
+
+@pytest.mark.tensorflow
+def test_replicas_train_as_one_device(tmp_path, mirrored):
+    """And a run that one device began goes on over several, the sums of its epoch included."""
+    settings = {"evaluate": lambda: {"score": 1.0}, "metric": "score"}
+    alone = main(tmp_path / "alone", task=compiled_task(dropout=0.0), **settings)
+    together = compiled_task(dropout=0.0, strategy=mirrored)
+    main(tmp_path / "both", task=compiled_task(dropout=0.0), send=[signal.SIGTERM, 9], **settings)
+    history = main(tmp_path / "both", task=together, **settings)
+    for name in ("loss", "mlm_loss", "nsp_accuracy", "val_score"):
+        expected = alone.history[name]
+        np.testing.assert_allclose(history.history[name], expected, rtol=2e-4, err_msg=name)
+
+
+def test_nan_is_never_better():
+    best = BestWeights("f1", "max", keep=False)
+    for step, value in enumerate([float("nan"), 0.1, float("nan"), 0.2]):
+        best.update(None, step, {"f1": value})
+    assert (best.step, best.value, best.waited) == (3, 0.2, 0)

@@ -1,0 +1,247 @@
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbert.training.optimization.optimizers import AdamW
+from kbert.training.run import run
+from kbert.training.run.checkpoints import Checkpoints
+from kbert.training.run.phases import parse_phases
+from kbert.training.run.run import train
+from kbert.training.run.values import NonFiniteLoss
+from kbert.training.strategies import make_strategy
+from tests.training import toy_task
+from tests.training.run import run_toy
+
+ROOT = Path(__file__).parents[2]
+
+
+def in_process(folder, **arguments) -> subprocess.CompletedProcess:
+    """The same run in a process of its own, which may be killed."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.training.run.run_toy",
+        str(folder),
+        json.dumps(arguments),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+
+
+def lines(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_killed_runs_go_on_bit_for_bit(tmp_path):
+    """kill -9 in the first phase, SIGTERM in the second: every loss and weight is the same."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run_toy.main(whole)
+    killed = in_process(broken, send=[signal.SIGKILL, 0, 12])
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert Checkpoints(broken / "checkpoints").steps() == [7]
+    ended = run_toy.main(broken, send=[signal.SIGTERM, 1, 8])
+    assert ended.interrupted and 15 < ended.step < 30  # between two steps, in phase two
+    run_toy.main(broken)
+
+    for name in ("steps.jsonl", "evaluations.jsonl"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+    assert [line["step"] for line in lines(whole / "steps.jsonl")] == list(range(1, 31))
+    last = "checkpoints/step-00000030.safetensors"
+    assert (broken / last).read_bytes() == (whole / last).read_bytes()
+
+
+def test_a_run_in_two_calls_is_a_run(tmp_path):
+    """The first stops within a phase; phases, dropout and evaluations follow as in one call."""
+    keras.utils.set_random_seed(5)
+    whole = run_toy.main(tmp_path / "whole", steps=20)
+    run_toy.main(tmp_path / "halves", steps=20, send=[signal.SIGTERM, 0, 4])
+    halves = run_toy.main(tmp_path / "halves", steps=20)
+    assert whole.steps == halves.steps and whole.evaluations == halves.evaluations
+    assert [line["step"] for line in whole.evaluations] == [10, 20]
+    assert halves.step == 20 and not halves.interrupted
+
+
+def toy_train(folder, steps, **settings):
+    """`train` on endless toy batches, with nothing asked that `settings` do not ask."""
+    task = toy_task.ToyTask()
+    task.compile(AdamW(0.01))
+    settings = {"checkpoint_every": None, **settings}
+    return train(
+        task, lambda *_: toy_task.dataset(steps), folder, parse_phases("6:1", steps, 16), **settings
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_an_evaluation_ends_with_a_checkpoint(tmp_path, number):
+    handler = signal.signal(number, signal.default_int_handler)
+    try:
+        history = toy_train(
+            tmp_path,
+            9,
+            make_evaluation_dataset=lambda _: toy_task.with_signal(toy_task.dataset(2), number, 1),
+            evaluate_every=3,
+        )
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, handler)
+    assert (history.step, history.stopped_by, history.interrupted) == (3, number, True)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [3]
+
+
+def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there(tmp_path):
+    run_toy.main(tmp_path, steps=20, send=[signal.SIGTERM, 0, 4], checkpoint_every=None)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    assert len(checkpoints.steps()) == 1 and checkpoints.latest()["step"] < 20
+    assert checkpoints.latest()["progress"] == {"bridge": True}
+    run_toy.main(tmp_path, steps=20, checkpoint_every=None)
+    assert checkpoints.steps() == [20]
+
+
+def test_evaluations_measure_more_than_losses(tmp_path, capsys):
+    scores = iter([{"bleu": 12.5}, {"bleu": 25.0}])
+    history = run_toy.main(tmp_path, steps=20, extra_scores=lambda: next(scores))
+    assert [line["bleu"] for line in history.evaluations] == [12.5, 25.0]
+    assert all("mlm_loss" in line for line in history.evaluations)
+    out = capsys.readouterr().out
+    assert "evaluation after step 10: " in out and " · bleu 12.5\n" in out
+    assert "step 20/20 · loss" in out and " · bleu 12.5 · " in out  # the latest, on the way
+
+
+def test_a_start_removes_leftovers_of_a_kill(tmp_path):
+    leftovers = [
+        tmp_path / "run.json.writing-77",
+        tmp_path / "checkpoints" / "step-00000001.safetensors",
+        tmp_path / "checkpoints" / "step-00000001.json.writing-77",
+    ]
+    leftovers[-1].parent.mkdir()
+    for path in leftovers:
+        path.write_bytes(b"half")
+    toy_train(tmp_path, 2)
+    assert not any(path.exists() for path in leftovers)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [2]
+
+
+def test_only_the_chief_writes_and_reads_logs(tmp_path):
+    other = dataclasses.replace(make_strategy(), host_index=1)
+    history = toy_train(tmp_path / "other", 2, strategy=other)
+    assert (history.step, history.steps, history.evaluations) == (2, [], [])
+    assert not (tmp_path / "other").exists()
+
+
+def weights_after(monkeypatch, folder, steps):
+    """The history of a toy run and its task's weights when `train` returns."""
+    tasks, inner = [], run.train
+
+    def train(task, *args, **kwargs):
+        tasks.append(task)
+        return inner(task, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "train", train)
+        history = run_toy.main(folder, steps=steps)
+    return history, [w.numpy() for w in (*tasks[0].weights, *tasks[0].optimizer.variables)]
+
+
+def test_a_finished_run_trains_nothing_and_has_its_weights(tmp_path, monkeypatch):
+    first, trained = weights_after(monkeypatch, tmp_path, 4)
+    again, restored = weights_after(monkeypatch, tmp_path, 4)
+    assert again == first
+    assert len(restored) == len(trained)
+    for a, b in zip(restored, trained, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_beyond_its_end_is_told(tmp_path, monkeypatch):
+    _, trained = weights_after(monkeypatch, tmp_path, 6)
+    with pytest.warns(UserWarning, match="ends at step 4, but its checkpoint is that of step 6"):
+        history, restored = weights_after(monkeypatch, tmp_path, 4)
+    assert history.step == 6
+    np.testing.assert_array_equal(restored[0], trained[0])
+
+
+def test_each_phase_traces_once(tmp_path):
+    traced = []
+
+    class Counting(toy_task.ToyTask):
+        def loss_terms(self, batch, training):
+            traced.append((batch["token_ids"].shape[1], training))
+            return super().loss_terms(batch, training)
+
+    task = Counting()
+    task.compile(AdamW(0.01))
+    phases = parse_phases("6:0.5,12:0.5", 8, 16)
+    train(
+        task,
+        lambda phase, start: toy_task.dataset(8, length=phase.sequence_length),
+        tmp_path,
+        phases,
+        checkpoint_every=None,
+    )
+    assert [length for length, training in traced if training] == [6, 12]
+
+
+def poisoned(step: int) -> tf.data.Dataset:
+    """Batches of which one makes the loss NaN."""
+    batches = toy_task.batches(20)
+    batches[step]["mask_weights"][0, 0] = np.nan
+    stacked = keras.tree.map_structure(lambda *x: np.stack(x), *batches)
+    return tf.data.Dataset.from_tensor_slices(stacked)
+
+
+def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
+    task = toy_task.ToyTask()
+    task.compile(AdamW(0.01))
+    phases = parse_phases("6:1", 20, 16)
+    message = "loss is nan.*mlm_loss is nan.* at step 9. The last good checkpoint is that of step 8"
+    with pytest.raises(NonFiniteLoss, match=message):
+        train(task, lambda *_: poisoned(8), tmp_path, phases, checkpoint_every=4)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [4, 8]
+    assert lines(tmp_path / "steps.jsonl")[-1]["step"] == 8
+
+
+def test_a_dataset_that_ends_is_an_error(tmp_path):
+    task = toy_task.ToyTask()
+    task.compile(AdamW(0.01))
+    with pytest.raises(RuntimeError, match="needs 20 steps. Received: 3 steps"):
+        train(task, lambda *_: toy_task.dataset(3), tmp_path, parse_phases("6:1", 20, 16))
+
+
+def test_batches_must_divide_over_micro_batches(tmp_path):
+    task = toy_task.ToyTask()
+    task.compile(AdamW(0.01), micro_batches=3)
+    with pytest.raises(ValueError, match="batch_size=16, 1 devices, micro_batches=3"):
+        train(task, lambda *_: toy_task.dataset(3), tmp_path, parse_phases("6:1", 20, 16))
+
+
+def test_settings_are_kept_and_changes_are_told(tmp_path):
+    run_toy.main(tmp_path, steps=4, settings={"flags": {"rate": 0.1}, "seed": 1})
+    assert json.loads((tmp_path / "run.json").read_text())["flags"] == {"rate": 0.1}
+    with pytest.warns(UserWarning, match=r"flags.rate was 0.1, is 0.2"):
+        run_toy.main(tmp_path, steps=4, settings={"flags": {"rate": 0.2}, "seed": 1})
+
+
+def test_progress_says_loss_speed_and_time(tmp_path, capsys):
+    run_toy.main(tmp_path, steps=4)
+    out = capsys.readouterr().out
+    assert "step 1/4 · loss" in out
+    assert "tokens/s · 0 s left" in out.splitlines()[-3]
+    assert "evaluation after step 4: loss" in out
+
+
+def test_curves_for_tensorboard(tmp_path):
+    run_toy.main(tmp_path, steps=4, tensorboard=True)
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    tags = set()
+    for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+        event = tf.compat.v1.Event.FromString(record)
+        tags |= {value.tag for value in event.summary.value}
+    assert {"train/loss", "train/learning_rate", "evaluation/perplexity"} <= tags
