@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import find_namespace_packages, find_packages, setup
+from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "kbert/version.py").read_text(), re.M)[1]
@@ -34,8 +34,10 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=find_packages(include=["kbert", "kbert.*"])
-    + find_namespace_packages(include=["pipelines"]),
+    packages=[*find_packages(include=["kbert", "kbert.*"]), "kbert.pipelines"],
+    # The programs lie beside the library in a checkout, and inside it where it is installed: a
+    # top-level package of that name would collide with a user's own.
+    package_dir={"kbert.pipelines": "pipelines"},
     package_data={"kbert": ["py.typed"]},
     install_requires=[
         "tensorflow>=2.21,<2.22",
@@ -64,15 +66,15 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "kbert-augment=pipelines.augment:run",
-            "kbert-convert=pipelines.convert:run",
-            "kbert-distill=pipelines.distill:run",
-            "kbert-evaluate=pipelines.evaluate:run",
-            "kbert-finetune=pipelines.finetune:run",
-            "kbert-predict=pipelines.predict:run",
-            "kbert-prepare-corpus=pipelines.prepare_corpus:run",
-            "kbert-pretrain=pipelines.pretrain:run",
-            "kbert-quickstart=pipelines.quickstart:run",
+            "kbert-augment=kbert.pipelines.augment:run",
+            "kbert-convert=kbert.pipelines.convert:run",
+            "kbert-distill=kbert.pipelines.distill:run",
+            "kbert-evaluate=kbert.pipelines.evaluate:run",
+            "kbert-finetune=kbert.pipelines.finetune:run",
+            "kbert-predict=kbert.pipelines.predict:run",
+            "kbert-prepare-corpus=kbert.pipelines.prepare_corpus:run",
+            "kbert-pretrain=kbert.pipelines.pretrain:run",
+            "kbert-quickstart=kbert.pipelines.quickstart:run",
         ]
     },
     classifiers=[

@@ -1,5 +1,5 @@
 """The command-line programs: flags → calls of kbert → a run. Nothing imports them."""
 
-from pipelines import quiet
+from . import quiet
 
 quiet.import_tensorflow()

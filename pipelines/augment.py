@@ -41,8 +41,9 @@ from kbert import experiments
 from kbert.distillation import augmentation
 from kbert.experiments.reading import read
 from kbert.tasks import Pretraining
-from pipelines import command
-from pipelines.task_flags import columns, define_column_flags, define_task_flag
+
+from . import command
+from .task_flags import columns, define_column_flags, define_task_flag
 
 _KINDS = ("TextClassifier", "TextRegressor", "TokenClassifier")
 

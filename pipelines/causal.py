@@ -10,9 +10,10 @@ from absl import flags
 import kbert
 from kbert.checkpoints.preset import read_json
 from kbert.training.run.phases import Phase
-from pipelines.flags import parse_settings
-from pipelines.shards import MASKING_FLAGS, ShardsObjective
-from pipelines.translation_flags import TRANSLATION_FLAGS
+
+from .flags import parse_settings
+from .shards import MASKING_FLAGS, ShardsObjective
+from .translation_flags import TRANSLATION_FLAGS
 
 
 class Causal(ShardsObjective):

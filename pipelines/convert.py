@@ -25,7 +25,8 @@ from absl import flags
 
 import kbert
 from kbert import conversion
-from pipelines import command
+
+from . import command
 
 
 def define_flags() -> None:

@@ -54,8 +54,9 @@ from kbert.distillation.published import table
 from kbert.experiments import Result, Series, Settings
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
-from pipelines import command
-from pipelines.distill_flags import (
+
+from . import command
+from .distill_flags import (
     TASK_FLAGS,
     TEXT_FLAGS,
     chosen_recipe,
@@ -64,22 +65,22 @@ from pipelines.distill_flags import (
     student_arguments,
     student_preset,
 )
-from pipelines.distilled_text import DistilledText, apply_general
-from pipelines.flags import (
+from .distilled_text import DistilledText, apply_general
+from .flags import (
     define_masking_flags,
     define_optimizer_flags,
     define_rows_flags,
     define_run_flags,
 )
-from pipelines.task_flags import (
+from .task_flags import (
     data,
     define_data_flags,
     define_fine_tuning_flags,
     define_series_flags,
     define_task_flag,
 )
-from pipelines.task_run import make_runs
-from pipelines.training_run import check_averaging, train_objective
+from .task_run import make_runs
+from .training_run import check_averaging, train_objective
 
 
 def define_flags() -> None:

@@ -20,9 +20,10 @@ from kbert.distillation import (
     Term,
     recipe,
 )
-from pipelines.flags import parse_settings
-from pipelines.masked_text import encoder_config
-from pipelines.task_flags import SETTINGS
+
+from .flags import parse_settings
+from .masked_text import encoder_config
+from .task_flags import SETTINGS
 
 # The parts of a loss by the names that --term_weights has for them.
 PARTS: dict[str, type[Term]] = {

@@ -14,15 +14,16 @@ from kbert.hub import locate
 from kbert.tasks import Pretraining
 from kbert.training.run.log import human
 from kbert.training.run.phases import Phase, parse_phases
-from pipelines.distill_flags import (
+
+from .distill_flags import (
     TASK_FLAGS,
     chosen_recipe,
     describe_terms,
     student_arguments,
     student_preset,
 )
-from pipelines.flags import default_checkpoints, differences
-from pipelines.masked_text import MaskedText
+from .flags import default_checkpoints, differences
+from .masked_text import MaskedText
 
 # Rows hold text alone: neither model is asked about pairs, and spans have no head of their own.
 _HEADS = {"next_sentence": False, "sentence_order": False, "span_boundary": False}

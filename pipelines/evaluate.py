@@ -27,9 +27,10 @@ from absl import flags
 
 import kbert
 from kbert import experiments
-from pipelines import command
-from pipelines.pictures import draw_confusion
-from pipelines.task_flags import columns, define_column_flags, define_task_flag
+
+from . import command
+from .pictures import draw_confusion
+from .task_flags import columns, define_column_flags, define_task_flag
 
 
 def define_flags() -> None:

@@ -44,15 +44,16 @@ from absl import flags
 
 from kbert import experiments
 from kbert.training import NonFiniteLoss
-from pipelines import command
-from pipelines.task_flags import (
+
+from . import command
+from .task_flags import (
     data,
     define_data_flags,
     define_series_flags,
     define_settings_flags,
     define_task_flag,
 )
-from pipelines.task_run import make_runs
+from .task_run import make_runs
 
 
 def define_flags() -> None:

@@ -13,9 +13,10 @@ from kbert.checkpoints.preset import read_json
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from kbert.recipes import SENTENCE_OBJECTIVES
 from kbert.training.run.phases import Phase
-from pipelines.flags import parse_settings, parse_shares
-from pipelines.shards import ShardsObjective
-from pipelines.translation_flags import TRANSLATION_FLAGS
+
+from .flags import parse_settings, parse_shares
+from .shards import ShardsObjective
+from .translation_flags import TRANSLATION_FLAGS
 
 
 class MaskedText(ShardsObjective):

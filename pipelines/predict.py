@@ -24,8 +24,9 @@ from absl import flags
 import kbert
 from kbert import experiments
 from kbert.text.progress import Progress
-from pipelines import command
-from pipelines.task_flags import columns, define_column_flags
+
+from . import command
+from .task_flags import columns, define_column_flags
 
 
 def define_flags() -> None:

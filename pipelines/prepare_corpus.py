@@ -34,7 +34,8 @@ import kbert
 from kbert import tokenizers
 from kbert.data.corpus.preview import preview_corpus
 from kbert.text import open_sources
-from pipelines import command
+
+from . import command
 
 # Enough text for a vocabulary that is only looked at.
 _DRY_RUN_DOCUMENTS = 2_000

@@ -53,9 +53,10 @@ from absl import flags, logging
 from kbert.recipes import Recipe, table
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
-from pipelines import command
-from pipelines.causal import Causal
-from pipelines.flags import (
+
+from . import command
+from .causal import Causal
+from .flags import (
     apply_recipe,
     define_masking_flags,
     define_model_flags,
@@ -67,11 +68,11 @@ from pipelines.flags import (
     define_vocabulary_flags,
     departures,
 )
-from pipelines.language_model import LanguageModel
-from pipelines.masked_text import MaskedText
-from pipelines.training_run import check_averaging, train_objective
-from pipelines.translation import Translation
-from pipelines.translation_flags import define_translation_flags
+from .language_model import LanguageModel
+from .masked_text import MaskedText
+from .training_run import check_averaging, train_objective
+from .translation import Translation
+from .translation_flags import define_translation_flags
 
 # The others mask.
 UNMASKED = {"language_model": LanguageModel, "causal_lm": Causal, "translation": Translation}

@@ -27,7 +27,8 @@ from absl import app, flags, logging
 import kbert
 from kbert import atomic
 from kbert.training import AdamW, Phase, WarmupDecay, train
-from pipelines import command
+
+from . import command
 
 EXAMPLES = (
     "returns the [MASK] of the array.",

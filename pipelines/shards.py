@@ -9,8 +9,9 @@ from absl import flags
 import kbert
 from kbert.training.run.phases import Phase, parse_phases
 from kbert.training.strategies import Strategy
-from pipelines.flags import refuse_flags
-from pipelines.translation_flags import TRANSLATION_FLAGS
+
+from .flags import refuse_flags
+from .translation_flags import TRANSLATION_FLAGS
 
 # Flags about masks and segments, which language models have not.
 MASKING_FLAGS = (

@@ -6,7 +6,8 @@ from absl import flags
 
 from kbert import experiments
 from kbert.experiments import TASKS, Settings
-from pipelines.flags import PRECISIONS
+
+from .flags import PRECISIONS
 
 # Flags that are fields of kbert.experiments.Settings under the same name.
 SETTINGS = (

@@ -12,8 +12,9 @@ from absl import flags, logging
 import kbert
 from kbert import experiments
 from kbert.experiments import Experiment, Result, Series
-from pipelines.pictures import draw_confusion
-from pipelines.task_flags import GRID, settings
+
+from .pictures import draw_confusion
+from .task_flags import GRID, settings
 
 
 def make_runs(

@@ -18,8 +18,9 @@ from kbert.training.run.phases import Phase
 from kbert.training.run.run import Start, train
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy
-from pipelines.shards import ShardsObjective
-from pipelines.translation import Translation
+
+from .shards import ShardsObjective
+from .translation import Translation
 
 Objective = ShardsObjective | Translation
 

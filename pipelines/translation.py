@@ -17,10 +17,11 @@ from kbert.metrics import bleu
 from kbert.text import read_pairs
 from kbert.training.run.phases import Phase
 from kbert.training.strategies import Strategy
-from pipelines.causal import read_config, with_changes
-from pipelines.flags import parse_settings, refuse_flags
-from pipelines.shards import MASKING_FLAGS
-from pipelines.translation_flags import DEV_PAIRS, PAIRS
+
+from .causal import read_config, with_changes
+from .flags import parse_settings, refuse_flags
+from .shards import MASKING_FLAGS
+from .translation_flags import DEV_PAIRS, PAIRS
 
 VOCABULARY_SIZE = 37_000  # Vaswani et al. 2017, section 5.1
 

@@ -4,10 +4,10 @@ from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.bpe.training import train_byte_pair
 from kbert.tokenizers.loading import load_tokenizer
+from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.training import KINDS, train_tokenizer
 from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
 from kbert.tokenizers.unigram.training import train_unigram
-from kbert.tokenizers.wordpiece.normalization import normalize
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 from kbert.tokenizers.wordpiece.training import train_wordpiece
 from kbert.tokenizers.wordpiece.vocab_txt import SPECIAL_TOKENS, read_vocabulary, save_vocabulary

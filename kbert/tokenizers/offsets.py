@@ -5,7 +5,7 @@ Shapes: B texts, C characters of all texts together, P pieces of all texts toget
 
 import tensorflow as tf
 
-from kbert.tokenizers.wordpiece.normalization import INVALID, IS_MARK
+from kbert.tokenizers.normalization import INVALID, IS_MARK
 
 
 def original_ranges(

@@ -105,7 +105,7 @@ def test_series_and_settings_reach_the_library(program, monkeypatch, flag, funct
     def series(experiment, folder, **settings):
         raise Asked(settings)
 
-    monkeypatch.setattr(experiments, function, series)
+    monkeypatch.setattr(kbert.experiments, function, series)
     with pytest.raises(Asked) as asked:
         program(flag, "--layer_decay=0.8", "--class_weights=spam=3,ham=1", "--freeze=a/*,b/*")
     given = {"layer_decay": 0.8, "class_weights": {"spam": 3.0, "ham": 1.0}}
@@ -113,7 +113,9 @@ def test_series_and_settings_reach_the_library(program, monkeypatch, flag, funct
 
 
 def test_dry_run_writes_nothing(program, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(experiments, "preview", lambda experiment, **settings: "[CLS] looks good")
+    monkeypatch.setattr(
+        kbert.experiments, "preview", lambda experiment, **settings: "[CLS] looks good"
+    )
     program("--dry_run")
     assert "[CLS] looks good" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.tokenizers import normalize
-from kbert.tokenizers.wordpiece.normalization import IS_MARK, byte_table
+from kbert.tokenizers.normalization import IS_MARK, byte_table
 from tests.processes import run_code
 
 UNCASED = {

@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator
 from absl import logging
 
 from kbert import atomic
-from kbert.data.corpus import manifest, records, spill
 from kbert.data.corpus import chunks as text_chunks
+from kbert.data.corpus import manifest, records, spill
 from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.corpus.vocabulary import check_kind

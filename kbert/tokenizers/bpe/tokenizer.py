@@ -16,9 +16,9 @@ from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, piece_bytes
 from kbert.tokenizers.bpe.files import as_merges, as_vocabulary, check_model, save_model
 from kbert.tokenizers.bpe.kernel import BytePairKernel
 from kbert.tokenizers.bpe.pre_split import WHITE_SPACE, prefix_space
+from kbert.tokenizers.bpe.special_segments import SpecialSegments
+from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.offsets import bytes_to_characters, given_ranges, word_numbers
-from kbert.tokenizers.special_segments import SpecialSegments
-from kbert.tokenizers.wordpiece.normalization import drop_invalid
 
 _SPACE = CHARACTERS[ord(" ")]
 _ROBERTA = "RobertaTokenizer"

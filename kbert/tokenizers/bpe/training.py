@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, spell
 from kbert.tokenizers.bpe.pre_split import prefix_space, split_words
+from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.word_counts import count, repeated
-from kbert.tokenizers.wordpiece.normalization import drop_invalid
 
 # RoBERTa's, in the order of its ids (where the mask comes after all pieces).
 ROBERTA_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")

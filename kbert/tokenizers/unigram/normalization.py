@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from kbert.tokenizers.wordpiece.normalization import (
+from kbert.tokenizers.normalization import (
     INVALID,
     IS_MARK,
     TABLE_SIZE,

@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.tokenizers.base import ROLES, Tokenizer
-from kbert.tokenizers.decoding import join_pieces
+from kbert.tokenizers.normalization import byte_table, normalize
 from kbert.tokenizers.offsets import bytes_to_characters, original_ranges, word_numbers
-from kbert.tokenizers.special import SpecialTokens
+from kbert.tokenizers.wordpiece.decoding import join_pieces
 from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
-from kbert.tokenizers.wordpiece.normalization import byte_table, normalize
+from kbert.tokenizers.wordpiece.special import SpecialTokens
 from kbert.tokenizers.wordpiece.vocab_txt import (
     SPECIAL_TOKENS,
     check_vocabulary,

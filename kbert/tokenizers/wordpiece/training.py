@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.tokenizers.batching import batches, with_progress
+from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.word_counts import limited, repeated
 from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS, space_words
-from kbert.tokenizers.wordpiece.normalization import normalize
 from kbert.tokenizers.wordpiece.vocab_txt import MAX_PIECE_BYTES, SPECIAL_TOKENS, check_vocabulary
 
 

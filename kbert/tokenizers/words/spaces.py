@@ -3,7 +3,7 @@
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from kbert.tokenizers.wordpiece.normalization import unless
+from kbert.tokenizers.normalization import unless
 
 # Unicode's white space beyond ASCII, by its number of bytes.
 _TWO_BYTES = r"\x{85}\x{A0}"

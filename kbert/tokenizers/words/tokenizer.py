@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.offsets import bytes_to_characters, given_ranges, word_numbers
-from kbert.tokenizers.wordpiece.normalization import drop_invalid
 from kbert.tokenizers.words.spaces import split_at_spaces
 from kbert.tokenizers.words.vocabulary import (
     FILE_NAME,

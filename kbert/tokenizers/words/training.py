@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
+from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.word_counts import count
-from kbert.tokenizers.wordpiece.normalization import drop_invalid
 from kbert.tokenizers.words.spaces import split_at_spaces
 from kbert.tokenizers.words.vocabulary import NO_WORD, SPECIAL_WORDS
 

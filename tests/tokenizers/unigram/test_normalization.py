@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbert.tokenizers.normalization import IS_MARK
 from kbert.tokenizers.unigram.normalization import TextPreparation
-from kbert.tokenizers.wordpiece.normalization import IS_MARK
 from tests.tokenizers.unigram.sentencepiece_reference import preprocess
 
 OPTIONS = {"albert": True, "stand_ins": {}, "neutral": "\ue000"}
