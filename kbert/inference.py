@@ -22,13 +22,13 @@ ROWS = tf.TensorSpec([None], tf.int64)
 class _Forward(keras.Model):
     """A function of layers as a model, for Keras' compiled `predict_on_batch`."""
 
-    def __init__(self, function, layers):
+    def __init__(self, function, layers) -> None:
         super().__init__(name="forward")
         self.function = function
         self.parts = list(layers)
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         """Its parts are built already."""
 
     def call(self, features):

@@ -1,1 +1,3 @@
+"""The version, read by setup.py too."""
+
 __version__ = "0.1.0"

@@ -44,7 +44,9 @@ class DistilledText(MaskedText):
     UNREAD = ()
     unread = TASK_FLAGS
 
-    def __init__(self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest):
+    def __init__(
+        self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
+    ) -> None:
         super().__init__(options, tokenizer, manifest)
         self.recipe = chosen_recipe(options)
         self._lines: list[str] = []

@@ -33,7 +33,9 @@ class LanguageModel(ShardsObjective):
 
     UNREAD = (*MASKING_FLAGS, *TRANSLATION_FLAGS)
 
-    def __init__(self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest):
+    def __init__(
+        self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
+    ) -> None:
         super().__init__(options, tokenizer, manifest)
         if tokenizer.kind != "words":
             raise ValueError(

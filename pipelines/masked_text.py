@@ -33,7 +33,9 @@ class MaskedText(ShardsObjective):
 
     UNREAD = ("vocabulary_size", "negatives", *TRANSLATION_FLAGS)
 
-    def __init__(self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest):
+    def __init__(
+        self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
+    ) -> None:
         super().__init__(options, tokenizer, manifest)
         self.replacement = parse_shares(options.replacement)
 

@@ -81,7 +81,7 @@ def define_flags() -> None:
 class Stages:
     """Announces each stage and keeps how long it took, for the closing table."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager

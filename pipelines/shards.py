@@ -35,7 +35,9 @@ class ShardsObjective:
     UNREAD: tuple[str, ...] = TRANSLATION_FLAGS
     needed_to_evaluate = "held-out documents: prepare the corpus with a larger --held_out_share"
 
-    def __init__(self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest):
+    def __init__(
+        self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
+    ) -> None:
         refuse_flags(options, self.UNREAD)
         self.options = options
         self.tokenizer = tokenizer

@@ -38,7 +38,7 @@ def make_runs(
         sys.exit(128 + stopped.signal)  # as a shell would say it: the job is not done
 
 
-def _make_runs(experiment, options, also):
+def _make_runs(experiment, options, also) -> None:
     # Every run of a series traces graphs of its own, which TensorFlow counts together and warns of.
     tf.get_logger().setLevel("ERROR")
     if options.seeds and options.grid:

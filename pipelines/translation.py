@@ -47,7 +47,7 @@ class Translation:
         pairs: Any,
         dev: Any | None,
         row_multiple: int = 1,
-    ):
+    ) -> None:
         self.options = options
         self.tokenizer = tokenizer
         self.pairs = pairs

@@ -30,7 +30,8 @@ def test_the_old_file_stays_when_the_new_one_fails(tmp_path):
     with files_of_at_most(1000):
         with pytest.raises(OSError, match=r"Cannot write .*/a: File too large"):
             atomic.write(str(path), b"new", bytes(5000))
-    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_files_that_belong_together_change_together(tmp_path):

@@ -12,7 +12,7 @@ def test_as_texts():
     assert inference.as_texts(tf.constant(["a"])) == [b"a"]
     assert inference.as_texts(np.array(["a", "b"])) == ["a", "b"]
     assert inference.as_texts([]) == []
-    with pytest.raises(TypeError, match="texts must be strings. Received: 3 as number 1"):
+    with pytest.raises(TypeError, match=r"texts must be strings. Received: 3 as number 1"):
         inference.as_texts(["a", 3])
 
 

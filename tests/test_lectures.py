@@ -77,7 +77,7 @@ def test_segments_and_padding_of_a_pair(uncased):
 def test_embedding_is_the_sum_of_token_segment_and_position():
     encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=50))
     tables = {
-        tuple(w.shape)[0]: keras.ops.convert_to_numpy(w)
+        next(iter(w.shape)): keras.ops.convert_to_numpy(w)
         for w in encoder.trainable_variables
         if w.ndim == 2 and "embedding" in w.path
     }
@@ -97,7 +97,8 @@ def test_512_positions_leave_510_pieces(uncased):
     ids = uncased.encode(["love " * 1000])
     packed = pack(ids, **specials(uncased), max_length=config.max_positions)
     ids = packed["token_ids"].numpy()[0]
-    assert config.max_positions == 512 and ids.shape == (512,)
+    assert config.max_positions == 512
+    assert ids.shape == (512,)
     assert (ids == uncased.encode(["love"]).to_list()[0][0]).sum() == 510
 
 
@@ -222,7 +223,8 @@ def test_label_one_is_the_random_next_sentence(uncased, corpus):
             a, b = (f" {' '.join(map(str, segment))} " for segment in segments)
             agree += any(a in text and b in text for text in documents) == (label == 0)
             seen += 1
-    assert seen > 200 and agree == seen
+    assert seen > 200
+    assert agree == seen
 
 
 def whole_documents(folder: Path) -> list[np.ndarray]:

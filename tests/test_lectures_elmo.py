@@ -55,7 +55,8 @@ def test_one_word_has_one_vector_before_the_lstms_and_many_behind(elmo):
 def test_no_word_is_unknown(elmo):
     embedded = elmo.embed([["stick", "Stick", "stickiest", "棒", "🪵"]])[0][0]
     apart = np.abs(embedded[:, None] - embedded[None]).max(axis=-1)
-    assert np.isfinite(embedded).all() and (apart[~np.eye(5, dtype=bool)] > 1e-3).all()
+    assert np.isfinite(embedded).all()
+    assert (apart[~np.eye(5, dtype=bool)] > 1e-3).all()
 
 
 # ELMo, slide "A bidirectional language model": the forward model predicts a word from those before

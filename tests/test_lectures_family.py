@@ -113,8 +113,10 @@ def test_bytes_leave_nothing_unknown(tokenizer):
     text = "snow ☃ and 漢字"
     bytewise = kbert.BytePairTokenizer(["<s>", "<pad>", "</s>", "<unk>", *CHARACTERS, "<mask>"], [])
     ids = bytewise.encode(text).numpy()
-    assert len(CHARACTERS) == 256 and len(ids) == len(text.encode())
-    assert bytewise.unk_id not in ids and bytewise.decode(ids) == text
+    assert len(CHARACTERS) == 256
+    assert len(ids) == len(text.encode())
+    assert bytewise.unk_id not in ids
+    assert bytewise.decode(ids) == text
     assert tokenizer.unk_id in tokenizer.encode(text).numpy()
 
 
@@ -122,13 +124,15 @@ def test_bytes_leave_nothing_unknown(tokenizer):
 def test_robertas_recipe_against_berts():
     bert, roberta = kbert.recipe("bert"), kbert.recipe("roberta")
     assert (bert.sentence_objective, roberta.sentence_objective) == ("next_sentence", None)
-    assert roberta.segments == "full_sentences" and roberta.phases == "512:1"
+    assert roberta.segments == "full_sentences"
+    assert roberta.phases == "512:1"
     # The base recipe of its code; the released models had 8,192 rows at a higher rate.
     assert (bert.batch_size, roberta.batch_size) == (256, 2048)
     assert roberta.learning_rate == 5 * bert.learning_rate
     assert (bert.beta_2, roberta.beta_2) == (0.999, 0.98)
     config = kbert.family("roberta-base")
-    assert config.num_segments == 0 and config.layer_norm_epsilon == 1e-5
+    assert config.num_segments == 0
+    assert config.layer_norm_epsilon == 1e-5
     encoder = kbert.Encoder(tiny_config(num_segments=config.num_segments))
     ids = np.ones((1, 4), "int32")
     with pytest.raises(ValueError, match="without segments"):

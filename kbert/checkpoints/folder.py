@@ -134,7 +134,7 @@ def write_checkpoint(
         )
 
 
-def _why_not(folder):
+def _why_not(folder) -> str:
     files = {path.name for path in folder.iterdir()}
     for names, what in _OTHERS.items():
         found = sorted(files.intersection(names))

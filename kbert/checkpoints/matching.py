@@ -18,7 +18,7 @@ class Differences:
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self.missing or self.unexpected)
 
 

@@ -83,7 +83,7 @@ def write_model(
     atomic.write_together({folder / WEIGHTS_FILE: serialise(arrays), folder / config_file: config})
 
 
-def _check_types(types, path):
+def _check_types(types, path) -> None:
     lacking = [f"{name} ({kind})" for name, kind in types.items() if kind not in _TYPES]
     if lacking:
         raise ValueError(

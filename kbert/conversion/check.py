@@ -51,7 +51,7 @@ class Check:
         """Whether every difference is within `TOLERANCE`; NaN is not."""
         return all(difference <= TOLERANCE for difference in self.differences.values())
 
-    def __str__(self):
+    def __str__(self) -> str:
         listed = ", ".join(f"{name} {value:.1e}" for name, value in self.differences.items())
         verdict = "equal" if self.passed else "NOT EQUAL"
         return (

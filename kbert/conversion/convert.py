@@ -54,7 +54,7 @@ class Conversion:
         """Of the model and its heads together."""
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
-    def __str__(self):
+    def __str__(self) -> str:
         rows = [("weights", "tensors", "shape", "parameters")]
         for (name, shape), count in _grouped(self.shapes.items(), _without_layer).items():
             size = f"{count * int(np.prod(shape)):,}"

@@ -39,8 +39,8 @@ __all__ = [
     "read_squad",
     "read_table",
     "show_examples",
-    "translation_dataset",
     "train_or_reuse_tokenizer",
+    "translation_dataset",
     "verify_corpus",
     "write_glue_submission",
 ]

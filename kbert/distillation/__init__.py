@@ -29,6 +29,8 @@ from kbert.distillation.terms import (
 )
 
 __all__ = [
+    "RECIPES",
+    "STOP_WORDS",
     "AttentionRelations",
     "AttentionScores",
     "AugmentationSettings",
@@ -41,8 +43,6 @@ __all__ = [
     "HiddenStates",
     "LastHiddenCosine",
     "OwnLoss",
-    "RECIPES",
-    "STOP_WORDS",
     "SoftTargets",
     "Stage",
     "Term",

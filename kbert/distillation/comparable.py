@@ -33,7 +33,7 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
         term.check(student, teacher)
 
 
-def _check_tokens(student, teacher):
+def _check_tokens(student, teacher) -> None:
     ours, theirs = student.tokenizer, teacher.tokenizer
     if type(ours) is not type(theirs) or ours.checksum != theirs.checksum:
         raise ValueError(
@@ -54,13 +54,13 @@ def _check_tokens(student, teacher):
         )
 
 
-def _shown(tokenizer):
+def _shown(tokenizer) -> str:
     size = getattr(tokenizer, "vocabulary_size", None)
     entries = "" if size is None else f" of {size:,} entries"
     return f"a {type(tokenizer).__name__}{entries} (checksum {tokenizer.checksum[:8]})"
 
 
-def _check_heads(student, teacher):
+def _check_heads(student, teacher) -> None:
     if not isinstance(student, FineTuned | Pretraining):
         raise ValueError(
             "Heads are compared between tasks that are fine-tuned or of kbert.tasks.Pretraining. "
@@ -83,7 +83,7 @@ def _check_heads(student, teacher):
             )
 
 
-def _check_pretraining(student, teacher):
+def _check_pretraining(student, teacher) -> None:
     rows = [task.encoder.config.vocabulary_size for task in (student, teacher)]
     if rows[0] != rows[1]:
         raise ValueError(

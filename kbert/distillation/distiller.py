@@ -77,7 +77,7 @@ class Distiller(TrainStep, keras.Model):
         cache_dir: str | os.PathLike | None = None,
         cache_dtype: str = "float16",
         name: str = "distiller",
-    ):
+    ) -> None:
         super().__init__(name=name, dtype=student.dtype_policy)
         self.terms = tuple(terms)
         check_comparable(student, teacher, self.terms)
@@ -112,7 +112,7 @@ class Distiller(TrainStep, keras.Model):
             self.projection.build((None, None, widths[0]))
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         """The parts are built when they are made."""
 
     @property

@@ -68,7 +68,7 @@ class DistillationExperiment(Experiment):
         first_learning_rate: float | None = None,
         cache_dir: str | os.PathLike | None = None,
         **options: Any,
-    ):
+    ) -> None:
         self.recipe = _with_stages(recipe)
         if preset is not None and student:
             raise ValueError(

@@ -131,7 +131,7 @@ class SoftTargets(Term):
 class LastHiddenCosine(Term):
     """1 - cosine between the last hidden states of each token (DistilBERT, section 2)."""
 
-    def check(self, student, teacher):
+    def check(self, student, teacher) -> None:
         _check_equal(student, teacher, "hidden_size", "A cosine is of vectors of one width")
 
     def reads_of(self, teacher, student):
@@ -176,7 +176,7 @@ class OfLayers(Term):
         if not isinstance(self.layers, str):
             object.__setattr__(self, "layers", tuple(self.layers))
 
-    def check(self, student, teacher):
+    def check(self, student, teacher) -> None:
         self.pairs_of_layers(student, teacher)
 
     def reads_of(self, teacher, student):
@@ -219,7 +219,7 @@ class AttentionScores(OfLayers):
     compares: ClassVar[str] = "scores"
     returned: ClassVar[Mapping[str, bool]] = INTERNALS
 
-    def check(self, student, teacher):
+    def check(self, student, teacher) -> None:
         super().check(student, teacher)
         _check_equal(student, teacher, "num_heads", "Attention scores are compared head by head")
 
@@ -267,7 +267,7 @@ class AttentionRelations(Term):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), minimum=1)
 
-    def check(self, student, teacher):
+    def check(self, student, teacher) -> None:
         depth = teacher.encoder.config.num_layers
         if self.teacher_layer is not None and self.teacher_layer > depth:
             raise ValueError(
@@ -327,7 +327,7 @@ def _named(what, head, student):
     return what if len(student.predictions) == 1 else f"{what}_{head}"
 
 
-def _check_equal(student, teacher, field, rule):
+def _check_equal(student, teacher, field, rule) -> None:
     ours, theirs = (getattr(task.encoder.config, field) for task in (student, teacher))
     if ours != theirs:
         raise ValueError(

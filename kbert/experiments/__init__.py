@@ -20,12 +20,13 @@ from kbert.experiments.series import BATCH_SIZES, EPOCHS, LEARNING_RATES, grid, 
 from kbert.experiments.settings import Settings
 
 __all__ = [
-    "AnswerFile",
     "BATCH_SIZES",
     "EPOCHS",
+    "LEARNING_RATES",
+    "TASKS",
+    "AnswerFile",
     "Evaluation",
     "Experiment",
-    "LEARNING_RATES",
     "NamedTask",
     "Records",
     "Result",
@@ -33,7 +34,6 @@ __all__ = [
     "Series",
     "Settings",
     "Stopped",
-    "TASKS",
     "answer_records",
     "answer_stream",
     "check_submission",

@@ -36,7 +36,7 @@ class AnswerFile:
         ValueError: the file is there and was written by something else.
     """
 
-    def __init__(self, path: str | os.PathLike, identity: dict[str, Any]):
+    def __init__(self, path: str | os.PathLike, identity: dict[str, Any]) -> None:
         self.path = Path(path)
         self._state_path = Path(f"{self.path}.state.json")
         self.state = {"records": 0, "checksum": 0, "finished": False, **identity}

@@ -60,7 +60,7 @@ class Experiment:
         labels: Sequence[str] | None = None,
         columns: Mapping[str, str | Sequence[str]] | None = None,
         label_separator: str = ",",
-    ):
+    ) -> None:
         self.named = named_task(task)
         if labels is not None and not self.named.has_classes:
             raise ValueError(

@@ -32,7 +32,7 @@ class RunFolder:
         True
     """
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
         self.training = self.path / "training"
         self.preset = self.path / "preset"

@@ -146,11 +146,11 @@ def _pace(model: Any, table: Table, settings: Settings) -> float:
 class _Clock(keras.callbacks.Callback):
     """Times a few steps, and ends the training after them."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self._times: list[float] = []
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch, logs=None) -> None:
         float(logs["loss"])  # wait until the device is done
         self._times.append(time.perf_counter())
         if len(self._times) > _WARM + _TIMED:

@@ -50,7 +50,7 @@ class Records:
         path: str | os.PathLike,
         kind: str,
         columns: Mapping[str, str | Sequence[str]] | None = None,
-    ):
+    ) -> None:
         self.path = os.fspath(path)
         self._kind, self._columns = kind, dict(columns or {})
         self._file = None

@@ -29,7 +29,7 @@ class Stopped(Exception):
         signal: its number.
     """
 
-    def __init__(self, number: int, step: int):
+    def __init__(self, number: int, step: int) -> None:
         self.signal = signal.Signals(number)
         super().__init__(
             f"stopped by {self.signal.name} after step {step}; the same call goes on from there"

@@ -44,7 +44,7 @@ class Extractor:
         stride: int | None = None,
         batch_size: int = inference.BATCH_SIZE,
         with_tokens: bool = False,
-    ):
+    ) -> None:
         if not isinstance(encoder, keras.Model) or not hasattr(tokenizer, "encode_with_offsets"):
             raise TypeError(
                 "Features need a kbert.Encoder and its tokenizer; Encoder.from_preset and "
@@ -77,7 +77,7 @@ class Extractor:
             for pooling in {None, self.pooling}
         }
 
-    def _check(self):
+    def _check(self) -> None:
         most = self.encoder.config.max_positions
         if self.merge not in MERGES:
             raise ValueError(f"merge is one of {', '.join(MERGES)}. Received: {self.merge!r}")

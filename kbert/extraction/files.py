@@ -25,7 +25,7 @@ class Format:
         dtype: of the numbers in the file.
     """
 
-    def __init__(self, path: str, width: int, ragged: bool, dtype: np.dtype):
+    def __init__(self, path: str, width: int, ragged: bool, dtype: np.dtype) -> None:
         self.path = path
         self.width = width
         self.ragged = ragged
@@ -70,12 +70,12 @@ class Format:
 class ArrayFile(Format):
     """`.npy`: the vectors; of ragged ones a second file says where each text ends."""
 
-    def __init__(self, *args: Any):
+    def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         names = [self.path, f"{self.path}.ends.npy"] if self.ragged else [self.path]
         self.names = [f"{name}.part" for name in names]
 
-    def open(self, sizes):
+    def open(self, sizes) -> None:
         super().open(sizes)
         if sizes is None:
             for part in self.parts:
@@ -89,7 +89,7 @@ class ArrayFile(Format):
         ends = before + np.cumsum([len(row) for row in rows])
         return [vectors, ends.astype("<i8").tobytes()]
 
-    def finish(self, count):
+    def finish(self, count) -> None:
         vectors = (self.parts[0].tell() - _HEADER) // (self.width * self.dtype.itemsize)
         headers = [_header(self.dtype, (vectors, self.width)), _header(np.dtype("<i8"), (count,))]
         for part, header in zip(self.parts, headers, strict=False):
@@ -102,7 +102,7 @@ class ArrayFile(Format):
 class RecordFile(Format):
     """`.tfrecord`: one `tf.train.Example` a text."""
 
-    def __init__(self, *args: Any):
+    def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.names = [f"{self.path}.part"]
 
@@ -145,7 +145,7 @@ class TokenVectors(Sequence):
         ends: (N,), the vectors before the end of each text.
     """
 
-    def __init__(self, vectors: np.ndarray, ends: np.ndarray):
+    def __init__(self, vectors: np.ndarray, ends: np.ndarray) -> None:
         self.vectors = vectors
         self.ends = ends
 

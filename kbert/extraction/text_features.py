@@ -68,7 +68,7 @@ class TextFeatures:
         stride: int | None = None,
         batch_size: int = BATCH_SIZE,
         dtype: str | None = None,
-    ):
+    ) -> None:
         # As scikit-learn wants it: arguments are kept as they are and checked by `fit`.
         self.encoder = encoder
         self.tokenizer = tokenizer

@@ -209,7 +209,7 @@ def _checksum(encoder: keras.Model) -> str:
 class _Bar:
     """Progress in bytes of sources, or in texts."""
 
-    def __init__(self, make: Callable[[], Progress] | None, opened: list):
+    def __init__(self, make: Callable[[], Progress] | None, opened: list) -> None:
         self.make = make
         self.opened = opened
         self.progress: Progress | None = None

@@ -25,7 +25,7 @@ class ChoiceHead(LinearHead):
         (3, 4)
     """
 
-    def __init__(self, config: EncoderConfig, name: str = "choice", **kwargs):
+    def __init__(self, config: EncoderConfig, name: str = "choice", **kwargs) -> None:
         super().__init__(config, 1, name=name, **kwargs)
 
     def call(self, pooled):

@@ -28,7 +28,7 @@ class DiscriminatorHead(keras.layers.Layer):
         (2, 5)
     """
 
-    def __init__(self, config: EncoderConfig, name: str = "discriminator", **kwargs):
+    def __init__(self, config: EncoderConfig, name: str = "discriminator", **kwargs) -> None:
         super().__init__(name=name, **kwargs)
         self.hidden_size = config.hidden_size
         self.transform = Dense(
@@ -47,7 +47,7 @@ class DiscriminatorHead(keras.layers.Layer):
         )
         self.build()
 
-    def build(self, *shapes):
+    def build(self, *shapes) -> None:
         for layer in (self.transform, self.output_dense):
             layer.build((None, None, self.hidden_size))
 

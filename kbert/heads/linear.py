@@ -18,7 +18,7 @@ class LinearHead(keras.layers.Layer):
 
     def __init__(
         self, config: EncoderConfig, units: int, *, name: str, width: int | None = None, **kwargs
-    ):
+    ) -> None:
         super().__init__(name=name, **kwargs)
         self.dense = Dense(
             units,
@@ -30,7 +30,7 @@ class LinearHead(keras.layers.Layer):
         self.width = width or config.hidden_size
         self.build()
 
-    def build(self, *shapes):
+    def build(self, *shapes) -> None:
         self.dense.build((None, self.width))
 
     def call(self, vectors):

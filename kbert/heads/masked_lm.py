@@ -40,7 +40,7 @@ class MaskedLMHead(keras.layers.Layer):
         embedding_table: keras.Variable,
         name: str = "masked_lm",
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(name=name, **kwargs)
         shape = (config.vocabulary_size, config.embedding_width)
         if tuple(embedding_table.shape) != shape:
@@ -61,7 +61,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.norm = LayerNorm(config.layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.build()
 
-    def build(self, *shapes):
+    def build(self, *shapes) -> None:
         self.transform.build((None, None, self.config.hidden_size))
         self.norm.build((None, None, self.config.embedding_width))
         self.bias = self.add_weight(

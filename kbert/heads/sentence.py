@@ -30,5 +30,5 @@ class SentenceHead(LinearHead):
 
     def __init__(
         self, config: EncoderConfig, num_classes: int = 2, name: str = "sentence", **kwargs
-    ):
+    ) -> None:
         super().__init__(config, num_classes, name=name, **kwargs)

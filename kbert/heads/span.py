@@ -27,7 +27,7 @@ class SpanHead(LinearHead):
         ((3, 5), (3, 5))
     """
 
-    def __init__(self, config: EncoderConfig, name: str = "span", **kwargs):
+    def __init__(self, config: EncoderConfig, name: str = "span", **kwargs) -> None:
         super().__init__(config, 2, name=name, **kwargs)
 
     def call(self, sequence):

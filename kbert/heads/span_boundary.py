@@ -46,7 +46,7 @@ class SpanBoundaryHead(keras.layers.Layer):
         embedding_table: keras.Variable,
         name: str = "span_boundary",
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(name=name, **kwargs)
         self.config = config
         # Inside a function, so that Keras does not count and save the encoder's table twice.
@@ -66,7 +66,7 @@ class SpanBoundaryHead(keras.layers.Layer):
             self.norms.append(LayerNorm(epsilon, dtype=self.dtype_policy, name=f"{order}_norm"))
         self.build()
 
-    def build(self, *shapes):
+    def build(self, *shapes) -> None:
         self.places = self.add_weight(
             name="places",
             shape=(MAX_TARGETS, PLACE_WIDTH),

@@ -24,5 +24,7 @@ class TokenHead(LinearHead):
         (3, 5, 9)
     """
 
-    def __init__(self, config: EncoderConfig, num_classes: int, name: str = "tokens", **kwargs):
+    def __init__(
+        self, config: EncoderConfig, num_classes: int, name: str = "tokens", **kwargs
+    ) -> None:
         super().__init__(config, num_classes, name=name, **kwargs)

@@ -43,7 +43,7 @@ def unpacked(path: Path) -> Path:
     return _innermost(target)
 
 
-def _unpack(path, target):
+def _unpack(path, target) -> None:
     with atomic.naming(str(target)):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{target.name[:16]}-", dir=target.parent))
@@ -62,7 +62,7 @@ def _unpack(path, target):
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _rename(temporary, target):
+def _rename(temporary, target) -> None:
     try:
         temporary.rename(target)
     except OSError:
@@ -97,7 +97,7 @@ def _checked(archive, path):
     return [member for member in members if not member.is_dir()]
 
 
-def _extract(archive, member, folder):
+def _extract(archive, member, folder) -> None:
     """Writes one member; reading it to its end checks its CRC."""
     target = folder / PurePosixPath(member.filename)
     with atomic.naming(str(target)):

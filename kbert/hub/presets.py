@@ -74,7 +74,7 @@ def _from_file(path):
     )
 
 
-def _unknown(asked):
+def _unknown(asked) -> str:
     if asked.startswith(("http://", "https://")):
         return (
             "A model is not read from a URL: download the file (curl -L -C - -O URL goes on where "

@@ -143,13 +143,13 @@ def _failures():
     return errors.HTTPError, OSError, RuntimeError, ValueError, KeyError
 
 
-def _place(repository, revision):
+def _place(repository, revision) -> str:
     from huggingface_hub import constants
 
     return f"{constants.ENDPOINT}/{repository}/tree/{revision or _MAIN}"
 
 
-def _verify(folder, asked):
+def _verify(folder, asked) -> None:
     """Compares large files with their checksum: in the cache a file links to a blob named by it."""
     for path in folder.rglob("*"):
         if not path.is_symlink():

@@ -35,7 +35,7 @@ class _Attention(keras.layers.Layer):
         dropout: float = 0.0,
         initializer_range: float | None = 0.02,
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.initializer_range = initializer_range
@@ -108,7 +108,7 @@ class SelfAttention(_Attention):
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         hidden_size = input_shape[-1]
         self.head_size = hidden_size // self.num_heads
         self.qkv = self._add_dense(3 * hidden_size, input_shape, "qkv")
@@ -203,7 +203,7 @@ class CrossAttention(_Attention):
         ((1, 3, 4), (1, 2, 3, 5))
     """
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         hidden_size = input_shape[-1]
         self.head_size = hidden_size // self.num_heads
         self.query = self._add_dense(hidden_size, input_shape, "query")

@@ -56,7 +56,7 @@ class BidirectionalLSTM(keras.layers.Layer):
         skip_connections: bool = True,
         dropout: float = 0.0,
         **kwargs,
-    ):
+    ) -> None:
         # Keras would cast the state with the inputs: both are cast where they are used.
         super().__init__(autocast=False, **kwargs)
         for name, size in (
@@ -84,7 +84,7 @@ class BidirectionalLSTM(keras.layers.Layer):
             for way in DIRECTIONS
         ]
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         _check_shape("x", input_shape, (len(DIRECTIONS), "rows", "words", self.projection_size))
         for cell in self.cells:
             cell.build((None, self.projection_size))
@@ -183,12 +183,12 @@ class ProjectedCell(keras.layers.Layer):
     They start as TensorFlow 1 starts them: uniform by Glorot and Bengio's rule, biases at zero.
     """
 
-    def __init__(self, units: int, projection_size: int, **kwargs):
+    def __init__(self, units: int, projection_size: int, **kwargs) -> None:
         super().__init__(**kwargs)
         self.units = units
         self.projection_size = projection_size
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         rows = input_shape[-1] + self.projection_size
         self.kernel = self.add_weight(
             name="kernel", shape=(rows, 4 * self.units), initializer="glorot_uniform"
@@ -201,7 +201,7 @@ class ProjectedCell(keras.layers.Layer):
         )
 
 
-def _check_shape(name, shape, rule):
+def _check_shape(name, shape, rule) -> None:
     """`rule` has a number where it demands one and a word where it does not."""
     fits = len(shape) == len(rule) and all(
         isinstance(wanted, str) or size in (None, wanted)

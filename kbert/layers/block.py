@@ -47,7 +47,7 @@ class Block(keras.layers.Layer):
         feed_forward_input_norm: keras.layers.Layer | None = None,
         feed_forward_norm: keras.layers.Layer | None = None,
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(**kwargs)
         self.attention = attention
         self.feed_forward = feed_forward
@@ -57,7 +57,7 @@ class Block(keras.layers.Layer):
         self.feed_forward_input_norm = feed_forward_input_norm or self._empty_slot()
         self.feed_forward_norm = feed_forward_norm or self._empty_slot()
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         self.attention_input_norm.build(input_shape)
         self.attention.build(input_shape)
         self.attention_norm.build(input_shape)
@@ -131,13 +131,13 @@ class CrossBlock(Block):
         cross_attention_input_norm: keras.layers.Layer | None = None,
         cross_attention_norm: keras.layers.Layer | None = None,
         **options,
-    ):
+    ) -> None:
         super().__init__(*parts, **options)
         self.cross_attention = cross_attention
         self.cross_attention_input_norm = cross_attention_input_norm or self._empty_slot()
         self.cross_attention_norm = cross_attention_norm or self._empty_slot()
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         super().build(input_shape)
         self.cross_attention_input_norm.build(input_shape)
         self.cross_attention.build(input_shape)

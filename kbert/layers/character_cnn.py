@@ -49,7 +49,7 @@ class CharacterCNN(keras.layers.Layer):
         activation: str = "relu",
         num_characters: int = 261,
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(**kwargs)
         self.character_size = character_size
         self.filters = tuple((int(width), int(count)) for width, count in filters)
@@ -66,7 +66,7 @@ class CharacterCNN(keras.layers.Layer):
             Highway(dtype=self.dtype_policy, name=f"highway_{i}") for i in range(num_highway)
         ]
 
-    def build(self, character_ids_shape):
+    def build(self, character_ids_shape) -> None:
         self._check_characters(character_ids_shape[-1])
         self.table = self.add_weight(
             name="table",
@@ -99,7 +99,7 @@ class CharacterCNN(keras.layers.Layer):
                 name="projection_bias", shape=(self.projection_size,), initializer="zeros"
             )
 
-    def _check_characters(self, characters):
+    def _check_characters(self, characters) -> None:
         widest = max(width for width, _ in self.filters)
         if characters is not None and characters < widest:
             raise ValueError(

@@ -40,13 +40,13 @@ class Dense(keras.layers.Layer):
         activation: str | None = None,
         initializer_range: float | None = 0.02,
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(**kwargs)
         self.units = units
         self.activation = None if activation is None else get_activation(activation)
         self.initializer_range = initializer_range
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.units),

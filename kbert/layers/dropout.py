@@ -23,7 +23,7 @@ class Dropout(keras.layers.Layer):
         [1.0, 1.0]
     """
 
-    def __init__(self, rate: float, **kwargs):
+    def __init__(self, rate: float, **kwargs) -> None:
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
             raise ValueError(f"`rate` must be at least 0 and less than 1. Received: {rate!r}")

@@ -48,7 +48,7 @@ class Embeddings(keras.layers.Layer):
         layer_norm_epsilon: float = 1e-12,
         initializer_range: float = 0.02,
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
         self.embedding_size = embedding_size
@@ -61,7 +61,7 @@ class Embeddings(keras.layers.Layer):
             embedding_size, hidden_size, initializer_range, self.dtype_policy
         )
 
-    def build(self, token_ids_shape):
+    def build(self, token_ids_shape) -> None:
         self.token = self._add_table("token", self.vocabulary_size)
         self.position = self._add_table("position", self.max_positions)
         self.segment = None
@@ -145,7 +145,9 @@ class SharedEmbeddings(keras.layers.Layer):
         (0, (1, 3, 4))
     """
 
-    def __init__(self, source: Embeddings, *, hidden_size: int, dropout: float = 0.0, **kwargs):
+    def __init__(
+        self, source: Embeddings, *, hidden_size: int, dropout: float = 0.0, **kwargs
+    ) -> None:
         super().__init__(**kwargs)
         # Inside a function, so that Keras does not count and save the other's weights here.
         self._source = lambda: source
@@ -154,7 +156,7 @@ class SharedEmbeddings(keras.layers.Layer):
             source.embedding_size, hidden_size, source.initializer_range, self.dtype_policy
         )
 
-    def build(self, token_ids_shape):
+    def build(self, token_ids_shape) -> None:
         if self.projection is not None:
             self.projection.build((*token_ids_shape, self._source().embedding_size))
 

@@ -26,13 +26,13 @@ class FeedForward(keras.layers.Layer):
         activation: str,
         initializer_range: float | None = 0.02,
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(**kwargs)
         self.intermediate_size = intermediate_size
         self.activation = activation
         self.initializer_range = initializer_range
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         common = {"initializer_range": self.initializer_range, "dtype": self.dtype_policy}
         self.intermediate = Dense(
             self.intermediate_size, activation=self.activation, name="intermediate", **common

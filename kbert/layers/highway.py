@@ -21,7 +21,7 @@ class Highway(keras.layers.Layer):
         (2, 5, 4)
     """
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         width = input_shape[-1]
         for part, bias in (("carry", -2.0), ("transform", 0.0)):
             kernel = self.add_weight(

@@ -32,7 +32,7 @@ def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:
 class _Positions(keras.layers.Layer):
     """What both kinds share: rows of a table (M, H), by number or from the first on."""
 
-    def __init__(self, max_positions: int, hidden_size: int, **kwargs):
+    def __init__(self, max_positions: int, hidden_size: int, **kwargs) -> None:
         super().__init__(**kwargs)
         self.max_positions = max_positions
         self.hidden_size = hidden_size
@@ -76,11 +76,11 @@ class LearnedPositions(_Positions):
 
     def __init__(
         self, max_positions: int, hidden_size: int, *, initializer_range: float = 0.02, **kwargs
-    ):
+    ) -> None:
         super().__init__(max_positions, hidden_size, **kwargs)
         self.initializer_range = initializer_range
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         self.position = self.add_weight(
             name="position",
             shape=(self.max_positions, self.hidden_size),
@@ -105,7 +105,7 @@ class SinusoidalPositions(_Positions):
         ([[[0.0, 1.0, 0.0, 1.0]]], 0)
     """
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         """There is nothing to build."""
 
     def _table(self):

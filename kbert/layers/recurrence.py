@@ -67,7 +67,7 @@ def projected_lstm(
 class _Recurrence:
     """Both halves, for one mask and one pair of bounds."""
 
-    def __init__(self, mask, cell_clip, projection_clip):
+    def __init__(self, mask, cell_clip, projection_clip) -> None:
         self.masks = [] if mask is None else [mask]
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip

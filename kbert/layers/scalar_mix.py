@@ -39,12 +39,12 @@ class ScalarMix(keras.layers.Layer):
         (8, 2)
     """
 
-    def __init__(self, *, layer_norm: bool = False, epsilon: float = 1e-12, **kwargs):
+    def __init__(self, *, layer_norm: bool = False, epsilon: float = 1e-12, **kwargs) -> None:
         super().__init__(**kwargs)
         self.layer_norm = layer_norm
         self.epsilon = epsilon
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         count = len(input_shape) if _is_nested(input_shape) else input_shape[0]
         if count is None or count < 1:
             raise ValueError(

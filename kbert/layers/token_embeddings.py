@@ -35,13 +35,13 @@ class TokenEmbeddings(keras.layers.Layer):
         scale: float = 1.0,
         initializer_range: float = 0.02,
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(**kwargs)
         self.shape = (vocabulary_size, hidden_size)
         self.scale = scale
         self.initializer_range = initializer_range
 
-    def build(self, token_ids_shape=None):
+    def build(self, token_ids_shape=None) -> None:
         self.token = self.add_weight(
             name="token",
             shape=self.shape,

@@ -34,13 +34,13 @@ class WordSoftmax(keras.layers.Layer):
         (5,)
     """
 
-    def __init__(self, vocabulary_size: int, projection_size: int, **kwargs):
+    def __init__(self, vocabulary_size: int, projection_size: int, **kwargs) -> None:
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
         self.projection_size = projection_size
         self.build()
 
-    def build(self, *shapes):
+    def build(self, *shapes) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.vocabulary_size, self.projection_size),
@@ -129,7 +129,7 @@ class LogUniformSampler:
         ((50,), 8)
     """
 
-    def __init__(self, vocabulary_size: int, draws: int):
+    def __init__(self, vocabulary_size: int, draws: int) -> None:
         if not 0 < draws < vocabulary_size:
             raise ValueError(
                 "A sample must have at least one word and fewer than the vocabulary of "

@@ -219,7 +219,7 @@ def _scores(right, predicted, support):
     return precision, recall, 2 * precision * recall / np.where(total > 0, total, 1)
 
 
-def _check_lengths(labels, predictions):
+def _check_lengths(labels, predictions) -> None:
     if len(labels) != len(predictions):
         raise ValueError(
             "labels and predictions hold the same sentences. Received: "

@@ -58,7 +58,7 @@ class Encoder(keras.Model):
         name: str = "encoder",
         dtype: Any = None,
         **kwargs,
-    ):
+    ) -> None:
         if not isinstance(config, EncoderConfig):
             raise TypeError(
                 "An encoder is made of an EncoderConfig; kbert.Elmo takes an ElmoConfig. "
@@ -97,7 +97,7 @@ class Encoder(keras.Model):
             )
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         self.embeddings.build((None, None))
         for block in self.blocks:
             block.build((None, None, self.config.hidden_size))
@@ -277,7 +277,7 @@ class Encoder(keras.Model):
         dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
         return cls(EncoderConfig.from_dict(config.pop("config")), dtype=dtype, **config)
 
-    def _check_revivable(self):
+    def _check_revivable(self) -> None:
         if self.make_block is not post_norm_block or not self.has_own_embeddings:
             raise ValueError(
                 "An encoder with blocks or embeddings of another kind cannot be revived from its "

@@ -113,17 +113,14 @@ def _layer(config, batch, length, precision):
     scores = batch * config.num_heads * length**2
     # Dropout keeps its mask; on the probabilities also its result, beside the softmax's in float32.
     masks = 2 * bool(config.dropout)
-    if config.attention_dropout:
-        probabilities = 2
-    else:
-        probabilities = 0 if precision == "float32" else 1
+    probabilities = 2 if config.attention_dropout else 0 if precision == "float32" else 1
     kept = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + masks))
     kept += size * _KEPT[config.activation] * forwarded
     kept += scores * (_FULL + size * probabilities)
     return kept, size * _BACKWARD * max(forwarded, scores)
 
 
-def _check(config, batch_size, sequence_length, precision, optimizer_slots):
+def _check(config, batch_size, sequence_length, precision, optimizer_slots) -> None:
     if precision not in PRECISIONS:
         raise ValueError(
             f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {precision!r}"

@@ -30,7 +30,7 @@ class ReadAlong:
         outputs: what it gave.
     """
 
-    def __init__(self, returned: Mapping[str, bool]):
+    def __init__(self, returned: Mapping[str, bool]) -> None:
         self.returned = dict(returned)
         self.features: dict[str, Any] = {}
         self.outputs: dict[str, Any] = {}
@@ -62,14 +62,14 @@ class EncoderTask(Task):
     # Whether the heads read what a model knows that sees the tokens to the left alone, as GPT.
     takes_decoders: bool = False
 
-    def __init__(self, encoder: keras.Model, tokenizer: Any, *, name: str):
+    def __init__(self, encoder: keras.Model, tokenizer: Any, *, name: str) -> None:
         super().__init__(encoder, tokenizer, name=name)
         self._check_tokens(encoder, tokenizer)
         self.form = input_form(encoder, tokenizer)
         self.encoder = encoder
         self._reading: ReadAlong | None = None
 
-    def _check_tokens(self, encoder, tokenizer):
+    def _check_tokens(self, encoder, tokenizer) -> None:
         """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
         read, given = (getattr(x, "max_characters", None) for x in (encoder.config, tokenizer))
         if read != given:

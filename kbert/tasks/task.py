@@ -44,7 +44,7 @@ class Task(TrainStep, keras.Model):
     # Whether there are weights besides the model's.
     has_head: bool = True
 
-    def __init__(self, model: keras.Model, tokenizer: Any, *, name: str):
+    def __init__(self, model: keras.Model, tokenizer: Any, *, name: str) -> None:
         super().__init__(name=name, dtype=model.dtype_policy)
         self.tokenizer = tokenizer
 
@@ -71,7 +71,7 @@ class Task(TrainStep, keras.Model):
         """
         return {}
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         """The parts build themselves when they are made."""
 
     def get_config(self):

@@ -42,7 +42,7 @@ class Documentation(files.TextFile):
         package: an importable top-level name such as "email", or "" for all there are.
     """
 
-    def __init__(self, package: str = ""):
+    def __init__(self, package: str = "") -> None:
         modules = _modules(package)
         if not modules:
             raise ValueError(

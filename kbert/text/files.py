@@ -33,7 +33,7 @@ class File(source.Source):
     # What the message of a bad byte offers beside converting the file.
     remedy = ", or put U+FFFD in place of bad bytes with on_bad_utf8='replace'"
 
-    def __init__(self, path: str, on_bad_utf8: str):
+    def __init__(self, path: str, on_bad_utf8: str) -> None:
         source.check_bad_utf8_policy(on_bad_utf8)
         super().__init__(path, os.path.getsize(path))
         if self.size == 0:
@@ -186,7 +186,7 @@ class TextFile(File):
 class JsonLinesFile(File):
     """One JSON object a line, the document's text in one of its fields."""
 
-    def __init__(self, path: str, field: str, on_bad_utf8: str):
+    def __init__(self, path: str, field: str, on_bad_utf8: str) -> None:
         super().__init__(path, on_bad_utf8)
         self.field = field
 

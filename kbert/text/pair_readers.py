@@ -27,7 +27,7 @@ class Pairs(source.Source, abc.ABC):
 
     unit = "line"
 
-    def __init__(self, name: str, size: int):
+    def __init__(self, name: str, size: int) -> None:
         super().__init__(name, size)
         self.empty = 0
         self._warned = False
@@ -62,7 +62,7 @@ class Pairs(source.Source, abc.ABC):
 class _FilePairs(Pairs):
     """What pairs from files share. `paths` are opened anew for each pass."""
 
-    def __init__(self, name: str, paths: list[str], on_bad_utf8: str):
+    def __init__(self, name: str, paths: list[str], on_bad_utf8: str) -> None:
         for path in paths:
             sources.check_format(path)
         opened = [files.File(path, on_bad_utf8) for path in paths]
@@ -85,7 +85,7 @@ class _FilePairs(Pairs):
 class AlignedFiles(_FilePairs):
     """Two files a pair of files, one text a line."""
 
-    def __init__(self, first: list[str], second: list[str], on_bad_utf8: str):
+    def __init__(self, first: list[str], second: list[str], on_bad_utf8: str) -> None:
         if len(first) != len(second):
             raise ValueError(
                 "Every source file has its target file. Received: "
@@ -120,7 +120,7 @@ class AlignedFiles(_FilePairs):
 class _ColumnPairs(_FilePairs):
     """Files that hold both sides in a line."""
 
-    def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str):
+    def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         super().__init__(", ".join(paths), paths, on_bad_utf8)
         self.columns = list(columns or (0, 1))
 
@@ -144,7 +144,7 @@ class _ColumnPairs(_FilePairs):
 
 
 class TabSeparated(_ColumnPairs):
-    def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str):
+    def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         for path in paths:
             if path.removesuffix(".gz").endswith(".csv"):
                 raise ValueError(
@@ -175,7 +175,7 @@ class TabSeparated(_ColumnPairs):
 
 
 class JsonLines(_ColumnPairs):
-    def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str):
+    def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         if columns is None or not isinstance(columns[0], str):
             raise ValueError(
                 "Of JSON lines the keys of source and target are named, such as "
@@ -203,7 +203,7 @@ class TfdsPairs(Pairs):
 
     unit = "example"
 
-    def __init__(self, spec: str, columns: Columns, on_bad_utf8: str):
+    def __init__(self, spec: str, columns: Columns, on_bad_utf8: str) -> None:
         builder, split = tfds.open_split(spec)
         columns = columns or builder.info.supervised_keys
         if columns is None or len(columns) != 2 or not all(isinstance(x, str) for x in columns):
@@ -238,7 +238,7 @@ def _positions(path: str, names: list[str], header: list[str]) -> list[int]:
         if header.count(name) != 1:
             raise ValueError(
                 f"{path}, line 1: one column must be called {name!r}; columns without names are "
-                f"given by numbers, such as columns=(0, 1). Received: {str(header):.80}"
+                f"given by numbers, such as columns=(0, 1). Received: {header!s:.80}"
             )
     return [header.index(name) for name in names]
 

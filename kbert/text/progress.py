@@ -14,7 +14,7 @@ class Progress:
         counted: what `show` counts beside it.
     """
 
-    def __init__(self, description: str, total: int, unit: str, counted: str = "documents"):
+    def __init__(self, description: str, total: int, unit: str, counted: str = "documents") -> None:
         from tqdm import tqdm
 
         in_terminal = sys.stderr.isatty()

@@ -25,7 +25,7 @@ class Source:
         replaced_characters: bytes of invalid UTF-8 that became U+FFFD.
     """
 
-    def __init__(self, name: str, size: int):
+    def __init__(self, name: str, size: int) -> None:
         self.name = name
         self.size = size
         self.consumed = 0

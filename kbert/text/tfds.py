@@ -47,7 +47,7 @@ class TfdsSplit(source.Source):
         on_bad_utf8: "fail" or "replace".
     """
 
-    def __init__(self, spec: str, field: str, on_bad_utf8: str):
+    def __init__(self, spec: str, field: str, on_bad_utf8: str) -> None:
         source.check_bad_utf8_policy(on_bad_utf8)
         self.builder, self.split = open_split(spec)
         name, splits = spec.partition(":")[0], self.builder.info.splits

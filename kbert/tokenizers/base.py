@@ -58,7 +58,7 @@ class Tokenizer(Serializable):
         vocabulary: list[str],
         special_tokens: Mapping[str, str],
         additional_special_tokens: Sequence[str] = (),
-    ):
+    ) -> None:
         self.vocabulary = vocabulary
         self.special_tokens: dict[str, str] = dict(special_tokens)
         self.additional_special_tokens: list[str] = list(additional_special_tokens)

@@ -131,7 +131,7 @@ def tile(values):
     return mosaic[: -gaps[0], : -gaps[1]], (high, wide)
 
 
-def _number_panels(axes, layers, heads, period, size):
+def _number_panels(axes, layers, heads, period, size) -> None:
     from matplotlib.patches import Rectangle
 
     across = [head * period[1] + (size[1] - 1) / 2 for head in range(heads)]
@@ -159,7 +159,7 @@ def _cells(axes, values, largest):
     return image
 
 
-def _name_columns(axes, weights, font, turned):
+def _name_columns(axes, weights, font, turned) -> None:
     rotation = {"rotation": 60, "ha": "left", "rotation_mode": "anchor"} if turned else {}
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
@@ -177,7 +177,7 @@ def _name_room(names, font):
     return 0.0080 * font * max(len(shown(name, LONGEST_NAME)) for name in names) + 0.1
 
 
-def _scale(figure, image, axes, shrink):
+def _scale(figure, image, axes, shrink) -> None:
     bar = figure.colorbar(image, ax=axes, shrink=shrink, pad=0.02, aspect=30)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, length=2)

@@ -63,7 +63,7 @@ def _panels(panels, names, weights, title):
     return figure
 
 
-def _name_sides(axes, weights, font, named, alone):
+def _name_sides(axes, weights, font, named, alone) -> None:
     right = axes.twinx()
     right.set_ylim(axes.get_ylim())
     sides = (
@@ -119,7 +119,7 @@ def _lines(values, largest):
     return ends.reshape(-1, 2, 2)[order].astype("float64"), strengths[order]
 
 
-def _add(axes, segments, strengths, width):
+def _add(axes, segments, strengths, width) -> None:
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgb
 

@@ -55,7 +55,7 @@ class AttentionPage:
         layer: int | None = None,
         head: int | None = None,
         title: str | None = None,
-    ):
+    ) -> None:
         self.parts = dict(parts)
         first = next(iter(self.parts.values())).values
         start = {
@@ -82,7 +82,7 @@ class AttentionPage:
     def _repr_html_(self) -> str:
         return self.fragment
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         sizes = []
         for name, part in self.parts.items():
             layers, heads, rows, columns = part.values.shape
@@ -120,7 +120,7 @@ def _part(name, part):
     }
 
 
-def _fragment(data):
+def _fragment(data) -> str:
     # Inside <script> a browser looks for "</script" and "<!--" alone, whatever the quotes.
     text = json.dumps(data)
     for character in "<>&":
@@ -140,5 +140,5 @@ def _text(name):
     return str(name).encode("utf-8", "replace").decode("utf-8")
 
 
-def _count(number, what):
+def _count(number, what) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"

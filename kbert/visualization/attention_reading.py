@@ -150,7 +150,7 @@ def _ids(tokenizer, text):
     return np.asarray(tokenizer.encode(text), "int32")
 
 
-def _check_length(what, length, most):
+def _check_length(what, length, most) -> None:
     if length > most:
         raise ValueError(
             f"A text must not be longer than the model's max_positions={most}. "

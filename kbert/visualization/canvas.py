@@ -15,8 +15,17 @@ GREY = "#595959"
 MARKS = "oDs^vPX*"
 # Scripts that matplotlib's own font lacks; the first that is installed of each kind is used.
 _OTHER_FONTS = (
-    ("Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "Microsoft YaHei", "PingFang SC")
-    + ("Hiragino Sans", "Yu Gothic", "Malgun Gothic", "WenQuanYi Micro Hei"),
+    (
+        "Noto Sans CJK JP",
+        "Noto Sans CJK SC",
+        "Source Han Sans",
+        "Microsoft YaHei",
+        "PingFang SC",
+        "Hiragino Sans",
+        "Yu Gothic",
+        "Malgun Gothic",
+        "WenQuanYi Micro Hei",
+    ),
     ("Noto Sans Devanagari", "Nirmala UI", "Kohinoor Devanagari", "Lohit Devanagari"),
     ("Noto Sans Thai", "Leelawadee UI", "Thonburi", "Loma"),
 )

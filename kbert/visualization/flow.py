@@ -47,7 +47,7 @@ def flow(boxes: Sequence[Box], width: float, title: str | None) -> Any:
     return figure
 
 
-def _draw(axes, box, left, width, top):
+def _draw(axes, box, left, width, top) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     centre = left + width / 2

@@ -64,7 +64,7 @@ def positions(table: Any, count: int | None = None, *, title: str | None = None)
     return figure
 
 
-def _draw(figure, axes, values, colours, scale, names, what):
+def _draw(figure, axes, values, colours, scale, names, what) -> None:
     image = axes.imshow(
         values, cmap=colours, vmin=scale[0], vmax=scale[1], aspect="auto", interpolation="nearest"
     )

@@ -131,19 +131,19 @@ def _spread(values):
     return values.std(ddof=1) if len(values) > 1 else 0.0
 
 
-def _number(values):
+def _number(values) -> str:
     spread = f" ± {_spread(values):.3f}" if len(values) > 1 else ""
     return f"{values.mean():.3f}{spread}"
 
 
-def _set_limits(axes, points, spreads, lines):
+def _set_limits(axes, points, spreads, lines) -> None:
     heights = [*(points - spreads)[:, 1], *(points + spreads)[:, 1], *lines]
     room = max(np.ptp(heights), 0.01)
     axes.set_ylim(min(heights) - 0.12 * room, max(heights) + 0.12 * room)
     axes.set_xlim(0, 1.08 * (points + spreads)[:, 0].max())
 
 
-def _draw_lines(axes, lines, kept):
+def _draw_lines(axes, lines, kept) -> None:
     """Shares of the teacher's score, named to the right of the axes."""
     for number, (line, share) in enumerate(zip(lines, kept, strict=bool(lines))):
         axes.axhline(line, color="#999999", linewidth=1, linestyle=(0, (5, 4)), zorder=1)

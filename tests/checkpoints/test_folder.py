@@ -63,9 +63,9 @@ def test_other_files_of_the_folder_stay(preset):
 
 def test_a_model_of_another_format_is_not_overwritten(preset, hub):
     encoder = Encoder(tiny_config())
-    with pytest.raises(ValueError, match="holds a kbert preset.*choose another. Received: "):
+    with pytest.raises(ValueError, match=r"holds a kbert preset.*choose another. Received: "):
         encoder.save_to_preset(preset, format="huggingface")
-    with pytest.raises(ValueError, match="holds a Hugging Face model.*choose another"):
+    with pytest.raises(ValueError, match=r"holds a Hugging Face model.*choose another"):
         encoder.save_to_preset(hub)
     assert Encoder.from_preset(preset).config == Encoder.from_preset(hub).config
 
@@ -102,10 +102,10 @@ def test_a_preset_that_is_not_understood_is_refused(preset, changes, message):
 
 def test_broken_files_are_named(preset):
     (preset / "kbert.json").write_text("{")
-    with pytest.raises(ValueError, match="not JSON .*Received: .*kbert.json"):
+    with pytest.raises(ValueError, match=r"not JSON .*Received: .*kbert.json"):
         read_checkpoint(preset)
     (preset / "kbert.json").write_text("[]")
-    with pytest.raises(ValueError, match="must hold a JSON object. Received: .*kbert.json"):
+    with pytest.raises(ValueError, match=r"must hold a JSON object. Received: .*kbert.json"):
         read_checkpoint(preset)
 
 
@@ -163,13 +163,13 @@ def test_other_folders_say_what_they_are_and_the_way_out(tmp_path, file, message
 
 def test_weights_without_a_config(hub):
     (hub / "config.json").unlink()
-    with pytest.raises(ValueError, match="config.json is missing. kbert reads .*Received: .*hub"):
+    with pytest.raises(ValueError, match=r"config.json is missing. kbert reads .*Received: .*hub"):
         read_checkpoint(hub)
 
 
 def test_a_hub_config_that_is_no_json(hub):
     (hub / "config.json").write_text('{"model_type": "bert"')
-    with pytest.raises(ValueError, match="not JSON .*Received: .*config.json"):
+    with pytest.raises(ValueError, match=r"not JSON .*Received: .*config.json"):
         read_checkpoint(hub)
 
 

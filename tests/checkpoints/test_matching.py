@@ -43,5 +43,5 @@ def test_a_lenient_check_still_refuses_what_cannot_be_meant():
         check_arrays(EXPECTED, {"b": np.zeros(5)}, "here", strict=False)
     with pytest.raises(ValueError, match="! b holds NaN"):
         check_arrays(EXPECTED, {"b": np.full(4, np.nan)}, "here", strict=False)
-    with pytest.raises(ValueError, match="- missing a.*\n.*\n.*\n.*unexpected z"):
+    with pytest.raises(ValueError, match=r"- missing a.*\n.*\n.*\n.*unexpected z"):
         check_arrays(EXPECTED, {"z": np.zeros(5)}, "here", strict=False)

@@ -21,7 +21,8 @@ def test_old_rows_stay_and_new_ones_lie_near_the_mean_or_come_from_pieces():
     config, new = extend_vocabulary(tiny_config(), old, 43, pieces={41: [3, 5, 7]})
     assert config == tiny_config(vocabulary_size=43)
     table = new["encoder/embeddings/token"]
-    assert table.shape == (43, 16) and table.dtype == np.float32
+    assert table.shape == (43, 16)
+    assert table.dtype == np.float32
     np.testing.assert_array_equal(table[:40], old["encoder/embeddings/token"])
     np.testing.assert_allclose(table[41], table[[3, 5, 7]].mean(0), rtol=1e-6)
     near = table[[40, 42]] - table[:40].mean(0)
@@ -35,7 +36,8 @@ def test_rows_that_padded_the_table_begin_like_added_ones():
     old = arrays()
     config, new = extend_vocabulary(tiny_config(), old, 37, pieces={36: [3, 5]}, known=35)
     table = new["encoder/embeddings/token"]
-    assert config == tiny_config() and table.shape == (40, 16)
+    assert config == tiny_config()
+    assert table.shape == (40, 16)
     kept = [*range(35), 37, 38, 39]
     np.testing.assert_array_equal(table[kept], old["encoder/embeddings/token"][kept])
     np.testing.assert_allclose(table[36], table[[3, 5]].mean(0), rtol=1e-6)
@@ -50,7 +52,7 @@ def test_rows_beyond_the_padding_are_added():
 
 
 def test_a_table_without_a_row_for_each_known_entry_is_refused():
-    with pytest.raises(ValueError, match="row for each entry.*Received: 40 rows, known=41"):
+    with pytest.raises(ValueError, match=r"row for each entry.*Received: 40 rows, known=41"):
         extend_vocabulary(tiny_config(), arrays(), 42, known=41)
 
 

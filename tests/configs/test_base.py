@@ -39,7 +39,7 @@ def test_it_is_frozen_and_hashable():
 
 
 def test_unknown_key_lists_the_close_ones():
-    with pytest.raises(ValueError, match="Did you mean: .*hidden_size.*'hiden_size'"):
+    with pytest.raises(ValueError, match=r"Did you mean: .*hidden_size.*'hiden_size'"):
         EncoderConfig.from_dict({**SIZES, "hiden_size": 3})
     with pytest.raises(ValueError, match="Did you mean: dropout"):
         EncoderConfig(**SIZES).replace(dropuot=0.2)

@@ -11,7 +11,8 @@ def test_defaults_are_the_originals():
     assert (config.lstm_size, config.projection_size, config.num_layers) == (4096, 512, 2)
     assert (config.num_filters, config.num_highway, config.max_characters) == (2048, 2, 50)
     assert (config.cell_clip, config.projection_clip, config.dropout) == (3.0, 3.0, 0.1)
-    assert config.skip_connections and config.vocabulary_size is None
+    assert config.skip_connections
+    assert config.vocabulary_size is None
     assert config.hidden_size == 1024
 
 
@@ -19,13 +20,14 @@ def test_round_trip_through_json():
     config = ElmoConfig(filters=[[1, 4], [3, 8]], cell_clip=None, vocabulary_size=9)
     assert config.filters == ((1, 4), (3, 8))
     again = ElmoConfig.from_dict(json.loads(json.dumps(config.to_dict())))
-    assert again == config and hash(again) == hash(config)
+    assert again == config
+    assert hash(again) == hash(config)
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.lstm_size = 4
 
 
 def test_an_unknown_key_lists_the_close_ones():
-    with pytest.raises(ValueError, match="ElmoConfig .*Did you mean: lstm_size.*'lstm_sise'"):
+    with pytest.raises(ValueError, match=r"ElmoConfig .*Did you mean: lstm_size.*'lstm_sise'"):
         ElmoConfig.from_dict({"lstm_sise": 3})
     with pytest.raises(ValueError, match="Did you mean: dropout"):
         ElmoConfig().replace(dropuot=0.2)

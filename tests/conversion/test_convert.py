@@ -57,7 +57,8 @@ def test_the_report(preset, tmp_path):
     assert "encoder/layers/*/attention/qkv/kernel 2 16 × 48 1,536" in lines
     assert "masked_lm/transform/kernel 1 16 × 16 256" in lines
     total = sum(array.size for array in read_checkpoint(preset).arrays.values())
-    assert f"all {len(done.shapes)} {total:,}" in lines and done.parameters == total
+    assert f"all {len(done.shapes)} {total:,}" in lines
+    assert done.parameters == total
     assert lines[-2:] == ["left out: nothing", f"tokenizer: wordpiece, {done.tokenizer[11:]}"]
 
 
@@ -85,7 +86,8 @@ def test_long_lists_are_grouped_and_cut():
     lines = _listed(names)
     assert lines[0].startswith("left out, 38 that")
     assert lines[1:4] == ["  */adam_m (× 12)", "  */adam_v (× 12)", "  layer_*/ids (× 3)"]
-    assert lines[-1] == "  … and 2 more" and len(lines) == 14
+    assert lines[-1] == "  … and 2 more"
+    assert len(lines) == 14
 
 
 def test_tensors_without_a_place_are_refused_or_left_out_on_purpose(tmp_path):
@@ -128,11 +130,11 @@ def test_a_vocabulary_that_is_larger_than_the_table(preset, tmp_path, tiny_vocab
 
 def test_a_target_that_is_taken(preset, tmp_path):
     before = {path.name: path.read_bytes() for path in preset.iterdir()}
-    with pytest.raises(ValueError, match="empty or not there yet. Received: .*preset"):
+    with pytest.raises(ValueError, match=r"empty or not there yet. Received: .*preset"):
         convert(preset, preset, format="huggingface")
     assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="empty or not there yet. Received: .*file"):
+    with pytest.raises(ValueError, match=r"empty or not there yet. Received: .*file"):
         convert(preset, tmp_path / "file")
 
 
@@ -153,7 +155,7 @@ def test_a_failure_in_the_middle_leaves_nothing(preset, tmp_path, monkeypatch):
 
 def test_a_target_that_cannot_be_written(preset, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="Cannot write .*/file/there"):
+    with pytest.raises(OSError, match=r"Cannot write .*/file/there"):
         convert(preset, tmp_path / "file/there")
 
 
@@ -176,7 +178,8 @@ def test_options_that_cannot_be(preset, tmp_path, options, message):
 def test_the_check_without_another_library_compares_with_the_target_read_back(preset, tmp_path):
     convert(preset, tmp_path / "there")
     (done,) = check(preset, tmp_path / "there")
-    assert done.passed and done.differences == {"sequence": 0.0, "pooled": 0.0, "masked_lm": 0.0}
+    assert done.passed
+    assert done.differences == {"sequence": 0.0, "pooled": 0.0, "masked_lm": 0.0}
     assert str(done).startswith("kbert on the source, kbert on the target: equal; largest diff")
 
 
@@ -187,7 +190,8 @@ def test_the_check_finds_a_wrong_weight(preset, tmp_path, head):
     checkpoint.arrays[head][3] += 0.01
     write_preset(tmp_path / "there", checkpoint.config, checkpoint.arrays)
     (done,) = check(preset, tmp_path / "there")
-    assert not done.passed and "NOT EQUAL" in str(done)
+    assert not done.passed
+    assert "NOT EQUAL" in str(done)
     assert done.differences["masked_lm"] > conversion.TOLERANCE
 
 
@@ -199,7 +203,8 @@ def test_the_check_finds_another_activation(preset, tmp_path):
     path = tmp_path / "there/config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "hidden_act": "gelu"}))
     ours, theirs = check(preset, tmp_path / "there")
-    assert not ours.passed and not theirs.passed
+    assert not ours.passed
+    assert not theirs.passed
 
 
 def test_nan_does_not_pass():
@@ -271,7 +276,8 @@ def test_a_head_that_no_other_library_has(preset, tmp_path):
     write_preset(preset, encoder.config, {**checkpoint.arrays, **head}, task=checkpoint.task)
     assert convert(preset, tmp_path / "here").left == ()
     done = convert(preset, tmp_path / "there", format="huggingface")
-    assert set(done.left) == head.keys() and not head.keys() & done.shapes.keys()
+    assert set(done.left) == head.keys()
+    assert not head.keys() & done.shapes.keys()
 
 
 @pytest.mark.parametrize(("pooler", "epsilon"), [("tanh", 1e-5), ("relu", 1e-12)])
@@ -284,7 +290,9 @@ def test_a_pooler_that_keras_hub_has_not_is_left(tmp_path, pooler, epsilon):
     assert sorted(done.left) == ["encoder/pooler/bias", "encoder/pooler/kernel"]
     assert not any("pooler" in name for name in done.shapes)
     first, second = check(folder, tmp_path / "there")
-    assert first.passed and second.passed and second.differences.keys() == {"sequence"}
+    assert first.passed
+    assert second.passed
+    assert second.differences.keys() == {"sequence"}
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "gelu"])
@@ -298,7 +306,8 @@ def test_keras_hub_runs_what_it_can_be(tmp_path, preset, activation):
             convert(preset, tmp_path / "there", format="keras_hub")
         return
     done = convert(preset, tmp_path / "there", format="keras_hub")
-    assert "masked_lm/bias" in done.left and "masked_lm/bias" not in done.shapes
+    assert "masked_lm/bias" in done.left
+    assert "masked_lm/bias" not in done.shapes
     first, second = check(preset, tmp_path / "there")
     assert first.passed and second.passed, f"{first}\n{second}"
     assert second.candidate == "KerasHub on the target"
@@ -310,7 +319,8 @@ def test_keras_hub_runs_what_it_can_be(tmp_path, preset, activation):
 def test_encoders_alone_convert_too(tmp_path):
     folder = save_encoder(tmp_path / "preset", pooler_activation=None)
     done = convert(folder, tmp_path / "there", format="huggingface")
-    assert done.tokenizer is None and "encoder/pooler/kernel" not in done.shapes
+    assert done.tokenizer is None
+    assert "encoder/pooler/kernel" not in done.shapes
     arrays = get_arrays(Encoder.from_preset(tmp_path / "there"), "encoder")
     assert arrays.keys() == done.shapes.keys()
 
@@ -322,11 +332,13 @@ def test_a_decoder_goes_both_ways(block, tmp_path):
     randomise(decoder)
     decoder.save_to_preset(tmp_path / "preset")
     done = convert(tmp_path / "preset", tmp_path / "there", format="huggingface")
-    assert done.parameters == decoder.config.count_parameters() and not done.left
+    assert done.parameters == decoder.config.count_parameters()
+    assert not done.left
     pytest.importorskip("torch")
     checks = check(tmp_path / "preset", tmp_path / "there")
     assert [one.passed for one in checks] == [True, True]
-    assert {*checks[1].differences} == {"sequence", "logits"} and "transformers" in str(checks[1])
+    assert {*checks[1].differences} == {"sequence", "logits"}
+    assert "transformers" in str(checks[1])
     convert(tmp_path / "there", tmp_path / "back")
     assert conversion.check(tmp_path / "there", tmp_path / "back")[0].passed
     arrays = read_checkpoint(tmp_path / "back").arrays
@@ -336,7 +348,7 @@ def test_a_decoder_goes_both_ways(block, tmp_path):
     randomise(other, seed=1)
     other.save_to_preset(tmp_path / "other")
     assert not check(tmp_path / "there", tmp_path / "other")[0].passed
-    with pytest.raises(ValueError, match="one of kbert, huggingface. Received: 'keras_hub'"):
+    with pytest.raises(ValueError, match=r"one of kbert, huggingface. Received: 'keras_hub'"):
         convert(tmp_path / "preset", tmp_path / "hub", format="keras_hub")
 
 

@@ -60,6 +60,6 @@ def test_nothing_is_written_of_a_damaged_head(tmp_path, encoder, heads):
     arrays["masked_lm/bias"] = arrays["masked_lm/bias"][:5]
     write_preset(tmp_path / "preset", encoder.config, arrays)
     assert read_checkpoint(tmp_path / "preset").arrays.keys() == arrays.keys()
-    with pytest.raises(ValueError, match="shape of masked_lm/bias: expected .40,., is .5,."):
+    with pytest.raises(ValueError, match=r"shape of masked_lm/bias: expected .40,., is .5,."):
         convert(tmp_path / "preset", tmp_path / "there")
     assert not (tmp_path / "there").exists()

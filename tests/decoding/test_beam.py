@@ -143,15 +143,18 @@ def test_a_wider_beam_finds_better_texts():
     means = [
         search(toy, longest=8, stop_ids=(7,), width=width)[1].mean() for width in (1, 2, 4, 16)
     ]
-    assert means == sorted(means) and means[-1] > means[0] + 0.01
+    assert means == sorted(means)
+    assert means[-1] > means[0] + 0.01
 
 
 def test_fewer_texts_than_results():
     toy = Toy(rows=2, size=3, slots=2)
     texts, scores = search(toy, longest=1, stop_ids=(), width=5, num_results=5)
     for row in range(2):
-        assert sorted(texts[row][:3]) == [(0,), (1,), (2,)] and texts[row][3:] == [(), ()]
-        assert (scores[row][3:] == -np.inf).all() and np.isfinite(scores[row][:3]).all()
+        assert sorted(texts[row][:3]) == [(0,), (1,), (2,)]
+        assert texts[row][3:] == [(), ()]
+        assert (scores[row][3:] == -np.inf).all()
+        assert np.isfinite(scores[row][:3]).all()
 
 
 def test_all_tokens_may_be_stop_tokens():

@@ -96,11 +96,12 @@ def test_no_text_has_a_banned_token(method):
 def test_one_token_needs_no_step(method):
     toy = Toy(rows=2)
     texts, _ = texts_of(decode(toy.step, *toy.start(), **settings(method, max_new_tokens=1)))
-    assert {len(text) for row in texts for text in row} == {1} and toy.calls == 0
+    assert {len(text) for row in texts for text in row} == {1}
+    assert toy.calls == 0
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    ("changes", "message"),
     [
         ({"max_new_tokens": 0}, "`max_new_tokens` must be an integer of at least 1. Received: 0"),
         ({"max_new_tokens": 2.5}, "`max_new_tokens` must be an integer"),

@@ -10,13 +10,14 @@ from kbert.decoding import Beam, Greedy, Sampling
 def test_settings_are_values():
     assert Greedy() == Greedy()
     assert Sampling() == Sampling(temperature=1.0, top_k=None, top_p=None)
-    assert Beam() == Beam(4, 0.6, 1) and hash(Beam()) == hash(Beam(4, 0.6, 1))
+    assert Beam() == Beam(4, 0.6, 1)
+    assert hash(Beam()) == hash(Beam(4, 0.6, 1))
     with pytest.raises(dataclasses.FrozenInstanceError):
         Beam().width = 5
 
 
 @pytest.mark.parametrize(
-    "method, fields, message",
+    ("method", "fields", "message"),
     [
         (Sampling, {"temperature": 0.0}, "`temperature` must be a number that is positive"),
         (Sampling, {"temperature": -1}, "Received: -1"),

@@ -116,4 +116,5 @@ def test_a_stream_of_a_compiled_step(generator):
     limits = {"max_new_tokens": LONGEST, "stop_ids": STOP, "seed": 3}
     found = np.stack(list(stream(step, logits, cache, method=method, **limits)), axis=1)
     for row, (text,) in enumerate(expected):
-        assert tuple(found[row, : len(text)]) == text and not found[row, len(text) :].any()
+        assert tuple(found[row, : len(text)]) == text
+        assert not found[row, len(text) :].any()

@@ -31,7 +31,9 @@ def test_draws_are_gumbels():
     from scipy import stats
 
     draws = ops.convert_to_numpy(gumbel(5, np.arange(50), 3, np.arange(2000)[None]))
-    assert draws.shape == (50, 2000) and draws.dtype == np.float32 and np.isfinite(draws).all()
+    assert draws.shape == (50, 2000)
+    assert draws.dtype == np.float32
+    assert np.isfinite(draws).all()
     assert stats.kstest(draws.ravel(), stats.gumbel_r.cdf).pvalue > 0.01
     assert abs(np.corrcoef(draws[:-1].ravel(), draws[1:].ravel())[0, 1]) < 0.02
 

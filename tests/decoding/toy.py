@@ -69,7 +69,8 @@ class Toy:
 def texts_of(decoded):
     """Per row, a list of texts without padding; and scores (B, K). What is padding is checked."""
     ids, lengths, scores = (ops.convert_to_numpy(x) for x in decoded)
-    assert ids.dtype == lengths.dtype == np.int32 and scores.dtype == np.float32
+    assert ids.dtype == lengths.dtype == np.int32
+    assert scores.dtype == np.float32
     assert ids.shape[:2] == lengths.shape == scores.shape
     assert (ids[np.arange(ids.shape[-1]) >= lengths[..., None]] == 0).all()
     return [

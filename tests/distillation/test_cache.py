@@ -137,7 +137,8 @@ def test_what_is_missing_is_added(tokenizer, tmp_path, calls):
     assert size.total_bytes == states + 2 * (3 * 4 + 24)
     table = as_table(["moon", "the sun", "a dog"], [0, 1, 0])
     assert_same_values(Distiller(student, teacher, wider.terms), wider, table, 3e-3)
-    assert "hidden_states/2" in str(size) and "to be written: 2 texts" in str(size)
+    assert "hidden_states/2" in str(size)
+    assert "to be written: 2 texts" in str(size)
 
 
 def test_a_restart_sees_the_same_batches(tokenizer, tmp_path):
@@ -170,7 +171,9 @@ def test_pretraining_has_nothing_to_keep(tokenizer, tmp_path):
 
 def test_what_cannot_be_cached_is_told(tokenizer, tmp_path):
     student, teacher = make_pair("classes", tokenizer)
-    with pytest.raises(ValueError, match="cache_dtype must be one of float16, float32. Received: "):
+    with pytest.raises(
+        ValueError, match=r"cache_dtype must be one of float16, float32. Received: "
+    ):
         Distiller(student, teacher, HEADS, cache_dir=tmp_path, cache_dtype="int8")
     with pytest.raises(ValueError, match="Only a distiller with a cache_dir has a cache"):
         Distiller(student, teacher, HEADS).cache_size(["a dog"])
@@ -178,7 +181,7 @@ def test_what_cannot_be_cached_is_told(tokenizer, tmp_path):
         Distiller(student, teacher, [Term()], cache_dir=tmp_path)
     cached = Distiller(student, teacher, HEADS, cache_dir=tmp_path)
     batch = batches_of(Distiller(student, teacher, HEADS), table_of("classes"))[0]
-    with pytest.raises(ValueError, match="take those of Distiller.batches. Received: label"):
+    with pytest.raises(ValueError, match=r"take those of Distiller.batches. Received: label"):
         cached.loss_terms(batch, training=True)
     randomise(teacher, sigma=3e5)
     with pytest.raises(ValueError, match="hidden_states/2, which has larger numbers than float16"):

@@ -64,7 +64,8 @@ def test_rows_of_any_width_in_any_order(tmp_path, small_shards):
     assert (store.find(keys_of(numbers), "head") >= 0).tolist() == [True] * 4 + [False]
     places = store.find(keys_of(numbers[:4]), "head")
     states, scores, head = (store.read(name, places, 2, 6) for name in LAYOUTS)
-    assert states.shape == (4, 2, 6, 3) and scores.shape == (4, 2, 2, 6, 6)
+    assert states.shape == (4, 2, 6, 3)
+    assert scores.shape == (4, 2, 2, 6, 6)
     assert (states.dtype, scores.dtype) == ("float16", "float32")
     for row, number in enumerate(numbers[:4]):
         texts, tokens = 1 + number % 2, 1 + number % 5
@@ -111,7 +112,8 @@ def test_a_process_that_is_killed_leaves_whole_shards(tmp_path, small_shards):
     store = Store(tmp_path / "cache", TEACHER, "float16")
     found = store.find(keys_of(range(1000)), "states")
     whole = int((found >= 0).sum())
-    assert whole >= 9 and (found[:whole] >= 0).all()
+    assert whole >= 9
+    assert (found[:whole] >= 0).all()
     states = store.read("states", found[:whole], 2, 5)
     assert states[:, 0, 0, 0].tolist() == list(range(whole))
 
@@ -142,11 +144,11 @@ def test_a_folder_is_of_one_teacher_and_dtype(tmp_path):
     make_store(tmp_path)
     with pytest.raises(ValueError, match=r"give each a cache_dir.*, whose teacher has another we"):
         Store(tmp_path, {**TEACHER, "weights": "b"}, "float16")
-    with pytest.raises(ValueError, match="cache_dtype='float32' for .*, which is in float16"):
+    with pytest.raises(ValueError, match=r"cache_dtype='float32' for .*, which is in float16"):
         Store(tmp_path, TEACHER, "float32")
     manifest = json.loads((tmp_path / stores.MANIFEST).read_text())
     (tmp_path / stores.MANIFEST).write_text(json.dumps({**manifest, "format": 2}))
-    with pytest.raises(ValueError, match="has format 1; .* Received: format 2 in"):
+    with pytest.raises(ValueError, match=r"has format 1; .* Received: format 2 in"):
         Store(tmp_path, TEACHER, "float16")
     (tmp_path / stores.MANIFEST).write_text("{")
     with pytest.raises(ValueError, match="manifest of a cache must be JSON"):

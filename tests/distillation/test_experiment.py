@@ -78,7 +78,8 @@ def whole(teacher, mail, tmp_path_factory):  # noqa: F811
 def test_the_teacher_says_the_order_of_the_classes(experiment, whole):
     made = experiment()
     task = made.make_task(made.settings())
-    assert made.labels == ["ham", "spam"] and task.labels == ["spam", "ham"]
+    assert made.labels == ["ham", "spam"]
+    assert task.labels == ["spam", "ham"]
     assert kbert.tasks.TextClassifier.from_preset(whole / "preset").labels == ["spam", "ham"]
     # The head is the teacher's.
     teacher = made.make_teacher(made.settings())
@@ -87,7 +88,7 @@ def test_the_teacher_says_the_order_of_the_classes(experiment, whole):
 
 
 @pytest.mark.parametrize(
-    "stage, steps",
+    ("stage", "steps"),
     [
         ("intermediate", 2),
         pytest.param("intermediate", 4, marks=pytest.mark.slow),
@@ -110,7 +111,7 @@ def test_stopped_in_and_between_stages_it_goes_on(
         patch.setattr(Distiller, "fit", fit_and_stop)
         with pytest.raises(experiments.Stopped, match="SIGTERM after step"):
             experiments.run(made, tmp_path, verbose=0, checkpoint_every=1, **SETTINGS)
-    with pytest.raises(ValueError, match="holds another run.*settings.seed was 0, is 1"):
+    with pytest.raises(ValueError, match=r"holds another run.*settings.seed was 0, is 1"):
         experiments.run(made, tmp_path, verbose=0, **SETTINGS, seed=1)
     experiments.run(made, tmp_path, verbose=0, checkpoint_every=1, **SETTINGS)
     for name in ("intermediate", "prediction"):
@@ -124,15 +125,17 @@ def test_a_finished_run_is_read_and_leaves_no_checkpoints(experiment, whole, mon
     assert not list((whole / "training").rglob("checkpoints"))
     monkeypatch.setattr(Distiller, "fit", None)
     result = experiments.run(experiment(first_epochs=1), whole, verbose=0, **SETTINGS)
-    assert result.metric == "accuracy" and result.steps == 4
-    with pytest.raises(ValueError, match="another run.*first_stages.intermediate was .*1.*is .*2"):
+    assert result.metric == "accuracy"
+    assert result.steps == 4
+    with pytest.raises(ValueError, match=r"another run.*first_stages.intermediate was .*1.*is .*2"):
         experiments.run(experiment(first_epochs=2), whole, verbose=0, **SETTINGS)
 
 
 def test_seeds_differ_in_their_runs(experiment, tmp_path):
     made = experiment("distilbert", student={"num_layers": 1, "init": "random"})
     series = experiments.seeds(made, tmp_path, count=2, verbose=0, **SETTINGS)
-    assert len(series.results) == 2 and series.preset.exists()
+    assert len(series.results) == 2
+    assert series.preset.exists()
     first = [
         json.loads((r.folder / "training/distilled/steps.jsonl").read_text().splitlines()[0])
         for r in series.results
@@ -140,7 +143,8 @@ def test_seeds_differ_in_their_runs(experiment, tmp_path):
     assert first[0]["soft_targets"] != first[1]["soft_targets"]
     found = made.compare(series.preset, made.settings(**SETTINGS))
     assert (found.metric, found.student.layers, found.teacher.layers) == ("accuracy", 1, 2)
-    assert "teacher       2 " in str(found) and "100.0%" in str(found)
+    assert "teacher       2 " in str(found)
+    assert "100.0%" in str(found)
 
 
 def test_numbers_and_a_pretrained_student(tokenizer, tmp_path):
@@ -159,8 +163,10 @@ def test_numbers_and_a_pretrained_student(tokenizer, tmp_path):
 
 def test_preview_shows_what_every_stage_and_the_teacher_take(experiment):
     shown = experiments.preview(experiment(), examples=1, **SETTINGS)
-    assert "[CLS] the " in shown and "4 an epoch, 84 in all" in shown
-    assert " s a step intermediate, " in shown and " s a step prediction" in shown
+    assert "[CLS] the " in shown
+    assert "4 an epoch, 84 in all" in shown
+    assert " s a step intermediate, " in shown
+    assert " s a step prediction" in shown
     assert "s a step without a teacher" in shown
 
 
@@ -179,16 +185,17 @@ def test_what_does_not_fit_together(experiment, options, message):
 
 def test_other_classes_than_the_teacher_s(experiment, mail):  # noqa: F811
     made = experiment(train={**mail, "label": ["ham", "eggs"] * 32}, dev_share=0.5, dev=None)
-    with pytest.raises(ValueError, match="teacher's classes.*'eggs', 'ham' in the data"):
+    with pytest.raises(ValueError, match=r"teacher's classes.*'eggs', 'ham' in the data"):
         made.make_task(made.settings())
 
 
 def test_a_model_retains_all_of_itself(teacher, mail):  # noqa: F811
     task = kbert.tasks.TextClassifier.from_preset(teacher)
     found = compare(task, task, mail, rounds=1)
-    assert found.retention == 1.0 and found.student.parameters == task.count_params()
+    assert found.retention == 1.0
+    assert found.student.parameters == task.count_params()
     assert found.to_dict()["speed"] == pytest.approx(found.speed)
-    with pytest.raises(ValueError, match="one of .*accuracy.*Received: 'bleu'"):
+    with pytest.raises(ValueError, match=r"one of .*accuracy.*Received: 'bleu'"):
         compare(task, task, mail, rounds=1, metric="bleu")
 
 

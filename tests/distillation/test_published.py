@@ -14,10 +14,13 @@ BERT_BASE = 109_482_240
 def test_the_published_values():
     soft, own, cosine = recipe("distilbert").terms
     assert (soft.weight, soft.temperature, soft.positions) == (5.0, 2.0, "all")
-    assert isinstance(own, terms.OwnLoss) and own.weight == 2.0
-    assert isinstance(cosine, terms.LastHiddenCosine) and cosine.weight == 1.0
+    assert isinstance(own, terms.OwnLoss)
+    assert own.weight == 2.0
+    assert isinstance(cosine, terms.LastHiddenCosine)
+    assert cosine.weight == 1.0
     general = recipe("distilbert").general
-    assert general["learning_rate"] == 5e-4 and general["clip_norm"] == 5.0
+    assert general["learning_rate"] == 5e-4
+    assert general["clip_norm"] == 5.0
 
     tiny = recipe("tinybert-general")
     assert [type(term).__name__ for term in tiny.terms] == [
@@ -26,12 +29,15 @@ def test_the_published_values():
     assert all(getattr(term, "layers", "uniform") == "uniform" for term in tiny.terms)
     assert {term.weight for term in tiny.terms} == {1.0}
     first, last = recipe("tinybert-task").stages
-    assert first.terms == tiny.terms and not first.reads_heads and last.reads_heads
+    assert first.terms == tiny.terms
+    assert not first.reads_heads
+    assert last.reads_heads
     assert (first.learning_rate, last.learning_rate, last.epochs) == (5e-5, 3e-5, 3)
     assert last.terms[0].temperature == 1.0
 
     (relations,) = recipe("minilm").terms
-    assert relations.relations == ("attention", "value") and relations.teacher_layer is None
+    assert relations.relations == ("attention", "value")
+    assert relations.teacher_layer is None
 
 
 class OnlyConfig:
@@ -82,9 +88,9 @@ def test_the_students_are_the_familys(only_configs):
 
 
 def test_an_unknown_recipe_names_the_close_ones():
-    with pytest.raises(ValueError, match="Close: tinybert-.*Received: 'tinybert'"):
+    with pytest.raises(ValueError, match=r"Close: tinybert-.*Received: 'tinybert'"):
         recipe("tinybert")
-    with pytest.raises(ValueError, match="Known: distilbert, .*minilm.*Received: 'x'"):
+    with pytest.raises(ValueError, match=r"Known: distilbert, .*minilm.*Received: 'x'"):
         recipe("x")
 
 
@@ -93,4 +99,5 @@ def test_the_table_has_all():
     for name, row in RECIPES.items():
         (line,) = (line for line in lines if line.startswith(name))
         where = "text and tasks" if row.terms and row.stages else "text" if row.terms else "tasks"
-        assert f" {where} " in line and row.summary in line
+        assert f" {where} " in line
+        assert row.summary in line

@@ -72,7 +72,8 @@ def test_the_published_layers_of_distilbert():
     randomise(large)
     small = kbert.student(large, 6, [0, 2, 4, 7, 9, 11], num_segments=0, pooler_activation=None)
     assert_layers(small, large, [0, 2, 4, 7, 9, 11])
-    assert small.pooler is None and not small.config.num_segments
+    assert small.pooler is None
+    assert not small.config.num_segments
 
 
 def test_a_copy_is_its_own(teacher):
@@ -145,7 +146,8 @@ def test_a_task_keeps_kind_settings_and_heads(teacher, tokenizer):
     settings = {"labels": ["a", "b", "c"], "max_length": 20, "stride": 4, "dropout": 0.3}
     task = make_task(TextClassifier, kbert.student(teacher), tokenizer, **settings)
     small = kbert.student(task, 2, [5, 1], max_positions=16)
-    assert type(small) is TextClassifier and small.tokenizer is tokenizer
+    assert type(small) is TextClassifier
+    assert small.tokenizer is tokenizer
     assert small.settings == {**task.settings, "max_length": 16}
     assert_layers(small.encoder, task.encoder, [5, 1])
     assert_equal(get_arrays(small.classifier, "c"), get_arrays(task.classifier, "c"))
@@ -167,7 +169,8 @@ def test_heads_that_do_not_fit_begin_anew(teacher, tokenizer):
     assert differs(kbert.student(task, 2, "random").classifier, task.classifier)
     for labels in (["a", "b", "c"], ["b", "a"]):  # the same width, but another order
         other = kbert.student(task, 2, settings={"labels": labels})
-        assert other.labels == labels and differs(other.classifier, task.classifier)
+        assert other.labels == labels
+        assert differs(other.classifier, task.classifier)
     scores = make_task(TextRegressor, kbert.student(teacher), tokenizer)
     assert not differs(kbert.student(scores, 2).classifier, scores.classifier)
 
@@ -184,12 +187,15 @@ def test_students_of_other_tasks(kind, teacher, tokenizer):
 def test_without_a_pooler_goes_what_reads_it(teacher, tokenizer):
     task = make_task(Pretraining, kbert.student(teacher), tokenizer)
     small = kbert.student(task, 3, num_segments=0, pooler_activation=None)
-    assert task.next_sentence and not small.next_sentence and small.sentence is None
+    assert task.next_sentence
+    assert not small.next_sentence
+    assert small.sentence is None
     assert not differs(small.masked_lm, task.masked_lm)
     # And what the teacher has not begins anew.
     without = make_task(Pretraining, kbert.student(teacher), tokenizer, next_sentence=False)
     more = kbert.student(without, 2, settings={"next_sentence": True})
-    assert more.sentence is not None and not differs(more.masked_lm, without.masked_lm)
+    assert more.sentence is not None
+    assert not differs(more.masked_lm, without.masked_lm)
 
 
 def test_the_masked_lm_heads_table_is_the_students(teacher, tokenizer):
@@ -233,12 +239,12 @@ def test_what_is_no_student(teacher, arguments, message):
 
 
 def test_a_factorised_teacher_and_a_plain_student():
-    with pytest.raises(ValueError, match='take init="random"|unexpected'):
+    with pytest.raises(ValueError, match=r'take init="random"|unexpected'):
         kbert.student(make_encoder(embedding_size=8), 2, embedding_size=None)
 
 
 def test_a_decoder_has_no_student():
     sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
     config = kbert.DecoderConfig(vocabulary_size=9, max_positions=12, **sizes)
-    with pytest.raises(ValueError, match="of an encoder of the BERT family.*Received: a Decoder"):
+    with pytest.raises(ValueError, match=r"of an encoder of the BERT family.*Received: a Decoder"):
         kbert.student(kbert.Decoder(config))

@@ -83,10 +83,10 @@ def test_another_input_or_model_is_refused(source, tmp_path):
     path = tmp_path / "a.jsonl"
     with pytest.raises(KeyboardInterrupt):
         answer(source, path, Counter(dies_after=2))
-    with pytest.raises(ValueError, match="made otherwise.*model was 'm', is 'n'"):
+    with pytest.raises(ValueError, match=r"made otherwise.*model was 'm', is 'n'"):
         answer(source, path, model="n")
     source.write_text(source.read_text().replace("xxx\n", "xxy\n", 1))
-    with pytest.raises(ValueError, match="holds the answers to another input than .*texts.txt"):
+    with pytest.raises(ValueError, match=r"holds the answers to another input than .*texts.txt"):
         answer(source, path)
     source.write_text("x\n")
     with pytest.raises(ValueError, match="holds the answers to another input"):
@@ -98,7 +98,7 @@ def test_a_call_that_failed_before_its_first_answer_leaves_the_file_free(source,
     with pytest.raises(KeyboardInterrupt):
         answer(source, path, Counter(dies_after=0), columns={})
     answer(source, path, columns={"text": "review"})
-    with pytest.raises(ValueError, match="columns was {'text': 'review'}, is {}"):
+    with pytest.raises(ValueError, match=r"columns was {'text': 'review'}, is {}"):
         answer(source, path, columns={})
 
 
@@ -113,13 +113,14 @@ def test_a_file_of_something_else_stays(source, tmp_path):
 def test_records_of_other_fields_name_their_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a", "id": 1}\n{"text": 5, "id": 2}\n')
-    with pytest.raises(ValueError, match="a.jsonl, line 2: 'text' must be a string"):
+    with pytest.raises(ValueError, match=r"a.jsonl, line 2: 'text' must be a string"):
         answer(path, tmp_path / "out.jsonl")
 
 
 def test_a_stream_for_standard_output(source):
     lines = list(answer_stream(Counter(), Records(source, "TextClassifier")))
-    assert len(lines) == 45 and json.loads(lines[3]) == {"text": "xxx", "length": 3}
+    assert len(lines) == 45
+    assert json.loads(lines[3]) == {"text": "xxx", "length": 3}
 
 
 @pytest.mark.parametrize(

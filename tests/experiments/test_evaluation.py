@@ -65,7 +65,7 @@ def test_labels_are_looked_at_before_the_work():
         def predict(self, table, **options):
             raise AssertionError("was asked")
 
-    with pytest.raises(ValueError, match="There is no column 'label' in mail.csv"):
+    with pytest.raises(ValueError, match=r"There is no column 'label' in mail.csv"):
         evaluate(Asked([], ["ham", "spam"]), Table({"text": ["a"]}, source="mail.csv"))
 
 
@@ -73,7 +73,8 @@ def test_each_of_any_number_of_labels():
     table = Table({"text": ["a", "b"], "label": [["x", "y"], []]})
     task = TextClassifier([{"labels": ["x"]}, {"labels": ["x"]}], ["x", "y"], multi_label=True)
     found = evaluate(task, table)
-    assert found.report is None and found.confusion is None
+    assert found.report is None
+    assert found.confusion is None
     assert found.text.splitlines()[1].split() == ["x", "0.5000", "1.0000", "0.6667", "1"]
     assert found.text.splitlines()[2].split() == ["y", "0.0000", "0.0000", "0.0000", "1"]
 
@@ -115,7 +116,7 @@ def test_answers_of_unlabelled_data(tmp_path):
 
 
 def test_a_threshold_belongs_to_tasks_that_have_one():
-    with pytest.raises(ValueError, match="have a threshold. Received: a TextRegressor"):
+    with pytest.raises(ValueError, match=r"have a threshold. Received: a TextRegressor"):
         tune_threshold(TextRegressor([], None), None)
 
 
@@ -123,7 +124,9 @@ def test_submissions_are_for_glue(tmp_path):
     answers = [{"label": "entailment"}] * 146
     path = write_submission(named_task("wnli"), answers, tmp_path)
     assert open(path).read().splitlines()[:2] == ["index\tprediction", "0\t1"]
-    with pytest.raises(ValueError, match="GLUE takes answers to its own tasks. Received: classify"):
+    with pytest.raises(
+        ValueError, match=r"GLUE takes answers to its own tasks. Received: classify"
+    ):
         check_submission(named_task("classify"), Table({"text": ["a"]}))
-    with pytest.raises(ValueError, match="has 146 rows. Received: 1 answers"):
+    with pytest.raises(ValueError, match=r"has 146 rows. Received: 1 answers"):
         check_submission(named_task("wnli"), Table({"first": ["a"], "second": ["b"]}))

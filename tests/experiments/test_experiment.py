@@ -23,7 +23,7 @@ def test_a_share_of_the_training_data_is_kept_apart(preset, mail):
 def test_development_data_must_be_given_in_one_way(preset, mail):
     with pytest.raises(ValueError, match="chooses the best checkpoint: give `dev`, or `dev_share`"):
         Experiment("classify", preset=preset, train=mail)
-    with pytest.raises(ValueError, match="Received: dev_share=0.001 of 64 rows"):
+    with pytest.raises(ValueError, match=r"Received: dev_share=0.001 of 64 rows"):
         Experiment("classify", preset=preset, train=mail, dev_share=0.001)
 
 
@@ -41,7 +41,8 @@ def test_the_seed_is_that_of_the_head(preset, mail):
 
     def head(seed):
         task = experiment.make_task(experiment.settings(seed=seed, max_length=16))
-        assert task.labels == ["ham", "spam"] and task.max_length == 16
+        assert task.labels == ["ham", "spam"]
+        assert task.max_length == 16
         return task.classifier.weights[0].numpy()
 
     np.testing.assert_array_equal(head(3), head(3))
@@ -70,7 +71,7 @@ def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
         Experiment("ner", preset=preset, train=tagged, dev=more)
     pair = {"first": ["a"], "second": ["b"]}
     labelled = {**pair, "label": ["entailment"]}
-    with pytest.raises(ValueError, match="test set of WNLI has 146 rows. Received: 1 answers"):
+    with pytest.raises(ValueError, match=r"test set of WNLI has 146 rows. Received: 1 answers"):
         Experiment("wnli", preset=preset, train=labelled, dev=labelled, test=pair)
-    with pytest.raises(ValueError, match="`labels` are of tasks with classes.*TextRegressor"):
+    with pytest.raises(ValueError, match=r"`labels` are of tasks with classes.*TextRegressor"):
         Experiment("regress", preset=preset, train=mail, dev=dev, labels=named)

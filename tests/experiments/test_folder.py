@@ -32,15 +32,15 @@ def test_one_folder_is_one_run(tmp_path):
     folder.begin({"task": "sst2", "settings": {"seed": 0, "freeze": ("a",)}})
     folder.finish(result(folder.path))
     folder.begin({"task": "sst2", "settings": {"seed": 0, "freeze": ("a",)}})
-    with pytest.raises(ValueError, match="holds another run.*settings.seed was 0, is 1$"):
+    with pytest.raises(ValueError, match=r"holds another run.*settings.seed was 0, is 1$"):
         folder.begin({"task": "sst2", "settings": {"seed": 1, "freeze": ("a",)}})
 
 
 def test_a_series_and_a_run_do_not_share_a_folder(tmp_path):
     RunFolder(tmp_path / "seed-0").begin({})
-    with pytest.raises(ValueError, match="holds a series of runs; .*Received: seed-0$"):
+    with pytest.raises(ValueError, match=r"holds a series of runs; .*Received: seed-0$"):
         RunFolder(tmp_path).begin({})
-    with pytest.raises(ValueError, match="a folder of its own. Received: .*seed-0, that of a run"):
+    with pytest.raises(ValueError, match=r"a folder of its own. Received: .*seed-0, that of a run"):
         run_series({}, None, tmp_path / "seed-0", names=("seed",))
 
 

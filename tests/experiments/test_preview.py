@@ -71,7 +71,8 @@ def test_windows_are_rows_of_their_own(preset):
     experiment = Experiment("classify", preset=preset, train=data, dev=data, labels=labels)
     task = experiment.make_task(experiment.settings(max_length=12, stride=8))
     shown = show_examples(task, experiment.train).splitlines()
-    assert shown[1] == "  [CLS]" + " red fox" * 5 + " [SEP]" and len(shown) == 4
+    assert shown[1] == "  [CLS]" + " red fox" * 5 + " [SEP]"
+    assert len(shown) == 4
 
 
 def test_estimates_of_data_and_time(preset, mail, tmp_path):

@@ -52,7 +52,7 @@ def test_numbers_of_a_regression(write):
     path = write("r.csv", "text,label", "a,4.5", "b,-1")
     assert table("regress", path)["label"] == [4.5, -1.0]
     bad = write("bad.csv", "text,label", "a,4.5", "b,high")
-    with pytest.raises(ValueError, match="bad.csv, line 3: the label must be a number"):
+    with pytest.raises(ValueError, match=r"bad.csv, line 3: the label must be a number"):
         table("regress", bad)
 
 
@@ -68,7 +68,7 @@ def test_a_column_for_each_label(write):
     found = table("multilabel", path, columns={"label": ["toxic", "threat"]})
     assert found["label"] == [["toxic", "threat"], [], ["threat"]]
     bad = write("bad.csv", "text,toxic,threat", "a,1,yes")
-    with pytest.raises(ValueError, match="bad.csv, line 2: .*holds 0 or 1.*'threat': 'yes'"):
+    with pytest.raises(ValueError, match=r"bad.csv, line 2: .*holds 0 or 1.*'threat': 'yes'"):
         table("multilabel", bad, columns={"label": ["toxic", "threat"]})
 
 
@@ -78,7 +78,7 @@ def test_a_column_for_each_choice(write):
     found = table("choose", path, columns=columns)
     assert (found["choices"], found["label"]) == ([["swim.", "stay."]], [1])
     bad = write("bad.csv", "context,a,b,gold", "It rains. I,swim.,stay.,b")
-    with pytest.raises(ValueError, match="bad.csv, line 2: the label is the number of the right"):
+    with pytest.raises(ValueError, match=r"bad.csv, line 2: the label is the number of the right"):
         table("choose", bad, columns=columns)
 
 
@@ -88,7 +88,7 @@ def test_tags_of_columns_and_of_json_lines(write):
     assert table("pos", three)["labels"] == [["NNP", "VBZ"], ["UH"]]
     assert table("tag", three, columns={"labels": "1"})["labels"][1] == ["UH"]
     assert table("pos", three, columns={"label": "2"})["labels"][1] == ["O"]
-    with pytest.raises(ValueError, match="is a number, from 0.*Received: 'upos'"):
+    with pytest.raises(ValueError, match=r"is a number, from 0.*Received: 'upos'"):
         table("pos", three, columns={"label": "upos"})
     with pytest.raises(ValueError, match=r"can be named: \['labels'\].*Received: {'text': 'word'}"):
         table("pos", three, columns={"text": "word"})
@@ -102,7 +102,8 @@ def test_questions_of_json_lines(write):
     record = {"question": "Who?", "passage": "Ann.", "answers": ["Ann"], "answer_starts": [0]}
     path = write("q.jsonl", json.dumps(record))
     found = table("answer", path, columns={"context": "passage"})
-    assert found["context"] == ["Ann."] and "passage" not in found
+    assert found["context"] == ["Ann."]
+    assert "passage" not in found
     with pytest.raises(ValueError, match="Of SQuAD's JSON these columns can be named"):
         table("answer", write("squad.json", "{}"), columns={"context": "passage"})
 

@@ -117,5 +117,7 @@ def test_a_blank_line_of_one_column_is_a_text_and_columns_have_names_of_their_ow
     texts = [record["text"] for _, record in Records(path, "TextClassifier")]
     assert texts == read_table(path)["text"] == ["a", "", "b"]
     path.write_text("text,text\na,b\n")
-    with pytest.raises(ValueError, match="line 1: every column has a name.*Received: .'text', 'te"):
+    with pytest.raises(
+        ValueError, match=r"line 1: every column has a name.*Received: .'text', 'te"
+    ):
         list(Records(path, "TextClassifier"))

@@ -28,7 +28,9 @@ def test_it_learns_measures_and_is_not_made_again(preset, mail, tmp_path, monkey
     experiment = Experiment("classify", preset=preset, **data)
     result = run(experiment, tmp_path, verbose=0, **SETTINGS)
     assert result.dev["accuracy"] == result.test["accuracy"] == 1.0
-    assert result.steps == 24 and result.seconds > 0 and result.peak_memory > 10**8
+    assert result.steps == 24
+    assert result.seconds > 0
+    assert result.peak_memory > 10**8
     assert result.confusion["names"] == ["ham", "spam"]
     assert json.loads((tmp_path / "results.json").read_text())["dev"] == result.dev
     assert "spam" in (tmp_path / "test_report.txt").read_text()
@@ -42,9 +44,9 @@ def test_it_learns_measures_and_is_not_made_again(preset, mail, tmp_path, monkey
 
     assert run(experiment, tmp_path, verbose=0, **SETTINGS) == result
     assert len(made) == 1
-    with pytest.raises(ValueError, match="holds another run.*settings.seed was 0, is 1"):
+    with pytest.raises(ValueError, match=r"holds another run.*settings.seed was 0, is 1"):
         run(experiment, tmp_path, verbose=0, **SETTINGS, seed=1)
-    with pytest.raises(ValueError, match="another run.*data.train was '48 rows.*, is '32 rows"):
+    with pytest.raises(ValueError, match=r"another run.*data.train was '48 rows.*, is '32 rows"):
         other = Experiment("classify", preset=preset, train=mail, dev_share=0.5, test=mail)
         run(other, tmp_path, verbose=0, **SETTINGS)
 
@@ -80,7 +82,8 @@ def test_a_test_set_without_labels_is_answered_as_glue_takes_it(preset, tmp_path
     test.write_text(f"index\tsentence1\tsentence2\n{rows}")
     experiment = Experiment("wnli", preset=preset, train=labelled, dev=labelled, test=test)
     result = run(experiment, tmp_path / "out", verbose=0, epochs=1, batch_size=8)
-    assert result.test is None and result.metric == "accuracy"
+    assert result.test is None
+    assert result.metric == "accuracy"
     assert len((tmp_path / "out" / "WNLI.tsv").read_text().splitlines()) == 147
     assert len((tmp_path / "out" / "test_answers.jsonl").read_text().splitlines()) == 146
 
@@ -90,7 +93,8 @@ def test_the_threshold_is_tuned_on_development_data(preset, tmp_path):
     experiment = Experiment("multilabel", preset=preset, train=data, dev=data)
     result = run(experiment, tmp_path, verbose=0, epochs=1, batch_size=4)
     threshold = kbert.tasks.Task.from_preset(result.preset).threshold
-    assert result.threshold == f"threshold={threshold:.4g}" and threshold != 0.5
+    assert result.threshold == f"threshold={threshold:.4g}"
+    assert threshold != 0.5
 
 
 @pytest.mark.slow

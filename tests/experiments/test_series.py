@@ -45,7 +45,7 @@ def test_the_best_model_is_kept_and_no_other(tmp_path):
     found = series(tmp_path, Runs([0.5, 0.9, 0.7]))
     assert found.best.folder.name == "seed-1"
     assert (found.preset / "name").read_text() == "seed-1"
-    assert [p for p in tmp_path.rglob("preset")] == [found.preset]
+    assert list(tmp_path.rglob("preset")) == [found.preset]
     content = json.loads((tmp_path / "series.json").read_text())
     assert content["best"] == "seed-1"
     assert content["summary"]["dev"]["accuracy"]["mean"] == pytest.approx(0.7)
@@ -66,7 +66,7 @@ def test_more_seeds_later_may_find_a_better_one(tmp_path):
     series(tmp_path, Runs([0.5, 0.9]), count=2)
     assert (series(tmp_path, Runs([0.7])).preset / "name").read_text() == "seed-1"
     assert (series(tmp_path, Runs([0.95]), count=4).preset / "name").read_text() == "seed-3"
-    with pytest.raises(ValueError, match="runs that are not among those asked for.*seed-3$"):
+    with pytest.raises(ValueError, match=r"runs that are not among those asked for.*seed-3$"):
         series(tmp_path, Runs([]), count=3)
 
 

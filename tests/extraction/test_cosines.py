@@ -20,7 +20,7 @@ def test_similarities_are_cosines():
     assert similarity([[0.0, 0.0]], [[1.0, 1.0]]).tolist() == [[0.0]]
 
 
-@pytest.mark.parametrize("rows, block", [(7, 3), (1000, 1000)])
+@pytest.mark.parametrize(("rows", "block"), [(7, 3), (1000, 1000)])
 def test_neighbours_equal_a_full_sort(rows, block, monkeypatch):
     monkeypatch.setattr("kbert.extraction.cosines._ROWS", rows)
     monkeypatch.setattr("kbert.extraction.cosines._QUERIES", block)
@@ -31,7 +31,7 @@ def test_neighbours_equal_a_full_sort(rows, block, monkeypatch):
     assert_close(found, -np.sort(-expected, 1)[:, :5], 1e-5)
 
 
-@pytest.mark.parametrize("rows, block", [(7, 9), (9, 7), (1000, 1000)])
+@pytest.mark.parametrize(("rows", "block"), [(7, 9), (9, 7), (1000, 1000)])
 def test_a_vector_is_not_its_own_neighbour(rows, block, monkeypatch):
     monkeypatch.setattr("kbert.extraction.cosines._ROWS", rows)
     monkeypatch.setattr("kbert.extraction.cosines._QUERIES", block)
@@ -79,7 +79,7 @@ def test_a_text_without_the_word(encoder, tokenizer):
 
 @pytest.mark.parametrize("texts", [[], [("the fox", "a fox")]])
 def test_a_word_of_no_text_or_of_pairs(encoder, tokenizer, texts):
-    with pytest.raises(ValueError, match="single texts, one or more. Received: "):
+    with pytest.raises(ValueError, match=r"single texts, one or more. Received: "):
         word_in_context(encoder, tokenizer, texts, "fox")
 
 
@@ -90,6 +90,6 @@ def test_a_word_in_bytes_and_in_a_table(encoder, tokenizer):
 
 def test_a_word_that_was_cut_off(encoder, tokenizer):
     texts = ["the red pen " * 30 + "fox"]
-    with pytest.raises(ValueError, match="give a `stride`. Received: character 360"):
+    with pytest.raises(ValueError, match=r"give a `stride`. Received: character 360"):
         word_in_context(encoder, tokenizer, texts, "fox")
     assert len(word_in_context(encoder, tokenizer, texts, "fox", stride=20).vectors) == 1

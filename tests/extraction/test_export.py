@@ -24,7 +24,8 @@ def test_vectors_of_texts_and_pairs(encoder, tokenizer, tmp_path):
     )
     assert_close(texts["vectors"], features(encoder, tokenizer, TEXTS, **settings), 1e-4)
     assert_close(pairs["vectors"], features(encoder, tokenizer, PAIRS, **settings), 1e-4)
-    assert odd["vectors"].shape == (2, 64) and np.isfinite(odd["vectors"]).all()
+    assert odd["vectors"].shape == (2, 64)
+    assert np.isfinite(odd["vectors"]).all()
 
 
 def test_vectors_of_tokens(encoder, tokenizer, tmp_path):

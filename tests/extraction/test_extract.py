@@ -88,7 +88,8 @@ def test_tokens_and_where_they_stand(encoder, tokenizer):
     assert found.tokens == ["[CLS]", "fox", "##e", "##s", ",", "[SEP]"]
     assert found.starts.tolist() == [0, 0, 3, 4, 5, 0]
     assert found.ends.tolist() == [0, 3, 4, 5, 6, 0]
-    assert found.vectors.shape == (6, 16) and not found.segments.any()
+    assert found.vectors.shape == (6, 16)
+    assert not found.segments.any()
     (pair,) = features(
         encoder, tokenizer, [("a fox", "é!")], pooling=None, with_tokens=True, special_tokens=False
     )
@@ -169,7 +170,7 @@ def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, poolin
 
 def test_words_of_a_long_text_need_a_stride(encoder, tokenizer):
     words = [LONG.split()]
-    with pytest.raises(ValueError, match="give a `stride`. Received: 90 tokens in text number 0"):
+    with pytest.raises(ValueError, match=r"give a `stride`. Received: 90 tokens in text number 0"):
         features(encoder, tokenizer, words, words=True)
     assert features(encoder, tokenizer, words, words=True, stride=20)[0].shape == (81, 16)
 
@@ -198,7 +199,7 @@ def test_byte_level_words_come_without_their_space(encoder):
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    ("settings", "message"),
     [
         ({"layers": "sum"}, "layers is one of embeddings, last"),
         ({"layers": 6}, "hidden states 0 .* to 5. Received: 6"),
@@ -224,9 +225,9 @@ def test_texts_that_are_none(encoder, tokenizer):
         features(encoder, tokenizer, ["a", 3])
     with pytest.raises(ValueError, match=r"need words=True\). Received: .* as number 0"):
         features(encoder, tokenizer, [["a", "b", "c"]])
-    with pytest.raises(ValueError, match="pairs of strings .* as number 0"):
+    with pytest.raises(ValueError, match=r"pairs of strings .* as number 0"):
         features(encoder, tokenizer, [tf.constant("a")])
-    with pytest.raises(TypeError, match="pairs or lists of words. Received: None"):
+    with pytest.raises(TypeError, match=r"pairs or lists of words. Received: None"):
         features(encoder, tokenizer, None)
     with pytest.raises(ValueError, match="as number 1, after lists of words"):
         features(encoder, tokenizer, [["a"], "b"], words=True)

@@ -49,7 +49,9 @@ def test_cross_validation_and_a_search_over_layers(preset):
 def test_copies_share_the_encoder(encoder, tokenizer):
     step = TextFeatures(encoder, tokenizer, layers=[1, 2])
     copy = clone(step)
-    assert copy is not step and copy.encoder is encoder and copy.get_params() == step.get_params()
+    assert copy is not step
+    assert copy.encoder is encoder
+    assert copy.get_params() == step.get_params()
 
 
 def test_a_file_of_a_pipeline_holds_the_name_of_the_preset(preset, tmp_path):
@@ -89,5 +91,5 @@ def test_what_cannot_be(encoder, tokenizer):
         TextFeatures(encoder, tokenizer, pooling=None).fit(TEXTS)
     with pytest.raises(ValueError, match="layers is one of"):
         TextFeatures(encoder, tokenizer, layers="all").fit(TEXTS)
-    with pytest.raises(ValueError, match="has the parameters encoder, .* Received: layer"):
+    with pytest.raises(ValueError, match=r"has the parameters encoder, .* Received: layer"):
         TextFeatures(encoder, tokenizer).set_params(layer="last")

@@ -26,7 +26,8 @@ def test_an_array(encoder, tokenizer, tmp_path, texts):
     assert write(path, encoder, tokenizer, texts, layers="sum_all") == len(texts)
     expected = features(encoder, tokenizer, texts, layers="sum_all")
     found = read_features(path)
-    assert isinstance(found, np.memmap) and found.dtype == np.float32
+    assert isinstance(found, np.memmap)
+    assert found.dtype == np.float32
     assert_close(found, expected, 1e-5)
     assert os.listdir(tmp_path) == ["all.npy"]
 
@@ -43,7 +44,8 @@ def test_vectors_of_tokens(encoder, tokenizer, tmp_path, settings):
     write(tmp_path / "tokens.npy", encoder, tokenizer, **settings)
     expected = features(encoder, tokenizer, TEXTS, **settings)
     found = read_features(tmp_path / "tokens.npy")
-    assert len(found) == len(TEXTS) and [len(x) for x in found] == [len(x) for x in expected]
+    assert len(found) == len(TEXTS)
+    assert [len(x) for x in found] == [len(x) for x in expected]
     for ours, row in zip(found, expected, strict=True):
         assert_close(ours, row, 1e-5)
     np.testing.assert_array_equal(found[-1], found[len(TEXTS) - 1])
@@ -65,7 +67,7 @@ class Killed(BaseException):
 
 @pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
-    "name, pooling", [("a.npy", "mean"), ("a.npy", None), ("a.tfrecord", None)]
+    ("name", "pooling"), [("a.npy", "mean"), ("a.npy", None), ("a.tfrecord", None)]
 )
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_a_killed_run_goes_on_to_the_same_bytes(
@@ -109,12 +111,12 @@ def test_another_run_does_not_go_on_with_the_file(encoder, tokenizer, tmp_path):
     assert json.loads((tmp_path / "a.npy.progress.json").read_text())["texts"] == 2
     with pytest.raises(ValueError, match="another value of layers; give the old one, or remove"):
         write(path, encoder, tokenizer, layers="sum_all")
-    with pytest.raises(ValueError, match="it holds 2 of them. Received: 1 texts"):
+    with pytest.raises(ValueError, match=r"it holds 2 of them. Received: 1 texts"):
         write(path, encoder, tokenizer, ["a"])
 
 
 @pytest.mark.parametrize(
-    "texts, settings, message",
+    ("texts", "settings", "message"),
     [
         (["a", "b", "c", 3], {}, "texts must be strings. Received: 3 as number 3"),
         (

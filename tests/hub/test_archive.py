@@ -68,7 +68,9 @@ def test_at_once_from_many_threads(tmp_path, cache):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8 and len(set(found)) == 1 and content(found[0]) == FILES
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert content(found[0]) == FILES
     assert len(os.listdir(cache / "unpacked")) == 1
 
 
@@ -80,7 +82,7 @@ def test_names_outside_are_refused(tmp_path, cache, name):
     # As an attacker would: the writer of Python's zipfile tidies some names.
     raw = path.read_bytes().replace(b"vocab.txt", name.encode()[:9].ljust(9, b"x"))
     path.write_bytes(raw)
-    with pytest.raises(ValueError, match="plain files and folders below its root.*m.zip"):
+    with pytest.raises(ValueError, match=r"plain files and folders below its root.*m.zip"):
         locate(path)
     assert os.listdir(cache / "unpacked") == []
 
@@ -92,7 +94,7 @@ def test_links_and_devices_are_refused(tmp_path, kind):
     path = make_zip(tmp_path / "m.zip", {})
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(info, "/etc/passwd")
-    with pytest.raises(ValueError, match="not links, not encrypted. Received: 'vocab.txt' in "):
+    with pytest.raises(ValueError, match=r"not links, not encrypted. Received: 'vocab.txt' in "):
         locate(path)
 
 
@@ -101,20 +103,20 @@ def test_a_bomb_is_refused(tmp_path, monkeypatch):
     assert locate(path)  # small ones do no harm
     monkeypatch.setattr(archive, "_ALWAYS_ALLOWED", 1000)
     path = make_zip(path, {"zeros": bytes(1_000_001)})
-    with pytest.raises(ValueError, match="at most 20 times its size.*unpack to 1,000,001 bytes"):
+    with pytest.raises(ValueError, match=r"at most 20 times its size.*unpack to 1,000,001 bytes"):
         locate(path)
 
 
 def test_a_size_that_lies_is_found_by_the_checksum(tmp_path):
     path = make_zip(tmp_path / "m.zip", {"zeros": bytes(70_000)})
     path.write_bytes(path.read_bytes().replace((70_000).to_bytes(4, "little"), b"\x0a\0\0\0"))
-    with pytest.raises(ValueError, match="The zip file is damaged .*CRC"):
+    with pytest.raises(ValueError, match=r"The zip file is damaged .*CRC"):
         locate(path)
 
 
 def test_too_many_members_and_a_name_twice(tmp_path):
     path = make_zip(tmp_path / "m.zip", {str(n): b"" for n in range(1001)})
-    with pytest.raises(ValueError, match="at most 1000 files, each once. Received: .* with 1001"):
+    with pytest.raises(ValueError, match=r"at most 1000 files, each once. Received: .* with 1001"):
         locate(path)
     with zipfile.ZipFile(path, "w") as file, pytest.warns(UserWarning, match="Duplicate"):
         file.writestr("a", b"1")
@@ -130,14 +132,14 @@ def test_damage_is_found_and_nothing_is_left(tmp_path, cache, damage):
     raw[20_000] ^= 1
     damaged = {"cut": raw[:30_000], "flipped": raw, "empty": b"", "text": b"no zip at all"}
     path.write_bytes(damaged[damage])
-    with pytest.raises(ValueError, match="The zip file is damaged .*Received: .*m.zip"):
+    with pytest.raises(ValueError, match=r"The zip file is damaged .*Received: .*m.zip"):
         locate(path)
     assert os.listdir(cache / "unpacked") == []
 
 
 def test_a_member_that_is_a_file_and_a_folder(tmp_path, cache):
     path = make_zip(tmp_path / "m.zip", {"a": b"1", "a/b": b"2"})
-    with pytest.raises(OSError, match="Cannot write .*/a/b"):
+    with pytest.raises(OSError, match=r"Cannot write .*/a/b"):
         locate(path)
     assert os.listdir(cache / "unpacked") == []
 
@@ -160,5 +162,5 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path, cache):
 
 def test_a_cache_that_cannot_be_a_folder(tmp_path, cache):
     cache.write_text("a file")
-    with pytest.raises(OSError, match="Cannot write .*/cache/unpacked"):
+    with pytest.raises(OSError, match=r"Cannot write .*/cache/unpacked"):
         locate(make_zip(tmp_path / "m.zip", FILES))

@@ -40,8 +40,16 @@ def test_names(name, expected):
 
 @pytest.mark.parametrize(
     "name",
-    ["hf:", "hf:a/b/c", "hf:/a", "hf:a/", "hf:../a", "hf:a/..", "hf:a/b..c", "hf:a/b--c", "hf: a/b"]
-    + [
+    [
+        "hf:",
+        "hf:a/b/c",
+        "hf:/a",
+        "hf:a/",
+        "hf:../a",
+        "hf:a/..",
+        "hf:a/b..c",
+        "hf:a/b--c",
+        "hf: a/b",
         "hf:a/b\n",
         "hf:-a/b",
         "hf:a/.b",
@@ -52,7 +60,7 @@ def test_names(name, expected):
     ],
 )
 def test_bad_names(name):
-    with pytest.raises(ValueError, match="written hf:owner/name or .*Received: '"):
+    with pytest.raises(ValueError, match=r"written hf:owner/name or .*Received: '"):
         locate(name)
 
 
@@ -65,7 +73,9 @@ def test_bad_revisions(revision):
 
 
 def test_two_revisions():
-    with pytest.raises(ValueError, match="in the name or as `revision`, not both. Received: 'hf:a"):
+    with pytest.raises(
+        ValueError, match=r"in the name or as `revision`, not both. Received: 'hf:a"
+    ):
         locate("hf:a/b@v1", revision="v2")
 
 
@@ -97,7 +107,7 @@ def test_a_folder_goes_before_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bert-base-uncased").mkdir()
     assert locate("bert-base-uncased").is_dir()
-    with pytest.raises(ValueError, match="a local path has none. Received: revision='v1'"):
+    with pytest.raises(ValueError, match=r"a local path has none. Received: revision='v1'"):
         locate("bert-base-uncased", revision="v1")
 
 

@@ -39,7 +39,8 @@ def test_a_second_call_asks_for_no_file(model):
     folder = locate("hf:someone/model")
     model.requests.clear()
     assert locate("hf:someone/model") == folder
-    assert model.requests and not model.files_requested()
+    assert model.requests
+    assert not model.files_requested()
     assert not [request for request in model.requests if request.startswith("HEAD")]
 
 
@@ -83,7 +84,7 @@ def test_a_branch_that_moved_is_followed(model):
 
 def test_a_damaged_file_is_refused_and_fetched_again(model):
     model.corrupt = True
-    with pytest.raises(ValueError, match="model.safetensors of 'hf:someone/model' does not have"):
+    with pytest.raises(ValueError, match=r"model.safetensors of 'hf:someone/model' does not have"):
         locate("hf:someone/model")
     model.corrupt = False
     assert content(locate("hf:someone/model"))["model.safetensors"] == FILES["model.safetensors"]
@@ -94,7 +95,7 @@ def test_a_file_that_the_disk_damaged_is_found(model):
     blob = (folder / "model.safetensors").resolve()
     blob.write_bytes(b"x" + FILES["model.safetensors"][1:])
     with pytest.raises(
-        ValueError, match="removed from the cache, so try again. Received: [0-9a-f]"
+        ValueError, match=r"removed from the cache, so try again. Received: [0-9a-f]"
     ):
         locate("hf:someone/model")
     assert not blob.exists()
@@ -140,7 +141,7 @@ def test_a_hub_that_refuses(model, no_waiting, code, error, message):
 
 
 def test_a_revision_that_is_not_there(model):
-    with pytest.raises(FileNotFoundError, match="no such branch, tag or commit: .*/tree/nope"):
+    with pytest.raises(FileNotFoundError, match=r"no such branch, tag or commit: .*/tree/nope"):
         locate("hf:someone/model@nope")
 
 
@@ -191,24 +192,24 @@ def test_offline_without_a_cache_says_what_to_put_where(model, offline):
 def test_offline_with_half_of_it_in_the_cache(model, offline):
     locate("hf:someone/model", weights=False)
     offline()
-    with pytest.raises(ConnectionError, match="not whole.* HF_HUB_OFFLINE is set"):
+    with pytest.raises(ConnectionError, match=r"not whole.* HF_HUB_OFFLINE is set"):
         locate("hf:someone/model")
 
 
 def test_nobody_listens(model):
     model.close()
-    with pytest.raises(ConnectionError, match="ConnectError: .*refused"):
+    with pytest.raises(ConnectionError, match=r"ConnectError: .*refused"):
         locate("hf:someone/model")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_cache_that_may_not_be_written(model, tmp_path):
     (tmp_path / "hub").mkdir(mode=0o500)
-    with pytest.raises(PermissionError, match="Cannot write the hub's cache, .*/hub"):
+    with pytest.raises(PermissionError, match=r"Cannot write the hub's cache, .*/hub"):
         locate("hf:someone/model")
 
 
 def test_a_cache_that_cannot_be_a_folder(model, tmp_path):
     (tmp_path / "hub").write_text("a file")
-    with pytest.raises(OSError, match="Cannot write the hub's cache, .*/hub"):
+    with pytest.raises(OSError, match=r"Cannot write the hub's cache, .*/hub"):
         locate("hf:someone/model")

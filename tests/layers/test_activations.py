@@ -39,5 +39,5 @@ def test_every_activation_a_config_may_name_exists(name):
 
 
 def test_unknown_activation():
-    with pytest.raises(ValueError, match="must be one of gelu, gelu_tanh.*'gelu_new'"):
+    with pytest.raises(ValueError, match=r"must be one of gelu, gelu_tanh.*'gelu_new'"):
         get_activation("gelu_new")

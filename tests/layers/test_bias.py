@@ -17,4 +17,5 @@ def test_slots_are_seen_as_they_fill():
 
 def test_two_biases_are_finite_in_half_precision():
     both = to_numpy(causal_bias(2) + attention_bias(np.array([[1, 0]])))
-    assert np.isfinite(both.astype("float16")).all() and both.min() == -60000
+    assert np.isfinite(both.astype("float16")).all()
+    assert both.min() == -60000

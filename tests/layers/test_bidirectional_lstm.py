@@ -165,12 +165,13 @@ def test_gradients_reach_everything():
         result = tf.add_n([tf.reduce_sum(tf.square(y)) for y in (*outputs, last)])
     found = tape.gradient(result, [x, state, *(w.value for w in layer.trainable_variables)])
     for gradient in found:
-        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 1e-3
+        assert np.isfinite(gradient).all()
+        assert np.abs(gradient).max() > 1e-3
     assert not found[0].numpy()[MASK == 0].any()
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("policy, atol", [("float32", 1e-5), ("mixed_bfloat16", 0.1)])
+@pytest.mark.parametrize(("policy", "atol"), [("float32", 1e-5), ("mixed_bfloat16", 0.1)])
 def test_xla(policy, atol):
     import tensorflow as tf
 
@@ -218,7 +219,8 @@ def test_saved_and_loaded_in_a_model(tmp_path):
         np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
     config = model.get_layer("lstm").get_config()
     assert loaded.get_layer("lstm").get_config() == config
-    assert config["dropout"] == 0.25 and not config["skip_connections"]
+    assert config["dropout"] == 0.25
+    assert not config["skip_connections"]
 
 
 def test_a_model_of_any_number_of_rows_and_words():
@@ -234,7 +236,7 @@ def test_a_model_of_any_number_of_rows_and_words():
 
 
 @pytest.mark.parametrize(
-    "changes, match",
+    ("changes", "match"),
     [
         ({"units": 0}, "`units` must be at least 1. Received: 0"),
         ({"projection_size": 0}, "`projection_size` must be at least 1. Received: 0"),
@@ -257,7 +259,7 @@ def test_an_input_of_another_shape(shape):
 
 
 @pytest.mark.parametrize(
-    "arguments, match",
+    ("arguments", "match"),
     [
         ({"state": STATE[:1]}, r"`state` must have the shape \(2, 2, rows, 10\). Received: "),
         ({"state": STATE[..., 1:]}, r"`state` must have .* Received: shape \(2, 2, 3, 9\)"),

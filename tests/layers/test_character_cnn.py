@@ -92,7 +92,7 @@ def test_what_every_layer_must_do():
 
 
 @pytest.mark.parametrize(
-    "name, activation",
+    ("name", "activation"),
     [("relu", lambda x: np.maximum(x, 0)), ("tanh", np.tanh)],
     ids=["relu", "tanh"],
 )
@@ -170,11 +170,11 @@ def test_a_new_layer_starts_as_the_original():
 
 
 def test_words_narrower_than_a_filter_are_refused():
-    with pytest.raises(ValueError, match="as the widest filter, 4. Received: 3 characters"):
+    with pytest.raises(ValueError, match=r"as the widest filter, 4. Received: 3 characters"):
         make()(IDS[:, :, :3])
 
 
 @pytest.mark.parametrize("filters", [(), ((0, 4),), ((2, -1),)])
 def test_filters_that_are_none(filters):
-    with pytest.raises(ValueError, match="`filters` must be pairs .* Received: "):
+    with pytest.raises(ValueError, match=r"`filters` must be pairs .* Received: "):
         make(filters=filters)

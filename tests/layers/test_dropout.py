@@ -16,7 +16,7 @@ X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
 def test_dropout_acts_in_training_only():
     assert (to_numpy(Dropout(0.5)(X)) == X).all()
     assert (to_numpy(Dropout(0.0)(X, training=True)) == X).all()
-    with pytest.raises(ValueError, match="`rate` must be at least 0 and less than 1.*: 1"):
+    with pytest.raises(ValueError, match=r"`rate` must be at least 0 and less than 1.*: 1"):
         Dropout(1)
 
 
@@ -47,7 +47,8 @@ def test_dropout_continues_from_its_state():
     assert (second != third).any()
     state.assign(kept)
     np.testing.assert_array_equal(to_numpy(layer(X, training=True)), second)
-    assert layer.variables == [state] and not layer.weights
+    assert layer.variables == [state]
+    assert not layer.weights
 
 
 @pytest.mark.tensorflow

@@ -54,10 +54,10 @@ def test_factorised_embeddings_are_widened_after_the_norm():
 
 
 def test_segments_for_a_model_without_are_refused():
-    with pytest.raises(ValueError, match="without segments takes no `segment_ids`.*\\(1, 2\\)"):
+    with pytest.raises(ValueError, match=r"without segments takes no `segment_ids`.*\(1, 2\)"):
         embeddings(num_segments=0)(np.array([[1, 2]]), np.array([[0, 1]]))
 
 
 def test_too_long_a_sequence_is_refused():
-    with pytest.raises(ValueError, match="not be longer than max_positions=6. Received: 7 tokens"):
+    with pytest.raises(ValueError, match=r"not be longer than max_positions=6. Received: 7 tokens"):
         embeddings()(np.ones((1, 7), "int32"))

@@ -171,7 +171,8 @@ def test_any_length_in_one_graph():
         assert_close(states, whole[:steps], 1e-6)
         assert found[0].shape == (steps, B, W)
     states, found = run(ARGUMENTS["inputs"][:0])
-    assert states.shape == (0, B, P) and not any(map(np.any, found))
+    assert states.shape == (0, B, P)
+    assert not any(map(np.any, found))
 
 
 def test_a_lower_precision_keeps_the_state_wide():

@@ -72,7 +72,8 @@ def test_saved_in_a_model_and_loaded(tmp_path):
     randomise(model, sigma=1.0)
     model.save(tmp_path / "mix.keras")
     loaded = keras.models.load_model(tmp_path / "mix.keras")
-    assert loaded.layers[-1].layer_norm and loaded.layers[-1].epsilon == 1e-6
+    assert loaded.layers[-1].layer_norm
+    assert loaded.layers[-1].epsilon == 1e-6
     np.testing.assert_array_equal(to_numpy(loaded(list(STATES))), to_numpy(model(list(STATES))))
 
 

@@ -56,4 +56,5 @@ def test_any_number_of_steps_in_a_graph(jit_compile):
         np.testing.assert_allclose(sums[0], total)
     if not jit_compile:
         total, (sums, _) = run(X[:0])
-        assert sums.shape == (0, 3, 2) and not ops.any(total)
+        assert sums.shape == (0, 3, 2)
+        assert not ops.any(total)

@@ -175,13 +175,14 @@ def test_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(to_numpy(models[0](X[0])), to_numpy(models[1](X[0])))
 
 
-@pytest.mark.parametrize("vocabulary_size, draws", [(V, 8), (1000, 120)])
+@pytest.mark.parametrize(("vocabulary_size", "draws"), [(V, 8), (1000, 120)])
 def test_each_word_is_drawn_as_often_as_expected(vocabulary_size, draws):
     sampler, generator, rounds = LogUniformSampler(vocabulary_size, draws), seed(99), 300
     counts = np.zeros(vocabulary_size)
     for _ in range(rounds):
         sample = to_numpy(sampler.draw(generator)).astype(int)
-        assert (np.diff(sample) >= 0).all() and sample[-1] < vocabulary_size
+        assert (np.diff(sample) >= 0).all()
+        assert sample[-1] < vocabulary_size
         counts += np.bincount(sample, minlength=vocabulary_size)
     expected = expected_counts(sampler, vocabulary_size)
     assert (counts[: sampler.certain] == rounds).all()
@@ -204,14 +205,17 @@ def test_each_word_is_drawn_as_often_as_expected(vocabulary_size, draws):
     assert abs(statistic - freedom) < 4 * np.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize("vocabulary_size, draws", [(793_471, 8192), (2, 1), (8193, 8192)])
+@pytest.mark.parametrize(("vocabulary_size", "draws"), [(793_471, 8192), (2, 1), (8193, 8192)])
 def test_expected_counts_add_up_to_the_draws(vocabulary_size, draws):
     sampler = LogUniformSampler(vocabulary_size, draws)
     expected = expected_counts(sampler, vocabulary_size)
-    assert 0 < expected.min() and expected.max() <= 1 + 1e-6
+    assert expected.min() > 0
+    assert expected.max() <= 1 + 1e-6
     assert expected.sum() == pytest.approx(draws, rel=1e-5)
     sample = to_numpy(sampler.draw(seed())).astype(int)
-    assert len(sample) == draws and 0 <= sample[0] and sample[-1] < vocabulary_size
+    assert len(sample) == draws
+    assert sample[0] >= 0
+    assert sample[-1] < vocabulary_size
 
 
 def test_samples_differ_from_call_to_call_and_are_the_seeds():

@@ -45,7 +45,9 @@ def test_two_class_matthews_is_its_formula():
     assert matthews(labels, predictions) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("labels, predictions", [([1, 0], [1, 1]), ([1, 1], [1, 1]), ([0], [1])])
+@pytest.mark.parametrize(
+    ("labels", "predictions"), [([1, 0], [1, 1]), ([1, 1], [1, 1]), ([0], [1])]
+)
 def test_one_class_gives_matthews_zero(labels, predictions):
     assert matthews(labels, predictions) == 0.0
 
@@ -61,7 +63,7 @@ def test_names_and_indices_score_alike():
 
 @pytest.mark.parametrize("metric", [accuracy, matthews, f1, macro_f1])
 @pytest.mark.parametrize(
-    "labels, predictions, match",
+    ("labels", "predictions", "match"),
     [
         ([], [], r"at least one entry. Received: \(0,\) and \(0,\)"),
         ([1, 0], [1], r"one shape.*Received: \(2,\) and \(1,\)"),
@@ -79,7 +81,7 @@ def test_bad_input_raises(metric, labels, predictions, match):
         metric(labels, predictions)
 
 
-@pytest.mark.parametrize("labels, positive", [(["a", "b"], 1), ([0, 1], "b")])
+@pytest.mark.parametrize(("labels", "positive"), [(["a", "b"], 1), ([0, 1], "b")])
 def test_the_positive_class_is_of_the_labels_kind(labels, positive):
     with pytest.raises(ValueError, match="positive class is a name where labels are names"):
         f1(labels, labels, positive=positive)

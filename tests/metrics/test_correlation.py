@@ -27,7 +27,7 @@ def test_pearson_is_its_formula_in_float64():
 
 @pytest.mark.parametrize("metric", [pearson, spearman])
 @pytest.mark.parametrize(
-    "labels, predictions",
+    ("labels", "predictions"),
     [([1.0, 2.0], [3.0, 3.0]), ([2.0, 2.0], [1.0, 3.0]), ([1.0], [1.0]), ([1, 1], [1, 1])],
 )
 def test_a_constant_correlates_with_nothing(metric, labels, predictions):
@@ -50,7 +50,7 @@ def test_half_precision_predictions_are_taken():
 
 @pytest.mark.parametrize("metric", [pearson, spearman])
 @pytest.mark.parametrize(
-    "predictions, match",
+    ("predictions", "match"),
     [
         ([1.0, float("nan")], "predictions must be finite. Received: nan at row 1"),
         ([float("-inf"), 1.0], "predictions must be finite. Received: -inf at row 0"),

@@ -82,7 +82,7 @@ SEQEVAL = [
 ]
 
 
-@pytest.mark.parametrize("scheme, strict, of_types, overall, macro", SEQEVAL)
+@pytest.mark.parametrize(("scheme", "strict", "of_types", "overall", "macro"), SEQEVAL)
 def test_scores_of_ill_formed_sequences(scheme, strict, of_types, overall, macro):
     report = entity_report(*random_sentences(scheme), scheme=scheme if strict else None)
     assert report.types == ["lo-c", "per"]
@@ -124,7 +124,7 @@ def test_lenient_bilou_is_bioes_under_other_names():
 
 
 @pytest.mark.parametrize(
-    "labels, lenient, strict",
+    ("labels", "lenient", "strict"),
     [
         ("B I O B", [(0, 2), (3, 4)], [(0, 2), (3, 4)]),
         ("O I I", [(1, 3)], []),
@@ -155,12 +155,13 @@ def test_sentences_are_apart():
 
 def test_nothing_to_find():
     report = entity_report([["O", "O"], []], [["O", "O"], []])
-    assert report.types == [] and set(report.scores.values()) == {0.0}
+    assert report.types == []
+    assert set(report.scores.values()) == {0.0}
     assert str(report).splitlines()[-1].split() == ["all", "0.0000", "0.0000", "0.0000", "0"]
 
 
 @pytest.mark.parametrize(
-    "names, scheme",
+    ("names", "scheme"),
     [
         (["O", "B-x", "I-x"], "BIO"),
         (["B", "I", "O"], "BIO"),
@@ -189,13 +190,13 @@ def test_a_hundred_thousand_words_take_no_time():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="\"O\", or one of B, I, E, S, L, U and a type.*'NOUN'"):
+    with pytest.raises(ValueError, match=r".O., or one of B, I, E, S, L, U and a type.*'NOUN'"):
         entity_spans(["NOUN"])
-    with pytest.raises(ValueError, match="label of BIO is .*B, I and a type.*'E-x'"):
+    with pytest.raises(ValueError, match=r"label of BIO is .*B, I and a type.*'E-x'"):
         entity_spans(["E-x"], scheme="BIO")
-    with pytest.raises(ValueError, match="scheme is one of BIO, BIOES, BILOU or None.*'IOB'"):
+    with pytest.raises(ValueError, match=r"scheme is one of BIO, BIOES, BILOU or None.*'IOB'"):
         entity_spans(["O"], scheme="IOB")
-    with pytest.raises(ValueError, match="the same sentences.*2 and 1 sentences"):
+    with pytest.raises(ValueError, match=r"the same sentences.*2 and 1 sentences"):
         entity_report([["O"], ["O"]], [["O"]])
     with pytest.raises(ValueError, match="number 1 with 2 labels and 1 predictions"):
         entity_report([["O"], ["O", "O"]], [["O"], ["O"]])

@@ -56,7 +56,7 @@ def test_the_threshold_lies_between_the_classes_and_near_a_half():
 
 
 @pytest.mark.parametrize(
-    "labels, predictions, match",
+    ("labels", "predictions", "match"),
     [
         ([[2, 0]], [[1, 0]], "labels must be 0 or 1 for each class"),
         ([[1, 0]], [[0.4, 0.6]], "predictions must be 0 or 1 for each class"),
@@ -70,7 +70,7 @@ def test_bad_indicators_raise(labels, predictions, match):
 
 
 @pytest.mark.parametrize(
-    "probabilities, match",
+    ("probabilities", "match"),
     [
         ([1.5, 0.1], "between 0 and 1. Received: 0.1 to 1.5"),
         ([float("nan"), 0.1], "probabilities must be finite"),

@@ -37,7 +37,7 @@ def test_every_class_has_its_line():
 
 
 @pytest.mark.parametrize(
-    "labels, predictions, names, match",
+    ("labels", "predictions", "names", "match"),
     [
         (["a"], ["c"], ["a", "b"], r"predictions must be among \['a', 'b'\]. Received: \['c'\]"),
         ([0, 2], [0, 1], ["a", "b"], "labels must be names or indices from 0 to 1. Received: int"),

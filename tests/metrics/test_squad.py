@@ -89,8 +89,10 @@ def test_version_2_with_scores_and_a_threshold():
 
 def test_only_questions_without_an_answer():
     scores = squad_scores(["x", ""], [[], []], no_answer_scores=[-1.0, -2.0])
-    assert scores["exact"] == scores["NoAns_f1"] == 50.0 and "HasAns_exact" not in scores
-    assert scores["best_exact"] == 100.0 and scores["best_exact_thresh"] == 0.0
+    assert scores["exact"] == scores["NoAns_f1"] == 50.0
+    assert "HasAns_exact" not in scores
+    assert scores["best_exact"] == 100.0
+    assert scores["best_exact_thresh"] == 0.0
 
 
 def test_a_gold_answer_of_articles_alone_means_no_answer_in_version_2():
@@ -122,9 +124,9 @@ def test_best_threshold_equals_the_plain_loop():
 
 
 def test_bad_calls():
-    with pytest.raises(ValueError, match="there is one at least. Received: 0 and 0 entries"):
+    with pytest.raises(ValueError, match=r"there is one at least. Received: 0 and 0 entries"):
         squad_scores([], [])
     with pytest.raises(ValueError, match="Received: 1 and 2 entries"):
         squad_scores(["x"], [["x"], ["y"]])
-    with pytest.raises(ValueError, match="threshold=0.0 without them"):
+    with pytest.raises(ValueError, match=r"threshold=0.0 without them"):
         squad_scores(["x"], [["x"]], threshold=0.0)

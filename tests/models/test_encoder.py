@@ -63,7 +63,8 @@ def test_internals_and_their_shapes(inputs, dtype):
     randomise(encoder)
     flags = {"return_internals": True, "return_attention": True}
     out = encoder(inputs, **flags)
-    assert len(out["internals"]) == 3 and "hidden_states" not in out
+    assert len(out["internals"]) == 3
+    assert "hidden_states" not in out
     real = inputs["padding_mask"][:, None, None, :]
     for of_layer, attention in zip(out["internals"], out["attention"], strict=True):
         found = to_numpy(of_layer)
@@ -147,9 +148,9 @@ def test_factorised_embeddings(inputs):
 
 def test_unknown_or_missing_inputs_are_refused(encoder):
     ids = np.ones((1, 3), "int32")
-    with pytest.raises(ValueError, match="takes `token_ids` and.*: token_ids, segment_id\\b"):
+    with pytest.raises(ValueError, match=r"takes `token_ids` and.*: token_ids, segment_id\b"):
         encoder({"token_ids": ids, "segment_id": ids})
-    with pytest.raises(ValueError, match="takes `token_ids`.*Received: padding_mask"):
+    with pytest.raises(ValueError, match=r"takes `token_ids`.*Received: padding_mask"):
         encoder({"padding_mask": ids})
     with pytest.raises(ValueError, match=r"shape \(batch, tokens\). Received: shape \(3,\)"):
         encoder(ids[0])
@@ -164,7 +165,7 @@ def test_segments_for_a_model_without_are_refused():
 
 
 def test_too_long_a_sequence_is_refused(encoder):
-    with pytest.raises(ValueError, match="max_positions=24. Received: 25 tokens"):
+    with pytest.raises(ValueError, match=r"max_positions=24. Received: 25 tokens"):
         encoder(np.ones((1, 25), "int32"))
 
 
@@ -196,7 +197,7 @@ def test_preset_round_trip_in_both_formats(tmp_path, encoder, inputs):
         loaded = Encoder.from_preset(tmp_path / format)
         assert loaded.config == encoder.config
         np.testing.assert_array_equal(sequence(loaded, inputs), sequence(encoder, inputs))
-    with pytest.raises(ValueError, match="one of kbert, huggingface, keras_hub. Received: 'onnx'"):
+    with pytest.raises(ValueError, match=r"one of kbert, huggingface, keras_hub. Received: 'onnx'"):
         encoder.save_to_preset(tmp_path, format="onnx")
 
 
@@ -216,9 +217,9 @@ def test_parts_handed_in_change_the_model_and_keep_it_from_lying_about_its_confi
     encoder = Encoder(tiny_config(), make_block=pre_norm_block)
     assert encoder(inputs)["sequence"].shape == (3, 12, 16)
     assert encoder.count_params() == Encoder(tiny_config()).count_params()
-    with pytest.raises(ValueError, match="cannot be revived from its config.*pre_norm_block"):
+    with pytest.raises(ValueError, match=r"cannot be revived from its config.*pre_norm_block"):
         encoder.get_config()
-    with pytest.raises(ValueError, match="cannot be revived from its config.*pre_norm_block"):
+    with pytest.raises(ValueError, match=r"cannot be revived from its config.*pre_norm_block"):
         encoder.save_to_preset("nowhere")
 
 

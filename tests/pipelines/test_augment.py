@@ -43,12 +43,14 @@ def test_a_table_with_columns_of_its_own(masked_lm, call, mail_file, tmp_path, c
     call(augment, *flags, "--shards=3", "--vectors=")
     assert "64 rows and 1" in capsys.readouterr().out
     found = lines(tmp_path / "out")
-    assert set(found[0]) == {"text", "label"} and found[0]["label"] == "spam"
+    assert set(found[0]) == {"text", "label"}
+    assert found[0]["label"] == "spam"
     table = read_augmented(tmp_path / "out")
-    assert table["text"] == [line["text"] for line in found] and 150 < len(table) <= 256
+    assert table["text"] == [line["text"] for line in found]
+    assert 150 < len(table) <= 256
     assert len(list((tmp_path / "out").iterdir())) == 4
     call(augment, *flags, "--shards=3", "--batch_size=5")  # finished: nothing is done
-    with pytest.raises(SystemExit, match="^kbert-augment: .*another augmentation.*seed was 0, is"):
+    with pytest.raises(SystemExit, match=r"^kbert-augment: .*another augmentation.*seed was 0, is"):
         call(augment, *flags, "--shards=3", "--seed=1")
 
 
@@ -64,16 +66,20 @@ def test_the_published_files_of_glue(masked_lm, call, tmp_path, capsys):
     assert first == {"text": "the red fox", "label": "positive"}
     assert others[0]["text"].split()[1] == "red"
     last = [line["text"].split()[2] for line in others if line["label"] == "negative"]
-    assert last[0] == "dogful" and set(last[1:]) == {"foxy"}
+    assert last[0] == "dogful"
+    assert set(last[1:]) == {"foxy"}
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["settings"]["replaced_share"] == 1 and manifest["counts"]["rows"] == 2
+    assert manifest["settings"]["replaced_share"] == 1
+    assert manifest["counts"]["rows"] == 2
 
 
 def test_a_look_writes_nothing(masked_lm, call, mail_file, tmp_path, capsys):
     flags = (f"--train={mail_file}", f"--preset={masked_lm}", f"--output_dir={tmp_path / 'out'}")
     call(augment, *COLUMNS, *flags, *QUICK, "--dry_run")
     out = capsys.readouterr().out
-    assert "mail.csv, line 2\n  the " in out and "[" in out and "words a second" in out
+    assert "mail.csv, line 2\n  the " in out
+    assert "[" in out
+    assert "words a second" in out
     assert not (tmp_path / "out").exists()
 
 
@@ -114,9 +120,11 @@ def test_killed_and_started_again_to_the_same_bytes(masked_lm, tmp_path):
     while process.poll() is None and len(list(broken.glob("*.jsonl"))) < 3:
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
-    assert process.wait() == -9 and len(list(broken.glob("*.jsonl"))) < 60
+    assert process.wait() == -9
+    assert len(list(broken.glob("*.jsonl"))) < 60
     assert not json.loads((broken / folder_module.MANIFEST).read_text())["finished"]
     assert start(broken).wait(timeout=300) == 0
     names = sorted(os.listdir(whole))
-    assert sorted(os.listdir(broken)) == names and len(names) == 61
+    assert sorted(os.listdir(broken)) == names
+    assert len(names) == 61
     assert all((broken / name).read_bytes() == (whole / name).read_bytes() for name in names)

@@ -48,8 +48,10 @@ def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, c
     whole, halves, preset = (tmp_path / name for name in ("whole", "halves", "preset"))
     call(pretrain, *arguments(data_dir, tiny, whole, "--train_steps=6"))
     out = capsys.readouterr().out
-    assert "recipe gpt: " in out and "decay=constant (cosine)" in out
-    assert "step 6/6 · loss " in out and " · perplexity " in out
+    assert "recipe gpt: " in out
+    assert "decay=constant (cosine)" in out
+    assert "step 6/6 · loss " in out
+    assert " · perplexity " in out
     assert "evaluation after step 6: lm_accuracy " in out
 
     call(pretrain, *arguments(data_dir, tiny, halves, "--train_steps=3"))
@@ -59,7 +61,8 @@ def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, c
     last = "checkpoints/step-00000006.safetensors"
     assert (halves / last).read_bytes() == (whole / last).read_bytes()
     settings = json.loads((whole / "run.json").read_text())
-    assert settings["decoder"]["block"] == "post_norm" and "masking" not in settings["flags"]
+    assert settings["decoder"]["block"] == "post_norm"
+    assert "masking" not in settings["flags"]
     assert "source" not in settings["flags"]
 
     task = kbert.tasks.CausalLM.from_preset(preset)
@@ -81,8 +84,10 @@ def test_dry_run_shows_tokens_memory_and_time(data_dir, tiny, tmp_path, call, ca
 
     call(pretrain, *arguments(data_dir, tiny, tmp_path / "run", "--dry_run", "--train_steps=90"))
     out = capsys.readouterr().out
-    assert "each predicted from all before it" in out and "batch_tokens" not in out
-    assert "memory: weights" in out and "90 steps of 4 x 12 tokens" in out
+    assert "each predicted from all before it" in out
+    assert "batch_tokens" not in out
+    assert "memory: weights" in out
+    assert "90 steps of 4 x 12 tokens" in out
     assert not (tmp_path / "run").exists()
 
 
@@ -101,7 +106,7 @@ def objective(parse, tiny, data_dir, tiny_vocabulary):
 
 
 @pytest.mark.parametrize(
-    "flags, message",
+    ("flags", "message"),
     [
         (("--masking=span",), "causal_lm does not read .*Received: --masking=span"),
         (("--pairs=x",), "causal_lm does not read .*Received: --pairs=x"),
@@ -125,7 +130,7 @@ def test_phases_fit_the_model(objective):
 def test_a_model_goes_on_with_its_own_vocabulary(objective, tmp_path, tiny_vocabulary):
     task = objective().make_task()
     task.save_to_preset(tmp_path / "same")
-    with pytest.raises(ValueError, match="changes no sizes.*--set=num_layers=2"):
+    with pytest.raises(ValueError, match=r"changes no sizes.*--set=num_layers=2"):
         objective(f"--init_preset={tmp_path}/same", "--set=num_layers=2").make_task()
     tokenizer = kbert.WordPieceTokenizer([*tiny_vocabulary, "more"])
     config = task.decoder.config.replace(vocabulary_size=tokenizer.vocabulary_size)

@@ -103,13 +103,16 @@ def steps(folder):
 
 def test_distilbert_on_text(run_dir):
     first, *_, last = steps(run_dir / "run")
-    assert last["step"] == 4 and last["loss"] < first["loss"]
+    assert last["step"] == 4
+    assert last["loss"] < first["loss"]
     parts = ("weighted_soft_targets", "weighted_mlm_loss", "hidden_cosine")
     assert last["loss"] == pytest.approx(sum(last[name] for name in parts), rel=1e-5)
     assert last["weighted_soft_targets"] == pytest.approx(5 * last["soft_targets"], rel=1e-5)
-    assert "nsp_loss" not in last and 0 <= last["agreement"] <= 1
+    assert "nsp_loss" not in last
+    assert 0 <= last["agreement"] <= 1
     settings = json.loads((run_dir / "run" / "run.json").read_text())
-    assert settings["encoder"]["num_layers"] == 1 and settings["teacher"]["num_layers"] == 2
+    assert settings["encoder"]["num_layers"] == 1
+    assert settings["teacher"]["num_layers"] == 2
     assert "SoftTargets(weight=5.0, temperature=2.0" in settings["distilled_by"][0]
 
     student = kbert.tasks.Pretraining.from_preset(run_dir / "student")
@@ -156,11 +159,14 @@ def test_a_teacher_without_a_head_makes_an_encoder(
     more = (f"--teacher={classifier}", f"--preset_dir={preset}", "--warmup_steps=0")
     on_text(recipe, tmp_path / "run", *NARROW, *more)
     last = steps(tmp_path / "run")[-1]
-    assert parts <= set(last) and "mlm_loss" not in last
+    assert parts <= set(last)
+    assert "mlm_loss" not in last
     assert last["loss"] == pytest.approx(sum(last[name] for name in parts), rel=1e-5)
     out = capsys.readouterr().out
-    assert f"recipe {recipe}: " in out and "steps an epoch\nteacher: 2 layers of 16, " in out
-    assert "student: 1 layer of 8, " in out and "begun at random" in out
+    assert f"recipe {recipe}: " in out
+    assert "steps an epoch\nteacher: 2 layers of 16, " in out
+    assert "student: 1 layer of 8, " in out
+    assert "begun at random" in out
     assert f"{sorted(parts)[0]} " in out.partition("step 4/4 · loss ")[2]
     assert read_checkpoint(preset).task is None
     assert kbert.Encoder.from_preset(preset).config.hidden_size == 8
@@ -176,14 +182,18 @@ def test_a_student_may_begin_as_an_earlier_one(run_dir, on_text, tmp_path, capsy
     assert all((before[name] == after[name]).all() for name in before)
     out = capsys.readouterr().out
     assert "loss: SoftTargets(weight=1.0, temperature=4.0, positions='all') + LastHidden" in out
-    assert f"begun from {run_dir / 'student'}" in out and "learning_rate=1e-30 (0.0005)" in out
+    assert f"begun from {run_dir / 'student'}" in out
+    assert "learning_rate=1e-30 (0.0005)" in out
 
 
 def test_dry_run_tells_what_a_run_takes(on_text, tmp_path, capsys):
     on_text("distilbert", tmp_path / "run", "--dry_run", "--positions=masked", "--init=1")
     out = capsys.readouterr().out
-    assert "predicted: " in out and "memory: weights" in out and "4 steps of 4 x 16 tokens" in out
-    assert "begun as layers [1] of the teacher" in out and "positions='masked'" in out
+    assert "predicted: " in out
+    assert "memory: weights" in out
+    assert "4 steps of 4 x 16 tokens" in out
+    assert "begun as layers [1] of the teacher" in out
+    assert "positions='masked'" in out
     assert not (tmp_path / "run").exists()
 
 
@@ -194,11 +204,13 @@ def test_two_stages_on_a_task(on_mail, classifier, tmp_path, capsys):
     on_mail("tinybert-task", out_dir, *more)
     out = capsys.readouterr().out
     assert f"teacher: {classifier}; student: num_layers=1\n" in out
-    assert "model    layers  accuracy" in out and "\nstudent       1 " in out
+    assert "model    layers  accuracy" in out
+    assert "\nstudent       1 " in out
     found = json.loads((out_dir / "comparison.json").read_text())
     accuracies = [found[name]["values"]["accuracy"] for name in ("student", "teacher")]
     assert found["retention"] == pytest.approx(accuracies[0] / accuracies[1])
-    assert found["student"]["parameters"] < found["teacher"]["parameters"] and found["speed"] > 0
+    assert found["student"]["parameters"] < found["teacher"]["parameters"]
+    assert found["speed"] > 0
     run = json.loads((out_dir / "run.json").read_text())
     assert run["first_stages"] == {"intermediate": {"epochs": 1, "learning_rate": 1e-3}}
     assert "HiddenStates(weight=1.0, layers=(2,))" in run["terms"]["intermediate"]
@@ -220,11 +232,13 @@ def test_augmented_data_takes_the_place_of_train(
     data = ("--augmented=folder", f"--dev={mail_file}", *COLUMNS)
     call(distill, "--task=classify", *own, *data, "--dry_run")
     out = capsys.readouterr().out
-    assert "examples: train 128, dev 64" in out and " s a step distilled\n" in out
-    assert "s a step without a teacher" in out and not (tmp_path / "out").exists()
-    with pytest.raises(SystemExit, match="With --augmented give --dev: .*--dev_share=0.25"):
+    assert "examples: train 128, dev 64" in out
+    assert " s a step distilled\n" in out
+    assert "s a step without a teacher" in out
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(SystemExit, match=r"With --augmented give --dev: .*--dev_share=0.25"):
         call(distill, "--task=classify", *own, "--augmented=folder", "--dev_share=0.25")
-    with pytest.raises(SystemExit, match="--train, or from --augmented.*--train=None"):
+    with pytest.raises(SystemExit, match=r"--train, or from --augmented.*--train=None"):
         call(distill, "--task=classify", *own, "--dev_share=0.25")
 
 
@@ -270,14 +284,14 @@ def test_mistakes_on_text(
 
 
 def test_how_long_must_be_said(call, data_dir, teacher):
-    with pytest.raises(SystemExit, match="must be given; the shards have about .* steps an epoch"):
+    with pytest.raises(SystemExit, match=r"must be given; the shards have about .* steps an epoch"):
         own = ("--recipe=minilm", f"--teacher={teacher}", "--model_dir=m")
         call(distill, f"--data_dir={data_dir}", *own)
     with pytest.raises(SystemExit, match="--model_dir must be given"):
         call(distill, f"--data_dir={data_dir}", "--recipe=minilm", "--teacher=t")
     with pytest.raises(SystemExit, match=r"\(--task\): give one of the two. Received: neither"):
         call(distill, "--recipe=minilm", "--teacher=t")
-    with pytest.raises(SystemExit, match="over the model of --teacher: .*--preset_dir=./t$"):
+    with pytest.raises(SystemExit, match=r"over the model of --teacher: .*--preset_dir=./t$"):
         call(distill, "--recipe=minilm", "--teacher=t", "--data_dir=d", "--preset_dir=./t")
     with pytest.raises(flags.IllegalFlagValueError, match="--teacher must have a value"):
         call(distill, "--recipe=minilm")
@@ -345,7 +359,8 @@ def test_help_teaches_and_a_kill_costs_nothing(data_dir, teacher, tmp_path):
     logs = [tmp_path / name / "steps.jsonl" for name in ("whole", "broken")]
     assert logs[0].read_bytes() == logs[1].read_bytes()
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())["flags"]
-    assert settings["learning_rate"] == 5e-4 and "task" not in settings
+    assert settings["learning_rate"] == 5e-4
+    assert "task" not in settings
 
     out, _ = start(tmp_path, "--help").communicate()
     assert "kbert-distill --recipe=tinybert-task --task=sst2" in out

@@ -74,10 +74,10 @@ def test_data_without_labels_are_told_before_the_work(run_dir, call, tmp_path, m
     monkeypatch.setattr(kbert.tasks.TextClassifier, "_ask", None)
     path = tmp_path / "mail.csv"
     path.write_text("text,kind\nthe red fox,spam\n")
-    with pytest.raises(SystemExit, match="^kbert-evaluate: There is no column 'label' in .*mail"):
+    with pytest.raises(SystemExit, match=r"^kbert-evaluate: There is no column 'label' in .*mail"):
         call(evaluate, f"--preset={run_dir / 'preset'}", f"--data={path}")
 
 
 def test_a_pretrained_model_is_no_fine_tuned_one(preset, call, mail_file):
-    with pytest.raises(SystemExit, match="^kbert-evaluate: "):
+    with pytest.raises(SystemExit, match=r"^kbert-evaluate: "):
         call(evaluate, f"--preset={preset}", f"--data={mail_file}")

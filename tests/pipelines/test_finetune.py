@@ -40,9 +40,11 @@ def test_a_run_leaves_model_numbers_report_and_picture(run_dir):
     assert (run_dir / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
     assert (run_dir / "dev_report.txt").read_text().startswith("class")
     answers = (run_dir / "dev_answers.jsonl").read_text().splitlines()
-    assert len(answers) == 16 and {"text", "expected", "label"} <= set(json.loads(answers[0]))
+    assert len(answers) == 16
+    assert {"text", "expected", "label"} <= set(json.loads(answers[0]))
     task = kbert.tasks.Task.from_preset(run_dir / "preset")
-    assert type(task).__name__ == "TextClassifier" and task.labels == ["ham", "spam"]
+    assert type(task).__name__ == "TextClassifier"
+    assert task.labels == ["ham", "spam"]
 
 
 def test_elmo_is_a_preset_too(call, mail_file, tmp_path):
@@ -68,7 +70,8 @@ def test_a_decoder_is_a_preset_too(call, mail_file, tmp_path):
     steps = (tmp_path / "out" / "training" / "steps.jsonl").read_text().splitlines()
     assert {"lm_loss", "auxiliary", "cross_entropy"} <= set(json.loads(steps[-1]))
     task = kbert.tasks.Task.from_preset(tmp_path / "out" / "preset")
-    assert task.reads_by_decoder and task.auxiliary_lm_weight == 0.25
+    assert task.reads_by_decoder
+    assert task.auxiliary_lm_weight == 0.25
     assert task.predict(["red fox"])[0]["label"] in ("ham", "spam")
 
 
@@ -79,7 +82,8 @@ def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, cap
     out = capsys.readouterr().out
     assert "classify: TextClassifier of ham, spam; examples: train 48, dev 16" in out
     assert f"{run_dir} holds this, finished before:" in out
-    assert "data  accuracy  macro_f1" in out and "best accuracy after step" in out
+    assert "data  accuracy  macro_f1" in out
+    assert "best accuracy after step" in out
     assert (tmp_path / "preset" / "model.safetensors").exists()
 
 
@@ -202,7 +206,9 @@ def test_killed_and_started_again_to_the_same_model(mail_file, preset, tmp_path)
 def test_seeds_and_grid_as_tables(program, tmp_path, capsys):
     program("--seeds=2", "--epochs=1")
     out = capsys.readouterr().out
-    assert "\nmean " in out and "\nsd " in out and f"model: {tmp_path / 'out' / 'preset'}" in out
+    assert "\nmean " in out
+    assert "\nsd " in out
+    assert f"model: {tmp_path / 'out' / 'preset'}" in out
     program("--seeds=2", "--epochs=1")
     assert capsys.readouterr().out.count("finished before") == 2
     with pytest.raises(SystemExit, match="runs that are not among those asked for"):

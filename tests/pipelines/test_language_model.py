@@ -70,9 +70,12 @@ def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, c
     whole, halves, preset = (tmp_path / name for name in ("whole", "halves", "preset"))
     call(pretrain, *arguments(data_dir, tiny, whole, "--train_steps=6"))
     out = capsys.readouterr().out
-    assert "recipe elmo: " in out and "optimizer" not in out
-    assert "step 6/6 · loss " in out and " · forward_perplexity " in out
-    assert "evaluation after step 6: backward_loss " in out and " · loss " in out
+    assert "recipe elmo: " in out
+    assert "optimizer" not in out
+    assert "step 6/6 · loss " in out
+    assert " · forward_perplexity " in out
+    assert "evaluation after step 6: backward_loss " in out
+    assert " · loss " in out
 
     call(pretrain, *arguments(data_dir, tiny, halves, "--train_steps=3"))
     finals = ("--train_steps=6", f"--preset_dir={preset}")
@@ -103,8 +106,11 @@ def test_dry_run_shows_words_memory_and_time(data_dir, tiny, tmp_path, call, cap
 
     call(pretrain, *arguments(data_dir, tiny, tmp_path / "run", "--dry_run"))
     out = capsys.readouterr().out
-    assert "<S>" in out and "initial_accumulator_value" in out and "beta_1" not in out
-    assert "memory: weights" in out and "steps of 4 x 8 tokens" in out
+    assert "<S>" in out
+    assert "initial_accumulator_value" in out
+    assert "beta_1" not in out
+    assert "memory: weights" in out
+    assert "steps of 4 x 8 tokens" in out
     assert not (tmp_path / "run").exists()
 
 
@@ -139,14 +145,15 @@ def test_killed_and_started_again_to_a_preset_and_an_export(data_dir, tiny, tmp_
         assert whole.read_text() == again.read_text()
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert settings["elmo"]["vocabulary_size"] == 9
-    assert settings["flags"]["negatives"] == 4 and "masking" not in settings["flags"]
+    assert settings["flags"]["negatives"] == 4
+    assert "masking" not in settings["flags"]
     assert (tmp_path / "export" / "1" / "saved_model.pb").exists()
     (embedded,) = kbert.Elmo.from_preset(tmp_path / "preset").embed(["the red fox"])
     assert embedded.shape == (3, 3, 8)
 
 
 @pytest.mark.parametrize(
-    "flags, message",
+    ("flags", "message"),
     [
         (["--masking=span"], "language_model does not read .*Received: --masking=span"),
         (["--model=bert-tiny"], "give --model=elmo-small.*Received: --model=bert-tiny"),
@@ -174,7 +181,7 @@ def test_a_config_that_is_no_json_object_is_named(parse, tokenizer, content, tmp
 
 def test_shards_of_pieces_are_refused(parse, tiny_vocabulary):
     options = parse("--objective=language_model", "--model=elmo-small")
-    with pytest.raises(ValueError, match="--tokenizer=words.*of a wordpiece tokenizer"):
+    with pytest.raises(ValueError, match=r"--tokenizer=words.*of a wordpiece tokenizer"):
         LanguageModel(options, kbert.WordPieceTokenizer(tiny_vocabulary), None)
 
 

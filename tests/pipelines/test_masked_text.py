@@ -17,7 +17,7 @@ def tokenizer(tiny_vocabulary):
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
         (("--objective=replaced_tokens",), "no sentence objective.*--segments=pairs"),
         (("--objective=span_boundary",), "needs --masking=span.*--masking=token"),
@@ -29,7 +29,7 @@ def test_objectives_that_need_other_data(parse, arguments, message):
 
 
 @pytest.mark.parametrize(
-    "documents, pairs, single", [(0, False, False), (1, False, True), (2, True, True)]
+    ("documents", "pairs", "single"), [(0, False, False), (1, False, True), (2, True, True)]
 )
 def test_one_held_out_document_has_no_random_next(parse, tokenizer, documents, pairs, single):
     held_out = types.SimpleNamespace(documents=documents)
@@ -48,26 +48,26 @@ def test_every_phase_is_checked_before_the_first_step(parse, tmp_path, tiny_voca
     objective.check_phases(parse_phases("16:0.5,64:0.5", 10, 8), task)
     with pytest.raises(ValueError, match="Received: sequence_length=65, max_positions=64"):
         objective.check_phases(parse_phases("16:0.5,65:0.5", 10, 8), task)
-    with pytest.raises(ValueError, match="must lie in 8..65536. Received: sequence_length=7"):
+    with pytest.raises(ValueError, match=r"must lie in 8..65536. Received: sequence_length=7"):
         objective.check_phases(parse_phases("16:0.5,7:0.5", 10, 8), task)
 
 
 def test_what_only_a_language_model_reads_is_refused(parse, tokenizer):
-    with pytest.raises(ValueError, match="masked_lm does not read .*Received: --negatives=9"):
+    with pytest.raises(ValueError, match=r"masked_lm does not read .*Received: --negatives=9"):
         MaskedText(parse("--negatives=9"), tokenizer, None)
 
 
 def test_what_only_a_translator_reads_is_refused(parse, tokenizer):
-    with pytest.raises(ValueError, match="masked_lm does not read .*Received: --source=x"):
+    with pytest.raises(ValueError, match=r"masked_lm does not read .*Received: --source=x"):
         MaskedText(parse("--source=x"), tokenizer, None)
 
 
 def test_shards_are_needed(parse):
     one = make_strategy()
-    with pytest.raises(ValueError, match="masked_lm learns from .*give --data_dir"):
+    with pytest.raises(ValueError, match=r"masked_lm learns from .*give --data_dir"):
         MaskedText.from_flags(parse(), one)
 
 
 def test_a_language_model_is_no_encoder(parse, tokenizer):
-    with pytest.raises(ValueError, match="--objective=language_model.*--model=elmo-small"):
+    with pytest.raises(ValueError, match=r"--objective=language_model.*--model=elmo-small"):
         MaskedText(parse("--model=elmo-small"), tokenizer, None).make_task()

@@ -40,7 +40,7 @@ def test_texts_in_answers_out(run_dir, call, texts, tmp_path, capsys):
     assert "a.jsonl holds 3 answers, finished" in capsys.readouterr().err
     with texts.open("a") as file:
         file.write("one more\n")
-    with pytest.raises(SystemExit, match="bytes of the input was .*, is "):
+    with pytest.raises(SystemExit, match=r"bytes of the input was .*, is "):
         call(predict, *arguments, f"--output={tmp_path / 'a.jsonl'}")
     texts.write_text("".join(f"{text}\n" for text in TEXTS))
     call(predict, *arguments, "--output=-")
@@ -51,7 +51,8 @@ def test_columns_of_a_table(run_dir, call, mail_file, tmp_path):
     arguments = (f"--preset={run_dir / 'preset'}", f"--input={mail_file}", "--text_column=body")
     call(predict, *arguments, f"--output={tmp_path / 'a.jsonl'}")
     found = answers(tmp_path / "a.jsonl")
-    assert len(found) == 64 and found[0]["label"] == "spam"
+    assert len(found) == 64
+    assert found[0]["label"] == "spam"
 
 
 def test_an_interrupted_one_goes_on(run_dir, call, texts, tmp_path, monkeypatch):
@@ -71,7 +72,8 @@ def test_an_interrupted_one_goes_on(run_dir, call, texts, tmp_path, monkeypatch)
         patch.setattr(kbert.tasks.TextClassifier, "predict_and_count", interrupted)
         with pytest.raises(SystemExit) as stopped:
             call(predict, *arguments)
-    assert stopped.value.code == 130 and len(answers(tmp_path / "a.jsonl")) == 2
+    assert stopped.value.code == 130
+    assert len(answers(tmp_path / "a.jsonl")) == 2
     call(predict, *arguments)
     assert [answer["text"] for answer in answers(tmp_path / "a.jsonl")] == TEXTS
 
@@ -108,6 +110,7 @@ def test_killed_and_started_again_to_the_same_answers(run_dir, tmp_path):
     while process.poll() is None and not (broken.exists() and broken.stat().st_size):
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
-    assert process.wait() == -9 and len(broken.read_bytes()) < len(whole.read_bytes())
+    assert process.wait() == -9
+    assert len(broken.read_bytes()) < len(whole.read_bytes())
     assert start(broken).wait(timeout=300) == 0
     assert broken.read_bytes() == whole.read_bytes()

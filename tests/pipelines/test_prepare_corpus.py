@@ -61,7 +61,8 @@ def test_every_kind_of_tokenizer(corpus, capsys, kind, size):
         corpus / "out", learned, sequence_length=32, batch_size=4, epochs=1
     )
     ids = next(iter(rows))["token_ids"].numpy()
-    assert (ids[:, 0] == learned.cls_id).all() and ids.max() < learned.vocabulary_size
+    assert (ids[:, 0] == learned.cls_id).all()
+    assert ids.max() < learned.vocabulary_size
     # The folder of shards is a folder of its tokenizer: other text, the same pieces.
     program(source, f"--vocabulary={corpus}/out", f"--output_dir={corpus}/again")
     assert kbert.load_tokenizer(corpus / "again").checksum == learned.checksum
@@ -130,15 +131,15 @@ def test_what_words_do_not_take(corpus):
     arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out", "--tokenizer=words")
     with pytest.raises(SystemExit, match="words keep a text as it is"):
         program(*arguments, "--lowercase")
-    with pytest.raises(SystemExit, match="must hold a word beside .*Received: 2"):
+    with pytest.raises(SystemExit, match=r"must hold a word beside .*Received: 2"):
         program(*arguments, "--vocabulary_size=2")
     (corpus / "vocab.txt").write_text("the\nsun\n")
     with pytest.raises(SystemExit, match=r"must hold </S>, <S>, <UNK>. Received: .*vocab.txt"):
         program(*arguments, f"--vocabulary={corpus}/vocab.txt")
     (corpus / "vocab.txt").write_text("</S>\n<S>\n<UNK>\n")
-    with pytest.raises(SystemExit, match="kind words has no case. Received: --lowercase"):
+    with pytest.raises(SystemExit, match=r"kind words has no case. Received: --lowercase"):
         program(*arguments, f"--vocabulary={corpus}/vocab.txt", "--lowercase")
-    with pytest.raises(ValueError, match="a vocabulary. Received: a CharacterTokenizer"):
+    with pytest.raises(ValueError, match=r"a vocabulary. Received: a CharacterTokenizer"):
         kbert.data.prepare_corpus(
             f"{corpus}/a.txt", f"{corpus}/out", kbert.tokenizers.CharacterTokenizer()
         )
@@ -150,7 +151,8 @@ def test_a_sentencepiece_file(corpus):
     model = corpus / "out" / "spiece.model"
     program(text, f"--vocabulary={model}", f"--output_dir={corpus}/cased", "--nolowercase")
     cased = kbert.load_tokenizer(corpus / "cased")
-    assert cased.kind == "unigram" and not cased.lowercase
+    assert cased.kind == "unigram"
+    assert not cased.lowercase
     with pytest.raises(SystemExit, match="was prepared otherwise"):
         program(text, f"--vocabulary={model}", f"--output_dir={corpus}/cased")
 
@@ -158,7 +160,7 @@ def test_a_sentencepiece_file(corpus):
 def test_kinds_that_do_not_fit(corpus, tiny_vocabulary):
     kbert.WordPieceTokenizer(tiny_vocabulary).save(corpus / "model")
     arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out")
-    with pytest.raises(SystemExit, match="a tokenizer of kind wordpiece. .*--tokenizer=bpe"):
+    with pytest.raises(SystemExit, match=r"a tokenizer of kind wordpiece. .*--tokenizer=bpe"):
         program(*arguments, f"--vocabulary={corpus}/model", "--tokenizer=bpe")
     with pytest.raises(SystemExit, match="bpe and words keep a text as it is"):
         program(*arguments, "--tokenizer=bpe", "--vocabulary_size=300", "--lowercase")
@@ -176,7 +178,8 @@ def test_a_start_with_other_input_learns_another_vocabulary(corpus, monkeypatch)
             program(f"--input={corpus}/a.txt", *common)
     program(f"--input={corpus}/z.txt", *common)
     learned = kbert.load_tokenizer(corpus / "out").vocabulary
-    assert "z" in learned and "x" not in learned  # zebras, and no fox
+    assert "z" in learned
+    assert "x" not in learned
     with pytest.raises(SystemExit, match="holds shards that were made with another vocabulary"):
         program(f"--input={corpus}/z.txt", *common, "--nolowercase")
     program(f"--input={corpus}/z.txt", *common)  # finished: nothing to do
@@ -195,7 +198,8 @@ def test_dry_run_shows_and_writes_nothing(corpus, capsys):
     out = corpus / "out"
     program(f"--input={corpus}/a.txt", f"--output_dir={out}", "--vocabulary_size=80", "--dry_run")
     shown = capsys.readouterr().out
-    assert "document 1: 2 sentences" in shown and "  It runs." in shown
+    assert "document 1: 2 sentences" in shown
+    assert "  It runs." in shown
     assert "estimate, num_workers=1:" in shown
     assert not out.exists()
 

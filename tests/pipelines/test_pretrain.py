@@ -81,11 +81,13 @@ def test_a_terminated_run_says_so_and_goes_on(data_dir, tmp_path):
     out, errors = stopped.communicate(timeout=300)
     assert stopped.returncode == 128 + signal.SIGTERM, errors[-3000:]
     step = checkpoints.latest()["step"]
-    assert f"stopped by SIGTERM: checkpoint of step {step} written" in out and step < 12
+    assert f"stopped by SIGTERM: checkpoint of step {step} written" in out
+    assert step < 12
 
     preset = tmp_path / "preset"
     out = finished(pretrain(data_dir, tmp_path / "run", f"--preset_dir={preset}"))
-    assert "step 12/12 · loss" in out and "evaluation after step 12: loss" in out
+    assert "step 12/12 · loss" in out
+    assert "evaluation after step 12: loss" in out
     assert kbert.Encoder.from_preset(preset).config.hidden_size == 16
 
 
@@ -96,7 +98,8 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     """The whole life of a model: killed, resumed, written, adapted to a grown vocabulary."""
     flags = ("--checkpoint_every=2", "--evaluate_every=6", "--evaluation_steps=2")
     out = finished(pretrain(data_dir, tmp_path / "whole", *flags))
-    assert "parameters; train: " in out and "step 12/12 · loss" in out
+    assert "parameters; train: " in out
+    assert "step 12/12 · loss" in out
 
     broken = pretrain(data_dir, tmp_path / "broken", *flags)
     kill_after_checkpoint(broken, tmp_path / "broken", last_step=12)
@@ -131,14 +134,17 @@ def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path, call, capsys
 
     call(pretrain, *arguments(data_dir, tmp_path / "run", "--dry_run"))
     out = capsys.readouterr().out
-    assert "predicted: " in out and "[CLS]" in out
-    assert "memory: weights" in out and "6 steps of 8 x 24 tokens" in out
+    assert "predicted: " in out
+    assert "[CLS]" in out
+    assert "memory: weights" in out
+    assert "6 steps of 8 x 24 tokens" in out
     assert not (tmp_path / "run").exists()
 
 
 def test_mistakes_are_told_in_one_line(data_dir, tmp_path):
     message = failed(pretrain(data_dir, tmp_path, "--set=hidden_width=8"))
-    assert message.startswith("kbert-pretrain: ") and "hidden_width" in message
+    assert message.startswith("kbert-pretrain: ")
+    assert "hidden_width" in message
 
 
 def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary, call):
@@ -157,7 +163,8 @@ def test_help_teaches():
     command = [sys.executable, "-m", "pipelines.pretrain", "--help"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     assert "kbert-pretrain --data_dir=shards --model=bert-small" in out
-    assert "--source=train.en --target=train.de" in out and "--recipe=gpt" in out
+    assert "--source=train.en --target=train.de" in out
+    assert "--recipe=gpt" in out
     for flag in ("micro_batches", "phases", "strategy", "init_preset", "dry_run", "dev_pairs"):
         assert f"-{flag}" in out or f"]{flag}" in out
 
@@ -168,5 +175,5 @@ def test_settings_are_json_where_they_can_be():
         "dropout": 0.1,
         "activation": "relu",
     }
-    with pytest.raises(ValueError, match="--set takes field=value. Received: --set=x"):
+    with pytest.raises(ValueError, match=r"--set takes field=value. Received: --set=x"):
         parse_settings(["x"])

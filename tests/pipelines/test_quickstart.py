@@ -44,11 +44,13 @@ def test_all_stages_then_again(tmp_path):
     said = quickstart(tmp_path)
     stages = re.findall(r"^\[\d\] (.+)$", said, re.MULTILINE)
     table = said[said.index("-" * 72) :]
-    assert len(stages) == 6 and all(f"\n{stage} " in table for stage in stages)
+    assert len(stages) == 6
+    assert all(f"\n{stage} " in table for stage in stages)
     # The served model gives the answers of the one in memory.
     blocks = said.split("fill the masks\n")[1].split("[6]")
     answers = re.findall(r"^      (.+)$", blocks[0], re.MULTILINE)
-    assert answers and answers == re.findall(r"^      (.+)$", blocks[1], re.MULTILINE)
+    assert answers
+    assert answers == re.findall(r"^      (.+)$", blocks[1], re.MULTILINE)
     first, last = (
         float(re.search(rf"loss of the {which} step +([\d.]+)", said)[1])
         for which in ("first", "last")
@@ -71,5 +73,5 @@ def test_all_stages_then_again(tmp_path):
 
 
 def test_it_trains_encoders_alone():
-    with pytest.raises(ValueError, match="trains a BERT. Received: --model=elmo-small"):
+    with pytest.raises(ValueError, match=r"trains a BERT. Received: --model=elmo-small"):
         make_task("elmo-small", tokenizer=None, learning_rate=1e-3, train_steps=9)

@@ -20,7 +20,8 @@ def data_dir(tmp_path_factory, tiny_vocabulary):
 def test_a_recipe_sets_what_is_not_given(parse):
     options = parse("--recipe=roberta", "--batch_size=32", "--learning_rate=1e-4")
     chosen = apply_recipe(options)
-    assert options.model == "roberta-base" and options.segments == "full_sentences"
+    assert options.model == "roberta-base"
+    assert options.segments == "full_sentences"
     assert (options.beta_2, options.bias_correction, options.decay_join) == (0.98, True, "after")
     assert (options.train_steps, options.warmup_steps) == (125_000, 10_000)
     assert (options.phases, options.clip_norm) == ("512:1", 0.0)
@@ -95,7 +96,7 @@ def test_every_recipe_names_a_task(parse, tiny_vocabulary):
 
 def test_shares_are_numbers():
     assert parse_shares(None) is None
-    with pytest.raises(ValueError, match="two shares, as 0.8,0.1. Received: --replacement=a"):
+    with pytest.raises(ValueError, match=r"two shares, as 0.8,0.1. Received: --replacement=a"):
         parse_shares("a")
 
 
@@ -111,7 +112,9 @@ def test_electra_is_killed_goes_on_and_is_written(data_dir, tmp_path):
     flags = ("--recipe=electra", "--set=embedding_size=8", "--generator_share=0.5")
     flags += ("--checkpoint_every=2", "--evaluate_every=6", "--evaluation_steps=2")
     out = finished(pretrain(data_dir, tmp_path / "whole", *flags))
-    assert "recipe electra: " in out and "batch_size=8 (128)" in out and "rtd_loss" in out
+    assert "recipe electra: " in out
+    assert "batch_size=8 (128)" in out
+    assert "rtd_loss" in out
 
     broken = pretrain(data_dir, tmp_path / "broken", *flags)
     kill_after_checkpoint(broken, tmp_path / "broken", last_step=12)
@@ -136,10 +139,12 @@ def test_electra_is_killed_goes_on_and_is_written(data_dir, tmp_path):
 @pytest.mark.parametrize("name", ["roberta", "albert", "spanbert"])
 def test_every_recipe_trains(data_dir, tmp_path, name):
     out = finished(pretrain(data_dir, tmp_path / "run", f"--recipe={name}"))
-    assert "step 12/12 · loss" in out and f"recipe {name}: " in out
+    assert "step 12/12 · loss" in out
+    assert f"recipe {name}: " in out
     log = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()
     terms = {"roberta": "mlm_loss", "albert": "sop_loss", "spanbert": "sbo_loss"}
-    assert len(log) == 12 and terms[name] in json.loads(log[-1])
+    assert len(log) == 12
+    assert terms[name] in json.loads(log[-1])
 
 
 def test_a_head_without_its_data_is_told_in_one_line(data_dir, tmp_path):

@@ -72,9 +72,12 @@ def test_a_run_that_is_gone_on_with_is_one_run(texts, tiny, tmp_path, call, caps
     often = ("--evaluate_every=3", "--checkpoint_every=1")
     call(pretrain, *arguments(texts, tiny, whole, *often, "--train_steps=6"))
     out = capsys.readouterr().out
-    assert "recipe transformer: " in out and "batch_tokens=96 (25000)" in out
-    assert "; bpe tokenizer of 2" in out and "step 6/6 · loss " in out
-    assert "evaluation after step 3: accuracy " in out and " · bleu " in out
+    assert "recipe transformer: " in out
+    assert "batch_tokens=96 (25000)" in out
+    assert "; bpe tokenizer of 2" in out
+    assert "step 6/6 · loss " in out
+    assert "evaluation after step 3: accuracy " in out
+    assert " · bleu " in out
     assert "the mean of the checkpoints of steps 5, 6\nevaluation of it: accuracy " in out
 
     call(pretrain, *arguments(texts, tiny, halves, *often, "--train_steps=3"))
@@ -85,9 +88,12 @@ def test_a_run_that_is_gone_on_with_is_one_run(texts, tiny, tmp_path, call, caps
         assert (halves / name).read_bytes() == (whole / name).read_bytes()
     assert (halves / "tokenizer" / "vocab.json").read_bytes() == tokenizer
     last = json.loads((whole / "evaluations.jsonl").read_text().splitlines()[-1])
-    assert last["step"] == 6 and 0 <= last["bleu"] <= 100 and last["nll"] > 0
+    assert last["step"] == 6
+    assert 0 <= last["bleu"] <= 100
+    assert last["nll"] > 0
     mean = json.loads((whole / "average.json").read_text())
-    assert mean["steps"] == [5, 6] and mean["nll"] != last["nll"]
+    assert mean["steps"] == [5, 6]
+    assert mean["nll"] != last["nll"]
 
     translator = kbert.tasks.Translator.from_preset(preset)
     assert translator.label_smoothing == 0.1
@@ -141,9 +147,13 @@ def test_dry_run_shows_pairs_memory_and_time(texts, tiny, tmp_path, call, capsys
     flags = ("--train_steps=40", "--dry_run")
     call(pretrain, *arguments(texts, tiny, tmp_path / "run", *flags))
     out = capsys.readouterr().out
-    assert "label_smoothing       0.1" in out and "segments" not in out
-    assert "  source: " in out and "  target: " in out and "</s>" in out
-    assert "memory: weights" in out and "40 steps of at most 96 tokens" in out
+    assert "label_smoothing       0.1" in out
+    assert "segments" not in out
+    assert "  source: " in out
+    assert "  target: " in out
+    assert "</s>" in out
+    assert "memory: weights" in out
+    assert "40 steps of at most 96 tokens" in out
     assert not (tmp_path / "run").exists()
 
 
@@ -179,7 +189,8 @@ def test_killed_and_started_again(texts, tiny, tmp_path):
         assert whole.read_text() == again.read_text()
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert settings["seq2seq"]["vocabulary_size"] <= 60
-    assert settings["flags"]["batch_tokens"] == 96 and "data_dir" not in settings["flags"]
+    assert settings["flags"]["batch_tokens"] == 96
+    assert "data_dir" not in settings["flags"]
     assert kbert.load_tokenizer(tmp_path / "preset").kind == "wordpiece"
 
 
@@ -206,14 +217,14 @@ def test_the_vocabulary_of_a_run_stays(parse, texts, tmp_path):
         learned(f"--tokenizer_dir={given}")
     second.save(given)
     assert learned(f"--tokenizer_dir={given}").checksum == second.checksum
-    with pytest.raises(ValueError, match="leave --tokenizer_dir out.*--init_preset=x"):
+    with pytest.raises(ValueError, match=r"leave --tokenizer_dir out.*--init_preset=x"):
         learned(f"--tokenizer_dir={given}", "--init_preset=x")
-    with pytest.raises(ValueError, match="is of one that is learned. Received: --tokenizer=bpe"):
+    with pytest.raises(ValueError, match=r"is of one that is learned. Received: --tokenizer=bpe"):
         learned(f"--tokenizer_dir={given}", "--tokenizer=bpe")
 
 
 @pytest.mark.parametrize(
-    "flags, message",
+    ("flags", "message"),
     [
         ((), "Received: none of them"),
         (("--source=x",), "as --source and --target, or as --pairs. Received: --source=x"),
@@ -245,7 +256,7 @@ def test_columns_are_numbers_or_names(parse, texts):
 
 
 @pytest.mark.parametrize(
-    "flags, message",
+    ("flags", "message"),
     [
         (("--model=bert-tiny",), "give --model=transformer-small.*Received: --model=bert-tiny"),
         (("--sequence_length=25",), "--sequence_length=25, max_positions=24"),
@@ -267,12 +278,12 @@ def test_a_translator_of_one_network_is_not_taken_for_two(tmp_path):
     tokenizer = kbert.WordPieceTokenizer([*specials, *WORDS][:9])
     network = kbert.models.PrefixSeq2Seq(kbert.Encoder(config))
     kbert.Translator(network, tokenizer).save_to_preset(tmp_path)
-    with pytest.raises(ValueError, match="a translator of one network.*Received: --init_preset="):
+    with pytest.raises(ValueError, match=r"a translator of one network.*Received: --init_preset="):
         read_seq2seq(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    "dev, message",
+    ("dev", "message"),
     [
         ("\t\n", r"BLEU needs dev pairs. Received: none in .*dev.tsv"),
         (
@@ -312,5 +323,5 @@ def test_a_mean_of_more_checkpoints_than_there_will_be(call, tmp_path):
     from pipelines import pretrain
 
     flags = ("--recipe=transformer", "--train_steps=10", "--checkpoint_every=4")
-    with pytest.raises(SystemExit, match="--average_checkpoints=5 needs as many.*and 3 of them"):
+    with pytest.raises(SystemExit, match=r"--average_checkpoints=5 needs as many.*and 3 of them"):
         call(pretrain, *flags, f"--model_dir={tmp_path}")

@@ -11,10 +11,13 @@ from kbert.training.run.phases import parse_phases
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_value_is_one_that_kbert_knows(name):
     found = recipe(name)
-    assert found.name == name and found.source
+    assert found.name == name
+    assert found.source
     assert found.tokenizer == family_row(found.model).tokenizer
     assert found.objective in OBJECTIVES
-    assert found.optimizer in OPTIMIZERS and found.decay in DECAYS and found.decay_join in JOINS
+    assert found.optimizer in OPTIMIZERS
+    assert found.decay in DECAYS
+    assert found.decay_join in JOINS
     if found.phases is not None:
         phases = parse_phases(found.phases, found.train_steps, found.batch_size)
         longest = max(phase.sequence_length for phase in phases)
@@ -69,21 +72,25 @@ def test_published_values():
 
 
 def test_an_unknown_name_lists_the_close_ones():
-    with pytest.raises(ValueError, match="Close: roberta.*Received: 'robert'"):
+    with pytest.raises(ValueError, match=r"Close: roberta.*Received: 'robert'"):
         recipe("robert")
-    with pytest.raises(ValueError, match="Known: bert, bert-wwm, .*Received: 'xyz'"):
+    with pytest.raises(ValueError, match=r"Known: bert, bert-wwm, .*Received: 'xyz'"):
         recipe("xyz")
 
 
 def test_it_prints_all_it_holds():
     lines = recipe("electra-base").describe().splitlines()
-    assert "generator_share       0.3333" in lines and "train_steps           766,000" in lines
+    assert "generator_share       0.3333" in lines
+    assert "train_steps           766,000" in lines
     assert "beta_1                0.9" in lines
     assert not any(line.startswith("sentence_objective") for line in lines)
     assert "sentence_objective    next_sentence" in recipe("bert").describe().splitlines()
     settings = {line.split()[0] for line in recipe("elmo").describe().splitlines()}
-    assert "initial_accumulator_value" in settings and "beta_1" not in settings
-    assert "initial_accumulator_value" in settings and "segments" not in settings
+    assert "initial_accumulator_value" in settings
+    assert "beta_1" not in settings
+    assert "initial_accumulator_value" in settings
+    assert "segments" not in settings
     lines = table().splitlines()
     assert [line.split()[0] for line in lines] == ["recipe", *RECIPES]
-    assert "25,000 tokens" in lines[-1] and "None" not in lines[-1]
+    assert "25,000 tokens" in lines[-1]
+    assert "None" not in lines[-1]

@@ -35,10 +35,11 @@ def test_preset_round_trip(task, tmp_path):
 
 def test_hugging_face_round_trip(task, tmp_path):
     task.save_to_preset(tmp_path, format="huggingface")
-    assert (tmp_path / "config.json").is_file() and not (tmp_path / "kbert.json").exists()
+    assert (tmp_path / "config.json").is_file()
+    assert not (tmp_path / "kbert.json").exists()
     again = kbert.tasks.Pretraining.from_preset(tmp_path)
     assert again.predict("the [MASK] fox") == task.predict("the [MASK] fox")
-    with pytest.raises(ValueError, match="must be one of kbert, huggi.*'onnx'"):
+    with pytest.raises(ValueError, match=r"must be one of kbert, huggi.*'onnx'"):
         task.save_to_preset(tmp_path, format="onnx")
 
 
@@ -65,7 +66,7 @@ def test_a_head_may_be_left_out(task, tmp_path):
 def test_a_folder_without_heads_names_the_way_out(task, tokenizer, tmp_path):
     task.encoder.save_to_preset(tmp_path)
     tokenizer.save(tmp_path)
-    with pytest.raises(ValueError, match="new_head=True takes the encoder.*Received: no head"):
+    with pytest.raises(ValueError, match=r"new_head=True takes the encoder.*Received: no head"):
         kbert.tasks.Pretraining.from_preset(tmp_path)
     again = kbert.tasks.Pretraining.from_preset(tmp_path, new_head=True)
     np.testing.assert_array_equal(again.encoder.token_embedding, task.encoder.token_embedding)
@@ -83,19 +84,19 @@ def test_a_folder_of_another_task(task, tmp_path):
     content = json.loads((tmp_path / "kbert.json").read_text())
     content["task"]["kind"] = "TextClassifier"
     (tmp_path / "kbert.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="loaded as, Pretraining. Received: a TextClassifier"):
+    with pytest.raises(ValueError, match=r"loaded as, Pretraining. Received: a TextClassifier"):
         kbert.tasks.Pretraining.from_preset(tmp_path)
 
 
 def test_vocabulary_must_fit_the_table(config, tokenizer):
-    with pytest.raises(ValueError, match="a row for each vocabulary entry.*config, 1.. entries"):
+    with pytest.raises(ValueError, match=r"a row for each vocabulary entry.*config, 1.. entries"):
         kbert.tasks.Pretraining(kbert.Encoder(config.replace(vocabulary_size=20)), tokenizer)
 
 
 def test_a_tokenizer_without_separators_is_refused(config):
     gpt2 = BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
     encoder = kbert.Encoder(dataclasses.replace(config, vocabulary_size=257))
-    with pytest.raises(ValueError, match="special_tokens. Received: .* without pad$"):
+    with pytest.raises(ValueError, match=r"special_tokens. Received: .* without pad$"):
         kbert.tasks.Pretraining(encoder, gpt2)
 
 
@@ -133,7 +134,7 @@ def test_fit_compiles_with_bert_s_optimizer(task, tokenizer):
 
 
 @pytest.mark.parametrize(
-    "steps, epochs, total, warmup", [(50, 4, 200, 20), (60_000, 5, 300_000, 10_000)]
+    ("steps", "epochs", "total", "warmup"), [(50, 4, 200, 20), (60_000, 5, 300_000, 10_000)]
 )
 def test_default_schedule_spans_the_run(task, tokenizer, monkeypatch, steps, epochs, total, warmup):
     monkeypatch.setattr(keras.Model, "fit", lambda *args, **kwargs: None)
@@ -167,6 +168,7 @@ def test_predicting_does_not_disturb_training(task, tokenizer):
     history = task.fit(
         dataset, steps_per_epoch=2, validation_data=dataset, validation_steps=1, verbose=0
     ).history
-    assert "val_mlm_accuracy" in history and "val_gradient_norm" not in history
+    assert "val_mlm_accuracy" in history
+    assert "val_gradient_norm" not in history
     values = task.evaluate(dataset, steps=1, verbose=0, return_dict=True)
     assert values["loss"] == pytest.approx(values["mlm_loss"] + values["nsp_loss"], rel=1e-6)

@@ -42,7 +42,7 @@ def test_an_interrupted_extraction_leaves_nothing(cache, monkeypatch):
 
 
 def test_a_package_that_is_not_there():
-    with pytest.raises(ValueError, match="standard library or installed. Received: 'no_such'"):
+    with pytest.raises(ValueError, match=r"standard library or installed. Received: 'no_such'"):
         open_sources("docs:no_such")
 
 

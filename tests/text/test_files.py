@@ -79,7 +79,8 @@ def test_a_cut_is_warned_about_once_with_file_and_line(tmp_path, monkeypatch, ca
     assert text.cut_documents == 1
     assert [m for m in caplog.messages if "cut into parts" in m and "long.txt, line 3:" in m]
     assert len([m for m in caplog.messages if "cut into parts" in m]) == 1
-    assert documents[0] == b"short" and documents[-1] == b"short too"
+    assert documents[0] == b"short"
+    assert documents[-1] == b"short too"
     assert b"\n".join(documents[1:-1]) == b"\n".join([b"a line of text"] * 500)
 
 
@@ -90,7 +91,8 @@ def test_a_line_of_100_megabytes_needs_no_more_memory_than_a_part(tmp_path):
             file.write(b"word " * 200_000)
     text = TextFile(str(path), "fail")
     sizes = [len(part) for part in text.documents()]
-    assert sum(sizes) > 99_000_000 and max(sizes) <= source.MAX_DOCUMENT_BYTES
+    assert sum(sizes) > 99_000_000
+    assert max(sizes) <= source.MAX_DOCUMENT_BYTES
     assert text.cut_documents == 1
 
 
@@ -185,7 +187,7 @@ def test_a_json_line_beyond_the_limit(tmp_path, monkeypatch):
 
 
 def test_an_unknown_policy_for_bad_bytes(tmp_path):
-    with pytest.raises(ValueError, match="'fail' or 'replace'. Received: 'ignore'"):
+    with pytest.raises(ValueError, match=r"'fail' or 'replace'. Received: 'ignore'"):
         TextFile(write(tmp_path / "a.txt", b"a"), "ignore")
 
 

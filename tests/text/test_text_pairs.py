@@ -123,7 +123,7 @@ def test_what_is_not_read(tmp_path, monkeypatch):
     record = write(tmp_path / "a.jsonl", json.dumps({"en": "a", "de": 3}))
     with pytest.raises(FileNotFoundError, match="No file matches"):
         read_pairs(text, str(tmp_path / "none"))
-    with pytest.raises(ValueError, match="read by kbert.data.read_table"):
+    with pytest.raises(ValueError, match=r"read by kbert.data.read_table"):
         read_pairs(write(tmp_path / "a.csv", "a,b\n"))
     with pytest.raises(ValueError, match=r"Text and JSON lines are read.*a\.zip"):
         read_pairs(write(tmp_path / "a.zip", "a"), text)
@@ -135,13 +135,13 @@ def test_what_is_not_read(tmp_path, monkeypatch):
         list(read_pairs(record, columns=("en", "de")))
     with pytest.raises(ValueError, match="Files of columns or of JSON lines"):
         read_pairs([text, record])
-    with pytest.raises(ValueError, match="Every source file has its target file.*2 files and 1"):
+    with pytest.raises(ValueError, match=r"Every source file has its target file.*2 files and 1"):
         read_pairs([text, text], text)
     with pytest.raises(ValueError, match="no use where `target` is given"):
         read_pairs(text, text, columns=(0, 1))
     with pytest.raises(ValueError, match="an empty list"):
         read_pairs([])
-    with pytest.raises(ValueError, match="'fail' or 'replace'. Received: 'ignore'"):
+    with pytest.raises(ValueError, match=r"'fail' or 'replace'. Received: 'ignore'"):
         read_pairs(text, text, on_bad_utf8="ignore")
     monkeypatch.setattr(source, "MAX_DOCUMENT_BYTES", 3)
     monkeypatch.setattr(files, "_READ_BYTES", 4)
@@ -156,9 +156,10 @@ def test_splits_go_by_the_source_text():
     assert sorted(train + held_out) == sorted(pairs)
     assert not {a for a, _ in train} & {a for a, _ in held_out}
     assert 100 < len(held_out) < 220
-    assert list(split_pairs(pairs)) == pairs and not list(split_pairs(pairs, "held_out"))
+    assert list(split_pairs(pairs)) == pairs
+    assert not list(split_pairs(pairs, "held_out"))
     assert sorted(split_pairs(pairs[::-1], "held_out", 0.2)) == sorted(held_out)
-    with pytest.raises(ValueError, match="Received: split='dev', held_out_share=0.2"):
+    with pytest.raises(ValueError, match=r"Received: split='dev', held_out_share=0.2"):
         split_pairs(pairs, "dev", 0.2)
     with pytest.raises(ValueError, match="held_out_share=1"):
         split_pairs(pairs, "train", 1)

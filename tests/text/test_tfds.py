@@ -103,7 +103,8 @@ def test_what_is_not_there(spec, field, message):
 def test_pairs_of_a_split(caplog):
     pairs = read_pairs("tfds:kbert_couplets:train")
     assert sorted(pairs) == [("Brot", "text 2"), ("Öl", "text 0")]
-    assert pairs.empty == 1 and pairs.consumed == pairs.size > 0
+    assert pairs.empty == 1
+    assert pairs.consumed == pairs.size > 0
     assert "the first: tfds:kbert_couplets:train, example" in caplog.text
     turned = read_pairs("tfds:kbert_couplets", columns=("en", "de"))
     assert sorted(turned) == [("text 0", "Öl"), ("text 2", "Brot")]

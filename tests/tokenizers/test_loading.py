@@ -27,8 +27,10 @@ def test_save_and_load(tmp_path, options):
 def test_saved_settings_have_hugging_faces_names(tmp_path):
     WordPieceTokenizer(VOCABULARY, lowercase=False).save(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    assert config["do_lower_case"] is False and config["tokenize_chinese_chars"] is True
-    assert config["tokenizer_class"] == "BertTokenizer" and config["mask_token"] == "[MASK]"
+    assert config["do_lower_case"] is False
+    assert config["tokenize_chinese_chars"] is True
+    assert config["tokenizer_class"] == "BertTokenizer"
+    assert config["mask_token"] == "[MASK]"
 
 
 def test_arguments_go_before_the_folder(tmp_path):
@@ -58,29 +60,29 @@ def test_hugging_face_folder_without_vocab_txt(tmp_path):
 
 def test_other_tokenizers_are_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "WordLevel"}}')
-    with pytest.raises(ValueError, match="a unigram tokenizer is made.* type 'WordLevel'"):
+    with pytest.raises(ValueError, match=r"a unigram tokenizer is made.* type 'WordLevel'"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "WordPiece"}}')
-    with pytest.raises(ValueError, match='continue words with "##".*Received: .* with None'):
+    with pytest.raises(ValueError, match=r'continue words with "##".*Received: .* with None'):
         load_tokenizer(tmp_path)
 
 
 def test_two_sentencepiece_models_are_refused(tmp_path):
     for name in ("a.model", "b.model"):
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(ValueError, match="one SentencePiece model. Received: a.model, b.model"):
+    with pytest.raises(ValueError, match=r"one SentencePiece model. Received: a.model, b.model"):
         load_tokenizer(tmp_path)
 
 
 def test_gaps_in_the_ids_are_refused(tmp_path):
     model = {"type": "WordPiece", "continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 2}}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
-    with pytest.raises(ValueError, match="without gaps. Received: .*tokenizer.json"):
+    with pytest.raises(ValueError, match=r"without gaps. Received: .*tokenizer.json"):
         load_tokenizer(tmp_path)
 
 
 def test_missing_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no such folder.*Received: .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"no such folder.*Received: .*nowhere"):
         load_tokenizer(tmp_path / "nowhere")
     (tmp_path / "notes.md").write_text("")
     with pytest.raises(FileNotFoundError, match=r"vocab.txt, vocab.json .*\['notes.md'\]"):
@@ -90,5 +92,5 @@ def test_missing_files(tmp_path):
 def test_broken_settings_name_the_file(tmp_path):
     save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
     (tmp_path / "tokenizer_config.json").write_text("{do_lower_case")
-    with pytest.raises(ValueError, match="Not a JSON file. Received: .*tokenizer_config.json"):
+    with pytest.raises(ValueError, match=r"Not a JSON file. Received: .*tokenizer_config.json"):
         load_tokenizer(tmp_path)

@@ -55,10 +55,12 @@ def test_settings_and_files_that_are_not_understood(tmp_path, tiny_vocabulary):
     content = json.loads(file.read_text())
     content["config"]["split"] = False
     file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="`split` must be True.*Received: False in .*tokenizer.js"):
+    with pytest.raises(
+        ValueError, match=r"`split` must be True.*Received: False in .*tokenizer.js"
+    ):
         load_tokenizer(tmp_path)
     (tmp_path / "assets/tokenizer/vocabulary.txt").unlink()
     with pytest.raises(
-        FileNotFoundError, match="vocabulary.txt, .json or .spm. Received: .*assets"
+        FileNotFoundError, match=r"vocabulary.txt, .json or .spm. Received: .*assets"
     ):
         load_tokenizer(tmp_path)

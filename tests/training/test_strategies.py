@@ -20,7 +20,8 @@ def test_one_device():
     strategy = make_strategy("one_device")
     assert (strategy.num_replicas, strategy.num_hosts, strategy.is_chief) == (1, 1, True)
     dataset = tf.data.Dataset.range(3)
-    assert strategy.distribute(dataset) is dataset and strategy.agrees(7)
+    assert strategy.distribute(dataset) is dataset
+    assert strategy.agrees(7)
 
 
 @pytest.mark.tensorflow
@@ -41,7 +42,7 @@ def test_a_host_s_rows_go_to_its_devices(counted):
 
 
 def test_an_unknown_strategy_is_refused():
-    with pytest.raises(ValueError, match="must be one of .*Received: 'mirror'"):
+    with pytest.raises(ValueError, match=r"must be one of .*Received: 'mirror'"):
         make_strategy("mirror")
 
 

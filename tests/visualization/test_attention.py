@@ -95,7 +95,8 @@ def test_a_decoder_looks_back(decoder, tokenizer):
     values = found["decoder"].values
     assert found["decoder"].rows == "the quick fox jumps".split()
     behind = np.tri(4, dtype=bool)
-    assert values[..., ~behind].max() == 0 and values[..., behind].min() > 0
+    assert values[..., ~behind].max() == 0
+    assert values[..., behind].min() > 0
     ids = ids_of(tokenizer, "the quick fox jumps")
     out = decoder({"token_ids": ids}, return_attention=True)
     np.testing.assert_allclose(values, stacked(out["attention"]), atol=1e-6)
@@ -129,7 +130,7 @@ def test_a_translator_writes_the_target_itself(seq2seq, tokenizer):
 
 
 @pytest.mark.parametrize(
-    "layer, head, shape, title",
+    ("layer", "head", "shape", "title"),
     [
         (1, 2, (1, 1), "Encoder attention, layer 1, head 2"),
         (-1, -2, (1, 1), "Encoder attention, layer 1, head 2"),
@@ -162,7 +163,8 @@ def test_a_translator_shows_its_alignment_unless_told_otherwise(seq2seq, tokeniz
     assert {"Cross attention, layer 0, head 0", "written", "source", "quick", "dog"} <= set(plain)
     arguments = {"tokenizer": tokenizer, "kind": "decoder", "title": "How it reads"}
     other = drawn(visualization.attention(seq2seq, texts, 0, 0, **arguments))
-    assert {"How it reads", "[CLS]", "dog"} <= set(other) and "quick" not in other
+    assert {"How it reads", "[CLS]", "dog"} <= set(other)
+    assert "quick" not in other
 
 
 def test_the_page_of_a_translator_has_all_kinds(seq2seq, tokenizer):
@@ -183,7 +185,7 @@ def test_pieces_of_bytes_are_read_as_characters():
 
 
 @pytest.mark.parametrize(
-    "arguments, error, message",
+    ("arguments", "error", "message"),
     [
         ({"texts": ["a", "b", "c"]}, ValueError, "one text or of one pair of texts.* 3 texts"),
         ({"texts": []}, ValueError, "Received: 0 texts"),
@@ -220,13 +222,13 @@ def test_what_cannot_be_drawn_of_decoders(decoder, seq2seq, tokenizer):
 
 
 def test_models_without_attention(tokenizer):
-    with pytest.raises(TypeError, match="kbert.Encoder, .* Received: a str"):
+    with pytest.raises(TypeError, match=r"kbert.Encoder, .* Received: a str"):
         visualization.attention("bert-base-uncased", "the fox", tokenizer=tokenizer)
 
 
 def test_more_tokens_than_a_picture_shows(tokenizer):
     config = tiny_config(vocabulary_size=tokenizer.vocabulary_size, max_positions=160)
-    with pytest.raises(ValueError, match="at most 128 tokens.* Received: 129 rows"):
+    with pytest.raises(ValueError, match=r"at most 128 tokens.* Received: 129 rows"):
         visualization.attention(kbert.Encoder(config), "the " * 127, tokenizer=tokenizer)
 
 

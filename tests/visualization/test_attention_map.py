@@ -46,7 +46,8 @@ def test_lines_are_as_strong_as_the_weights():
 def test_heads_stand_side_by_side_with_their_numbers(view, drawn):
     texts = drawn(attention_map(weights(5, 4, 4), list("abcd"), view=view, title="Five heads"))
     assert [text for text in texts if text.startswith("head")] == [f"head {i}" for i in range(5)]
-    assert "Five heads" in texts and {"a", "b", "c", "d"} <= set(texts)
+    assert "Five heads" in texts
+    assert {"a", "b", "c", "d"} <= set(texts)
 
 
 def test_panels_share_one_scale():
@@ -58,13 +59,15 @@ def test_panels_share_one_scale():
 @pytest.mark.parametrize("view", ["heatmap", "lines"])
 def test_layers_of_one_head_are_named_as_layers(view, drawn):
     texts = drawn(attention_map(weights(3, 1, 2, 2), ["a", "b"], view=view))
-    assert {"layer 0", "layer 1", "layer 2"} <= set(texts) and "head 0" not in texts
+    assert {"layer 0", "layer 1", "layer 2"} <= set(texts)
+    assert "head 0" not in texts
 
 
 @pytest.mark.parametrize("view", ["heatmap", "lines"])
 def test_all_heads_of_all_layers_are_numbered(view, drawn):
     texts = drawn(attention_map(weights(3, 12, 5, 4), list("abcde"), list("abcd"), view=view))
-    assert {"layer", "head", "0", "1", "2", "11"} <= set(texts) and "a" not in texts
+    assert {"layer", "head", "0", "1", "2", "11"} <= set(texts)
+    assert "a" not in texts
 
 
 def test_tiles_keep_every_weight_in_its_place():
@@ -82,7 +85,8 @@ def test_any_text_is_drawn_as_it_is(view, shape, drawn):
     texts = drawn(
         attention_map(weights(*shape), STRANGE, view=view, title=STRANGE[3]), missing_glyphs=True
     )
-    assert "$x_{" in texts and (len(shape) == 4 or r"\frac" in texts)
+    assert "$x_{" in texts
+    assert len(shape) == 4 or r"\frac" in texts
 
 
 @pytest.mark.parametrize("view", ["heatmap", "lines"])
@@ -110,7 +114,7 @@ def test_an_attention_of_nothing_is_drawn(drawn):
 
 
 @pytest.mark.parametrize(
-    "values, rows, message",
+    ("values", "rows", "message"),
     [
         (np.ones((2, 3)), ["a", "b"], r"shape \(2, 3\), 2 names of rows and 2 of columns"),
         (np.ones(2), ["a", "b"], "Attention weights are"),
@@ -132,7 +136,7 @@ def test_sums_of_rounded_numbers_are_cut_at_one():
 
 
 def test_an_unknown_view():
-    with pytest.raises(ValueError, match="view must be one of .* Received: 'graph'"):
+    with pytest.raises(ValueError, match=r"view must be one of .* Received: 'graph'"):
         attention_map([[1.0]], ["a"], view="graph")
 
 

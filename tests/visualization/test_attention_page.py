@@ -59,7 +59,8 @@ def test_names_and_weights_reach_the_page():
 def test_no_token_becomes_a_tag_or_ends_the_script():
     page = attention_map(weights(8, 8), HOSTILE, view="html", title=HOSTILE[0])
     tags = Tags(page.fragment)
-    assert [tag for tag, _ in tags.found] == ["style", "div", "script"] and not tags.open
+    assert [tag for tag, _ in tags.found] == ["style", "div", "script"]
+    assert not tags.open
     found = content(page.fragment)
     assert found["parts"][0]["rows"] == [x.replace("\ud800", "?") for x in HOSTILE]
     assert found["title"] == HOSTILE[0]
@@ -71,12 +72,14 @@ def test_the_page_asks_for_nothing_from_outside(tmp_path):
     text = (tmp_path / "attention.html").read_text("utf-8")
     tags = Tags(text)
     names = ["html", "head", "meta", "title", "body", "style", "div", "script"]
-    assert text.startswith("<!doctype html>") and [tag for tag, _ in tags.found] == names
+    assert text.startswith("<!doctype html>")
+    assert [tag for tag, _ in tags.found] == names
     attributes = {name for _, found in tags.found for name in found}
     assert attributes == {"lang", "charset", "class", "data-of"}  # no src, no href
     for outside in ("http", "import(", "fetch(", "innerHTML", "url("):
         assert outside not in page.fragment
-    assert "<title>A &amp; &lt;b&gt;</title>" in text and page.fragment in text
+    assert "<title>A &amp; &lt;b&gt;</title>" in text
+    assert page.fragment in text
 
 
 def test_a_notebook_shows_the_fragment_and_two_pages_do_not_meet():
@@ -85,11 +88,12 @@ def test_a_notebook_shows_the_fragment_and_two_pages_do_not_meet():
     )
     assert first._repr_html_() == first.fragment
     keys = [re.search('data-of="(.*?)"', page.fragment)[1] for page in (first, second)]
-    assert keys[0] != keys[1] and f"[data-of='{keys[0]}']" in first.fragment
+    assert keys[0] != keys[1]
+    assert f"[data-of='{keys[0]}']" in first.fragment
 
 
 @pytest.mark.parametrize(
-    "heads, chosen, start",
+    ("heads", "chosen", "start"),
     [(3, {}, (0, -1)), (3, {"layer": -1, "head": 1}, (1, 1)), (1, {}, (0, 0))],
     ids=["mean", "given", "one"],
 )
@@ -117,5 +121,5 @@ def test_a_layer_that_there_is_not():
 
 def test_more_than_a_notebook_should_hold(monkeypatch):
     monkeypatch.setattr("kbert.visualization.attention_page.MOST_BYTES", 1_000_000)
-    with pytest.raises(ValueError, match="at most 1 MB; a shorter text.* Received: 2 MB of"):
+    with pytest.raises(ValueError, match=r"at most 1 MB; a shorter text.* Received: 2 MB of"):
         attention_map(weights(100, 128, 128), ["a"] * 128, view="html")

@@ -13,7 +13,8 @@ def test_rows_are_true_and_columns_predicted(drawn):
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("true", "predicted")
     assert [text.get_text() for text in axes.get_yticklabels()] == ["ham", "spam"]
     # The picture's first row is its highest.
-    assert axes.texts[0].get_position() == (0, 0) and axes.yaxis.get_inverted()
+    assert axes.texts[0].get_position() == (0, 0)
+    assert axes.yaxis.get_inverted()
     assert "Messages" in drawn(figure)
 
 
@@ -40,7 +41,7 @@ def test_a_heat_map_of_other_columns_than_rows(drawn):
 
 
 @pytest.mark.parametrize(
-    "matrix, names, message",
+    ("matrix", "names", "message"),
     [
         ([[1, 2]], ["a"], r"shape \(1, 2\) and 1 names"),
         ([[1, 2], [3, 4]], ["a"], "a row and a column for each name"),

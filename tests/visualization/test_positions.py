@@ -75,11 +75,11 @@ def test_more_positions_than_there_are(count):
 
 @pytest.mark.parametrize("table", [np.ones(3), np.ones((0, 3)), np.full((2, 2), np.nan)])
 def test_what_is_no_table(table):
-    with pytest.raises(ValueError, match="is a matrix .* of finite numbers"):
+    with pytest.raises(ValueError, match=r"is a matrix .* of finite numbers"):
         positions(table)
 
 
 def test_what_has_no_table():
     encoder = kbert.Encoder(tiny_config())
-    with pytest.raises(TypeError, match="that has one. Received: a Block"):
+    with pytest.raises(TypeError, match=r"that has one. Received: a Block"):
         positions(encoder.blocks[0])

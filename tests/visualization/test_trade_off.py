@@ -58,7 +58,7 @@ def test_names_do_not_meet_one_another_nor_a_bar(boxes, overlaps):
 
 
 @pytest.mark.parametrize(
-    "table, options, message",
+    ("table", "options", "message"),
     [
         ({}, {}, "Received: no rows"),
         (TABLE, {"teacher": "BERT"}, "Received: the teacher, 3 layers, 2 layers; teacher='BERT'"),

@@ -116,7 +116,7 @@ def _read_hdf5(path) -> dict[str, np.ndarray]:
 
     arrays: dict[str, Any] = {}
 
-    def collect(name, item):
+    def collect(name, item) -> None:
         if isinstance(item, h5py.Dataset):
             if item.dtype.kind not in "fiu":
                 raise ValueError(f"Weights are numbers. Received: {name} ({item.dtype}) in {path}")

@@ -140,7 +140,7 @@ def _part(content, key, source):
     return part
 
 
-def _check_projection(config, source):
+def _check_projection(config, source) -> None:
     # With equal sizes the original leaves the projection out, and kbert does not.
     if config.projection_size >= config.lstm_size:
         raise ValueError(

@@ -200,7 +200,7 @@ def _read_config_file(folder, architecture, tensors):
         )
     if not found:
         hint = ""
-        if architecture is _ELECTRA and _MEASURED <= tensors.keys():  # its releases bring none
+        if architecture is _ELECTRA and tensors.keys() >= _MEASURED:  # its releases bring none
             hint = f" By the shapes of the weights it is {json.dumps(_electra_content(tensors))}."
         raise ValueError(
             f"The sizes of a Google model lie in {architecture.name}_config.json beside its "

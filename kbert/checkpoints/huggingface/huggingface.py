@@ -226,7 +226,7 @@ def _class_ending(architecture, arrays, head):
     return "Model"
 
 
-def _check_objective(architecture, arrays, task):
+def _check_objective(architecture, arrays, task) -> None:
     """Both sentence objectives have the same head; only the task knows which one it learned."""
     objectives = [name for name in ("next_sentence", "sentence_order") if task.get(name)]
     if "sentence/dense/kernel" not in arrays or not objectives:

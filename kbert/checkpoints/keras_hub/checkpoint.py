@@ -228,7 +228,7 @@ def _stored_numbers(path):
 
     sizes = []
 
-    def note(_, item):
+    def note(_, item) -> None:
         if isinstance(item, h5py.Dataset):
             sizes.append(item.size)
 
@@ -247,7 +247,7 @@ def _shards(path):
     return sorted(path.parent.glob(f"{path.name.removesuffix('.weights.json')}_*.weights.h5"))
 
 
-def _load(backbone, path, stored):
+def _load(backbone, path, stored) -> None:
     """Keras leaves out what one side has and the other has not, mostly in silence: so count."""
     for weight in backbone.weights:
         weight.assign(keras.ops.full(weight.shape, float("nan")))
@@ -300,6 +300,6 @@ def _build(spec, config):
     return getattr(models, spec.class_name)(**values, dtype="float32")
 
 
-def _unknown(name, source):
+def _unknown(name, source) -> str:
     known = ", ".join(spec.class_name for spec in BACKBONES)
     return f"kbert reads KerasHub's {known}. Received: {name} in {source}"

@@ -38,7 +38,7 @@ def write_tokenizer(folder: Path, spec: Backbone, tokenizer: Any) -> None:
         atomic.write(path, content)
 
 
-def _problem(spec, tokenizer):
+def _problem(spec, tokenizer) -> str | None:
     if tokenizer.kind != spec.tokenizer_kind:
         return (
             f"{spec.class_name} goes with one of kind {spec.tokenizer_kind}, not {tokenizer.kind}"

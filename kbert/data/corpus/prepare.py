@@ -180,7 +180,7 @@ def _differences(old: dict | None, new: dict) -> list[str]:
 class _Preparation:
     """One run, first half to last, in a folder that is locked for it."""
 
-    def __init__(self, sources: list[Source], output_dir: str, tokenizer, plan: dict):
+    def __init__(self, sources: list[Source], output_dir: str, tokenizer, plan: dict) -> None:
         self.sources = sources
         self.output_dir = output_dir
         self.tokenizer = tokenizer

@@ -103,7 +103,7 @@ class BlockWriter:
         [[0, 5, 3, 2], [102, 1, 1, 1]]
     """
 
-    def __init__(self, path: str, dtype: str, block_tokens: int = BLOCK_TOKENS):
+    def __init__(self, path: str, dtype: str, block_tokens: int = BLOCK_TOKENS) -> None:
         self.path = path
         self.dtype = np.dtype(dtype)
         self.block_tokens = block_tokens

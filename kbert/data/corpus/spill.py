@@ -69,7 +69,7 @@ def write(path: str, segment: Segment, counts: dict[str, int]) -> None:
 class Spill:
     """A spill opened for reading; nothing is in memory but what `segment` copies out."""
 
-    def __init__(self, path: str, dtype: str):
+    def __init__(self, path: str, dtype: str) -> None:
         with open(path, "rb") as file:
             header = np.fromfile(file, np.int64, len(_HEADER))
         self.counts: dict[str, int] = dict(zip(_HEADER, header.tolist(), strict=True))

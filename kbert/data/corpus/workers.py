@@ -28,7 +28,7 @@ class Workers:
         num_workers: 0 or 1 for this process, else the number of processes.
     """
 
-    def __init__(self, tokenizer, num_workers: int):
+    def __init__(self, tokenizer, num_workers: int) -> None:
         self._tokenizer = tokenizer
         self._num_workers = num_workers
         self._pool = None

@@ -45,7 +45,7 @@ class _Table:
     def of(cls, ids: np.ndarray) -> "_Table":
         hashes = np.sum((ids.astype(np.uint64) + 1) * _powers(_BASE, ids.shape[1]), 1)
         order = np.argsort(hashes.view(np.int64))
-        bits = int(len(ids)).bit_length() + _FILTER_BITS
+        bits = len(ids).bit_length() + _FILTER_BITS
         bitmap = np.zeros(2**bits, bool)
         bitmap[hashes >> np.uint64(64 - bits)] = True
         return cls(ids[order], hashes.view(np.int64)[order], bitmap, bits)
@@ -76,7 +76,7 @@ class Phrases:
         [[0, 1, 0, 0, 1, 0, 0]]
     """
 
-    def __init__(self, phrases: Sequence[Sequence[int]]):
+    def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
         by_length: dict[int, set[tuple[int, ...]]] = {}
         for ids in phrases:
             if len(ids) > 1:

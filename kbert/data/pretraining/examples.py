@@ -21,7 +21,9 @@ _LABELS = {
 _DIRECTIONS = {"forward": "", "backward": "reverse_"}
 
 
-def show_examples(dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO | None = None):
+def show_examples(
+    dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO | None = None
+) -> None:
     """Prints the first rows of a pretraining dataset as tokens.
 
     Of a causal language model's rows it shows the token that is read first, and all that is

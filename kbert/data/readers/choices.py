@@ -147,7 +147,7 @@ def _article(where: str, record: object) -> Iterator[Row]:
         and isinstance(questions, list)
         and isinstance(options, list)
         and len(questions) == len(options)
-        and (answers is None or isinstance(answers, list) and len(answers) == len(questions))
+        and (answers is None or (isinstance(answers, list) and len(answers) == len(questions)))
         and all(isinstance(question, str) for question in questions)
         and all(_are_choices(texts) for texts in options)
     ):

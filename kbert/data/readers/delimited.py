@@ -63,7 +63,7 @@ def parse_rows(
                 hint = "; if fields are quoted, say so (quoted=True)"
             raise ValueError(
                 f"{source}, line {line}: the row has {len(fields)} columns, the first row has "
-                f"{width}{hint}. Received: {str(fields):.80}"
+                f"{width}{hint}. Received: {fields!s:.80}"
             )
         yield line, fields
 

@@ -124,7 +124,7 @@ def _places(task: GlueTask, path: str, first: list[str]) -> tuple[dict[str, int]
             return {"text": text, "label": label}, False
     raise ValueError(
         f"{path}, line 1: not a file of {task.name}, whose header has {list(task.texts)} and, "
-        f"where it is labelled, {task.label_header!r}. Received: {str(first):.200}"
+        f"where it is labelled, {task.label_header!r}. Received: {first!s:.200}"
     )
 
 
@@ -137,7 +137,7 @@ def _row(
     if len(fields) != width and not more:
         raise ValueError(
             f"the row has {len(fields)} columns, the first row has {width}. "
-            f"Received: {str(fields):.80}"
+            f"Received: {fields!s:.80}"
         )
     row = {name: fields[place] for name, place in places.items()}
     if more:

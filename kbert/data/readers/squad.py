@@ -117,7 +117,7 @@ def _questions(path: str, content: object):
                 ):
                     raise ValueError(
                         f"{path}: a question has the texts 'id' and 'question'. "
-                        f"Received: {str(question):.80}"
+                        f"Received: {question!s:.80}"
                     )
                 yield paragraph["context"], question
 
@@ -141,7 +141,7 @@ def _answers(where: str, question: dict) -> list[tuple[str, int]]:
     ):
         raise ValueError(
             f"{where}: an answer has a 'text' and the character 'answer_start'. "
-            f"Received: {str(answers):.80}"
+            f"Received: {answers!s:.80}"
         )
     if "answers" in question and impossible is not None and bool(answers) == bool(impossible):
         raise ValueError(

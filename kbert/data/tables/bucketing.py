@@ -109,7 +109,7 @@ def bucketed_batches(
 class Keys:
     """What rows and batches of an epoch are sorted by: a bucket, then chance or the order."""
 
-    def __init__(self, buckets: tf.Tensor, seed: int | None):
+    def __init__(self, buckets: tf.Tensor, seed: int | None) -> None:
         self.buckets = buckets
         self.seed = seed
 

@@ -39,7 +39,7 @@ class Table:
         *,
         source: str | Sequence[str] = "the data",
         lines: Sequence[int] | None = None,
-    ):
+    ) -> None:
         self.source = source if isinstance(source, str) else list(source)
         self.lines = None if lines is None else list(lines)
         self.columns = {name: _values(name, column) for name, column in columns.items()}

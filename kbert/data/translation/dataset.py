@@ -155,7 +155,9 @@ def translation_dataset(
 class _Batches:
     """The stages from an epoch to its batches."""
 
-    def __init__(self, pairs: EncodedPairs, plan: BatchPlan, tokenizer, num_hosts, host_index):
+    def __init__(
+        self, pairs: EncodedPairs, plan: BatchPlan, tokenizer, num_hosts, host_index
+    ) -> None:
         self.pairs = pairs
         self.tokenizer = tokenizer
         self.num_hosts, self.host_index = num_hosts, host_index

@@ -91,7 +91,7 @@ class Augmenter:
         stop_words: Collection[str] = STOP_WORDS,
         vectors: WordVectors | None = None,
         batch_size: int = 32,
-    ):
+    ) -> None:
         self.table = table
         self.model = check_model(model)
         self.settings = settings or AugmentationSettings()

@@ -219,7 +219,7 @@ def _save(folder: str, manifest: dict[str, Any]) -> None:
 class _Bar:
     """Progress in rows of the table; none where there is nothing to count."""
 
-    def __init__(self, total: int):
+    def __init__(self, total: int) -> None:
         self._bar = Progress("augmenting", total, " rows", "rows") if total else None
 
     def __enter__(self) -> "_Bar":

@@ -36,7 +36,9 @@ class MaskedWords:
         batch_size: the most rows computed at once.
     """
 
-    def __init__(self, task: Pretraining, candidates: int, with_original: bool, batch_size: int):
+    def __init__(
+        self, task: Pretraining, candidates: int, with_original: bool, batch_size: int
+    ) -> None:
         self.task = task
         self.candidates = candidates
         self.with_original = with_original

@@ -43,7 +43,7 @@ class WordVectors:
         words: Sequence[str],
         vectors: np.ndarray,
         other_names: dict[str, int] | None = None,
-    ):
+    ) -> None:
         self.words = list(words)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         # A vector of zeros has no direction: it is near to nothing.

@@ -62,7 +62,7 @@ class Shard:
         ValueError: the file is damaged or cut short.
     """
 
-    def __init__(self, path: str, layouts: Mapping[str, Layout]):
+    def __init__(self, path: str, layouts: Mapping[str, Layout]) -> None:
         self.path = path
         self._layouts = layouts
         self._places = self._read_header()

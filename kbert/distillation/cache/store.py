@@ -44,7 +44,7 @@ class Store:
             damaged.
     """
 
-    def __init__(self, folder: str | os.PathLike, teacher: Mapping[str, Any], dtype: str):
+    def __init__(self, folder: str | os.PathLike, teacher: Mapping[str, Any], dtype: str) -> None:
         self.folder = os.fspath(folder)
         self._manifest = json.loads(
             json.dumps({"format": FORMAT, "dtype": dtype, "teacher": teacher, "outputs": {}})
@@ -144,13 +144,13 @@ class Store:
                 f"{show_bytes(free)} in {self.folder}",
             )
 
-    def _keep_few_open(self, shard):
+    def _keep_few_open(self, shard) -> None:
         if shard.path not in self._opened:
             self._opened[shard.path] = shard
             if len(self._opened) > _OPEN_SHARDS:
                 self._opened.pop(next(iter(self._opened))).close()
 
-    def _check(self, manifest):
+    def _check(self, manifest) -> None:
         if manifest.get("format") != FORMAT:
             raise ValueError(
                 f"A cache of this version has format {FORMAT}; give another cache_dir. Received: "
@@ -170,7 +170,7 @@ class Store:
                 f"{manifest['dtype']}"
             )
 
-    def _check_counts(self, sizes, columns):
+    def _check_counts(self, sizes, columns) -> None:
         for name, rows in columns.items():
             if not np.array_equal([len(x) for x in rows], self.layouts[name].counts(sizes)):
                 raise ValueError(

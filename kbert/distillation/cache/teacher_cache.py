@@ -66,7 +66,7 @@ class TeacherCache:
         *,
         reads_heads: bool,
         dtype: str = "float16",
-    ):
+    ) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"cache_dtype must be one of {', '.join(DTYPES)}. Received: {dtype!r}")
         _check_tables(student, teacher)
@@ -203,7 +203,7 @@ class CachedRows:
         places: name of an output -> (N,), where it is kept.
     """
 
-    def __init__(self, store: Store, places: Mapping[str, np.ndarray]):
+    def __init__(self, store: Store, places: Mapping[str, np.ndarray]) -> None:
         self._store = store
         self._places = dict(places)
 
@@ -238,7 +238,7 @@ class CachedRows:
         return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def _check_finite(found, dtype):
+def _check_finite(found, dtype) -> None:
     for name, values in found.items():
         if not np.isfinite(values).all():
             hint = 'has larger numbers than float16: take cache_dtype="float32"'
@@ -248,7 +248,7 @@ def _check_finite(found, dtype):
             )
 
 
-def _check_tables(student, teacher):
+def _check_tables(student, teacher) -> None:
     if isinstance(student, Pretraining):
         cost = _PLACES * student.encoder.config.vocabulary_size * 2
         raise ValueError(

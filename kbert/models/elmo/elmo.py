@@ -68,7 +68,7 @@ class Elmo(keras.Model):
         name: str = "elmo",
         dtype: Any = None,
         **kwargs,
-    ):
+    ) -> None:
         if not isinstance(config, ElmoConfig):
             raise TypeError(
                 "kbert.Elmo is made of an ElmoConfig; kbert.Encoder takes an EncoderConfig. "
@@ -113,7 +113,7 @@ class Elmo(keras.Model):
         self._embedder = Embedder(self)
         self._next_words = NextWords(self)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         self.character_cnn.build((None, None, self.config.max_characters))
         self.lstm.build((2, None, None, self.config.projection_size))
         if self.mix is not None and not self.mix.built:
@@ -355,7 +355,7 @@ def _reorder(x, places):
     return ops.reshape(flat, (rows, length, width))
 
 
-def _check_vocabulary(tokenizer, config):
+def _check_vocabulary(tokenizer, config) -> None:
     if tokenizer is None:
         return
     words = tokenizer.vocabulary_size if isinstance(tokenizer, WordTokenizer) else None

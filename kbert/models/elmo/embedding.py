@@ -20,7 +20,7 @@ class Embedder:
         elmo: the model.
     """
 
-    def __init__(self, elmo: Any):
+    def __init__(self, elmo: Any) -> None:
         self._elmo = elmo
         self._forward = inference.compiled(self._layers, elmo)
         self.reset()
@@ -63,7 +63,7 @@ class Embedder:
         width = config.lstm_size + config.projection_size
         return np.zeros((config.num_layers, 2, rows, width), np.float32)
 
-    def _make_room(self, rows):
+    def _make_room(self, rows) -> None:
         """Rows that no call has had before begin with zeros."""
         more = rows - self._state.shape[2]
         if more > 0:

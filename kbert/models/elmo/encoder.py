@@ -46,7 +46,7 @@ class MeanMaxPooling(keras.layers.Layer):
         [[2.0, 3.0]]
     """
 
-    def __init__(self, hidden_size: int, **kwargs):
+    def __init__(self, hidden_size: int, **kwargs) -> None:
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
         self.units = 2 * hidden_size  # width of what it gives
@@ -102,7 +102,7 @@ class ElmoEncoder(keras.Model):
         ['encoder/mix/weights', 'encoder/mix/gamma']
     """
 
-    def __init__(self, elmo: Elmo, *, name: str = "encoder", **kwargs):
+    def __init__(self, elmo: Elmo, *, name: str = "encoder", **kwargs) -> None:
         super().__init__(name=name, dtype=elmo.dtype_policy, **kwargs)
         if elmo.mix is not None:
             raise ValueError(
@@ -118,7 +118,7 @@ class ElmoEncoder(keras.Model):
         )
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         hidden = (None, None, self.config.hidden_size)
         self.mix.build([hidden] * (self.config.num_layers + 1))
 

@@ -18,7 +18,7 @@ class NextWords:
         elmo: the model.
     """
 
-    def __init__(self, elmo: Any):
+    def __init__(self, elmo: Any) -> None:
         self._elmo = elmo
         self._forward = inference.compiled(self._probabilities, elmo)
 
@@ -43,7 +43,7 @@ class NextWords:
         outputs, _ = elmo.lstm(both, training=False)  # (2, 1, T + 1, P) each
         return ops.softmax(elmo.softmax(outputs[-1][:, 0, -1]))
 
-    def _check(self, top_k):
+    def _check(self, top_k) -> None:
         elmo = self._elmo
         if elmo.softmax is None or elmo.tokenizer is None:
             lacking = "softmax (vocabulary_size=None)" if elmo.softmax is None else "tokenizer"

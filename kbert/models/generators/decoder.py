@@ -50,7 +50,7 @@ class Decoder(FromConfig, keras.Model):
 
     def __init__(
         self, config: DecoderConfig, *, name: str = "decoder", dtype: Any = None, **kwargs
-    ):
+    ) -> None:
         self.check_config(config)
         super().__init__(name=name, dtype=dtype, **kwargs)
         self.config = config
@@ -68,7 +68,7 @@ class Decoder(FromConfig, keras.Model):
         self.norm = last_norm(config, dtype=self.dtype_policy, name="norm")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         width = self.config.hidden_size
         self.embeddings.build((None, None))
         self.positions.build((None, None, width))
@@ -199,7 +199,7 @@ class Decoder(FromConfig, keras.Model):
     def _normed(self, x):
         return x if self.norm is None else self.norm(x)
 
-    def _check_room(self, length, slots):
+    def _check_room(self, length, slots) -> None:
         most = self.config.max_positions
         if length is not None and length + slots > most:
             raise ValueError(

@@ -41,7 +41,7 @@ class LastToken(keras.layers.Layer):
         [[3.0]]
     """
 
-    def __init__(self, hidden_size: int, **kwargs):
+    def __init__(self, hidden_size: int, **kwargs) -> None:
         super().__init__(**kwargs)
         self.units = hidden_size  # width of what it gives
 
@@ -88,7 +88,7 @@ class DecoderEncoder(keras.Model):
         True
     """
 
-    def __init__(self, decoder: Decoder, *, name: str = "encoder", **kwargs):
+    def __init__(self, decoder: Decoder, *, name: str = "encoder", **kwargs) -> None:
         super().__init__(name=name, dtype=decoder.dtype_policy, **kwargs)
         size = decoder.config.vocabulary_size
         if size <= len(INPUT_TOKENS):

@@ -44,7 +44,7 @@ class PrefixSeq2Seq(keras.Model):
         ((1, 2, 8), (1, 2, 10))
     """
 
-    def __init__(self, encoder: Encoder, *, name: str = "prefix_seq2seq", **kwargs):
+    def __init__(self, encoder: Encoder, *, name: str = "prefix_seq2seq", **kwargs) -> None:
         if encoder.config.embedding_width != encoder.config.hidden_size:
             raise ValueError(
                 "The token table gives the logits, so an encoder's embeddings must be as wide as "

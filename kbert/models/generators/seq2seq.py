@@ -63,7 +63,7 @@ class Seq2Seq(FromConfig, keras.Model):
 
     def __init__(
         self, config: Seq2SeqConfig, *, name: str = "seq2seq", dtype: Any = None, **kwargs
-    ):
+    ) -> None:
         self.check_config(config)
         super().__init__(name=name, dtype=dtype, **kwargs)
         self.config = config
@@ -100,7 +100,7 @@ class Seq2Seq(FromConfig, keras.Model):
         self.decoder_norm = last_norm(config, name="decoder_norm", **policy)
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         hidden = (None, None, self.config.hidden_size)
         self.embeddings.build((None, None))
         for layer in (

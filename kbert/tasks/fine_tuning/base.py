@@ -95,7 +95,7 @@ class FineTuned(Asked, EncoderTask):
         max_length: int | None = None,
         auxiliary_lm_weight: float | None = None,
         name: str,
-    ):
+    ) -> None:
         super().__init__(encoder, tokenizer, name=name)
         self.auxiliary_lm_weight = auxiliary_weight(encoder, auxiliary_lm_weight)
         if self.needs_pooler and encoder.pooler is None:
@@ -345,7 +345,7 @@ class FineTuned(Asked, EncoderTask):
             )
         return metric
 
-    def _check_numbers(self, epochs, batch_size, micro_batches, seed):
+    def _check_numbers(self, epochs, batch_size, micro_batches, seed) -> None:
         inference.check_batch_size(batch_size)
         least = {"epochs": (epochs, 1), "micro_batches": (micro_batches, 1), "seed": (seed, 0)}
         for name, (value, smallest) in least.items():
@@ -361,7 +361,7 @@ class FineTuned(Asked, EncoderTask):
                 f"batch_size={batch_size}, {replicas} devices, micro_batches={micro_batches}"
             )
 
-    def _seed_dropout(self, seed):
+    def _seed_dropout(self, seed) -> None:
         """Dropout as the seed says, whatever the process drew before."""
         seeds = [v for v in self.non_trainable_variables if v.name == "seed_generator_state"]
         for number, state in enumerate(seeds):

@@ -23,7 +23,7 @@ class Labels:
         [1, 0, 1]
     """
 
-    def __init__(self, names: Sequence[str]):
+    def __init__(self, names: Sequence[str]) -> None:
         if isinstance(names, str) or not len(names) or not all(isinstance(x, str) for x in names):
             raise ValueError(
                 f"labels must be a list of names of classes, strings. Received: {names!r:.200}"
@@ -174,7 +174,7 @@ def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) 
     return found
 
 
-def _check_names(names, given, what):
+def _check_names(names, given, what) -> None:
     unknown = [name for name in given if name not in names]
     if unknown:
         raise ValueError(

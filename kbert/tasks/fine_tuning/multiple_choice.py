@@ -73,7 +73,7 @@ class MultipleChoice(FineTuned):
         dropout: float | None = None,
         auxiliary_lm_weight: float | None = None,
         name: str = "multiple_choice",
-    ):
+    ) -> None:
         options = {"max_length": max_length, "auxiliary_lm_weight": auxiliary_lm_weight}
         super().__init__(encoder, tokenizer, name=name, **options)
         self.dropout_rate = dropout
@@ -165,7 +165,7 @@ class MultipleChoice(FineTuned):
             for choices, output in zip(table["choices"], outputs, strict=True)
         ]
 
-    def check_labels(self, table):
+    def check_labels(self, table) -> None:
         _labels(table)
 
     def score(self, table, answers):

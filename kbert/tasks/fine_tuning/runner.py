@@ -24,7 +24,7 @@ class Runner:
         labelled: whether the rows have labels.
     """
 
-    def __init__(self, task: Any, labelled: bool):
+    def __init__(self, task: Any, labelled: bool) -> None:
         self._task = task
         self._labelled = labelled
         self._assemblers: dict[str, Callable] = {}
@@ -124,7 +124,7 @@ class ProgressBar:
         verbose: "auto", 1 for a bar at once, 0 for none.
     """
 
-    def __init__(self, total: int, verbose: str | int):
+    def __init__(self, total: int, verbose: str | int) -> None:
         from tqdm.auto import tqdm
 
         delay = SECONDS_BEFORE_A_BAR if verbose == "auto" else 0

@@ -83,7 +83,7 @@ class TextClassifier(TextTask):
         both_orders: bool = False,
         auxiliary_lm_weight: float | None = None,
         name: str = "text_classifier",
-    ):
+    ) -> None:
         self._classes = Labels(labels)
         options = {"max_length": max_length, "stride": stride, "pooling": pooling}
         options |= {"both_orders": both_orders, "auxiliary_lm_weight": auxiliary_lm_weight}
@@ -120,7 +120,7 @@ class TextClassifier(TextTask):
             rows, dense={**rows.dense, "label_weights": chosen.astype(np.float32)}
         )
 
-    def check_held_out(self, table, held_out):
+    def check_held_out(self, table, held_out) -> None:
         self._classes.check_seen(table, held_out)
 
     def terms(self, logits, batch):

@@ -66,7 +66,7 @@ class TextRegressor(TextTask):
         both_orders: bool | None = None,
         auxiliary_lm_weight: float | None = None,
         name: str = "text_regressor",
-    ):
+    ) -> None:
         options = {"max_length": max_length, "stride": stride, "pooling": pooling}
         options["both_orders"] = (
             isinstance(encoder, DecoderEncoder) if both_orders is None else both_orders

@@ -74,7 +74,7 @@ class TextTask(FineTuned):
         both_orders: bool,
         auxiliary_lm_weight: float | None,
         name: str,
-    ):
+    ) -> None:
         options = {"max_length": max_length, "auxiliary_lm_weight": auxiliary_lm_weight}
         super().__init__(encoder, tokenizer, name=name, **options)
         check_windows(stride, pooling)
@@ -134,7 +134,7 @@ class TextTask(FineTuned):
             cut=int(np.count_nonzero(lost)),
         )
 
-    def check_labels(self, table):
+    def check_labels(self, table) -> None:
         self.targets(table)
 
     def _extent(self, lengths):

@@ -96,7 +96,7 @@ class TokenClassifier(FineTuned):
         pooling: str = "mean",
         dropout: float | None = None,
         name: str = "token_classifier",
-    ):
+    ) -> None:
         super().__init__(encoder, tokenizer, max_length=max_length, name=name)
         check_windows(stride, pooling)
         if tokenizer.unk_id is None:
@@ -174,7 +174,7 @@ class TokenClassifier(FineTuned):
         weights = counts.with_values(counts.values * of_class[ids])
         return dataclasses.replace(rows, ragged={**rows.ragged, "label_weights": weights})
 
-    def check_held_out(self, table, held_out):
+    def check_held_out(self, table, held_out) -> None:
         self._classes.check_seen(table, held_out, "labels")
 
     def call(self, batch, training=False):
@@ -226,7 +226,7 @@ class TokenClassifier(FineTuned):
         logits = tagging.pooled(logits, words, num_words, self.pooling)
         return tf.argmax(logits, 1), tf.reduce_max(tf.nn.softmax(logits), 1)
 
-    def check_labels(self, table):
+    def check_labels(self, table) -> None:
         self._named(table)
 
     def score(self, table, answers):

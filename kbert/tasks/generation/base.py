@@ -37,7 +37,7 @@ class GenerationTask(Task):
     has_head = False
     model_classes: ClassVar[tuple[type[keras.Model], ...]]
 
-    def __init__(self, model: keras.Model, tokenizer: Any, *, name: str):
+    def __init__(self, model: keras.Model, tokenizer: Any, *, name: str) -> None:
         if not isinstance(model, self.model_classes):
             kinds = " or a ".join(kind.__name__ for kind in self.model_classes)
             raise TypeError(f"A {type(self).__name__} is made of a {kinds}. Received: {model!r}")

@@ -74,7 +74,7 @@ class CausalLM(GenerationTask):
     model_classes = (Decoder,)
     derived_metrics = {"perplexity": ("lm_loss", ops.exp)}
 
-    def __init__(self, decoder: keras.Model, tokenizer: Any, *, name: str = "causal_lm"):
+    def __init__(self, decoder: keras.Model, tokenizer: Any, *, name: str = "causal_lm") -> None:
         super().__init__(decoder, tokenizer, name=name)
         self.decoder = decoder
         self._likelihood = Likelihood(decoder, tokenizer, self.stop_ids[0])

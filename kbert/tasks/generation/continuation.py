@@ -73,7 +73,7 @@ class TextStream:
         ['', '', ' flightless', ' bird']
     """
 
-    def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str] = ()):
+    def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._prompt = tf.ragged.constant([list(prompt)], tf.int32)
         self._stop = tuple(stop)

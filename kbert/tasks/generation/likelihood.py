@@ -24,7 +24,7 @@ class Likelihood:
         begin_id: the token that is read before a text.
     """
 
-    def __init__(self, decoder: keras.Model, tokenizer: Any, begin_id: int):
+    def __init__(self, decoder: keras.Model, tokenizer: Any, begin_id: int) -> None:
         self._decoder = decoder
         self._tokenizer = tokenizer
         self._begin_id = begin_id

@@ -21,7 +21,7 @@ class TokenStream:
         decoder: a `kbert.Decoder`.
     """
 
-    def __init__(self, decoder: keras.Model):
+    def __init__(self, decoder: keras.Model) -> None:
         self._decoder = decoder
         self._step: Callable | None = None
         self._prefills: dict[int, Callable] = {}

@@ -91,7 +91,7 @@ class Translator(GenerationTask):
         *,
         label_smoothing: float = 0.1,
         name: str = "translator",
-    ):
+    ) -> None:
         super().__init__(seq2seq, tokenizer, name=name)
         if tokenizer.cls_id is None:
             raise ValueError(
@@ -317,7 +317,7 @@ class Translator(GenerationTask):
         """The most tokens that are written: the start has a position of its own."""
         return self.seq2seq.max_length - 1
 
-    def _check_lengths(self, lengths, texts):
+    def _check_lengths(self, lengths, texts) -> None:
         most = self.seq2seq.max_length
         wrong = np.flatnonzero(lengths > most)
         if len(wrong):

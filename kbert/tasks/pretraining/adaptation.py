@@ -91,7 +91,7 @@ def adapt(
     return task
 
 
-def _check_reads_alike(before, tokenizer, folder):
+def _check_reads_alike(before, tokenizer, folder) -> None:
     """The old rows have their meaning only for texts that are normalised as they were."""
     had, has = _reading(before), _reading(tokenizer)
     if had != has:

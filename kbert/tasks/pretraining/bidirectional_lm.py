@@ -75,7 +75,7 @@ class BidirectionalLM(TrainStep, keras.Model):
         negatives: int = NEGATIVES,
         seed: int = 0,
         name: str = "bidirectional_lm",
-    ):
+    ) -> None:
         super().__init__(name=name, dtype=elmo.dtype_policy)
         if elmo.softmax is None:
             raise ValueError(
@@ -97,7 +97,7 @@ class BidirectionalLM(TrainStep, keras.Model):
         self._evaluation_state = _EvaluationState(shape)
         self.built = True
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         """The parts build themselves when they are made."""
 
     @property
@@ -196,7 +196,7 @@ class BidirectionalLM(TrainStep, keras.Model):
 class _EvaluationState(keras.metrics.Metric):
     """The rows' state within an evaluation, which begins by resetting all metrics: with zeros."""
 
-    def __init__(self, shape, name="evaluation_state"):
+    def __init__(self, shape, name="evaluation_state") -> None:
         super().__init__(dtype="float32", name=name)
         self.value = row_variable(shape, name)
 

@@ -69,7 +69,7 @@ class FillMask:
         head: (sequence (B, T, H), mask positions (B, P)) -> logits (B, P, V).
     """
 
-    def __init__(self, task: EncoderTask, head: keras.layers.Layer):
+    def __init__(self, task: EncoderTask, head: keras.layers.Layer) -> None:
         self.task = task
         self.head = head
         self._forward = inference.compiled(self._probabilities, task.encoder, head)
@@ -118,7 +118,7 @@ class FillMask:
                     for row, text in enumerate(part):
                         yield from ((start + text, p) for p in probabilities[row, : masks[text]])
 
-    def _check_none_lost(self, texts, lost):
+    def _check_none_lost(self, texts, lost) -> None:
         if lost.any():
             raise ValueError(
                 f"Every mask must lie within the {self.task.encoder.config.max_positions} tokens "

@@ -80,7 +80,7 @@ class Pretraining(EncoderTask):
         sentence_order: bool = False,
         span_boundary: bool = False,
         name: str = "pretraining",
-    ):
+    ) -> None:
         super().__init__(encoder, tokenizer, name=name)
         next_sentence = not sentence_order if next_sentence is None else next_sentence
         _check_sentence_objective(encoder.config, next_sentence, sentence_order)
@@ -172,7 +172,7 @@ class Pretraining(EncoderTask):
         positions = ops.broadcast_to(ops.arange(length, dtype="int32")[None], (rows, length))
         return Prediction("classes", self.masked_lm(sequence, positions), padding_mask)
 
-    def check_batch(self, batch):
+    def check_batch(self, batch) -> None:
         for needs, names, settings in (
             (self.next_sentence, (NSP_LABELS,), ('segments="pairs"', "next_sentence")),
             (self.sentence_order, (SOP_LABELS,), ('segments="halves"', "sentence_order")),
@@ -266,7 +266,7 @@ class Pretraining(EncoderTask):
         self._check_has("sentence-order", "sentence_order", self.sentence_order)
         return self._predict_pairs(pairs, batch_size)
 
-    def _check_has(self, what, setting, has):
+    def _check_has(self, what, setting, has) -> None:
         if not has:
             raise ValueError(
                 f"The task has no {what} head: build it with {setting}=True. "
@@ -318,7 +318,7 @@ class Pretraining(EncoderTask):
         return {**entries, **super().signatures()}
 
 
-def _check_sentence_objective(config, next_sentence, sentence_order):
+def _check_sentence_objective(config, next_sentence, sentence_order) -> None:
     if next_sentence and sentence_order:
         raise ValueError(
             "A task predicts next sentences or sentence order: batches come with the labels of "

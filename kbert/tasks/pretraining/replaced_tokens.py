@@ -120,7 +120,7 @@ class ReplacedTokenDetection(EncoderTask):
         discriminator_weight: float = 50.0,
         seed: int = 0,
         name: str = "replaced_token_detection",
-    ):
+    ) -> None:
         super().__init__(discriminator, tokenizer, name=name)
         policy = discriminator.dtype_policy
         self.discriminator_weight = discriminator_weight
@@ -198,7 +198,7 @@ class ReplacedTokenDetection(EncoderTask):
         }
         return losses, metrics
 
-    def _check_trainable(self, batch):
+    def _check_trainable(self, batch) -> None:
         if self.generator is None:
             raise ValueError(
                 "Training needs a generator: build the task with generator=generator_config(…). "
@@ -348,7 +348,7 @@ class ReplacedTokenDetection(EncoderTask):
         return task
 
 
-def _check_agree(generator, discriminator):
+def _check_agree(generator, discriminator) -> None:
     names = ("vocabulary_size", "max_positions", "num_segments", "embedding_width")
     differ = [n for n in names if getattr(generator, n) != getattr(discriminator, n)]
     if differ:

@@ -87,7 +87,7 @@ class QuestionAnswerer(FineTuned):
         n_best: int = 20,
         null_threshold: float | None = None,
         name: str = "question_answerer",
-    ):
+    ) -> None:
         if max_length is None:
             max_length = min(MAX_LENGTH, encoder.config.max_positions)
         super().__init__(encoder, tokenizer, max_length=max_length, name=name)
@@ -192,7 +192,7 @@ class QuestionAnswerer(FineTuned):
             cut=int(np.sum(self.windows.too_long(questions))),
         )
 
-    def report_cut(self, cut, count, what=""):
+    def report_cut(self, cut, count, what="") -> None:
         if cut:
             logging.warning(
                 "%d of %d %squestions have more than %d tokens and are cut there",
@@ -273,7 +273,7 @@ class QuestionAnswerer(FineTuned):
             "n_best": n_best,
         }
 
-    def check_labels(self, table):
+    def check_labels(self, table) -> None:
         _golds(table)
 
     def score(self, table: Table, answers: Sequence[Mapping]) -> dict[str, float]:

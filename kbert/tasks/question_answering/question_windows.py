@@ -43,7 +43,7 @@ class QuestionWindows:
 
     def __init__(
         self, tokenizer: Any, *, max_length: int, max_question_length: int, doc_stride: int
-    ):
+    ) -> None:
         self._tokenizer = tokenizer
         self._max_length = max_length
         self._max_question_length = max_question_length

@@ -26,7 +26,7 @@ class BytePairKernel:
         merges: pairs, the first to be merged first.
     """
 
-    def __init__(self, id_of: Mapping[str, int], merges: Iterable[Pair]):
+    def __init__(self, id_of: Mapping[str, int], merges: Iterable[Pair]) -> None:
         self._model, pieces = sentencepiece_model(merges)
         # Constants of the process, so that every graph that uses them can hold them.
         with tf.init_scope(), tf.device("CPU"):

@@ -20,7 +20,7 @@ class SpecialSegments:
         takes_space: the token that takes the white space before it, None for none.
     """
 
-    def __init__(self, tokens: Mapping[str, int], takes_space: str | None):
+    def __init__(self, tokens: Mapping[str, int], takes_space: str | None) -> None:
         self._tokens = sorted(tokens)
         self._ids = np.array([tokens[token] for token in self._tokens], np.int32)
         longest_first = sorted(tokens, key=lambda token: (-len(token), token))

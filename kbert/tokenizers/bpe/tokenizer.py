@@ -85,7 +85,7 @@ class BytePairTokenizer(Tokenizer):
         add_prefix_space: bool = False,
         special_tokens_in_text: bool = False,
         mask_takes_space: bool = True,
-    ):
+    ) -> None:
         vocabulary = as_vocabulary(vocabulary)
         self.merges: list[tuple[str, str]] = as_merges(merges)
         if special_tokens is None:

@@ -59,7 +59,7 @@ class UnigramKernel:
         begins_word: (V,) bool, the piece begins with a space.
     """
 
-    def __init__(self, proto: Any, stand_ins: Sequence[str], split_commas: bool):
+    def __init__(self, proto: Any, stand_ins: Sequence[str], split_commas: bool) -> None:
         self._proto = proto
         self._stand_ins = list(stand_ins)
         words = [SPACE + character for character in stand_ins]

@@ -68,7 +68,7 @@ class TextPreparation:
         keep_accents: bool,
         stand_ins: Mapping[str, str],
         neutral: str,
-    ):
+    ) -> None:
         self._albert = albert
         self._lowercase = lowercase
         self._keep_accents = keep_accents

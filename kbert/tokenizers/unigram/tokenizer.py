@@ -106,7 +106,7 @@ class UnigramTokenizer(Tokenizer):
         layout: str = "sentencepiece",
         special_tokens: Mapping[str, str] | None = None,
         special_tokens_in_text: bool = False,
-    ):
+    ) -> None:
         if layout not in _USUAL:
             raise ValueError(f"layout is one of {', '.join(_USUAL)}. Received: {layout!r}")
         self._proto = read_model(model)

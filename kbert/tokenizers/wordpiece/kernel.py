@@ -45,7 +45,7 @@ class WordPieceKernel:
         split_chinese: every Chinese character is a word of its own.
     """
 
-    def __init__(self, vocabulary: list[str], unk_id: int, split_chinese: bool):
+    def __init__(self, vocabulary: list[str], unk_id: int, split_chinese: bool) -> None:
         try:
             model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
                 vocabulary, MAX_WORD_BYTES, "##", vocabulary[unk_id], not split_chinese, False

@@ -24,7 +24,7 @@ class SpecialTokens:
             kernel gets.
     """
 
-    def __init__(self, vocabulary: list[str]):
+    def __init__(self, vocabulary: list[str]) -> None:
         used = set("".join(vocabulary))
         free = [chr(code) for code in _PRIVATE_USE if chr(code) not in used]
         *self.stand_ins, self._neutral = free[: len(SPECIAL_TOKENS) + 1]

@@ -68,7 +68,7 @@ class WordPieceTokenizer(Tokenizer):
         strip_accents: bool | None = None,
         split_chinese: bool = True,
         special_tokens_in_text: bool = False,
-    ):
+    ) -> None:
         if isinstance(vocabulary, str | os.PathLike):
             vocabulary = read_vocabulary(vocabulary)
         else:

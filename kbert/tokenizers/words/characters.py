@@ -121,7 +121,7 @@ class CharacterTokenizer(Serializable):
     kind = "characters"
     pair_separators = 1  # as `Tokenizer.pair_separators`
 
-    def __init__(self, max_characters: int = MAX_CHARACTERS):
+    def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         frames = _frames(max_characters)  # checks it
         self.max_characters = max_characters
         self.pad_id, self.unk_id = np.zeros_like(frames[0]), frames[0]

@@ -48,7 +48,7 @@ class WordTokenizer(Tokenizer):
 
     kind = "words"
 
-    def __init__(self, vocabulary: Sequence[str] | str | os.PathLike):
+    def __init__(self, vocabulary: Sequence[str] | str | os.PathLike) -> None:
         if isinstance(vocabulary, str | os.PathLike):
             vocabulary = read_words(vocabulary)
         else:

@@ -41,7 +41,7 @@ class _Moments(keras.optimizers.Optimizer):
         bias_correction: bool = False,
         rate_scales: Mapping[str, float] | None = None,
         name: str | None = None,
-    ):
+    ) -> None:
         super().__init__(learning_rate=learning_rate, name=name)
         if weight_decay < 0:
             raise ValueError(f"`weight_decay` must not be negative. Received: {weight_decay}")

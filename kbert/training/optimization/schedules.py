@@ -104,7 +104,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: str = "linear",
         power: float = 1.0,
         join: str = "switch",
-    ):
+    ) -> None:
         for name, value in (("learning_rate", learning_rate), ("power", power)):
             if not 0 < value < math.inf:
                 raise ValueError(f"`{name}` must be above 0 and finite. Received: {value}")

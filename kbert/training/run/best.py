@@ -39,7 +39,7 @@ class BestWeights:
         (20, 0.7, 1)
     """
 
-    def __init__(self, metric: str, mode: str, *, keep: bool, folder: Path | None = None):
+    def __init__(self, metric: str, mode: str, *, keep: bool, folder: Path | None = None) -> None:
         if mode not in MODES:
             raise ValueError(f"`mode` must be one of {MODES}. Received: {mode!r}")
         self.metric = metric

@@ -35,7 +35,7 @@ class Checkpoints:
         True
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int = 3):
+    def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
         if keep < 1:
             raise ValueError(f"`keep` must be at least 1. Received: {keep}")
         self.folder = Path(folder)

@@ -19,7 +19,7 @@ class Curves:
         1
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike) -> None:
         self._writer = tf.summary.create_file_writer(os.fspath(folder))
         # What tf.summary.scalar would note; that function itself needs TensorBoard's package.
         self._metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")

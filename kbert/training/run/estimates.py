@@ -108,10 +108,10 @@ def peak_memory() -> int:
 
 
 class _Clock(keras.callbacks.Callback):
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs=None) -> None:
         self.times = []
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch, logs=None) -> None:
         float(logs["loss"])  # wait until the device is done
         self.times.append(time.perf_counter())
 

@@ -183,7 +183,7 @@ def _scope(task):
     return strategy.scope() if strategy else contextlib.nullcontext()
 
 
-def _check(epochs, steps_per_epoch, evaluate, metric, patience, keep_best, evaluate_every):
+def _check(epochs, steps_per_epoch, evaluate, metric, patience, keep_best, evaluate_every) -> None:
     for name, value in (
         ("epochs", epochs),
         ("steps_per_epoch", steps_per_epoch),
@@ -206,7 +206,7 @@ def _check(epochs, steps_per_epoch, evaluate, metric, patience, keep_best, evalu
         )
 
 
-def _check_checkpoints(checkpoint_every, model_dir):
+def _check_checkpoints(checkpoint_every, model_dir) -> None:
     if checkpoint_every is not None and (checkpoint_every < 1 or model_dir is None):
         raise ValueError(
             "`checkpoint_every` must be at least 1, and checkpoints need a `model_dir`. "

@@ -26,7 +26,7 @@ class FineTuningHistory(keras.callbacks.History):
         ended_by: `"patience"` or `"a callback"` where that ended it before its last epoch.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.epoch = []
         self.step = 0
@@ -36,7 +36,7 @@ class FineTuningHistory(keras.callbacks.History):
         self.ended_by: str | None = None
         self._sentence = ""
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs=None) -> None:
         """Keeps the epochs before a restart, which Keras' own forgets here."""
 
     def close(self, run: "Run", epochs: int) -> None:
@@ -58,7 +58,7 @@ class FineTuningHistory(keras.callbacks.History):
         if best.keeps_weights and run.stopped_by is None:
             self._sentence += ", whose weights the task has"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self._sentence
 
 
@@ -98,7 +98,7 @@ class Run:
         steps: RunLog | None,
         evaluations: RunLog | None,
         history: FineTuningHistory,
-    ):
+    ) -> None:
         self.step = 0
         self.stopped_by: int | None = None
         self.ended_by: str | None = None
@@ -245,7 +245,9 @@ class Callbacks(keras.callbacks.CallbackList):
         params: What Keras tells callbacks: `epochs`, `steps` of an epoch, `verbose`.
     """
 
-    def __init__(self, run: Run, callbacks: Sequence[keras.callbacks.Callback], params: dict):
+    def __init__(
+        self, run: Run, callbacks: Sequence[keras.callbacks.Callback], params: dict
+    ) -> None:
         super().__init__(
             list(callbacks), add_progbar=params["verbose"] != 0, model=run.task, **params
         )
@@ -253,12 +255,12 @@ class Callbacks(keras.callbacks.CallbackList):
         self._has_begun = False
         self._logs = None
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs=None) -> None:
         if not self._has_begun:
             self._has_begun = True
             super().on_train_begin(logs)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs=None) -> None:
         self._logs = logs
 
     def finish(self) -> None:
@@ -266,19 +268,19 @@ class Callbacks(keras.callbacks.CallbackList):
         if self._has_begun:
             super().on_train_end(self._logs)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch, logs=None) -> None:
         self._run.begin_epoch()
         super().on_epoch_begin(epoch, logs)
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch, logs=None) -> None:
         super().on_train_batch_begin(self._run.step % self._run.steps_per_epoch, logs)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch, logs=None) -> None:
         batch = self._run.step % self._run.steps_per_epoch
         self._run.after_step(logs)
         super().on_train_batch_end(batch, logs)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch, logs=None) -> None:
         run = self._run
         if run.stopped_by is not None:
             return  # the epoch is not over

@@ -24,7 +24,7 @@ class RunLog:
         [{'step': 1, 'loss': 2.0}]
     """
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
 
     def append(self, lines: Iterable[dict]) -> None:
@@ -74,7 +74,7 @@ class ProgressLine:
         names: Iterable[str],
         seconds: float = 10.0,
         file: TextIO | None = None,
-    ):
+    ) -> None:
         self.total_steps = total_steps
         self.total_tokens = total_tokens
         self.names = tuple(names)

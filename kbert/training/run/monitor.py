@@ -49,7 +49,7 @@ class Monitor(keras.callbacks.Callback):
         extra_scores: Callable[[], dict[str, float]] | None,
         bridge: int | None,
         is_chief: bool,
-    ):
+    ) -> None:
         super().__init__()
         self.step = first_step
         self.stopped_by: int | None = None
@@ -82,7 +82,7 @@ class Monitor(keras.callbacks.Callback):
         """
         self._signal = number
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch, logs=None) -> None:
         self.step += 1
         self._values.add(self.step, logs)
         at_end = self.step == self._phases[-1].end

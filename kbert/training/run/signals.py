@@ -31,7 +31,7 @@ def stopping(stop: Callable[[int], None]):
     handlers = {number: signal.getsignal(number) for number in STOPPING}
     before = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
 
-    def handle(number, frame):
+    def handle(number, frame) -> None:
         stop(number)
         signal.signal(number, before[number])
 

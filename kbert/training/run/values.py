@@ -34,7 +34,7 @@ class StepValues:
         [{'step': 1, 'loss': 0.5}, {'step': 2, 'loss': 0.25}]
     """
 
-    def __init__(self, log: RunLog | None):
+    def __init__(self, log: RunLog | None) -> None:
         self.looked_at: float | None = None
         self._log = log
         self._unseen: list[tuple[int, dict]] = []

@@ -21,7 +21,7 @@ UPDATE_TERMS = ("gradient_norm", "learning_rate")
 class Filed:
     """What a step keeps that is no weight of the model; a plain object, so Keras tracks none."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.ratios: Ratios | None = None
         self.position: DataPosition | None = None
         self.loss_names: tuple[str, ...] = ()

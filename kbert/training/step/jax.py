@@ -20,7 +20,7 @@ class JaxStep(StepBase):
     def _term_names(self, spec) -> tuple[list[str], list[str]]:
         names = []
 
-        def trace(batch):
+        def trace(batch) -> None:
             with keras.StatelessScope():
                 names[:] = [list(terms) for terms in self.loss_terms(batch, training=False)]
 

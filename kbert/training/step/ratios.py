@@ -33,7 +33,7 @@ class Ratios(keras.metrics.Metric):
         {'loss': 2.0, 'accuracy': 0.5}
     """
 
-    def __init__(self, names: Sequence[str], name: str = "ratios"):
+    def __init__(self, names: Sequence[str], name: str = "ratios") -> None:
         super().__init__(dtype="float32", name=name)
         self.names = tuple(names)
         self.sums = self.add_variable(
@@ -62,7 +62,7 @@ class DataPosition(keras.metrics.Metric):
     falsify it. It is no measurement: `reset_state` leaves it alone.
     """
 
-    def __init__(self, name: str = "data_position"):
+    def __init__(self, name: str = "data_position") -> None:
         super().__init__(dtype="int32", name=name)
         with keras.name_scope(name):
             # Every replica sees the same position; on_read lets each file it without a barrier.

@@ -51,7 +51,7 @@ class TensorFlowStep(StepBase):
     def _term_names(self, spec) -> tuple[list[str], list[str]]:
         names = []
 
-        def trace(batch):
+        def trace(batch) -> None:
             names[:] = [list(terms) for terms in self.loss_terms(batch, training=False)]
 
         tf.function(trace, autograph=False).get_concrete_function(spec)

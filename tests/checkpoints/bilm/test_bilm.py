@@ -86,8 +86,10 @@ def test_what_is_absent_is_what_the_original_takes():
 def test_reads_what_is_written_under_any_prefix(prefix, tmp_path):
     write_folder(tmp_path, OPTIONS, WEIGHTS, prefix)
     checkpoint = read_checkpoint(tmp_path)
-    assert checkpoint.config.skip_connections and checkpoint.config.lstm_size == 10
-    assert len(checkpoint.arrays) == len(WEIGHTS) and not checkpoint.labels
+    assert checkpoint.config.skip_connections
+    assert checkpoint.config.lstm_size == 10
+    assert len(checkpoint.arrays) == len(WEIGHTS)
+    assert not checkpoint.labels
     table = checkpoint.arrays["elmo/character_cnn/table"]
     np.testing.assert_array_equal(table, WEIGHTS["char_embed"])
     assert checkpoint.arrays["elmo/character_cnn/kernel_2"].shape == (3, 4, 8)
@@ -181,16 +183,16 @@ def test_files_that_are_damaged_missing_or_too_many(folder):
     whole = (folder / "weights.hdf5").read_bytes()
     for content in (b"", b"no such thing", whole[: len(whole) // 2]):
         (folder / "weights.hdf5").write_bytes(content)
-        with pytest.raises(ValueError, match="damaged, .*Received: .*weights.hdf5"):
+        with pytest.raises(ValueError, match=r"damaged, .*Received: .*weights.hdf5"):
             read_checkpoint(folder)
     (folder / "options.json").write_text("{")
-    with pytest.raises(ValueError, match="not JSON .*Received: .*options.json"):
+    with pytest.raises(ValueError, match=r"not JSON .*Received: .*options.json"):
         read_checkpoint(folder)
     (folder / "weights.hdf5").unlink()
     with pytest.raises(ValueError, match=r"one \*weights.hdf5. Received: no \*weights.hdf5 in"):
         read_checkpoint(folder)
     write_folder(folder, OPTIONS, WEIGHTS, "other_")
-    with pytest.raises(ValueError, match="Received: options.json, other_options.json in"):
+    with pytest.raises(ValueError, match=r"Received: options.json, other_options.json in"):
         read_checkpoint(folder)
 
 
@@ -226,9 +228,9 @@ def test_a_folder_of_another_model_is_left_alone(folder, tmp_path):
     (folder / "kbert.json").touch()
     with pytest.raises(ValueError, match="holds a kbert preset"):
         write()
-    with pytest.raises(ValueError, match="hold a language model alone.*Received: a TokenClassif"):
+    with pytest.raises(ValueError, match=r"hold a language model alone.*Received: a TokenClassif"):
         write(task={"kind": "TokenClassifier"})
-    with pytest.raises(ValueError, match="one of kbert, bilm. Received: 'huggingface'"):
+    with pytest.raises(ValueError, match=r"one of kbert, bilm. Received: 'huggingface'"):
         write_checkpoint(tmp_path, checkpoint.config, checkpoint.arrays, "huggingface")
 
 
@@ -239,10 +241,11 @@ def test_a_preset_of_kbert_s_own_says_which_model_it_is(folder, tmp_path):
     content = json.loads((target / "kbert.json").read_text())
     assert list(content) == ["format_version", "elmo", "task"]
     again = read_checkpoint(target)
-    assert again.config == checkpoint.config and again.task == {"kind": "X"}
+    assert again.config == checkpoint.config
+    assert again.task == {"kind": "X"}
     for name, array in checkpoint.arrays.items():
         np.testing.assert_array_equal(again.arrays[name], array)
-    with pytest.raises(ValueError, match="must hold an encoder .*Received: a language model"):
+    with pytest.raises(ValueError, match=r"must hold an encoder .*Received: a language model"):
         again.expect(EncoderConfig)
     for bad in ({**content, "encoder": {}}, {"format_version": 1}):
         (target / "kbert.json").write_text(json.dumps(bad))

@@ -247,7 +247,7 @@ def test_the_generator_of_electra(electra, tmp_path, own_embeddings):
 
 def test_electra_releases_bring_no_config_so_the_error_says_what_to_write(electra, tmp_path):
     folder = write_release(tmp_path, electra[2], prefix="electra_small")  # no .ckpt in the name
-    with pytest.raises(ValueError, match="electra_config.json beside.*missing: write it") as error:
+    with pytest.raises(ValueError, match=r"electra_config.json beside.*missing: write it") as error:
         read_checkpoint(folder)
     said = json.loads(re.search(r"\{.*\}", str(error.value))[0])
     assert said == {**ELECTRA, "num_attention_heads": 1}  # of width 64, as ELECTRA's own
@@ -331,7 +331,9 @@ def test_a_config_that_does_not_fit_is_refused(release, changes, message):
 def test_a_missing_size_is_named(release):
     content = {k: v for k, v in BERT.items() if k != "type_vocab_size"}
     (release / "bert_config.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="must give type_vocab_size. Received: .*bert_config.json"):
+    with pytest.raises(
+        ValueError, match=r"must give type_vocab_size. Received: .*bert_config.json"
+    ):
         read_checkpoint(release)
 
 
@@ -340,7 +342,9 @@ def test_configs_of_other_programs_do_not_count(release):
     (release / "bert_config.json").rename(release / "my_config.json")
     assert read_checkpoint(release).config.vocabulary_size == 50
     (release / "your_config.json").write_text("{}")
-    with pytest.raises(ValueError, match="one config of the model. Received: my_config.json, your"):
+    with pytest.raises(
+        ValueError, match=r"one config of the model. Received: my_config.json, your"
+    ):
         read_checkpoint(release)
     (release / "bert_config.json").write_text(json.dumps(BERT))
     assert read_checkpoint(release).config.vocabulary_size == 50
@@ -349,20 +353,20 @@ def test_configs_of_other_programs_do_not_count(release):
 def test_damaged_weights_leave_no_model(release):
     data = release / "bert_model.ckpt.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="damaged or cut short.*Received: .*bert_model.ckpt"):
+    with pytest.raises(ValueError, match=r"damaged or cut short.*Received: .*bert_model.ckpt"):
         Encoder.from_preset(release)
 
 
 def test_no_config(release):
     (release / "bert_config.json").unlink()
-    with pytest.raises(ValueError, match="lie in bert_config.json beside its checkpoint.*missing"):
+    with pytest.raises(ValueError, match=r"lie in bert_config.json beside its checkpoint.*missing"):
         read_checkpoint(release)
 
 
 def test_other_checkpoints_of_tensorflow_are_refused(tmp_path):
     tensors = {"model/encoder/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(1, "float32")}
     write_release(tmp_path, tensors, "bert_config.json", BERT)
-    with pytest.raises(ValueError, match="variables below electra/, bert/.*ATTRIBUTES"):
+    with pytest.raises(ValueError, match=r"variables below electra/, bert/.*ATTRIBUTES"):
         read_checkpoint(tmp_path)
 
 

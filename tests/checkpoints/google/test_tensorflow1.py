@@ -22,7 +22,8 @@ def test_what_is_wanted_is_read(tmp_path):
     assert find_checkpoint(tmp_path) == prefix
     tensors = read_tensors(prefix, lambda name: name != "step")
     assert tensors.keys() == {"a/kernel"}
-    assert tensors["a/kernel"].shape == (40, 10) and (tensors["a/kernel"] == 1).all()
+    assert tensors["a/kernel"].shape == (40, 10)
+    assert (tensors["a/kernel"] == 1).all()
 
 
 @pytest.mark.parametrize("prefix", ["bert_model.ckpt", "model.ckpt-best", "model.ckpt-125000"])
@@ -38,7 +39,7 @@ def test_names_of_checkpoints(tmp_path, prefix):
 def test_one_of_several_checkpoints_is_named_by_the_file_checkpoint(tmp_path):
     write(tmp_path, "model.ckpt-10")
     wanted = write(tmp_path, "model.ckpt-20")
-    with pytest.raises(ValueError, match="must name one.*model.ckpt-10, model.ckpt-20$"):
+    with pytest.raises(ValueError, match=r"must name one.*model.ckpt-10, model.ckpt-20$"):
         find_checkpoint(tmp_path)
     state = tmp_path / "checkpoint"
     state.write_text(
@@ -47,7 +48,7 @@ def test_one_of_several_checkpoints_is_named_by_the_file_checkpoint(tmp_path):
     )
     assert find_checkpoint(tmp_path) == wanted
     state.write_text('model_checkpoint_path: "model.ckpt-30"')
-    with pytest.raises(ValueError, match="model.ckpt-20, where it names model.ckpt-30"):
+    with pytest.raises(ValueError, match=r"model.ckpt-20, where it names model.ckpt-30"):
         find_checkpoint(tmp_path)
 
 
@@ -89,5 +90,5 @@ def test_a_missing_index_is_named(tmp_path):
     write(tmp_path)
     (tmp_path / "model.ckpt.index").unlink()
     assert holds_checkpoint(tmp_path)
-    with pytest.raises(ValueError, match="the first is missing. Received: "):
+    with pytest.raises(ValueError, match=r"the first is missing. Received: "):
         find_checkpoint(tmp_path)

@@ -195,7 +195,7 @@ def test_values_of_any_kind_are_read_or_refused(name, values, data):
 
 def test_a_number_of_layers_that_would_fill_memory():
     content = {**PUBLISHED["distilbert-base-uncased"], "n_layers": 10**12}
-    with pytest.raises(ValueError, match="taken to be damaged. Received: 1000000000000 in there"):
+    with pytest.raises(ValueError, match=r"taken to be damaged. Received: 1000000000000 in there"):
         import_model(content, {}, "there")
 
 
@@ -270,7 +270,7 @@ def test_what_an_architecture_cannot_be(architecture, changes, message):
 
 
 def test_groups_that_hugging_face_rounds_otherwise_are_refused():
-    with pytest.raises(ValueError, match="rounds .*Received: 14 groups of 18 layers"):
+    with pytest.raises(ValueError, match=r"rounds .*Received: 14 groups of 18 layers"):
         export_model(tiny_config(num_layers=18, num_layer_groups=14), {})
 
 
@@ -284,7 +284,7 @@ def arrays_of(config):
 def test_a_masked_lm_head_with_an_activation_of_its_own(architecture):
     changes = {"pooler_activation": None, "num_segments": 0 if architecture == "roberta" else 2}
     config = tiny_config(activation="gelu_tanh", **changes)
-    with pytest.raises(ValueError, match="activation 'gelu' whatever .* activation='gelu_tanh'"):
+    with pytest.raises(ValueError, match=r"activation 'gelu' whatever .* activation='gelu_tanh'"):
         export_model(config, {"masked_lm/bias": np.zeros(40)}, architecture=architecture)
     assert export_model(config, {}, architecture=architecture)
 
@@ -295,17 +295,20 @@ def test_roberta_s_rows_without_a_use_are_zeros_and_its_segment_is_none():
     content, there = export_model(config, arrays)
     positions = there["roberta.embeddings.position_embeddings.weight"]
     assert content["max_position_embeddings"] == len(positions) == 26
-    assert not positions[:2].any() and content["pad_token_id"] == 1
+    assert not positions[:2].any()
+    assert content["pad_token_id"] == 1
     np.testing.assert_array_equal(positions[2:], arrays["encoder/embeddings/position"])
     segments = there["roberta.embeddings.token_type_embeddings.weight"]
-    assert segments.shape == (1, 16) and not segments.any() and content["type_vocab_size"] == 1
+    assert segments.shape == (1, 16)
+    assert not segments.any()
+    assert content["type_vocab_size"] == 1
     segments += 1
     again = import_model(content, there, "")
     np.testing.assert_array_equal(
         again.arrays["encoder/embeddings/position"], arrays["encoder/embeddings/position"] + 1
     )
     del there["roberta.embeddings.token_type_embeddings.weight"]
-    with pytest.raises(ValueError, match="weights of a RoBERTa hold .*token_type_embeddings"):
+    with pytest.raises(ValueError, match=r"weights of a RoBERTa hold .*token_type_embeddings"):
         import_model(content, there, "")
 
 
@@ -314,7 +317,8 @@ def test_roberta_with_segments_keeps_them():
     arrays = arrays_of(config)
     content, there = export_model(config, arrays, architecture="roberta")
     again = import_model(content, there, "")
-    assert again.config == config and again.arrays.keys() == arrays.keys()
+    assert again.config == config
+    assert again.arrays.keys() == arrays.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(again.arrays[name], array)
 

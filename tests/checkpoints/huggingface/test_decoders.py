@@ -165,7 +165,7 @@ def test_the_output_matrix_is_the_token_table_or_refused():
     table = there["transformer.wte.weight"]
     tied = import_model(small(), {**there, "lm_head.weight": table}, "there")
     assert tied.arrays.keys() == get_arrays(decoder, "decoder").keys()
-    with pytest.raises(ValueError, match="lm_head.weight' must be equal to 'transformer.wte"):
+    with pytest.raises(ValueError, match=r"lm_head.weight' must be equal to 'transformer.wte"):
         import_model(small(), {**there, "lm_head.weight": table + 1}, "there")
 
 
@@ -178,15 +178,17 @@ def test_heads_and_unknown_weights_are_handed_back():
 
 
 def test_a_decoder_that_the_architecture_cannot_be():
-    with pytest.raises(ValueError, match="GPT cannot be this model: .*four times as wide"):
+    with pytest.raises(ValueError, match=r"GPT cannot be this model: .*four times as wide"):
         export_model(family("openai-gpt").replace(intermediate_size=100), {})
-    with pytest.raises(ValueError, match="GPT cannot be this model: .*no activation 'gelu'"):
+    with pytest.raises(ValueError, match=r"GPT cannot be this model: .*no activation 'gelu'"):
         export_model(family("openai-gpt").replace(activation="gelu"), {})
     with pytest.raises(ValueError, match="block is 'post_norm' in all of them"):
         export_model(family("gpt2"), {}, architecture="openai-gpt")
-    with pytest.raises(ValueError, match="BERT cannot be this model: .*of the kind EncoderConfig"):
+    with pytest.raises(ValueError, match=r"BERT cannot be this model: .*of the kind EncoderConfig"):
         export_model(family("gpt2"), {}, architecture="bert")
-    with pytest.raises(ValueError, match="GPT-2 cannot be this model: .*of the kind DecoderConfig"):
+    with pytest.raises(
+        ValueError, match=r"GPT-2 cannot be this model: .*of the kind DecoderConfig"
+    ):
         export_model(tiny_config(), {}, architecture="gpt2")
 
 
@@ -197,7 +199,7 @@ def test_formats_of_each_kind_of_model(tmp_path):
     for config, formats in ((family("gpt2"), "kbert, huggingface"), (transformer, "kbert")):
         with pytest.raises(ValueError, match=f"one of {formats}. Received: 'keras_hub'"):
             write_checkpoint(tmp_path, config, {}, "keras_hub")
-    with pytest.raises(ValueError, match="of an EncoderConfig or a DecoderConfig. Received: Seq2"):
+    with pytest.raises(ValueError, match=r"of an EncoderConfig or a DecoderConfig. Received: Seq2"):
         infer(transformer, [], None)
 
 
@@ -206,7 +208,8 @@ def test_kbert_s_own_folder(name, tmp_path):
     decoder = decoder_of(name)
     decoder.save_to_preset(tmp_path)
     checkpoint = read_checkpoint(tmp_path)
-    assert isinstance(checkpoint.config, DecoderConfig) and checkpoint.config == decoder.config
+    assert isinstance(checkpoint.config, DecoderConfig)
+    assert checkpoint.config == decoder.config
     arrays = get_arrays(Decoder.from_preset(tmp_path), "decoder")
     for key, array in get_arrays(decoder, "decoder").items():
         np.testing.assert_array_equal(arrays[key], array, err_msg=key)
@@ -216,5 +219,5 @@ def test_the_kind_of_model_that_a_folder_holds_is_named(tmp_path):
     from kbert.models import Encoder
 
     decoder_of().save_to_preset(tmp_path, format="huggingface")
-    with pytest.raises(ValueError, match="kbert.Encoder loads. Received: a decoder, which"):
+    with pytest.raises(ValueError, match=r"kbert.Encoder loads. Received: a decoder, which"):
         Encoder.from_preset(tmp_path)

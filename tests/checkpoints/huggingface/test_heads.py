@@ -44,7 +44,9 @@ def test_labels_in_the_order_of_the_logits():
     assert read(LAYER, **classes).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     assert read(LAYER, **classes, num_labels=3).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     assert read({}).labels is None
-    with pytest.raises(ValueError, match="name the classes 0 to 2 .*Received: {'0': 'A'} in there"):
+    with pytest.raises(
+        ValueError, match=r"name the classes 0 to 2 .*Received: {'0': 'A'} in there"
+    ):
         read(LAYER, **classes, id2label={"0": "A"})
 
 
@@ -81,24 +83,26 @@ def test_labels_are_written():
     assert import_model(content, there, "").labels == ("no", "yes")
     content, _ = export_model(tiny_config(), arrays("classifier"))
     assert content["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
-    with pytest.raises(ValueError, match="2 classes.*Received: 3 labels"):
+    with pytest.raises(ValueError, match=r"2 classes.*Received: 3 labels"):
         export_model(tiny_config(), arrays("classifier"), labels=["no", "yes", "maybe"])
 
 
 def test_two_heads_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="one head for classes. Received: classifier and tokens"):
+    with pytest.raises(ValueError, match=r"one head for classes. Received: classifier and tokens"):
         export_model(tiny_config(), arrays("tokens", "classifier"))
 
 
 def test_a_head_without_a_name_there_is_refused():
     config = tiny_config(num_segments=0, pooler_activation="relu")
-    with pytest.raises(ValueError, match="no name there. Received: sentence/dense/kernel"):
+    with pytest.raises(ValueError, match=r"no name there. Received: sentence/dense/kernel"):
         export_model(config, arrays("sentence"))
 
 
 def test_a_sentence_head_of_another_objective_is_refused():
     order = {"kind": "Pretraining", "next_sentence": False, "sentence_order": True}
-    with pytest.raises(ValueError, match="BERT is of the objective next_sentence. Received: a hea"):
+    with pytest.raises(
+        ValueError, match=r"BERT is of the objective next_sentence. Received: a hea"
+    ):
         export_model(tiny_config(), arrays("sentence"), task=order)
     shared = tiny_config(num_layer_groups=1)
     assert export_model(shared, arrays("sentence"), task=order)

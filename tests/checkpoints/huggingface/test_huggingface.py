@@ -118,7 +118,7 @@ def test_a_config_that_is_not_understood_is_refused(changes, message):
 
 def test_a_missing_size_is_named():
     content = {k: v for k, v in BERT_BASE.items() if k != "vocab_size"}
-    with pytest.raises(ValueError, match="must give vocab_size. Received: there"):
+    with pytest.raises(ValueError, match=r"must give vocab_size. Received: there"):
         read_config(content, "there")
 
 
@@ -204,7 +204,7 @@ def test_heads_come_along():
 def test_an_untied_output_matrix_is_refused():
     there = hub_arrays()
     there["cls.predictions.decoder.weight"] = np.ones((40, 16), "float32")
-    with pytest.raises(ValueError, match="decoder.weight' must be equal to .*word_embeddings"):
+    with pytest.raises(ValueError, match=r"decoder.weight' must be equal to .*word_embeddings"):
         read_weights(there)
 
 

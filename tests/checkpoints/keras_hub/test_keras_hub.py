@@ -166,12 +166,12 @@ def test_what_they_cannot_be_is_refused(changes, message, tmp_path):
 
 
 def test_an_architecture_they_do_not_have():
-    with pytest.raises(ValueError, match="has the architectures bert, .*Received: 'elmo'"):
+    with pytest.raises(ValueError, match=r"has the architectures bert, .*Received: 'elmo'"):
         to_keras_hub(tiny_config(), {}, "elmo")
 
 
 def test_other_objects_and_classes_are_refused(tmp_path):
-    with pytest.raises(TypeError, match="reads KerasHub's BertBackbone, .*Received: Dense in mem"):
+    with pytest.raises(TypeError, match=r"reads KerasHub's BertBackbone, .*Received: Dense in mem"):
         Encoder.from_preset(keras.layers.Dense(1))
     model = keras_hub.models.GPT2Backbone(
         vocabulary_size=9, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8
@@ -179,7 +179,7 @@ def test_other_objects_and_classes_are_refused(tmp_path):
     with pytest.raises(TypeError, match="Received: GPT2Backbone in memory"):
         Encoder.from_preset(model)
     model.save_to_preset(str(tmp_path))
-    with pytest.raises(ValueError, match="Received: GPT2Backbone in .*config.json"):
+    with pytest.raises(ValueError, match=r"Received: GPT2Backbone in .*config.json"):
         Encoder.from_preset(tmp_path)
 
 
@@ -194,7 +194,7 @@ def test_weights_of_an_adapted_backbone_are_listed():
 def test_quantised_weights_are_refused():
     model = backbone("DistilBertBackbone", num_layers=1)
     model.quantize("int8")
-    with pytest.raises(ValueError, match="Quantised weights are not read.*more in memory"):
+    with pytest.raises(ValueError, match=r"Quantised weights are not read.*more in memory"):
         Encoder.from_preset(model)
 
 
@@ -253,7 +253,9 @@ def test_nan_weights_are_named(saved):
 def test_damaged_weights(saved):
     weights = saved / "model.weights.h5"
     weights.write_bytes(weights.read_bytes()[:2000])
-    with pytest.raises(ValueError, match="(?s)damaged or do not fit.*Received: .*model.weights.h5"):
+    with pytest.raises(
+        ValueError, match=r"(?s)damaged or do not fit.*Received: .*model.weights.h5"
+    ):
         Encoder.from_preset(saved)
 
 
@@ -264,7 +266,7 @@ def test_models_of_other_formats_are_not_overwritten(saved, tmp_path):
         encoder.save_to_preset(folder, format=format_)
         with pytest.raises(ValueError, match=f"holds {kind}.*choose another"):
             encoder.save_to_preset(folder, format="keras_hub")
-        with pytest.raises(ValueError, match="holds a KerasHub preset.*choose another"):
+        with pytest.raises(ValueError, match=r"holds a KerasHub preset.*choose another"):
             encoder.save_to_preset(saved, format=format_)
 
 

@@ -41,7 +41,8 @@ def edit(folder, change) -> None:
 
 def test_round_trip(folder):
     read = read_manifest(folder)
-    assert read.splits["train"].documents == 5 and read.splits["train"].sentences == 8
+    assert read.splits["train"].documents == 5
+    assert read.splits["train"].sentences == 8
     assert read.splits["train"].tokens == 82
     before = (folder / manifest.FILE_NAME).read_bytes()
     read.save()
@@ -63,7 +64,7 @@ def test_not_a_corpus(tmp_path):
 
 def test_another_format_version(folder):
     edit(folder, lambda content: content.update(format_version=2))
-    with pytest.raises(ValueError, match="reads format version 1. Received: 2"):
+    with pytest.raises(ValueError, match=r"reads format version 1. Received: 2"):
         read_manifest(folder)
 
 
@@ -108,7 +109,7 @@ def test_a_flipped_byte_is_found_and_located(folder, position):
 def test_an_index_that_does_not_fit(folder):
     path = records.index_path(shard(folder))
     table = np.load(path)
-    np.save(path, table + [0, 1, 0, 0])
+    np.save(path, [*table, 0, 1, 0, 0])
     with pytest.raises(ValueError, match=r"record 0 at byte 0 does not fit its index"):
         verify_corpus(folder)
     np.save(path, table[:-1])
@@ -118,7 +119,7 @@ def test_an_index_that_does_not_fit(folder):
 
 def test_ids_outside_the_vocabulary(folder):
     edit(folder, lambda content: content.update(vocabulary_size=50))
-    with pytest.raises(ValueError, match="outside the vocabulary of 50 entries. Received: "):
+    with pytest.raises(ValueError, match=r"outside the vocabulary of 50 entries. Received: "):
         verify_corpus(folder)
 
 
@@ -175,7 +176,9 @@ def test_another_kind_or_preparation_of_text(tmp_path):
     tokenizer = UnigramTokenizer(model)
     corpus = prepare_corpus(tmp_path / "text.txt", tmp_path / "shards", tokenizer)
     corpus.check_tokenizer(UnigramTokenizer(model, special_tokens_in_text=True))
-    with pytest.raises(ValueError, match="options, lowercase=True; .*Received: lowercase=False"):
+    with pytest.raises(ValueError, match=r"options, lowercase=True; .*Received: lowercase=False"):
         corpus.check_tokenizer(UnigramTokenizer(model, lowercase=False))
-    with pytest.raises(ValueError, match="by a UnigramTokenizer; .*Received: a WordPieceTokenizer"):
+    with pytest.raises(
+        ValueError, match=r"by a UnigramTokenizer; .*Received: a WordPieceTokenizer"
+    ):
         corpus.check_tokenizer(WordPieceTokenizer(train_wordpiece(lines, 60)))

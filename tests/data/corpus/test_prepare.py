@@ -155,7 +155,8 @@ def test_held_out_is_a_share_by_content(tmp_path, tokenizer):
     assert not held & train
     assert set(stored(tmp_path / "b", "held_out")) <= held
     none = prepare_corpus(tmp_path / "a.txt", tmp_path / "none", tokenizer, held_out_share=0.0)
-    assert none.splits["held_out"].shards == () and none.splits["train"].documents == 2000
+    assert none.splits["held_out"].shards == ()
+    assert none.splits["train"].documents == 2000
 
 
 def test_documents_without_a_token_are_dropped_and_counted(tmp_path, tokenizer):

@@ -70,9 +70,8 @@ def test_batches_straight_from_text(text, tokenizer, tmp_path):
     )
     batch = next(dataset.as_numpy_iterator())
     fox = tokenizer.token_to_id("fox")
-    assert np.any(batch["token_ids"] == fox) and np.all(
-        batch["token_ids"][:, 0] == tokenizer.cls_id
-    )
+    assert np.any(batch["token_ids"] == fox)
+    assert np.all(batch["token_ids"][:, 0] == tokenizer.cls_id)
 
 
 def test_text_that_is_not_there(tokenizer, tmp_path):

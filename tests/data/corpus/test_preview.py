@@ -34,7 +34,8 @@ def test_documents_are_shown_as_sentences_and_pieces(corpus, tokenizer):
         "  0. The quick brown fox jumps over the lazy dog by the river.",
         "    0 . the quick brown fox jumps over the lazy dog by the river .",
     ]
-    assert first.startswith("document 1: ") and second.startswith("document 2: ")
+    assert first.startswith("document 1: ")
+    assert second.startswith("document 2: ")
     assert "  1000. The quick" in second  # the documents of several sources take turns
     assert table.startswith("estimate, num_workers=1:\nsources  2, ")
 

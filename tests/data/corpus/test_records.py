@@ -45,7 +45,8 @@ def test_round_trip(tmp_path_factory, documents, dtype):
     assert read["documents"].tolist() == [len(sentences) for sentences in documents]
 
     index = np.load(index_path(str(path)))
-    assert index.dtype == np.int64 and len(index) == len(raw) == writer.totals()["blocks"]
+    assert index.dtype == np.int64
+    assert len(index) == len(raw) == writer.totals()["blocks"]
     assert os.path.getsize(path) == writer.bytes
     for (offset, tokens, sentences, number), record in zip(index, raw, strict=True):
         with open(path, "rb") as file:
@@ -61,7 +62,8 @@ def test_ids_above_16_bits():
     tokens = np.array([0, 65_535, 65_536, 119_546], "int32")
     block = encode_block(tokens, np.array([4]), np.array([1]))
     assert parse_blocks([block], "int32")["tokens"].numpy().tolist() == tokens.tolist()
-    assert token_dtype(65_536) == "uint16" and token_dtype(65_537) == "int32"
+    assert token_dtype(65_536) == "uint16"
+    assert token_dtype(65_537) == "int32"
 
 
 def test_parsing_in_a_graph_and_in_a_dataset_is_parsing_eagerly():

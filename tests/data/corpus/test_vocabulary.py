@@ -43,7 +43,8 @@ def test_an_equal_call_reuses(text, folder, trainings, kind, size):
     first = train_or_reuse_tokenizer(folder, [text], size, kind=kind)
     again = train_or_reuse_tokenizer(folder, str(text), size, kind=kind)
     for copy in (again, load_tokenizer(folder)):
-        assert copy.kind == kind and copy.get_config() == first.get_config()
+        assert copy.kind == kind
+        assert copy.get_config() == first.get_config()
         assert copy.checksum == first.checksum
     assert trainings == [size]
 
@@ -67,7 +68,8 @@ def test_other_settings_train_anew(text, folder, trainings, changes):
     settings = {"vocabulary_size": 60}
     train_or_reuse_tokenizer(folder, text, **settings)
     found = train_or_reuse_tokenizer(folder, text, **{**settings, **changes})
-    assert len(trainings) == 2 and load_tokenizer(folder).checksum == found.checksum
+    assert len(trainings) == 2
+    assert load_tokenizer(folder).checksum == found.checksum
 
 
 def test_other_text_trains_anew(text, folder, trainings):
@@ -86,7 +88,8 @@ def test_a_vocabulary_of_unknown_origin_is_not_taken(text, folder, trainings):
     assert train_or_reuse_tokenizer(folder, text, 60).vocabulary == first
     os.remove(origin)
     assert train_or_reuse_tokenizer(folder, text, 60).vocabulary == first
-    assert len(trainings) == 4 and json.loads(origin.read_text())["vocabulary_size"] == 60
+    assert len(trainings) == 4
+    assert json.loads(origin.read_text())["vocabulary_size"] == 60
 
 
 def test_another_kind_of_unknown_origin_is_left_alone(text, folder):

@@ -27,7 +27,7 @@ def test_max_predictions(length, share, expected):
 def test_prediction_counts_round_as_python_does():
     counts = prediction_counts(512)
     for length in range(513):
-        assert counts[length] == min(80, max(1, int(round(length * 0.15))))
+        assert counts[length] == min(80, max(1, round(length * 0.15)))
     # 0.15 * 30 is exactly 4.5 and rounds to even; in float32 it is a little more.
     assert counts[30] == 4
 
@@ -38,7 +38,8 @@ def test_no_scheme_counts_more_than_it_has_columns(length, share):
     for scheme in MASKING_SCHEMES.values():
         counts = scheme.counts(length, share)
         longest = length - 2 if scheme.counts_text else length
-        assert len(counts) == length + 1 and counts[longest] <= scheme.columns(length, share)
+        assert len(counts) == length + 1
+        assert counts[longest] <= scheme.columns(length, share)
 
 
 def test_counts_of_spans_are_rounded_up():
@@ -106,7 +107,8 @@ def test_shares_of_replacements(replacement):
 
 def test_a_group_is_replaced_alike_and_another_one_on_its_own():
     kinds, seen = masked(groups=[[3, 3, 3, 9, 9, 0]])
-    assert np.all(kinds[:, :3] == kinds[:, :1]) and np.all(kinds[:, 3] == kinds[:, 4])
+    assert np.all(kinds[:, :3] == kinds[:, :1])
+    assert np.all(kinds[:, 3] == kinds[:, 4])
     assert np.mean(kinds[:, 0] == kinds[:, 3]) == pytest.approx(0.66, abs=0.05)
     random = seen[kinds[:, 0] == 1]
     assert np.mean(random[:, 0] == random[:, 1]) < 0.01  # other tokens, though
@@ -124,4 +126,5 @@ def test_a_position_drawn_twice_is_masked_if_either_draw_says_so():
     )
     share = np.mean(out["token_ids"].numpy() == 4, axis=0)
     assert share == pytest.approx([0, 0.85, 1 - 0.15**2, 0], abs=0.01)
-    assert np.all(out["mask_weights"] == 1) and np.all(out["mask_ids"] == 7)
+    assert np.all(out["mask_weights"] == 1)
+    assert np.all(out["mask_ids"] == 7)

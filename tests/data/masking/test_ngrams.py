@@ -1,5 +1,8 @@
 """n-grams and spans against the plain loops of ALBERT's and SpanBERT's code, draw for draw."""
 
+import functools
+import operator
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,10 +20,10 @@ def albert_ngrams(words, offers, lengths, count):
     for first, n in zip(offers, lengths, strict=True):
         if len(chosen) >= count:
             break
-        index_set = sum(words[first : first + n], [])
+        index_set = functools.reduce(operator.iadd, words[first : first + n], [])
         while len(chosen) + len(index_set) > count and n > 1:
             n -= 1
-            index_set = sum(words[first : first + n], [])
+            index_set = functools.reduce(operator.iadd, words[first : first + n], [])
         if len(chosen) + len(index_set) <= count and not set(index_set) & set(chosen):
             chosen += index_set
     return sorted(chosen)
@@ -94,7 +97,8 @@ def test_spans_begin_at_any_token_alike():
 def test_lengths_follow_their_weights(weights, mean):
     lengths = draw_lengths(fold(0, 0), tf.range(300_000), weights).numpy()
     counts = np.bincount(lengths, minlength=len(weights) + 1)
-    assert counts[0] == 0 and len(counts) == len(weights) + 1
+    assert counts[0] == 0
+    assert len(counts) == len(weights) + 1
     shares = np.array(weights) / sum(weights)
     assert np.all(np.abs(counts[1:] - 300_000 * shares) < 5 * np.sqrt(300_000 * shares))
     assert lengths.mean() == pytest.approx(mean, rel=0.01)
@@ -154,5 +158,7 @@ def test_runs_of_neighbours():
             if position == 0:
                 assert a == b == 0
                 continue
-            assert a <= position <= b and chosen.issuperset(range(a, b + 1))
-            assert a - 1 not in chosen and b + 1 not in chosen
+            assert a <= position <= b
+            assert chosen.issuperset(range(a, b + 1))
+            assert a - 1 not in chosen
+            assert b + 1 not in chosen

@@ -128,7 +128,7 @@ def test_a_lexicon_that_is_not_utf_8_is_refused_by_line(tokenizer, tmp_path):
     path.write_bytes(b"the dog\n\xff\xfe\n")
     with pytest.raises(ValueError, match=r"lexicon.txt, line 2: .* UTF-8. Received: b'.xff"):
         read_phrases(path, tokenizer)
-    with pytest.raises(FileNotFoundError, match="No lexicon .*Received: .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"No lexicon .*Received: .*nowhere"):
         read_phrases(tmp_path / "nowhere", tokenizer)
 
 

@@ -93,10 +93,13 @@ def test_targets_are_text_and_inputs_say_what_was_asked(corpus, tokenizer, maski
     found = rows(dataset)
     used = found["mask_weights"] > 0
     ids, real = unmasked(found), found["padding_mask"] > 0
-    assert found["mask_ids"][used].min() >= 5 and not found["mask_ids"][~used].any()
-    assert not ids[~real].any() and np.all(ids[real] != tokenizer.mask_id)
+    assert found["mask_ids"][used].min() >= 5
+    assert not found["mask_ids"][~used].any()
+    assert not ids[~real].any()
+    assert np.all(ids[real] != tokenizer.mask_id)
     chosen = found["mask_positions"][used]
-    assert chosen.min() >= 1 and np.all(real[np.nonzero(used)[0], chosen])
+    assert chosen.min() >= 1
+    assert np.all(real[np.nonzero(used)[0], chosen])
     seen = found["token_ids"][np.nonzero(used)[0], chosen]
     share = MASKING_SCHEMES[masking].replacement[0]
     assert np.mean(seen == tokenizer.mask_id) == pytest.approx(share, abs=0.06)
@@ -126,8 +129,10 @@ def test_spans_are_runs_replaced_alike(corpus, tokenizer):
         kinds.setdefault((row, first), set()).add(kind)
     # A random token may be [MASK] or the token itself: one in twelve.
     mixed = np.mean(["masked" in kind and "kept" in kind for kind in kinds.values()])
-    assert len(kinds) > 200 and mixed < 0.05
-    assert not found["span_starts"][~used].any() and not found["span_ends"][~used].any()
+    assert len(kinds) > 200
+    assert mixed < 0.05
+    assert not found["span_starts"][~used].any()
+    assert not found["span_ends"][~used].any()
 
 
 def test_swapped_halves_are_consecutive_text(tmp_path_factory, write_corpus, tokenizer_of):
@@ -145,12 +150,13 @@ def test_swapped_halves_are_consecutive_text(tmp_path_factory, write_corpus, tok
     length_a, row = length - length_b - 3, np.arange(len(ids))
     start_a, start_b = ids[:, 1], ids[row, length_a + 2]
     document_a, document_b = (np.searchsorted(bounds, x, side="right") for x in (start_a, start_b))
-    assert label.mean() == pytest.approx(0.5, abs=0.1) and len(ids) > 150
-    assert np.all((start_a < start_b)[label == 0]) and np.all(
-        document_a[label == 0] == document_b[label == 0]
-    )
+    assert label.mean() == pytest.approx(0.5, abs=0.1)
+    assert len(ids) > 150
+    assert np.all((start_a < start_b)[label == 0])
+    assert np.all(document_a[label == 0] == document_b[label == 0])
     same = (label == 1) & (document_a == document_b)
-    assert np.all((start_b < start_a)[same]) and same.sum() > 0.9 * label.sum()
+    assert np.all((start_b < start_a)[same])
+    assert same.sum() > 0.9 * label.sum()
     # What truncation left whole is contiguous, in the one order or the other.
     whole = length < 64
     assert np.all((start_a + length_a == start_b)[whole & (label == 0)])
@@ -161,7 +167,8 @@ def test_joined_documents_have_a_separator_between_them(corpus, tokenizer):
     found = rows(small(corpus, tokenizer, "token", "full_sentences", epochs=1, drop_remainder=True))
     ids, length = unmasked(found), found["padding_mask"].sum(axis=1)
     inner = [np.sum(row[1 : n - 1] == tokenizer.sep_id) for row, n in zip(ids, length, strict=True)]
-    assert max(inner) >= 1 and np.all(ids[np.arange(len(ids)), length - 1] == tokenizer.sep_id)
+    assert max(inner) >= 1
+    assert np.all(ids[np.arange(len(ids)), length - 1] == tokenizer.sep_id)
     single = rows(small(corpus, tokenizer, "token", "doc_sentences", epochs=1, drop_remainder=True))
     assert length.mean() > single["padding_mask"].sum(axis=1).mean()
     assert not found["segment_ids"].any()
@@ -175,7 +182,8 @@ def test_two_separators_between_segments(tmp_path, write_corpus, tokenizer_of):
     assert length.max() == 32
     for row, segments, n in zip(unmasked(found), found["segment_ids"], length, strict=True):
         (middle,) = np.flatnonzero((row[1 : n - 1] == 3) & (row[2:n] == 3))
-        assert np.sum(row == 3) == 3 and row[n - 1] == 3
+        assert np.sum(row == 3) == 3
+        assert row[n - 1] == 3
         assert np.array_equal(np.flatnonzero(segments), np.arange(middle + 3, n))
     lone = rows(
         pretraining_dataset(
@@ -193,7 +201,8 @@ def test_static_masks_come_in_turn(corpus, tokenizer, segments):
     for batch in small(corpus, tokenizer, "token", segments, **settings).as_numpy_iterator():
         row = batch["token_ids"].tobytes(), batch["mask_positions"].tobytes()
         epochs.setdefault(int(batch["position"][0, 0]), []).append(row)
-    assert epochs[0] == epochs[2] == epochs[4] and epochs[1] == epochs[3]
+    assert epochs[0] == epochs[2] == epochs[4]
+    assert epochs[1] == epochs[3]
     assert len(set(epochs[0]) & set(epochs[1])) < 0.02 * len(epochs[0])
 
 
@@ -209,4 +218,5 @@ def test_an_epochs_rows_do_not_depend_on_the_masking(corpus, tokenizer):
         unmasked(rows(small(corpus, tokenizer, masking, "single"), take=4))
         for masking in ("token", "span", "phrase")
     ]
-    assert np.array_equal(texts[0], texts[1]) and np.array_equal(texts[0], texts[2])
+    assert np.array_equal(texts[0], texts[1])
+    assert np.array_equal(texts[0], texts[2])

@@ -22,7 +22,8 @@ def test_tokens_are_distinct_ascending_and_never_special(length, length_a, count
     used, unused = chosen[:, :count], chosen[:, count:]
     assert np.all(unused == 0)
     assert np.all(np.diff(used, axis=1) > 0)
-    assert used.min() >= 1 and used.max() <= length - 2
+    assert used.min() >= 1
+    assert used.max() <= length - 2
     assert not np.any(used == length_a + 1)
 
 
@@ -66,5 +67,6 @@ def test_independent_draws_know_nothing_of_each_other():
     chosen = choose(9, length_a=2, count=2, rows=90_000, choice=choose_independent)
     assert not chosen[:, 2:].any()
     pairs, counts = np.unique(chosen[:, :2], axis=0, return_counts=True)
-    assert len(pairs) == 36 and set(pairs.ravel()) == {1, 2, 4, 5, 6, 7}
+    assert len(pairs) == 36
+    assert set(pairs.ravel()) == {1, 2, 4, 5, 6, 7}
     assert np.all(np.abs(counts - 2500) < 5 * np.sqrt(2500))

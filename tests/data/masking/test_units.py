@@ -50,7 +50,8 @@ def test_words_fill_the_count_but_for_words_that_are_too_long():
     units = find_units(tf.constant(in_text), begins)
     chosen = choose_words(fold(0, tf.range(3000)), units, tf.constant(count), 20).numpy()
     found = (chosen > 0).sum(axis=1)
-    assert np.all(found <= count) and np.mean(found == count) > 0.97
+    assert np.all(found <= count)
+    assert np.mean(found == count) > 0.97
     # What is short of the count has no word left that would have fitted.
     for row in np.flatnonzero(found < count):
         words = words_of(in_text[row], begins[row].numpy())

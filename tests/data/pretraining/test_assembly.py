@@ -29,7 +29,8 @@ def run(windows, batch_size, keep_rest=False, skip=0):
     for window in windows:
         state, out = whole_batches(state, window, batch_size=batch_size, keep_rest=keep_rest)
         tokens, rows, positions = (value.numpy() for value in out)
-        assert len(rows) == len(positions) and len(rows) % batch_size == 0
+        assert len(rows) == len(positions)
+        assert len(rows) % batch_size == 0
         for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
             a, la, b, lb = row[:4]
             text = tokens[a : a + la].tolist(), tokens[b : b + lb].tolist()

@@ -1,6 +1,7 @@
 """Packed rows of a causal language model: what is read and predicted, and where batches go on."""
 
 import collections
+import itertools
 import os
 
 import hypothesis
@@ -74,7 +75,7 @@ def expected_transitions(bounds):
     found = collections.Counter()
     for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         document = [END, *range(first, end), END]
-        found.update(zip(document[:-1], document[1:], strict=True))
+        found.update(itertools.pairwise(document))
     return dict(found)
 
 
@@ -157,7 +158,8 @@ def test_rows_of_a_window_are_one_text_in_another_order_each_epoch(corpus, token
         assert np.concatenate([row[1:] for row in rows]).tolist() != text
     orders = [[token for token in text if token in set(bounds.tolist())] for text in texts]
     assert sorted(orders[0]) == sorted(orders[1]) == bounds[:-1].tolist()
-    assert orders[0] != orders[1] and orders[0] != sorted(orders[0])
+    assert orders[0] != orders[1]
+    assert orders[0] != sorted(orders[0])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_held_out_text(tmp_path, write_corpus, tokenizer):
     write_corpus(tmp_path, [[9, 2], [8]], tokenizer, split="held_out")
     batches = listed(tmp_path, tokenizer, split="held_out", epochs=1)
     assert sum(batch["weights"].sum() for batch in batches) == 9 + 2 + 8 + 2
-    with pytest.raises(ValueError, match="no split of that name.*Received: split='train'"):
+    with pytest.raises(ValueError, match=r"no split of that name.*Received: split='train'"):
         small(tmp_path, tokenizer)
 
 
@@ -248,14 +250,14 @@ def test_no_text_is_refused(tmp_path, tokenizer):
         counts={},
         splits={"held_out": manifest.Split.of([])},
     ).save()
-    with pytest.raises(ValueError, match="'held_out' split of .* a document. Received: none"):
+    with pytest.raises(ValueError, match=r"'held_out' split of .* a document. Received: none"):
         small(tmp_path, tokenizer, split="held_out")
 
 
 def test_a_tokenizer_without_an_end_of_text_is_refused(corpus, tokenizer_of):
     other = tokenizer_of(6000)
     other.sep_id, other.special_tokens = None, {"unk": "?", "bos": "!"}
-    with pytest.raises(ValueError, match='the tokenizer\'s "sep" token. Received: a .*unk, bos'):
+    with pytest.raises(ValueError, match=r"the tokenizer's .sep. token\. Received: a .*unk, bos"):
         small(corpus[0], other)
 
 

@@ -87,13 +87,14 @@ def test_without_next_sentence(corpus, tokenizer):
     ids[np.nonzero(used)[0], found["mask_positions"][used]] = found["mask_ids"][used]
     # Every token of the corpus once, in runs, between [CLS] and [SEP].
     text = np.sort(ids[ids >= 5])
-    assert np.array_equal(text, np.arange(5, 5 + len(text))) and len(text) > 6000
+    assert np.array_equal(text, np.arange(5, 5 + len(text)))
+    assert len(text) > 6000
     lengths = found["padding_mask"].sum(axis=1)
     for row, length in zip(ids, lengths, strict=True):
         if length:
-            assert (
-                row[0] == 2 and row[length - 1] == 3 and np.all(np.diff(row[1 : length - 1]) == 1)
-            )
+            assert row[0] == 2
+            assert row[length - 1] == 3
+            assert np.all(np.diff(row[1 : length - 1]) == 1)
     assert np.mean(lengths == 32) > 0.7
 
 
@@ -220,7 +221,8 @@ def test_the_last_batch_is_filled_with_rows_of_no_weight(corpus, tokenizer):
 def test_two_documents_are_enough(tmp_path, write_corpus, tokenizer):
     write_corpus(tmp_path, [[3], [4, 2]], tokenizer, shards=1)
     found, positions = rows(small(tmp_path, tokenizer, batch_size=8), take=20)
-    assert len(positions) == 20 and found["next_sentence_labels"].min() == 0
+    assert len(positions) == 20
+    assert found["next_sentence_labels"].min() == 0
 
 
 def test_one_document_is_refused_unless_nothing_comes_next(tmp_path, write_corpus, tokenizer):

@@ -18,10 +18,10 @@ def dataset(tokenizer):
     ids = [tokenizer.token_to_id(t) for t in "[CLS] the [MASK] cat [SEP] the dog [SEP]".split()]
     targets = [tokenizer.token_to_id(t) for t in ("red", "fox", "dog")]
     batch = {
-        "token_ids": [ids + [0, 0]] * 2,
+        "token_ids": [[*ids, 0, 0]] * 2,
         "padding_mask": [[1] * 8 + [0, 0]] * 2,
         "mask_positions": [[2, 3, 6, 0]] * 2,
-        "mask_ids": [targets + [0]] * 2,
+        "mask_ids": [[*targets, 0]] * 2,
         "mask_weights": [[1.0, 1.0, 1.0, 0.0]] * 2,
         "next_sentence_labels": [0, 1],
     }
@@ -53,7 +53,8 @@ def test_colours_on_a_terminal_only(dataset, tokenizer):
     show_examples(dataset, tokenizer, n=1, file=out)
     line = out.getvalue().splitlines()[1]
     assert "\033[31m{red -> [MASK]}\033[0m" in line
-    assert "\033[33m{fox -> cat}\033[0m" in line and "\033[32m{dog}\033[0m" in line
+    assert "\033[33m{fox -> cat}\033[0m" in line
+    assert "\033[32m{dog}\033[0m" in line
 
 
 def test_long_rows_are_wrapped(tokenizer):
@@ -69,7 +70,8 @@ def test_long_rows_are_wrapped(tokenizer):
     show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, n=1, file=out)
     lines = out.getvalue().splitlines()
     assert lines[0] == "60 tokens, 0 predicted: 0 masked, 0 random, 0 kept"
-    assert all(len(line) <= 102 for line in lines) and len(lines) == 5
+    assert all(len(line) <= 102 for line in lines)
+    assert len(lines) == 5
     assert " ".join(lines[1:]).split() == ["jumps"] * 60
 
 

@@ -1,6 +1,7 @@
 """Streams of words: what is read and predicted, where batches go on, and on which host."""
 
 import collections
+import itertools
 import os
 
 import hypothesis
@@ -88,9 +89,9 @@ def expected_batches(reader, *, batch_size, sequence_length, epochs):
                 tokens = iter(block["tokens"].numpy().tolist())
                 for length in block["sentences"].numpy():
                     sentence = [CLS, *(next(tokens) for _ in range(length)), SEP]
-                    steps += zip(sentence[:-1], sentence[1:], strict=True)
+                    steps += itertools.pairwise(sentence)
             cuts = [len(steps) * row // batch_size for row in range(batch_size + 1)]
-            runs = [steps[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+            runs = [steps[a:b] for a, b in itertools.pairwise(cuts)]
             back = [[(word, target) for target, word in reversed(run)] for run in runs]
             for at in range(0, max(map(len, runs)), sequence_length):
                 end = at + sequence_length
@@ -293,7 +294,8 @@ def test_fewer_words_than_a_batch_has_places(tmp_path, write_corpus):
         assert sorted(batch["weights"].sum(1).tolist()) == [0, 0, 0, 1, 1, 1, 1, 1]
         np.testing.assert_array_equal(batch["weights"], batch["reverse_weights"])
         empty = batch["weights"] == 0
-        assert not batch["character_ids"][empty].any() and not batch["targets"][empty].any()
+        assert not batch["character_ids"][empty].any()
+        assert not batch["targets"][empty].any()
 
 
 def test_held_out_text(tmp_path, write_corpus):
@@ -302,7 +304,7 @@ def test_held_out_text(tmp_path, write_corpus):
     data = small(tmp_path, tokenizer, split="held_out", epochs=1)
     weights = [batch["weights"] for batch in data.as_numpy_iterator()]
     assert np.sum(weights) == 9 + 2 + 8 + 3
-    with pytest.raises(ValueError, match="no split of that name.*Received: split='train'"):
+    with pytest.raises(ValueError, match=r"no split of that name.*Received: split='train'"):
         small(tmp_path, tokenizer)
 
 
@@ -316,7 +318,7 @@ def test_no_text_is_refused(tmp_path, tokenizer):
         counts={},
         splits={"held_out": manifest.Split.of([])},
     ).save()
-    with pytest.raises(ValueError, match="'held_out' split of .* a document. Received: none"):
+    with pytest.raises(ValueError, match=r"'held_out' split of .* a document. Received: none"):
         small(tmp_path, tokenizer, split="held_out")
 
 
@@ -354,7 +356,7 @@ def test_another_tokenizer_is_refused(corpus, tokenizer_of, tokenizer):
         small(corpus, words_of(50))
     pieces = tokenizer_of(6000)
     pieces.kind = "wordpiece"
-    with pytest.raises(ValueError, match="shards must be of a kbert.WordTokenizer.*'wordpiece'"):
+    with pytest.raises(ValueError, match=r"shards must be of a kbert.WordTokenizer.*'wordpiece'"):
         small(corpus, pieces)
 
 

@@ -138,7 +138,8 @@ def test_half_of_the_chunks_get_a_random_next_and_lone_sentences_always():
     assert abs(share - 0.5) < 4.5 * 0.5 / len(two_or_more) ** 0.5
     # Sentences longer than any target: every chunk is of one.
     lone = plan_pairs(tf.fill([2000], 30), tf.fill([20], 100), fold(0, 0), max_tokens=21)
-    assert len(lone) == 2000 and bool(tf.reduce_all(lone[:, 4] == 1))
+    assert len(lone) == 2000
+    assert bool(tf.reduce_all(lone[:, 4] == 1))
 
 
 def test_rows_are_in_random_order():
@@ -164,9 +165,11 @@ def test_extreme_documents(documents):
         fold(1, 0),
         max_tokens=13,
     ).numpy()
-    assert np.all(plan[:, [1, 3]] > 0) and np.all(plan[:, 1] + plan[:, 3] <= 13)
+    assert np.all(plan[:, [1, 3]] > 0)
+    assert np.all(plan[:, 1] + plan[:, 3] <= 13)
     total = sum(map(sum, documents))
-    assert np.all(plan[:, 0] + plan[:, 1] <= total) and np.all(plan[:, 2] + plan[:, 3] <= total)
+    assert np.all(plan[:, 0] + plan[:, 1] <= total)
+    assert np.all(plan[:, 2] + plan[:, 3] <= total)
 
 
 def test_a_long_document_is_walked_in_stretches_that_miss_no_text():
@@ -186,7 +189,8 @@ def test_a_long_document_is_walked_in_stretches_that_miss_no_text():
 def test_a_sentence_longer_than_a_stretch():
     sentences = tf.constant([2, 9000, 3, 4, 1])
     plan = plan_pairs(sentences, tf.constant([4, 1]), fold(1, 0), max_tokens=5).numpy()
-    assert np.any(plan[:, 0] >= 9002) and np.all(plan[:, [1, 3]] > 0)
+    assert np.any(plan[:, 0] >= 9002)
+    assert np.all(plan[:, [1, 3]] > 0)
 
 
 @pytest.mark.parametrize("short_share", [0.0, 0.1, 1.0])
@@ -201,7 +205,8 @@ def test_share_of_short_rows(short_share):
     assert np.mean(lengths < 21) == pytest.approx(short_share * 0.95, abs=0.01)
     if short_share == 1.0:
         counts = np.bincount(lengths, minlength=22)[2:]
-        assert counts.min() > 0.85 * counts.mean() and lengths.min() == 2
+        assert counts.min() > 0.85 * counts.mean()
+        assert lengths.min() == 2
 
 
 def test_half_of_the_halves_are_swapped_and_lone_sentences_get_a_random_next():
@@ -212,7 +217,8 @@ def test_half_of_the_halves_are_swapped_and_lone_sentences_get_a_random_next():
     assert abs(label.mean() - 0.5) < 4.5 * 0.5 / len(plan) ** 0.5
     # Sentences of one token leave nothing to cut off: the halves meet, in the text's order or not.
     in_order, swapped = start_a + length_a == start_b, start_b + length_b == start_a
-    assert np.all(in_order[label == 0]) and np.mean(swapped[label == 1]) > 0.98
+    assert np.all(in_order[label == 0])
+    assert np.mean(swapped[label == 1]) > 0.98
     lone = plan_pairs(
         tf.fill([2000], 30), tf.fill([20], 100), fold(0, 0), max_tokens=21, swap=True
     ).numpy()
@@ -274,7 +280,6 @@ def test_shares_of_consecutive_rows():
     # Of 40 documents' last rows some are short, too.
     assert np.mean(length < 100) == pytest.approx(0.05, abs=0.02)
     full = plan[~lone & (length == 100)]
-    assert np.all(np.isin(full[:, 1], [49, 50])) and full[:, 1].mean() == pytest.approx(
-        49.5, abs=0.1
-    )
+    assert np.all(np.isin(full[:, 1], [49, 50]))
+    assert full[:, 1].mean() == pytest.approx(49.5, abs=0.1)
     assert np.array_equal(full[:, 0] + full[:, 1], full[:, 2])

@@ -21,7 +21,8 @@ def test_segments_are_the_whole_text_once():
     ).numpy()
     assert np.all(plan[:, 2:] == 0)
     starts, lengths = plan[np.argsort(plan[:, 0]), :2].T
-    assert starts[0] == 0 and starts[-1] + lengths[-1] == sentences.sum()
+    assert starts[0] == 0
+    assert starts[-1] + lengths[-1] == sentences.sum()
     assert np.array_equal(starts[1:], starts[:-1] + lengths[:-1])
     bounds = np.cumsum([0, *sentences])
     ends = {int(bounds[n]) for n in np.cumsum(documents)}
@@ -61,7 +62,7 @@ def whole_sentences(documents, max_tokens, cross):
                     rows.append(row)
                     row, gap = [], []
                 row, gap = row + gap + part, []
-    return rows + [row]
+    return [*rows, row]
 
 
 def planned_sentences(documents, max_tokens, cross, **settings):
@@ -110,13 +111,15 @@ def test_crossing_documents_fills_rows():
         cross: np.mean([len(row) for row in planned_sentences(documents, 510, cross)]) / 510
         for cross in (False, True)
     }
-    assert fill[True] > 0.95 and fill[False] < 0.6
+    assert fill[True] > 0.95
+    assert fill[False] < 0.6
 
 
 @pytest.mark.parametrize("token_dtype", ["uint16", "int32"])
 def test_joined_documents_keep_the_type_of_their_tokens(token_dtype):
     tokens = tf.cast([60_000, 8, 9], token_dtype)
     out = join_documents(tokens, tf.constant([1, 2]), tf.constant([1, 1]), 3)
-    assert out.dtype == token_dtype and out.numpy().tolist() == [60_000, 3, 8, 9]
+    assert out.dtype == token_dtype
+    assert out.numpy().tolist() == [60_000, 3, 8, 9]
     out = join_documents(tokens, tf.constant([1, 2]), tf.constant([2]), 3)
     assert out.numpy().tolist() == [60_000, 8, 9]

@@ -107,7 +107,7 @@ def test_cosmos(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "format, name, content, match",
+    ("format", "name", "content", "match"),
     [
         ("codah", "a.tsv", "o\ta\tb\tc\td\te\n", "line 1: CODAH has 7 columns.*Received: 6"),
         ("codah", "a.tsv", "o\ta\tb\tc\td\te\t4\n", "line 1: the label must be 0 to 3.*'4'"),
@@ -133,7 +133,7 @@ def test_a_label_in_some_rows_only_is_named(tmp_path):
     rows = [{**ARTICLE}, {**ARTICLE}]
     del rows[1]["answers"]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    with pytest.raises(ValueError, match="a.jsonl, line 2: a label is .*Received: None"):
+    with pytest.raises(ValueError, match=r"a.jsonl, line 2: a label is .*Received: None"):
         read_choices(path, format="race")
 
 

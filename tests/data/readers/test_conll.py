@@ -64,7 +64,7 @@ def test_several_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, match",
+    ("content", "match"),
     [
         ("a\tO\nb\n", "line 2: the line has 1 columns, words have 2. Received: 'b'"),
         ("a\tO\nb c\tX\tY\n", "line 2: the line has 3 columns"),
@@ -82,7 +82,7 @@ def test_malformed_lines_are_named(tmp_path, content, match):
 
 def test_columns_that_are_not_there(tmp_path):
     path = write(tmp_path / "a.conll", "a\tO\n")
-    with pytest.raises(ValueError, match="has 2 columns. Received: the column 2"):
+    with pytest.raises(ValueError, match=r"has 2 columns. Received: the column 2"):
         read_conll(path, column=2)
     with pytest.raises(ValueError, match=r"no column called 'ner'; its names are \[\]"):
         read_conll(path, column="ner")
@@ -138,7 +138,7 @@ def test_conllu_passes_over_ranges_and_empty_nodes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, match",
+    ("content", "match"),
     [
         (row("1", "a") + "\tmore\n", "line 1: the line has 11 columns, words have 10"),
         ("# x\n" + row("one", "a") + "\n", "line 2: an id is 1, 1-2 or 1.1. Received: 'one'"),
@@ -154,5 +154,5 @@ def test_malformed_conllu_is_named(tmp_path, content, match):
 
 def test_an_unknown_column_of_conllu(tmp_path):
     path = write(tmp_path / "a.conllu", row("1", "a") + "\n")
-    with pytest.raises(ValueError, match="no column called 'pos'; its names are .'id', 'form'"):
+    with pytest.raises(ValueError, match=r"no column called 'pos'; its names are .'id', 'form'"):
         read_conllu(path, column="pos")

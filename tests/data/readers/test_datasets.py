@@ -66,7 +66,7 @@ def test_a_split_without_labels_has_no_column_of_them():
 
 
 @pytest.mark.parametrize(
-    "name, columns, match",
+    ("name", "columns", "match"),
     [
         ("tfds:kbert_verdicts", {"text": "body"}, r"has the features .* Received: \['body'\]"),
         ("tfds:kbert_verdicts:dev", None, "has the splits"),

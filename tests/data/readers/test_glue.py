@@ -139,7 +139,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("task, rows, columns", LAYOUTS)
+@pytest.mark.parametrize(("task", "rows", "columns"), LAYOUTS)
 def test_published_layouts(tmp_path, task, rows, columns):
     path = write(tmp_path / "file.tsv", *rows, start="\ufeff")
     table = read_glue(task, path)
@@ -169,9 +169,9 @@ def test_splits_of_a_folder(tmp_path):
 def test_splits_that_are_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"MNLI in a folder has the splits .*Received: split=None"):
         read_glue("MNLI", tmp_path)
-    with pytest.raises(ValueError, match="AX in a folder has the splits .'test'."):
+    with pytest.raises(ValueError, match=r"AX in a folder has the splits .'test'."):
         read_glue("AX", tmp_path, split="dev")
-    with pytest.raises(FileNotFoundError, match="None of these files is there.*RTE/dev.tsv"):
+    with pytest.raises(FileNotFoundError, match=r"None of these files is there.*RTE/dev.tsv"):
         read_glue("RTE", tmp_path, split="dev")
     path = write(tmp_path / "dev.tsv", ["a", "1"])
     with pytest.raises(ValueError, match="A split is of a folder"):
@@ -209,7 +209,7 @@ def test_pairs_without_a_gold_label_are_counted(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    "task, rows, match",
+    ("task", "rows", "match"),
     [
         ("SST-2", [["sentence", "label"], ["a", "2"]], r"line 2: the label must be one of \['0', "),
         ("SST-2", [["sentence", "label"], ["a", ""]], "line 2: the label must be one of"),
@@ -233,5 +233,5 @@ def test_malformed_files_are_named(tmp_path, task, rows, match):
 def test_unknown_tasks_and_policies_raise(tmp_path):
     with pytest.raises(ValueError, match=r"close names are \['sst2'.*Received: 'SST-3'"):
         read_glue("SST-3", tmp_path)
-    with pytest.raises(ValueError, match="on_error is 'raise' or 'count'. Received: 'skip'"):
+    with pytest.raises(ValueError, match=r"on_error is 'raise' or 'count'. Received: 'skip'"):
         read_glue("RTE", tmp_path, on_error="skip")

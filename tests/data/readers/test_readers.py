@@ -66,7 +66,7 @@ ARTICLE = st.fixed_dictionaries({"paragraphs": st.lists(PARAGRAPH, max_size=2)})
 SQUAD = st.fixed_dictionaries({"data": st.lists(ARTICLE, max_size=2)})
 RACE = st.fixed_dictionaries(
     {"article": st.just("Ann sings.")},
-    optional={key: JSON for key in ("questions", "question", "options", "answers", "answer", "id")},
+    optional=dict.fromkeys(("questions", "question", "options", "answers", "answer", "id"), JSON),
 )
 
 

@@ -49,12 +49,12 @@ def test_a_test_file_has_no_answers(tmp_path):
         *("id", "question", "context")
     }
     path = write(tmp_path / "b.json", asked, question("q2"))
-    with pytest.raises(ValueError, match="b.json, question q1: it has no 'answers' where others"):
+    with pytest.raises(ValueError, match=r"b.json, question q1: it has no 'answers' where others"):
         read_squad(path)
 
 
 @pytest.mark.parametrize(
-    "text, start, nearest",
+    ("text", "start", "nearest"),
     [
         ("Ann", 17, 19),
         ("Ann", 20, 19),
@@ -74,12 +74,13 @@ def test_a_wrong_start_moves_to_the_nearest_occurrence(tmp_path, caplog, text, s
 def test_an_answer_that_is_nowhere_raises_or_is_counted(tmp_path, caplog):
     path = write(tmp_path / "a.json", question("q1", [("Eve", 0)]), question("q2"))
     with pytest.raises(
-        ValueError, match="question q1: the answer is nowhere in its context.*'Eve'"
+        ValueError, match=r"question q1: the answer is nowhere in its context.*'Eve'"
     ):
         read_squad(path)
     with caplog.at_level(logging.WARNING):
         assert read_squad(path, on_error="count")["id"] == ["q2"]
-    assert "1 questions are left out" in caplog.text and "q1" in caplog.text
+    assert "1 questions are left out" in caplog.text
+    assert "q1" in caplog.text
 
 
 def test_several_files(tmp_path):
@@ -87,12 +88,12 @@ def test_several_files(tmp_path):
     write(tmp_path / "b.json", question("q2"))
     assert read_squad(tmp_path / "*.json")["id"] == ["q1", "q2"]
     write(tmp_path / "c.json", question("q1"))
-    with pytest.raises(ValueError, match="own id. Received: 'q1' in .*a.json .* and .*c.json"):
+    with pytest.raises(ValueError, match=r"own id. Received: 'q1' in .*a.json .* and .*c.json"):
         read_squad(tmp_path / "*.json")
 
 
 @pytest.mark.parametrize(
-    "broken, match",
+    ("broken", "match"),
     [
         (question(is_impossible=True), "q1: a question has answers or is impossible"),
         (question(answers=[], is_impossible=False), "is_impossible=False and 0 answers"),
@@ -109,7 +110,7 @@ def test_broken_questions_are_named(tmp_path, broken, match):
 
 
 @pytest.mark.parametrize(
-    "content, match",
+    ("content", "match"),
     [
         ('{"data": [\n{"paragraphs"', "line 2 is not JSON"),
         ("[" * 100_000, "nested too deeply"),

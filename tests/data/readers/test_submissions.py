@@ -67,7 +67,7 @@ def test_scores_are_clipped_to_three_decimals(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "task, answers, match",
+    ("task", "answers", "match"),
     [
         ("WNLI", ["entailment"] * 145, "WNLI has 146 rows. Received: 145 answers"),
         ("WNLI", ["entailment"] * 145 + ["yes"], r"answer 145 must be one of .*Received: 'yes'"),

@@ -21,7 +21,7 @@ def write(path, content: str | bytes) -> str:
 
 @pytest.mark.parametrize("zipped", ["", ".gz"])
 @pytest.mark.parametrize(
-    "name, content",
+    ("name", "content"),
     [
         ("a.csv", '\ufeffreview,stars,extra\r\n"Good,\n""cheap""",5,x\r\nBad,1,\r\n'),
         ("a.tsv", 'stars\treview\n5\tGood,\\n"cheap"\n1\tBad'),
@@ -129,7 +129,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name, content, match", CASES)
+@pytest.mark.parametrize(("name", "content", "match"), CASES)
 def test_bad_rows_are_named_by_file_and_line(tmp_path, name, content, match):
     path = write(tmp_path / name, content)
     with pytest.raises(ValueError, match=f"{re.escape(path)}.*{match}"):
@@ -139,12 +139,12 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path, name, content, match):
 def test_a_truncated_gzip_file_is_named(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b"text,label\n" + b"a,x\n" * 1000)[:-12])
-    with pytest.raises(ValueError, match="a.csv.gz is truncated"):
+    with pytest.raises(ValueError, match=r"a.csv.gz is truncated"):
         read_table(path)
 
 
 @pytest.mark.parametrize(
-    "name, options, match",
+    ("name", "options", "match"),
     [
         ("a.csv", {"columns": {"text": "body"}}, r"called 'body'. Received: \['text', 'label'\]"),
         ("a.csv", {"columns": {"text": "txt"}}, "did you mean 'text'"),
@@ -165,7 +165,7 @@ def test_options_that_do_not_fit_raise(tmp_path, name, options, match):
 
 def test_a_number_that_is_none_is_named_by_its_line(tmp_path):
     path = write(tmp_path / "a.csv", "text,label\na,1\nb,nan\n")
-    with pytest.raises(ValueError, match="a.csv, line 3: a label is .* finite number"):
+    with pytest.raises(ValueError, match=r"a.csv, line 3: a label is .* finite number"):
         read_table(path, numeric_labels=True)
 
 

@@ -55,7 +55,8 @@ def test_every_row_once_an_epoch_in_batches_of_one_size(lengths, size, seed, shu
     for epoch in (found[:steps], found[steps:]):
         assert sorted(row for batch in epoch for row in real(batch)) == list(range(len(lengths)))
     for number, batch in enumerate(found, start=1):
-        assert batch["labels"].tolist() == batch["rows"].tolist() and len(batch["rows"]) == size
+        assert batch["labels"].tolist() == batch["rows"].tolist()
+        assert len(batch["rows"]) == size
         assert batch["position"].tolist() == [[number // steps, number % steps, 0]] * size
 
 
@@ -117,7 +118,8 @@ def test_weights_of_the_task_are_kept_and_copies_have_none():
 
     (batch,) = bucketed_batches(rows, weighted, batch_size=5, epochs=1)
     found = batch["label_weights"].numpy()
-    assert found[:2].tolist() == [[0, 0]] * 2 and found[2:].tolist() == [[0.5, 2.0]] * 3
+    assert found[:2].tolist() == [[0, 0]] * 2
+    assert found[2:].tolist() == [[0.5, 2.0]] * 3
 
 
 def test_it_never_ends_and_knows_its_size_where_it_does():

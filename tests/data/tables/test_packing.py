@@ -111,7 +111,7 @@ def test_two_separators_stand_between_segments_alone():
     assert batch["padding_mask"][0].numpy().sum() == 7
     single = pack(first, **SPECIALS, max_length=12, multiple=1, separators=2)
     assert single["token_ids"][0, :4].numpy().tolist() == [2, 7, 8, 3]
-    with pytest.raises(ValueError, match="max_length must be at least 4.*Received: max_length=3"):
+    with pytest.raises(ValueError, match=r"max_length must be at least 4.*Received: max_length=3"):
         pack(first, second, **SPECIALS, max_length=3, separators=2)
 
 

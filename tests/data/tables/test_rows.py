@@ -24,7 +24,8 @@ def test_gather_eagerly_and_in_tf_data():
     assert found["labels"].numpy().tolist() == [6, 4, 6]
     dataset = tf.data.Dataset.from_tensors([1, 0]).map(rows.gather)
     (found,) = list(dataset)
-    assert found["first"].to_list() == [[2, 3], [1]] and found["labels"].numpy().tolist() == [5, 4]
+    assert found["first"].to_list() == [[2, 3], [1]]
+    assert found["labels"].numpy().tolist() == [5, 4]
 
 
 def test_columns_asked_for_first_in_a_graph_serve_the_next_graph_too():
@@ -34,7 +35,7 @@ def test_columns_asked_for_first_in_a_graph_serve_the_next_graph_too():
 
 
 def test_columns_must_be_equally_long():
-    with pytest.raises(ValueError, match="one entry a row. Received: first 3, labels 2, .*3"):
+    with pytest.raises(ValueError, match=r"one entry a row. Received: first 3, labels 2, .*3"):
         make(dense={"labels": np.zeros(2)})
 
 

@@ -91,7 +91,8 @@ def test_words_with_a_label_each():
 
 def test_numpy_and_boolean_labels_become_pythons_numbers():
     labels = as_table(TEXTS, labels=np.array([0, 1], np.int64))["label"]
-    assert labels == [0, 1] and all(type(label) is int for label in labels)
+    assert labels == [0, 1]
+    assert all(type(label) is int for label in labels)
     assert as_table(TEXTS, labels=[True, False])["label"] == [1, 0]
     assert as_table(TEXTS, labels=np.array([0.5, 1], np.float32))["label"] == [0.5, 1.0]
     assert as_table(TEXTS, labels=[["a", "b"], []])["label"] == [["a", "b"], []]
@@ -131,7 +132,7 @@ def test_changing_a_table_leaves_the_callers_data_alone():
 
 
 @pytest.mark.parametrize(
-    "data, match",
+    ("data", "match"),
     [
         (pd.DataFrame({"text": ["a", None]}), "row 1 of the data: 'text' must be a string. Rec"),
         (pd.DataFrame({"text": ["a", np.nan]}), "row 1 of the data: 'text' must be.*Received: nan"),
@@ -164,7 +165,7 @@ def test_bad_data_raises(data, match):
 
 
 @pytest.mark.parametrize(
-    "labels, match",
+    ("labels", "match"),
     [
         (
             ["a", 1],
@@ -198,7 +199,7 @@ def test_columns_that_are_not_there_and_names_that_clash():
         table.rename({"body": "text"})
     with pytest.raises(ValueError, match="Two columns cannot have one name"):
         table.rename({"label": "text"})
-    with pytest.raises(ValueError, match="row 0 of dev.tsv: 'text' must be a string. Received: 1"):
+    with pytest.raises(ValueError, match=r"row 0 of dev.tsv: 'text' must be a string. Received: 1"):
         Table({"body": [1]}, source="dev.tsv").rename({"body": "text"})
-    with pytest.raises(ValueError, match="Received: {'text': 2, 'lines': 1}"):
+    with pytest.raises(ValueError, match=r"Received: {'text': 2, 'lines': 1}"):
         Table({"text": TEXTS}, lines=[1])

@@ -1,3 +1,6 @@
+import functools
+import operator
+
 import hypothesis.strategies as st
 import pytest
 import tensorflow as tf
@@ -36,13 +39,15 @@ def test_words_and_their_places(texts):
 
 def test_all_white_space_splits():
     words, starts, _ = split_at_white_space(tf.constant([WHITE.join("ab")]))
-    assert words.to_list() == [[b"a", b"b"]] and starts.to_list() == [[0, len(WHITE) + 1]]
+    assert words.to_list() == [[b"a", b"b"]]
+    assert starts.to_list() == [[0, len(WHITE) + 1]]
 
 
 def test_bytes_that_are_not_utf8_belong_to_words():
     words, starts, ends = split_at_white_space(tf.constant([b"\xff\xfe a\xc3 b"]))
     assert words.to_list() == [[b"\xff\xfe", b"a\xc3", b"b"]]
-    assert starts.to_list() == [[0, 3, 6]] and ends.to_list() == [[2, 5, 7]]
+    assert starts.to_list() == [[0, 3, 6]]
+    assert ends.to_list() == [[2, 5, 7]]
 
 
 def numbered(sentences):
@@ -65,7 +70,7 @@ def one_by_one(rows, length, overlap):
             words = row[begin:end]
             places = [sum(map(len, words[:i])) for i in range(len(words))]
             numbers = list(range(before + begin, before + end))
-            windows.append((sum(words, []), places, numbers, sentence))
+            windows.append((functools.reduce(operator.iadd, words, []), places, numbers, sentence))
             if end == len(row):
                 break
             # Back over the words of the overlap, as long as the word behind has room too.
@@ -108,4 +113,5 @@ def test_a_thousand_windows_of_one_text():
     ids = tf.range(100_000)
     pieces = tf.RaggedTensor.from_tensor(tf.reshape(ids, [1, -1, 1]), ragged_rank=2)
     windows = word_windows(pieces, 100, 0)
-    assert windows.ids.nrows() == 1000 and windows.ids[-1][-1] == 99_999
+    assert windows.ids.nrows() == 1000
+    assert windows.ids[-1][-1] == 99_999

@@ -55,7 +55,8 @@ def test_every_pair_once_an_epoch_whole_and_within_the_bound(lengths, multiple, 
     cls_id, sep_id = TOKENIZER.cls_id, TOKENIZER.sep_id
     for number, batch in enumerate(found, 1):
         rows, width = batch["encoder_token_ids"].shape
-        assert rows % multiple == 0 and rows * max(width, batch["targets"].shape[1]) <= 160
+        assert rows % multiple == 0
+        assert rows * max(width, batch["targets"].shape[1]) <= 160
         assert batch["position"].tolist() == [[number // steps, number % steps, 0]] * rows
         for n, row in zip(real(batch), range(rows), strict=False):  # empty rows come last
             source, target = lengths[n]
@@ -64,7 +65,8 @@ def test_every_pair_once_an_epoch_whole_and_within_the_bound(lengths, multiple, 
             assert batch["decoder_token_ids"][row, 0] == cls_id
             ids = batch["targets"][row, :target]
             assert np.array_equal(batch["decoder_token_ids"][row, 1 : target + 1], ids)
-            assert ids[0] == TOKENIZER.token_to_id(f"t{n}") and batch["targets"][row, target] == 3
+            assert ids[0] == TOKENIZER.token_to_id(f"t{n}")
+            assert batch["targets"][row, target] == 3
             assert batch["weights"][row].sum() == target + 1
             for name in ("weights", "decoder_padding_mask"):
                 assert not batch[name][row, target + 1 :].any()
@@ -140,7 +142,8 @@ def test_splits_are_disjoint_and_together_everything():
         sorted(n for b in batches(pairs, split=split, held_out_share=0.3) for n in real(b))
         for split in ("train", "held_out")
     )
-    assert sorted(train + held_out) == list(range(MOST)) and 5 < len(held_out) < 30
+    assert sorted(train + held_out) == list(range(MOST))
+    assert 5 < len(held_out) < 30
 
 
 def test_chunks_of_pairs_are_joined(monkeypatch):

@@ -37,27 +37,34 @@ def test_batches_hold_every_pair_once_and_are_wide_enough(lengths, multiple, num
         num_shapes=num_shapes,
     )
     assert 1 <= len(set(plan.shapes)) == len(plan.shapes) <= num_shapes
-    assert sorted(plan.layout) == list(range(len(lengths))) and plan.batch_pairs.min() > 0
+    assert sorted(plan.layout) == list(range(len(lengths)))
+    assert plan.batch_pairs.min() > 0
     order = np.argsort(plan.parts, kind="stable")[plan.layout]
     ends = np.cumsum(plan.batch_pairs)
     for number, pairs in enumerate(np.split(order, ends[:-1])):
         shape = plan.shapes[plan.batch_shapes[number]]
-        assert source[pairs].max() <= shape.source and target[pairs].max() <= shape.target
-        assert len(pairs) <= shape.rows and shape.rows % multiple == 0
+        assert source[pairs].max() <= shape.source
+        assert target[pairs].max() <= shape.target
+        assert len(pairs) <= shape.rows
+        assert shape.rows % multiple == 0
         assert shape.rows * max(shape[:2]) <= 100
     assert set(plan.batch_shapes) == set(range(len(plan.shapes)))
-    assert plan.pair_tokens == source.sum() + target.sum() and 0 <= plan.padding < 1
+    assert plan.pair_tokens == source.sum() + target.sum()
+    assert 0 <= plan.padding < 1
 
 
 def test_little_padding_in_few_shapes():
     lengths = random_lengths()
     paddings = [plan_of(lengths, num_shapes=n).padding for n in (1, 8, 24, 64)]
     assert paddings == sorted(paddings, reverse=True)
-    assert paddings[0] > 0.8 and paddings[2] < 0.18 and paddings[3] < 0.12
+    assert paddings[0] > 0.8
+    assert paddings[2] < 0.18
+    assert paddings[3] < 0.12
     plan = plan_of(lengths)
     rows = np.array([shape.rows for shape in plan.shapes])[plan.batch_shapes]
     # Hardly a batch is filled up with empty rows.
-    assert np.sum(plan.batch_pairs < rows) <= 6 and len(rows) > 150
+    assert np.sum(plan.batch_pairs < rows) <= 6
+    assert len(rows) > 150
 
 
 def test_few_pairs_make_few_batches():

@@ -34,9 +34,11 @@ def test_words_get_candidates_of_the_model_or_of_their_vectors(make_model):
     vectors = WordVectors(["foxing", "hunting", "king"], np.array([[1.0, 0], [1, 0.1], [0, 1]]))
     settings = AugmentationSettings(candidates=2)
     found = candidates(liked, "The Fox of king foxing FOXING dogless", settings=settings)
-    assert found.pop("Fox") == ["King", "Queen"] and found.pop("king") == ["queen", "moon"]
+    assert found.pop("Fox") == ["King", "Queen"]
+    assert found.pop("king") == ["queen", "moon"]
     own = found["foxing"]
-    assert len(own) == 2 and [word.upper() for word in own] == found["FOXING"]
+    assert len(own) == 2
+    assert [word.upper() for word in own] == found["FOXING"]
     assert len(found["dogless"]) == 2
     options = {"vectors": vectors, "stop_words": {"fox", "of"}}
     given = candidates(liked, "foxing Dogless of fox", settings=settings, **options)
@@ -54,7 +56,8 @@ def test_copies_keep_what_stands_around_words_and_are_distinct(model):
         assert len({*texts, text}) == len(texts) + 1 <= 21
         for copy in row.copies:
             (sentence,), (replaced,) = row.sentences, copy.replaced
-            assert sentence.replaced(replaced) == copy.values[0] and replaced
+            assert sentence.replaced(replaced) == copy.values[0]
+            assert replaced
             assert all(word in row.candidates[0][n] for n, word in replaced.items())
     assert all(copy.values[0].startswith("The ") for copy in rows[0].copies)
     assert all(" 7 " in copy.values[0] for copy in rows[4].copies)
@@ -113,7 +116,8 @@ def test_both_texts_of_a_pair(model):
     assert any(all(copy.replaced) for copy in first.copies)
     assert {copy.values[1] for copy in second.copies} == {"the"}
     pairs = [copy.values for copy in first.copies]
-    assert len(set(pairs)) == len(pairs) and ("red fox", "big dog") not in pairs
+    assert len(set(pairs)) == len(pairs)
+    assert ("red fox", "big dog") not in pairs
 
 
 def test_tagged_words_keep_their_tags(model):
@@ -121,7 +125,8 @@ def test_tagged_words_keep_their_tags(model):
     found = records(table, model, AugmentationSettings(copies=10, candidates=3))
     assert len(found) > 3
     for record in found:
-        assert record["labels"] == ["A", "B", "C", "O"] and len(record["words"]) == 4
+        assert record["labels"] == ["A", "B", "C", "O"]
+        assert len(record["words"]) == 4
         assert record["words"][2:] == ["U.N.", "of"]
 
 
@@ -133,7 +138,8 @@ def test_a_model_without_segments_and_with_other_pieces(make_model):
     )
     model = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer, next_sentence=False)
     made = Augmenter(as_table(texts[:1]), model, AugmentationSettings(candidates=3))
-    assert not made.with_original and made.identity()["with_original"] is False
+    assert not made.with_original
+    assert made.identity()["with_original"] is False
     (row,) = made.rows()
     # Pieces that begin a word, without the blank that they stand for.
     assert {word for each in row.candidates[0] for word in each} < set(whole_words(tokenizer))
@@ -173,7 +179,7 @@ def test_settings_are_checked(model, settings, message):
 
 
 def test_only_a_model_that_fills_masks(model):
-    with pytest.raises(ValueError, match="kbert.tasks.Pretraining. Received: a Encoder"):
+    with pytest.raises(ValueError, match=r"kbert.tasks.Pretraining. Received: a Encoder"):
         augment(["a fox"], model.encoder)
 
 
@@ -185,5 +191,7 @@ def test_a_look_at_copies(make_model):
     )
     shown = preview(made)
     assert shown.startswith("pairs.tsv, line 2\n  red fox | the dog\n  1: ")
-    assert "fox: king, queen" in shown and "[king]" in shown
-    assert "words a second" in shown and "3.0 a row that may be replaced" in shown
+    assert "fox: king, queen" in shown
+    assert "[king]" in shown
+    assert "words a second" in shown
+    assert "3.0 a row that may be replaced" in shown

@@ -38,7 +38,8 @@ def test_shards_hold_the_same_lines_whatever_their_number(made, table, model, tm
     ]
     whole = augment(table, model, **SETTINGS)
     read = read_augmented(tmp_path / "4")
-    assert read.columns == whole.columns and list(read.columns) == ["id", "text", "label"]
+    assert read.columns == whole.columns
+    assert list(read.columns) == ["id", "text", "label"]
     counts = manifests[4]["counts"]
     assert counts == {"rows": 6, "copies": len(whole) - 6, "lines": len(whole)}
     assert read.place(0).endswith("augmented-00000-of-00004.jsonl, line 1")
@@ -63,7 +64,7 @@ def test_it_goes_on_where_it_was_interrupted(made, tmp_path, monkeypatch):
     first = broken / "augmented-00000-of-00003.jsonl"
     assert sorted(path.name for path in broken.iterdir()) == [first.name, "manifest.json"]
     assert json.loads((broken / "manifest.json").read_text())["finished"] is False
-    with pytest.raises(ValueError, match="read when all of it is there.*the same command again"):
+    with pytest.raises(ValueError, match=r"read when all of it is there.*the same command again"):
         read_augmented(broken)
     # What a killed process leaves.
     (broken / "augmented-00001-of-00003.jsonl.writing-1").write_text('{"text": "the r')
@@ -81,23 +82,23 @@ def test_a_folder_of_something_else_is_refused(made, table, model, tmp_path):
     write_augmented(tmp_path, made, shards=2)
     changed = AugmentationSettings(**{**SETTINGS, "copies": 5}, seed=7)
     other = Augmenter(table, model, changed, stop_words={"red"})
-    with pytest.raises(ValueError, match="another augmentation.*copies was 4, is 5; seed was 0"):
+    with pytest.raises(ValueError, match=r"another augmentation.*copies was 4, is 5; seed was 0"):
         write_augmented(tmp_path, other, shards=2)
     with pytest.raises(ValueError, match="shards was 2, is 3"):
         write_augmented(tmp_path, made, shards=3)
     rows = Augmenter(table.take([0, 1]), model, AugmentationSettings(**SETTINGS))
-    with pytest.raises(ValueError, match="data was '6 rows, checksum .*, is '2 rows"):
+    with pytest.raises(ValueError, match=r"data was '6 rows, checksum .*, is '2 rows"):
         write_augmented(tmp_path, rows, shards=2)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").touch()
-    with pytest.raises(ValueError, match="folder of its own. Received: .*holds chapter.txt"):
+    with pytest.raises(ValueError, match=r"folder of its own. Received: .*holds chapter.txt"):
         write_augmented(tmp_path / "thesis", made)
-    with pytest.raises(ValueError, match="at most one a row, 6. Received: shards=7"):
+    with pytest.raises(ValueError, match=r"at most one a row, 6. Received: shards=7"):
         write_augmented(tmp_path / "many", made, shards=7)
 
 
 def test_damaged_folders_are_told(made, tmp_path):
-    with pytest.raises(FileNotFoundError, match="No manifest.json in the folder"):
+    with pytest.raises(FileNotFoundError, match=r"No manifest.json in the folder"):
         read_augmented(tmp_path)
     folder = tmp_path / "out"
     write_augmented(folder, made, shards=2)
@@ -111,7 +112,7 @@ def test_damaged_folders_are_told(made, tmp_path):
         read_augmented(folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format_version": 2}))
-    with pytest.raises(ValueError, match="reads format version 1. Received: 2"):
+    with pytest.raises(ValueError, match=r"reads format version 1. Received: 2"):
         read_augmented(folder)
 
 

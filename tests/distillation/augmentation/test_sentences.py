@@ -51,9 +51,13 @@ def test_words_that_are_split_already_are_replaced_whole():
 
 
 def test_the_case_of_a_word():
-    assert match_case("Film", "movie") == "Movie" and match_case("FILM", "movie") == "MOVIE"
-    assert match_case("film", "Paris") == "Paris" and match_case("iPod", "radio") == "radio"
-    assert is_word("Ångström") and not is_word("two words") and not is_word("")
+    assert match_case("Film", "movie") == "Movie"
+    assert match_case("FILM", "movie") == "MOVIE"
+    assert match_case("film", "Paris") == "Paris"
+    assert match_case("iPod", "radio") == "radio"
+    assert is_word("Ångström")
+    assert not is_word("two words")
+    assert not is_word("")
 
 
 def test_a_file_of_stop_words(tmp_path):

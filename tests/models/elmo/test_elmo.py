@@ -215,7 +215,8 @@ def test_saved_in_a_keras_model_and_loaded(tmp_path, batch):
     randomise(model, sigma=0.3)
     model.save(tmp_path / "elmo.keras")
     loaded = keras.models.load_model(tmp_path / "elmo.keras")
-    assert loaded.layers[-1].mix.layer_norm and loaded.layers[-1].config == TINY
+    assert loaded.layers[-1].mix.layer_norm
+    assert loaded.layers[-1].config == TINY
     ids = batch["character_ids"]
     np.testing.assert_array_equal(to_numpy(loaded(ids)), to_numpy(model(ids)))
 
@@ -262,7 +263,7 @@ def test_what_embed_takes(elmo):
         elmo.embed("The sun")
     with pytest.raises(TypeError, match="all texts or all lists of words"):
         elmo.embed(["The sun", ["It"]])
-    with pytest.raises(ValueError, match="batch_size must be .*Received: batch_size=0"):
+    with pytest.raises(ValueError, match=r"batch_size must be .*Received: batch_size=0"):
         elmo.embed(["The sun"], batch_size=0)
 
 
@@ -280,7 +281,7 @@ def test_inputs_that_are_none(elmo, inputs, message):
 
 
 def test_a_config_or_a_tokenizer_of_another_kind():
-    with pytest.raises(TypeError, match="kbert.Encoder takes an EncoderConfig"):
+    with pytest.raises(TypeError, match=r"kbert.Encoder takes an EncoderConfig"):
         Elmo(kbert.family("bert-tiny"))
     words = kbert.WordTokenizer(["</S>", "<S>", "<UNK>"])
     with pytest.raises(ValueError, match="of 3 words with vocabulary_size=None"):

@@ -67,7 +67,8 @@ def test_rows_without_words_and_bytes_that_are_no_text(exported):
         ("embed", {"text": [b"\xff\xfe a"]}),
         ("embed", {"text": []}),
     )
-    assert empty["embeddings"].shape == (2, 3, 0, 12) and empty["lengths"].tolist() == [0, 0]
+    assert empty["embeddings"].shape == (2, 3, 0, 12)
+    assert empty["lengths"].tolist() == [0, 0]
     check(elmo, odd, [[b"\xff\xfe", b"a"]])
     assert none["embeddings"].shape == (0, 3, 0, 12)
 

@@ -48,7 +48,8 @@ def test_kbert_s_own_folder_keeps_softmax_and_words(speaker, tmp_path):
     speaker.save_to_preset(tmp_path)
     loaded = Elmo.from_preset(tmp_path, dtype="mixed_bfloat16")
     same_weights(loaded, speaker)
-    assert loaded.config == speaker.config and loaded.compute_dtype == "bfloat16"
+    assert loaded.config == speaker.config
+    assert loaded.compute_dtype == "bfloat16"
     assert loaded.tokenizer.vocabulary == WORDS
     # As in the folder of a task, whose tokenizer makes characters.
     kbert.CharacterTokenizer(12).save(tmp_path)
@@ -59,7 +60,8 @@ def test_kbert_s_own_folder_keeps_softmax_and_words(speaker, tmp_path):
 def test_the_released_format_keeps_neither(speaker, released, tmp_path):
     speaker.save_to_preset(tmp_path, format="bilm")
     loaded = Elmo.from_preset(tmp_path)
-    assert loaded.softmax is None and loaded.tokenizer is None
+    assert loaded.softmax is None
+    assert loaded.tokenizer is None
     same_weights(loaded, Elmo.from_preset(released[2]))
 
 
@@ -72,8 +74,9 @@ def test_words_beside_a_release_are_left_alone(released, tmp_path):
 
 def test_a_mix_stays_as_it_was_handed_in(released, tmp_path):
     elmo = Elmo.from_preset(released[2], mix=ScalarMix())
-    assert to_numpy(elmo.mix.gamma.value) == 1 and len(elmo.mix.weights) == 2
-    with pytest.raises(ValueError, match="holds no mix.*Received: mix=<ScalarMix"):
+    assert to_numpy(elmo.mix.gamma.value) == 1
+    assert len(elmo.mix.weights) == 2
+    with pytest.raises(ValueError, match=r"holds no mix.*Received: mix=<ScalarMix"):
         elmo.save_to_preset(tmp_path)
 
 
@@ -86,9 +89,9 @@ def test_folders_of_another_kind(released, tmp_path):
     with pytest.raises(ValueError, match=rule):
         adapt(released[2], kbert.WordTokenizer(WORDS))
     kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=9)).save_to_preset(tmp_path)
-    with pytest.raises(ValueError, match="must hold a language model .*Received: an encoder"):
+    with pytest.raises(ValueError, match=r"must hold a language model .*Received: an encoder"):
         Elmo.from_preset(tmp_path)
-    with pytest.raises(FileNotFoundError, match="download the options.json .*'elmo-original'"):
+    with pytest.raises(FileNotFoundError, match=r"download the options.json .*'elmo-original'"):
         Elmo.from_preset("elmo-original")
     with pytest.raises(FileNotFoundError, match="Received: 'elmo-no'"):
         Elmo.from_preset("elmo-no")
@@ -114,7 +117,7 @@ def test_next_words_equal_the_reference(prefix, speaker, released):
 
 def test_what_cannot_answer(speaker, released):
     bare = Elmo.from_preset(released[2])
-    with pytest.raises(ValueError, match="released weights have neither.*without a softmax"):
+    with pytest.raises(ValueError, match=r"released weights have neither.*without a softmax"):
         bare.predict_next("the")
     with pytest.raises(ValueError, match="Received: an Elmo without a tokenizer"):
         Elmo(speaker.config).predict_next("the")

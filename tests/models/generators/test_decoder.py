@@ -115,11 +115,11 @@ def test_bad_input(decoder):
         decoder(np.ones((1, 25), "int32"))
     with pytest.raises(ValueError, match="Received: 20 tokens in the prompt, 5 to come"):
         decoder.prefill(np.ones((1, 20), "int32"), None, slots=5)
-    with pytest.raises(ValueError, match="`token_ids` and optionally `padding_mask`.*segment_ids"):
+    with pytest.raises(ValueError, match=r"`token_ids` and optionally `padding_mask`.*segment_ids"):
         decoder({"token_ids": ids, "segment_ids": ids})
     with pytest.raises(ValueError, match=r"\(batch, tokens\)\. Received: shape \(5,\)"):
         decoder(ids[0])
-    with pytest.raises(TypeError, match="kbert.Decoder is made of a DecoderConfig"):
+    with pytest.raises(TypeError, match=r"kbert.Decoder is made of a DecoderConfig"):
         Decoder(SIZES)
 
 

@@ -44,7 +44,8 @@ def test_three_rows_are_added_and_all_else_stays():
     decoder = tiny_decoder()
     encoder = DecoderEncoder.extend(decoder)
     assert (encoder.start_id, encoder.delimiter_id, encoder.extract_id) == (40, 41, 42)
-    assert encoder.config.vocabulary_size == 43 and decoder.config.vocabulary_size == 40
+    assert encoder.config.vocabulary_size == 43
+    assert decoder.config.vocabulary_size == 40
     before, after = get_arrays(decoder, "decoder"), get_arrays(encoder.decoder, "decoder")
     table = after.pop("decoder/embeddings/token")
     np.testing.assert_array_equal(table[:40], before.pop("decoder/embeddings/token"))
@@ -65,5 +66,5 @@ def test_weights_that_do_not_fit_are_told():
     del arrays["decoder/positions/position"]
     with pytest.raises(ValueError, match="positions/position"):
         DecoderEncoder.from_arrays(decoder.config, arrays, "memory")
-    with pytest.raises(ValueError, match="before them are a vocabulary's. .*vocabulary_size=3"):
+    with pytest.raises(ValueError, match=r"before them are a vocabulary's. .*vocabulary_size=3"):
         DecoderEncoder(Decoder(decoder.config.replace(vocabulary_size=3)))

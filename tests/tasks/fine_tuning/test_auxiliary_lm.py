@@ -69,7 +69,7 @@ def test_the_weight_is_a_decoder_s():
     assert auxiliary_weight(decoder, None) == 0.5
     assert auxiliary_weight(decoder, 0) == 0.0
     assert auxiliary_weight(encoder, None) == auxiliary_weight(encoder, 0) == 0.0
-    with pytest.raises(ValueError, match="auxiliary_lm_weight=0.5 on a Encoder"):
+    with pytest.raises(ValueError, match=r"auxiliary_lm_weight=0.5 on a Encoder"):
         auxiliary_weight(encoder, 0.5)
-    with pytest.raises(ValueError, match="is 0 or more.*auxiliary_lm_weight=-1"):
+    with pytest.raises(ValueError, match=r"is 0 or more.*auxiliary_lm_weight=-1"):
         auxiliary_weight(decoder, -1)

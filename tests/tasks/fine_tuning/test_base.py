@@ -46,7 +46,8 @@ def test_batches_of_every_width_take_one_trace(config, tokenizer):
     task.assemble = assembled
     task.fit(*data(60), epochs=1, batch_size=4, verbose=0)
     once = len(traces)
-    assert len(widths) > 3 and set(traces) == {None}
+    assert len(widths) > 3
+    assert set(traces) == {None}
     task.fit(*data(200, seed=1), epochs=3, batch_size=4, verbose=0)
     assert len(traces) == 2 * once  # a second `fit` compiles anew: once, however many batches
 
@@ -177,7 +178,9 @@ def test_the_names_of_scores_are_known_before_the_work(config, tokenizer, case):
 
     task.check_labels(as_table(data))
     unlabelled = {k: x for k, x in data.items() if k not in ("label", "labels", "answers")}
-    with pytest.raises(ValueError, match="There is no column '(label|labels|answers)' in the data"):
+    with pytest.raises(
+        ValueError, match=r"There is no column '(label|labels|answers)' in the data"
+    ):
         task.check_labels(as_table(unlabelled))
 
 

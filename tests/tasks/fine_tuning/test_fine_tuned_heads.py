@@ -117,7 +117,8 @@ def test_what_a_classifier_is_for(tmp_path, tokenizer, problem_type, outputs, ki
         **{"problem_type": problem_type, "num_labels": outputs, "id2label": names},
     )
     task = tasks.Task.from_preset(tmp_path / "theirs")
-    assert type(task) is kind and getattr(task, "multi_label", None) is multi_label
+    assert type(task) is kind
+    assert getattr(task, "multi_label", None) is multi_label
     features = batch(tokenizer, "bert", None)
     assert_close(
         to_numpy(task(features)["classifier"]).reshape(3, -1),
@@ -131,7 +132,8 @@ def test_what_a_classifier_is_for(tmp_path, tokenizer, problem_type, outputs, ki
     assert config.problem_type == (problem_type or usual)
     assert config.num_labels == outputs
     again = tasks.Task.from_preset(tmp_path / "ours")
-    assert type(again) is kind and again.settings == task.settings
+    assert type(again) is kind
+    assert again.settings == task.settings
 
 
 def test_a_problem_that_transformers_does_not_know_is_refused(tmp_path, tokenizer):
@@ -139,7 +141,7 @@ def test_a_problem_that_transformers_does_not_know_is_refused(tmp_path, tokenize
     content = json.loads((tmp_path / "config.json").read_text())
     content["problem_type"] = "ranking"
     (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="`problem_type` must be one of regression, .*'ranking'"):
+    with pytest.raises(ValueError, match=r"`problem_type` must be one of regression, .*'ranking'"):
         tasks.Task.from_preset(tmp_path)
 
 
@@ -170,7 +172,8 @@ def test_the_head_s_dropout_is_read_and_written_back(tmp_path, tokenizer, model_
     assert json.loads((tmp_path / "ours" / "config.json").read_text())[key] == 0.25
 
     begun = kind.from_preset(tmp_path / "ours", new_head=True, **head_arguments(kind))
-    assert begun.settings["dropout"] is None and begun.dropout.rate == 0.0
+    assert begun.settings["dropout"] is None
+    assert begun.dropout.rate == 0.0
 
 
 @pytest.mark.parametrize(("model_type", "usual"), [("bert", None), ("distilbert", 0.2)])
@@ -190,7 +193,7 @@ def test_a_head_s_dropout_that_is_none_or_has_no_place(tmp_path, tokenizer, capl
     saved(tmp_path, tokenizer, "bert", "ForSequenceClassification")
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**content, "classifier_dropout": "high"}))
-    with pytest.raises(ValueError, match="`classifier_dropout` must be at least 0.*'high' in "):
+    with pytest.raises(ValueError, match=r"`classifier_dropout` must be at least 0.*'high' in "):
         tasks.Task.from_preset(tmp_path)
     saved(tmp_path / "roberta", tokenizer, "roberta", "ForMultipleChoice")
     task = tasks.MultipleChoice.from_preset(tmp_path / "roberta", dropout=0.3)
@@ -208,7 +211,8 @@ def test_kbert_s_own_folders_say_which_task_they_hold(tmp_path, config, tokenize
     task = kind(kbert.Encoder(config), tokenizer, max_length=20, **head_arguments(kind))
     task.save_to_preset(tmp_path)
     again = tasks.Task.from_preset(tmp_path)
-    assert type(again) is kind and again.settings == task.settings
+    assert type(again) is kind
+    assert again.settings == task.settings
     features = batch(tokenizer, "bert", 3 if kind is tasks.MultipleChoice else None)
     for name, logits in task(features).items():
         np.testing.assert_array_equal(to_numpy(again(features)[name]), to_numpy(logits))
@@ -229,7 +233,8 @@ def test_a_new_head_on_any_encoder(tmp_path, tokenizer, model_type, activation):
     task = tasks.TextClassifier.from_preset(tmp_path / "theirs", labels=labels, new_head=True)
     encoder = kbert.Encoder.from_preset(tmp_path / "theirs")
     np.testing.assert_array_equal(task.encoder.token_embedding, encoder.token_embedding)
-    assert encoder.pooler is None and task.encoder.config.pooler_activation == activation
+    assert encoder.pooler is None
+    assert task.encoder.config.pooler_activation == activation
     assert task.labels == labels
     task.save_to_preset(tmp_path / "ours", "huggingface")
     again = tasks.Task.from_preset(tmp_path / "ours")
@@ -242,7 +247,8 @@ def test_a_new_head_over_another_keeps_the_encoder_whole(tmp_path, config, token
     old = tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b", "c"], stride=4)
     old.save_to_preset(tmp_path)
     new = tasks.TextClassifier.from_preset(tmp_path, labels=["ham", "spam"], new_head=True)
-    assert new.stride is None and new.labels == ["ham", "spam"]
+    assert new.stride is None
+    assert new.labels == ["ham", "spam"]
     for mine, theirs in zip(new.encoder.weights, old.encoder.weights, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     tagger = tasks.TokenClassifier.from_preset(tmp_path, labels=["O", "B-x"], new_head=True)
@@ -272,9 +278,9 @@ def test_a_conversion_keeps_the_task(tmp_path, config, tokenizer):
 def test_a_folder_of_another_task_or_none(tmp_path, config, tokenizer):
     task = tasks.TextRegressor(kbert.Encoder(config), tokenizer)
     task.save_to_preset(tmp_path / "task")
-    with pytest.raises(ValueError, match="TextClassifier. Received: a TextRegressor .*new_head"):
+    with pytest.raises(ValueError, match=r"TextClassifier. Received: a TextRegressor .*new_head"):
         tasks.TextClassifier.from_preset(tmp_path / "task")
-    with pytest.raises(ValueError, match="new_head=True is asked of .* Received: Task"):
+    with pytest.raises(ValueError, match=r"new_head=True is asked of .* Received: Task"):
         tasks.Task.from_preset(tmp_path / "task", new_head=True)
     content = json.loads((tmp_path / "task" / "kbert.json").read_text())
     for kind in ("Summarizer", "adapt"):  # the second is a function there

@@ -17,24 +17,26 @@ def test_names_and_indices():
     assert LABELS.ids(table(["c", "a"])).dtype == np.int32
     assert LABELS.indices(["b", "b"]).tolist() == [1, 1]
     assert LABELS.indicators(table([["a", "c"], []])).tolist() == [[1, 0, 1], [0, 0, 0]]
-    assert len(LABELS) == 3 and LABELS.ids(table([])).shape == (0,)
+    assert len(LABELS) == 3
+    assert LABELS.ids(table([])).shape == (0,)
     names = Labels(np.unique(["b", "a", "b"])).names
-    assert names == ["a", "b"] and all(type(name) is str for name in names)
+    assert names == ["a", "b"]
+    assert all(type(name) is str for name in names)
 
 
 @pytest.mark.parametrize("label", ["d", -1, 3, 1.0, ""])
 def test_what_is_no_class_is_named_with_its_line(label):
     bad = table([label], source="dev.tsv", lines=[7])
-    with pytest.raises(ValueError, match="dev.tsv, line 7: a label must be one of the task's 3"):
+    with pytest.raises(ValueError, match=r"dev.tsv, line 7: a label must be one of the task's 3"):
         LABELS.ids(bad)
 
 
 def test_held_out_labels():
     LABELS.check_seen(table(["a", "b"]), table(["b"]))
     LABELS.check_seen(table([["a"], []]), table([[], ["a"]]))
-    with pytest.raises(ValueError, match="row 1 .*occur in the training data. Received: 'c'"):
+    with pytest.raises(ValueError, match=r"row 1 .*occur in the training data. Received: 'c'"):
         LABELS.check_seen(table([[], ["a"]]), table([["a"], ["c"]]))
-    with pytest.raises(ValueError, match="row 0 .*of the kind .*, int. Received: 'a'"):
+    with pytest.raises(ValueError, match=r"row 0 .*of the kind .*, int. Received: 'a'"):
         LABELS.check_seen(table([0]), table(["a"]))
 
 
@@ -56,7 +58,7 @@ def test_class_weights():
 
 def test_thresholds():
     assert thresholds_of(LABELS.names, 0.25).tolist() == [0.25] * 3
-    with pytest.raises(ValueError, match="number from 0 to 1.*Received: {'a': -1, 'b': -1"):
+    with pytest.raises(ValueError, match=r"number from 0 to 1.*Received: {'a': -1, 'b': -1"):
         thresholds_of(LABELS.names, -1)
 
 

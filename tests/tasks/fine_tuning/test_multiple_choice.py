@@ -163,7 +163,8 @@ def test_batches_hold_alternatives_of_like_length(task):
 def test_what_is_too_long_is_cut_and_counted(config, tokenizer, caplog):
     task = MultipleChoice(kbert.Encoder(config), tokenizer, max_length=12)
     rows = task.rows(Table(TABLE), labelled=False)
-    assert rows.cut == 1 and rows.lengths[1] == 3 * 12  # one alternative of the second row
+    assert rows.cut == 1
+    assert rows.lengths[1] == 3 * 12
     features = task.assemble(rows.gather(np.array([1])))
     context = tokenizer.encode(TABLE["context"][1]).numpy()
     choice = tokenizer.encode(TABLE["choices"][1][1]).numpy()
@@ -185,7 +186,8 @@ def test_a_head_begins_anew_on_any_encoder(task, config, tokenizer, tmp_path):
     encoder.save_to_preset(tmp_path)
     tokenizer.save(tmp_path)
     new = MultipleChoice.from_preset(tmp_path, new_head=True, max_length=20)
-    assert new.row_length == 20 and len(new.predict(TABLE)) == 4
+    assert new.row_length == 20
+    assert len(new.predict(TABLE)) == 4
 
 
 def test_presets_keep_it(task, tmp_path):
@@ -234,7 +236,7 @@ def test_bad_data_names_its_row(task, changes, message):
 
 def test_an_encoder_without_a_pooler_is_refused(config, tokenizer):
     encoder = kbert.Encoder(config.replace(pooler_activation=None))
-    with pytest.raises(ValueError, match="must have a pooler: .*new_head=True.*activation=None"):
+    with pytest.raises(ValueError, match=r"must have a pooler: .*new_head=True.*activation=None"):
         MultipleChoice(encoder, tokenizer)
 
 
@@ -264,7 +266,8 @@ def test_the_session_loader_gives_the_same_answers(task, exported):
         assert not answer["probabilities"][number, count:].any()
         assert answer["text"][number].decode() == wanted["text"]
         assert answer["choice"][number] == wanted["choice"]
-    assert served["choice"].tolist() == [-1, 1] and served["text"].tolist() == [b"", b"queen"]
+    assert served["choice"].tolist() == [-1, 1]
+    assert served["text"].tolist() == [b"", b"queen"]
     assert served["probabilities"].tolist() == [[0, 0], [0, 1]]
     assert shared["probabilities"].shape == (2, 2)
 
@@ -282,10 +285,11 @@ def test_bad_input_has_a_defined_answer(exported):
     assert broken["probabilities"].sum() == pytest.approx(1, abs=1e-5)
     assert ask([""], [["", "pen"]])["choice"].tolist() == [1]
     empty = choose(context=tf.constant([""]), choices=tf.zeros([1, 0], tf.string))
-    assert empty["choice"].numpy().tolist() == [-1] and empty["probabilities"].shape == (1, 0)
+    assert empty["choice"].numpy().tolist() == [-1]
+    assert empty["probabilities"].shape == (1, 0)
     none = choose(context=tf.zeros([0], tf.string), choices=tf.zeros([0, 3], tf.string))
     assert none["probabilities"].shape == (0, 3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="[Ii]ncompatible shapes"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"[Ii]ncompatible shapes"):
         ask(["one", "two"], [["a", "b"], ["c", "d"], ["e", "f"]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected to be a string tensor"):
         ask([1.5], [["a", "b"]])
@@ -308,4 +312,5 @@ def test_bfloat16_answers_in_float32(config, tokenizer):
     logits = task(features)["choice"]
     assert logits.dtype == tf.float32
     found = task.outputs({"choice": logits}, features)["probabilities"]
-    assert ops.all(ops.isfinite(found)) and found.dtype == tf.float32
+    assert ops.all(ops.isfinite(found))
+    assert found.dtype == tf.float32

@@ -95,7 +95,8 @@ def test_nothing_is_kept_behind_the_block(made):
         task(batch)
         with task.read_along(return_hidden_states=True) as inner:
             task(batch)
-        assert "hidden_states" in inner.outputs and "hidden_states" not in outer.outputs
+        assert "hidden_states" in inner.outputs
+        assert "hidden_states" not in outer.outputs
         before = outer.outputs
         with pytest.raises(RuntimeError), task.read_along():
             raise RuntimeError
@@ -103,7 +104,8 @@ def test_nothing_is_kept_behind_the_block(made):
         assert outer.outputs is not before
     last = outer.outputs
     task(batch)
-    assert outer.outputs is last and task._reading is None
+    assert outer.outputs is last
+    assert task._reading is None
 
 
 def test_a_masked_lm_head_predicts_every_token(made):
@@ -111,7 +113,8 @@ def test_a_masked_lm_head_predicts_every_token(made):
     real = batch["padding_mask"]
     sequence = task.encode(batch)["sequence"]
     kind, values, weights = task.predictions_everywhere(sequence, real)
-    assert kind == "classes" and values.shape == (*real.shape, task.tokenizer.vocabulary_size)
+    assert kind == "classes"
+    assert values.shape == (*real.shape, task.tokenizer.vocabulary_size)
     np.testing.assert_array_equal(weights, real)
     found = to_numpy(values)
     rows = np.arange(len(real))[:, None]

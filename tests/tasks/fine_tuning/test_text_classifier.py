@@ -74,7 +74,8 @@ def test_loss_gradients_and_answers_are_those_of_transformers(
     tokenizer.save(tmp_path)
     several = problem_type.startswith("multi")
     task = TextClassifier.from_preset(tmp_path, max_length=24)
-    assert task.labels == LABELS and task.multi_label == several
+    assert task.labels == LABELS
+    assert task.multi_label == several
     labels = [["good", "odd"], [], ["bad"], ["odd"]] if several else ["bad", "odd", "good", "bad"]
     rows = task.rows(as_table(data, labels), labelled=True)
     batch = task.assemble(rows.gather(np.arange(4))) | {"label_weights": tf.ones(4)}
@@ -113,14 +114,17 @@ def test_it_learns_a_rule_and_keeps_it(config, tokenizer, tmp_path):
     )
     assert len(history.history["val_accuracy"]) == 12
     scores = task.evaluate(*toy_data(200, seed=2))
-    assert scores["accuracy"] > 0.95 and scores["loss"] < 0.4
+    assert scores["accuracy"] > 0.95
+    assert scores["loss"] < 0.4
     assert {"macro_f1", "matthews", "f1"} < set(scores)
     report = task.report(*toy_data(200, seed=2))
-    assert report.accuracy == pytest.approx(scores["accuracy"]) and "yes" in str(report)
+    assert report.accuracy == pytest.approx(scores["accuracy"])
+    assert "yes" in str(report)
 
     task.save_to_preset(tmp_path)
     again = kbert.tasks.Task.from_preset(tmp_path)
-    assert isinstance(again, TextClassifier) and again.settings == task.settings
+    assert isinstance(again, TextClassifier)
+    assert again.settings == task.settings
     assert again.predict(TEXTS) == task.predict(TEXTS)
 
 
@@ -206,13 +210,15 @@ def test_several_labels_a_text(config, tokenizer, tmp_path):
     answers = task.predict(SEVERAL)
     assert [answer["labels"] for answer in answers] == SEVERAL_LABELS
     scores = task.evaluate(SEVERAL, SEVERAL_LABELS)
-    assert scores["micro_f1"] == 1 and task.metric in scores
+    assert scores["micro_f1"] == 1
+    assert task.metric in scores
 
     threshold = task.tune_threshold(SEVERAL, SEVERAL_LABELS, per_class=True)
     assert set(threshold) == {"animal", "colour"}
     task.save_to_preset(tmp_path)
     again = TextClassifier.from_preset(tmp_path)
-    assert again.threshold == threshold and again.predict(SEVERAL) == task.predict(SEVERAL)
+    assert again.threshold == threshold
+    assert again.predict(SEVERAL) == task.predict(SEVERAL)
     assert isinstance(task.tune_threshold(SEVERAL, SEVERAL_LABELS), float)
 
 
@@ -258,7 +264,8 @@ def test_long_texts_in_windows(config, tokenizer, pooling):
         answer = task.predict(batch)[0]
         assert_close(list(answer["probabilities"].values()), expected, 1e-5)
     rows = task.rows(Table({"text": [LONG, "fox"]}), labelled=False)
-    assert rows.cut == 0 and rows.lengths.tolist() == [16 * len(windows), 3]
+    assert rows.cut == 0
+    assert rows.lengths.tolist() == [16 * len(windows), 3]
 
 
 def test_long_pairs_in_windows(config, tokenizer, caplog):
@@ -285,7 +292,8 @@ def test_cut_texts_are_counted(config, tokenizer, caplog):
     task.fit(
         [LONG, "fox"], [0, 1], validation_data=([LONG, LONG, "dog"], [0, 1, 1]), epochs=1, verbose=0
     )
-    assert "1 of 2 examples" in caplog.text and "2 of 3 held-out examples" in caplog.text
+    assert "1 of 2 examples" in caplog.text
+    assert "2 of 3 held-out examples" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -341,7 +349,7 @@ def test_settings_out_of_range(config, tokenizer, options, message):
 
 def test_an_encoder_without_a_pooler_is_refused_and_gets_one_anew(config, tokenizer, tmp_path):
     encoder = kbert.Encoder(config.replace(pooler_activation=None))
-    with pytest.raises(ValueError, match="must have a pooler: TextClassifier.from_preset"):
+    with pytest.raises(ValueError, match=r"must have a pooler: TextClassifier.from_preset"):
         TextClassifier(encoder, tokenizer, ["a", "b"])
     encoder.save_to_preset(tmp_path)
     tokenizer.save(tmp_path)

@@ -77,15 +77,18 @@ def test_it_learns_in_the_units_of_the_data(task, tmp_path):
     )
     assert "val_spearman" in history.history
     found = task.predict(texts)
-    assert found.shape == (300,) and found.dtype == np.float32
+    assert found.shape == (300,)
+    assert found.dtype == np.float32
     assert np.abs(found - counts).mean() < 0.5
     scores = task.evaluate(texts, counts.tolist())
-    assert scores["pearson"] > 0.95 and scores["spearman"] > 0.9
+    assert scores["pearson"] > 0.95
+    assert scores["spearman"] > 0.9
     assert scores["loss"] == pytest.approx(np.square(found - counts).mean(), rel=1e-3)
 
     task.save_to_preset(tmp_path)
     again = kbert.tasks.Task.from_preset(tmp_path)
-    assert isinstance(again, TextRegressor) and again.settings == task.settings
+    assert isinstance(again, TextRegressor)
+    assert again.settings == task.settings
     np.testing.assert_array_equal(again.predict(texts[:9]), task.predict(texts[:9]))
     assert task.predict([]).shape == (0,)
 

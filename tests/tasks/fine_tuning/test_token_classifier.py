@@ -108,7 +108,8 @@ def test_loss_gradients_and_answers_are_those_of_transformers(theirs):
     out.loss.backward()
 
     task = TokenClassifier.from_preset(folder)
-    assert task.labels == LABELS and task.scheme is None
+    assert task.labels == LABELS
+    assert task.scheme is None
     table = {"words": sentences, "labels": labels}
     assert task.evaluate(table)["loss"] == pytest.approx(out.loss.item(), rel=1e-4)
     wanted = np.array([out.logits[at].detach().softmax(-1).numpy() for at in firsts])
@@ -155,7 +156,8 @@ def test_a_word_in_two_windows_counts_once(config, tokenizer):
     batch = task.assemble(rows.gather(np.arange(2)))
     weights = batch["label_weights"].numpy()[:, 1:5]
     assert weights.tolist() == [[1, 1, 0.5, 0.5], [0.5, 0.5, 1, 1]]
-    assert rows.lengths.tolist() == [6, 6] and rows.examples.tolist() == [0, 0]
+    assert rows.lengths.tolist() == [6, 6]
+    assert rows.examples.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
@@ -209,7 +211,8 @@ def test_any_text_has_a_label_for_each_word(task, texts):
 @settings(max_examples=25, deadline=None)
 def test_any_words_keep_their_number(task, words):
     (answer,) = task.predict([words], verbose=0)
-    assert answer["words"] == words and len(answer["labels"]) == len(words)
+    assert answer["words"] == words
+    assert len(answer["labels"]) == len(words)
     assert "starts" not in answer
 
 
@@ -269,7 +272,7 @@ def test_class_weights_weigh_words_by_their_label(task):
     assert weighed == [[1.0, 1.0, 0.25]]
     balanced = task.weigh_classes(rows, "balanced").ragged["label_weights"].to_list()
     assert balanced == [[1.0, 1.0, 1.0]]
-    with pytest.raises(ValueError, match="class_weights.*'nothing'"):
+    with pytest.raises(ValueError, match=r"class_weights.*'nothing'"):
         task.weigh_classes(rows, {"nothing": 1.0})
 
 
@@ -338,13 +341,13 @@ def test_bad_data_names_its_row(task, data, message):
 
 def test_bad_data_names_its_file(task):
     table = Table({"words": [["a"]], "labels": [["X"]]}, source="dev.conll", lines=[7])
-    with pytest.raises(ValueError, match="dev.conll, line 7: a word's label"):
+    with pytest.raises(ValueError, match=r"dev.conll, line 7: a word's label"):
         task.evaluate(table)
     train = {"words": [["a"]], "labels": [["O"]]}
     held_out = Table({"words": [["a"]], "labels": [["B-who"]]}, source="dev.conll", lines=[7])
-    with pytest.raises(ValueError, match="dev.conll, line 7: .*must occur in the training"):
+    with pytest.raises(ValueError, match=r"dev.conll, line 7: .*must occur in the training"):
         task.fit(train, validation_data=held_out)
-    with pytest.raises(ValueError, match="Training needs words. Received: 2 examples without"):
+    with pytest.raises(ValueError, match=r"Training needs words. Received: 2 examples without"):
         task.fit([[], []], [[], []])
 
 
@@ -367,5 +370,5 @@ def test_a_tokenizer_without_an_unknown_token_is_refused(config):
 
     tokenizer = BytePairTokenizer([*specials.values(), *CHARACTERS], [], special_tokens=specials)
     encoder = kbert.Encoder(config.replace(vocabulary_size=300))
-    with pytest.raises(ValueError, match="unknown token.*a BytePairTokenizer without one"):
+    with pytest.raises(ValueError, match=r"unknown token.*a BytePairTokenizer without one"):
         TokenClassifier(encoder, tokenizer, TAGS)

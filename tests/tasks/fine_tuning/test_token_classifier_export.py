@@ -56,7 +56,8 @@ def check(answer, wanted):
         count = len(expected["words"])
         found = {name: values[row] for name, values in answer.items()}
         labels = [label.decode() for label in found["labels"]]
-        assert labels[:count] == expected["labels"] and not any(labels[count:])
+        assert labels[:count] == expected["labels"]
+        assert not any(labels[count:])
         assert_close(found["scores"][:count], expected["probabilities"], 1e-5)
         assert not np.any(found["scores"][count:])
         if "words" in found:
@@ -93,7 +94,7 @@ def test_a_fresh_process_needs_tensorflow_text_alone(exported):
 
 @pytest.mark.parametrize("exported", ["wordpiece"], indirect=True)
 def test_bad_input_has_a_defined_answer(exported):
-    _, task, path = exported
+    _, _task, path = exported
     signatures = tf.saved_model.load(path).signatures
 
     def tag(*texts):
@@ -108,7 +109,8 @@ def test_bad_input_has_a_defined_answer(exported):
     assert broken["starts"].tolist() == [[0, 3, 8]]
     assert set(broken["labels"][0]) <= {label.encode() for label in TAGS}
     one_word = tag("x" * 1_000_000, "fox")
-    assert one_word["words"].shape == (2, 1) and one_word["ends"].tolist() == [[1_000_000], [3]]
+    assert one_word["words"].shape == (2, 1)
+    assert one_word["ends"].tolist() == [[1_000_000], [3]]
     none = signatures["tag_words"](words=tf.zeros([2, 0], tf.string))
     assert none["labels"].shape == none["scores"].shape == (2, 0)
     with pytest.raises((tf.errors.InvalidArgumentError, TypeError), match="string"):
@@ -121,7 +123,8 @@ def test_a_megabyte_is_read_whole(exported):
     _, _, path = exported
     tag = tf.saved_model.load(path).signatures["tag"]
     answer = tag(text=tf.constant(["red foxes " * 100_000]))
-    assert answer["labels"].shape == (1, 200_000) and not np.any(answer["labels"] == b"")
+    assert answer["labels"].shape == (1, 200_000)
+    assert not np.any(answer["labels"] == b"")
 
 
 def test_no_operation_that_tensorflow_serving_may_lack(exported):

@@ -18,7 +18,8 @@ def test_every_row_is_in_a_batch_of_its_width():
     lengths = np.random.default_rng(0).integers(0, 50, 100)
     seen = []
     for width, rows in batches_of_like_width(lengths, 45, 8):
-        assert 0 < len(rows) <= 8 and width in (16, 32, 45)
+        assert 0 < len(rows) <= 8
+        assert width in (16, 32, 45)
         assert (np.minimum(lengths[rows], 45) <= width).all()
         assert width == 16 or (lengths[rows] > width - 16).all()
         seen += rows.tolist()
@@ -27,13 +28,14 @@ def test_every_row_is_in_a_batch_of_its_width():
 
 def test_padding():
     ids, mask = padded([np.array([5, 6]), np.array([], int), np.array([7])], 2, 9)
-    assert ids.tolist() == [[5, 6], [9, 9], [7, 9]] and mask.tolist() == [[1, 1], [0, 0], [1, 0]]
+    assert ids.tolist() == [[5, 6], [9, 9], [7, 9]]
+    assert mask.tolist() == [[1, 1], [0, 0], [1, 0]]
     assert ids.dtype == mask.dtype == np.int32
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    "make, method",
+    ("make", "method"),
     [(writing.translator, Greedy()), (writing.causal_lm, Beam(width=2))],
     ids=["translator", "causal_lm"],
 )
@@ -69,7 +71,8 @@ def test_a_served_translator(tmp_path):
     )
     short = TEXTS[:4]
     texts, scores = task.predict(short, method=beam, max_new_tokens=9, return_scores=True)
-    assert found["translation"][:4] == texts and default["translation"] == texts[:1]
+    assert found["translation"][:4] == texts
+    assert default["translation"] == texts[:1]
     np.testing.assert_allclose(found["scores"][:4], scores, atol=1e-4)
     # A text that is too long is cut, where `predict` raises.
     cut = task.predict(" ".join(TEXTS[4].split()[:31]), method=beam, max_new_tokens=9)
@@ -102,11 +105,13 @@ def test_a_served_sampling_draws_anew_or_by_a_seed():
         generate = tf.function(entry.function, input_signature=entry.inputs)
         drawn.append([generate(prompts)["continuation"].numpy().tolist() for _ in range(2)])
     (one, two), (three, four) = drawn
-    assert one != two and three == four
+    assert one != two
+    assert three == four
     asked = task.predict(["a b"] * 4, method=Sampling(), max_new_tokens=12, seed=3)
     assert [text.decode() for (text,) in three] == asked
 
 
 @pytest.mark.parametrize("method", [Greedy(), Sampling(top_p=0.5), Beam(width=2)], ids=repr)
 def test_settings_travel_to_another_process(method):
-    assert from_json(to_json(method)) == method and from_json({"seed": 3}) == {"seed": 3}
+    assert from_json(to_json(method)) == method
+    assert from_json({"seed": 3}) == {"seed": 3}

@@ -112,7 +112,8 @@ def test_a_stream_is_the_answer_in_pieces(kind, task):
     for seed in range(2):
         settings = {"method": Sampling(), "seed": seed, "max_new_tokens": 16}
         given = list(task.stream("a b", **settings))
-        assert all(given) and "".join(given) == task.predict("a b", **settings)[0]
+        assert all(given)
+        assert "".join(given) == task.predict("a b", **settings)[0]
     if kind == "bytes":  # most random bytes are no characters
         assert "\ufffd" in "".join(given)
 
@@ -136,7 +137,8 @@ def test_scores_are_sums_over_the_text(task):
         logs = writing.log_softmax(ops.convert_to_numpy(task({"token_ids": part[None, :-1]})))[0]
         want += logs[np.arange(len(part) - 1), part[1:]].sum()
     assert found["log_likelihood"][2] == pytest.approx(want, rel=1e-5)
-    assert found["log_likelihood"][1] == 0 and found["perplexity"][1] == 1
+    assert found["log_likelihood"][1] == 0
+    assert found["perplexity"][1] == 1
     assert found["perplexity"][2] == pytest.approx(np.exp(-want / 150), rel=1e-5)
 
 
@@ -151,20 +153,22 @@ def test_gpt_2_s_tokens():
     """One token ends a text and begins the next; there is no padding."""
     for roles in ({}, {"cls": END, "sep": END}):
         task = writing.causal_lm(byte_level(**roles))
-        assert task.stop_ids == (256,) and task.banned_ids(task.stop_ids) == (257, 258)
+        assert task.stop_ids == (256,)
+        assert task.banned_ids(task.stop_ids) == (257, 258)
     assert len(task.predict(["", "é", "it's"], max_new_tokens=3)) == 3
 
 
-@pytest.mark.parametrize("total, warmup", [(None, 2000), (100_000, 2000), (500, 50)], ids=str)
+@pytest.mark.parametrize(("total", "warmup"), [(None, 2000), (100_000, 2000), (500, 50)], ids=str)
 def test_the_usual_optimizer_is_gpt_s(task, total, warmup):
     optimizer = task.usual_optimizer(total)
     schedule = optimizer.get_config()["learning_rate"]["config"]
-    assert schedule["learning_rate"] == 2.5e-4 and schedule["warmup_steps"] == warmup
+    assert schedule["learning_rate"] == 2.5e-4
+    assert schedule["warmup_steps"] == warmup
     assert schedule["decay"] == ("constant" if total is None else "cosine")
 
 
 @pytest.mark.parametrize(
-    "prompts, settings, error",
+    ("prompts", "settings", "error"),
     [
         (["a", "b " * 60], {"max_new_tokens": 8}, "max_positions=64.*60 tokens in prompt 1"),
         (["a"], {"max_new_tokens": 64}, "from 1 to 63.*Received: 64"),
@@ -190,14 +194,15 @@ def test_bad_streams(task):
 
 
 def test_what_a_language_model_is_made_of(task):
-    with pytest.raises(TypeError, match="made of a Decoder. Received: <Seq2Seq"):
+    with pytest.raises(TypeError, match=r"made of a Decoder. Received: <Seq2Seq"):
         CausalLM(writing.translator().seq2seq, task.tokenizer)
-    with pytest.raises(ValueError, match='"sep" token, named .* a BytePairTokenizer without one'):
+    with pytest.raises(ValueError, match=r'"sep" token, named .* a BytePairTokenizer without one'):
         CausalLM(
             kbert.Decoder(task.decoder.config.replace(vocabulary_size=300)),
             BytePairTokenizer(CHARACTERS, [], special_tokens={}),
         )
-    assert isinstance(task.decoder, keras.Model) and tf.is_tensor(task(PADDED))
+    assert isinstance(task.decoder, keras.Model)
+    assert tf.is_tensor(task(PADDED))
 
 
 PADDED = {"token_ids": np.array([[5, 6, 0]]), "padding_mask": np.array([[1, 1, 0]])}

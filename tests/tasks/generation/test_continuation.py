@@ -102,4 +102,5 @@ def test_a_stop_string_is_held_back_until_it_is_none():
     letters = {c: tokenizer.token_to_id(c) for c in "abcd"}
     stream = TextStream(tokenizer, [letters["a"]], ["abc"])
     assert [stream.add(letters[c]) for c in "dabdabc"] == ["d", "", "", "abd", "", "", ""]
-    assert stream.ended and stream.finish() == ""
+    assert stream.ended
+    assert stream.finish() == ""

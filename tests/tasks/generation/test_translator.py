@@ -74,7 +74,8 @@ def test_an_answer_is_what_decoding_by_hand_gives(reverser):
         for text, found, score in zip(SOURCES, texts, scores, strict=True):
             ids = reverser.tokenizer.encode(text).numpy()
             if not len(ids):
-                assert not any(found) and not np.any(score)
+                assert not any(found)
+                assert not np.any(score)
                 continue
             source, start = np.append(ids, 3)[None].astype("int32"), np.array([2], "int32")
             first, cache = reverser.seq2seq.prefill(source, None, 20, start)
@@ -95,7 +96,8 @@ def test_answers_do_not_depend_on_the_batch(reverser):
     sources = [*SOURCES, "a b " * 10]  # of two widths
     texts, scores = reverser.predict(sources, return_scores=True)
     alone, others = reverser.predict(sources, batch_size=1, return_scores=True)
-    assert alone == texts and reverser.predict(sources[2]) == texts[2:3]
+    assert alone == texts
+    assert reverser.predict(sources[2]) == texts[2:3]
     np.testing.assert_allclose(others, scores, atol=1e-4)
     drawn = reverser.predict(sources, method=Sampling(temperature=2.0), seed=3)
     assert (
@@ -106,9 +108,11 @@ def test_answers_do_not_depend_on_the_batch(reverser):
 
 def test_n_best_and_limits(reverser):
     texts, scores = reverser.predict(SOURCES, method=Beam(num_results=3), return_scores=True)
-    assert scores.shape == (6, 3) and (np.diff(scores) <= 0).all()
+    assert scores.shape == (6, 3)
+    assert (np.diff(scores) <= 0).all()
     assert [row[0] for row in texts] == reverser.predict(SOURCES)
-    assert texts[1] == ["", "", ""] and not scores[1].any()
+    assert texts[1] == ["", "", ""]
+    assert not scores[1].any()
     short = reverser.predict("a b c", method=Greedy(), max_new_tokens=2)
     assert short == [" ".join(reverser.predict("a b c", method=Greedy())[0].split()[:2])]
     assert reverser.predict([]) == []
@@ -127,8 +131,10 @@ def test_white_space_around_a_text_is_no_part_of_it(tmp_path):
     task = kbert.Translator(kbert.Seq2Seq(config), own)
     lines = ["a dog", "a dog\n", b" \ta dog\r\n", "\n"]
     texts, scores = task.predict(lines, max_new_tokens=4, return_scores=True)
-    assert texts[0] == texts[1] == texts[2] and scores[0] == scores[1] == scores[2]
-    assert texts[3] == "" and scores[3] == 0
+    assert texts[0] == texts[1] == texts[2]
+    assert scores[0] == scores[1] == scores[2]
+    assert texts[3] == ""
+    assert scores[3] == 0
     served = task.signatures(max_new_tokens=4)["translate"].function(tf.constant(lines))
     np.testing.assert_allclose(served["scores"][:, 0], scores, rtol=1e-5)
     pairs = [("a b\n", "c\n"), ("d", "e f"), ("g", " ")]
@@ -158,7 +164,8 @@ def test_a_preset_has_all(reverser, tmp_path):
     task.seq2seq.set_weights(reverser.seq2seq.get_weights())
     task.save_to_preset(tmp_path)
     again = kbert.tasks.Task.from_preset(tmp_path)
-    assert type(again) is kbert.Translator and again.label_smoothing == 0.25
+    assert type(again) is kbert.Translator
+    assert again.label_smoothing == 0.25
     texts, scores = reverser.predict(SOURCES, return_scores=True)
     found, others = again.predict(SOURCES, return_scores=True)
     assert found == texts
@@ -166,16 +173,16 @@ def test_a_preset_has_all(reverser, tmp_path):
     np.testing.assert_array_equal(
         kbert.Seq2Seq.from_preset(tmp_path).token_embedding, task.seq2seq.token_embedding
     )
-    with pytest.raises(ValueError, match="loaded as, CausalLM. Received: a Translator"):
+    with pytest.raises(ValueError, match=r"loaded as, CausalLM. Received: a Translator"):
         kbert.tasks.CausalLM.from_preset(tmp_path)
-    with pytest.raises(ValueError, match="must hold an encoder.*Received: an encoder-decoder"):
+    with pytest.raises(ValueError, match=r"must hold an encoder.*Received: an encoder-decoder"):
         kbert.Translator.from_preset(tmp_path, new_head=True)
-    with pytest.raises(ValueError, match="must hold an encoder.*Received: an encoder-decoder"):
+    with pytest.raises(ValueError, match=r"must hold an encoder.*Received: an encoder-decoder"):
         kbert.tasks.TextClassifier.from_preset(tmp_path, new_head=True, labels=["a", "b"])
 
 
 @pytest.mark.parametrize(
-    "total, warmup", [(None, 4000), (100_000, 4000), (500, 50), (3, 1)], ids=str
+    ("total", "warmup"), [(None, 4000), (100_000, 4000), (500, 50), (3, 1)], ids=str
 )
 def test_the_usual_optimizer_is_the_paper_s(total, warmup):
     optimizer = writing.translator().usual_optimizer(total)
@@ -188,11 +195,12 @@ def test_the_usual_optimizer_is_the_paper_s(total, warmup):
 def test_fit_compiles_and_takes_batches():
     task = writing.translator()
     task.fit(writing.dataset(writing.random_batches(2)), verbose=0)
-    assert int(task.optimizer.iterations) == 2 and task.optimizer.beta_2 == 0.98
+    assert int(task.optimizer.iterations) == 2
+    assert task.optimizer.beta_2 == 0.98
 
 
 @pytest.mark.parametrize(
-    "texts, settings, error",
+    ("texts", "settings", "error"),
     [
         (
             ["a", "b " * 32],
@@ -213,24 +221,24 @@ def test_bad_requests(reverser, texts, settings, error):
 
 
 def test_bad_pairs(reverser):
-    with pytest.raises(ValueError, match="as many of both. Received: 2 sources, 1 targets"):
+    with pytest.raises(ValueError, match=r"as many of both. Received: 2 sources, 1 targets"):
         reverser.fit(["a", "b"], ["a"])
-    with pytest.raises(ValueError, match="as many of both. Received: 1 sources, 2 targets"):
+    with pytest.raises(ValueError, match=r"as many of both. Received: 1 sources, 2 targets"):
         reverser.evaluate((["a"], ["a", "b"]))
-    with pytest.raises(ValueError, match="two strings. Received: 'a b'"):
+    with pytest.raises(ValueError, match=r"two strings. Received: 'a b'"):
         reverser.fit(["a b"])
-    with pytest.raises(ValueError, match="the 32 tokens that the model reads.*max_length=33"):
+    with pytest.raises(ValueError, match=r"the 32 tokens that the model reads.*max_length=33"):
         reverser.fit([("a", "b")], max_length=33)
 
 
 def test_what_a_translator_is_made_of():
     seq2seq, own = writing.translator().seq2seq, writing.tokenizer()
-    with pytest.raises(TypeError, match="a Seq2Seq or a PrefixSeq2Seq. Received: <Enc"):
+    with pytest.raises(TypeError, match=r"a Seq2Seq or a PrefixSeq2Seq. Received: <Enc"):
         config = kbert.EncoderConfig(
             vocabulary_size=16, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8
         )
         kbert.Translator(kbert.Encoder(config), own)
-    with pytest.raises(ValueError, match="below 1. Received: label_smoothing=1.0"):
+    with pytest.raises(ValueError, match=r"below 1. Received: label_smoothing=1.0"):
         kbert.Translator(seq2seq, own, label_smoothing=1.0)
     with pytest.raises(ValueError, match="vocabulary_size=16 in the model's config, 17 entries"):
         kbert.Translator(seq2seq, writing.tokenizer("i", "j", "k", "l"))
@@ -252,7 +260,9 @@ def test_byte_pairs_and_bfloat16():
     task = kbert.Translator(kbert.Seq2Seq(config, dtype="mixed_bfloat16"), own)
     task.fit([("größer", "plus grand"), ("ж", "zh")] * 4, max_tokens=64, verbose=0)
     texts, scores = task.predict(["größer", "ж"], max_new_tokens=6, return_scores=True)
-    assert len(texts) == 2 and scores.dtype == np.float32 and (scores < 0).all()
+    assert len(texts) == 2
+    assert scores.dtype == np.float32
+    assert (scores < 0).all()
     assert keras.backend.floatx() == "float32"
 
 

@@ -47,7 +47,7 @@ def test_a_head_that_is_not_there_begins_anew_and_is_named(folder, tmp_path, cap
 
 def test_another_vocabulary_is_refused(folder, tiny_vocabulary):
     other = kbert.WordPieceTokenizer([*tiny_vocabulary[:-1], "foxes"])
-    with pytest.raises(ValueError, match="preset's vocabulary.*Received: a tokenizer of"):
+    with pytest.raises(ValueError, match=r"preset's vocabulary.*Received: a tokenizer of"):
         kbert.tasks.adapt(folder, other)
 
 

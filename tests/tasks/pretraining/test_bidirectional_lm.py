@@ -251,7 +251,7 @@ def test_a_toy_language_is_learned(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    ("settings", "message"),
     [
         ({"rows": 0}, "`batch_size` must be at least 1. Received: 0"),
         ({"negatives": 0}, "`negatives` must be at least 1. Received: 0"),
@@ -265,12 +265,12 @@ def test_what_cannot_be_trained_is_refused(settings, message):
 
 
 def test_a_batch_of_other_rows_is_refused():
-    with pytest.raises(ValueError, match="Received: batch_size=4 of the state, .* and 2 rows"):
+    with pytest.raises(ValueError, match=r"Received: batch_size=4 of the state, .* and 2 rows"):
         make_task().fit(dataset(stream(1, rows=2)), verbose=0)
 
 
 def test_micro_batches_are_refused():
-    with pytest.raises(ValueError, match="whole batches.*Received: micro_batches=2"):
+    with pytest.raises(ValueError, match=r"whole batches.*Received: micro_batches=2"):
         make_task().compile(AdamW(), micro_batches=2)
 
 

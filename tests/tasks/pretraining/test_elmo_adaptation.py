@@ -35,7 +35,8 @@ def test_words_keep_their_rows_wherever_they_stand(tmp_path):
     before.save_to_preset(tmp_path)
     words = kbert.WordTokenizer([*SPECIAL, "fox", "dog", "red"])
     after = kbert.tasks.adapt_elmo(tmp_path, words, changes={"dropout": 0.3})
-    assert after.config.dropout == 0.3 and after.tokenizer is words
+    assert after.config.dropout == 0.3
+    assert after.tokenizer is words
     assert_reads_alike(before, after)
     for name in ("kernel", "bias"):
         old, new = (ops.convert_to_numpy(getattr(x.softmax, name)) for x in (before, after))
@@ -53,7 +54,7 @@ def test_a_release_gets_a_softmax(tmp_path):
 
 def test_weights_of_other_shapes_are_refused(tmp_path):
     tiny().save_to_preset(tmp_path)
-    with pytest.raises(ValueError, match="lstm/.*kernel"):
+    with pytest.raises(ValueError, match=r"lstm/.*kernel"):
         kbert.tasks.adapt_elmo(
             tmp_path, kbert.WordTokenizer([*SPECIAL, "fox"]), changes={"lstm_size": 16}
         )

@@ -58,7 +58,8 @@ def check_fill_mask(task, answer, texts, top_k=5):
         assert tokens[row, :count].tolist() == want["tokens"]
         if count:
             np.testing.assert_allclose(probabilities[row, :count], want["probabilities"], atol=1e-6)
-        assert (tokens[row, count:] == "").all() and not probabilities[row, count:].any()
+        assert (tokens[row, count:] == "").all()
+        assert not probabilities[row, count:].any()
 
 
 def test_the_session_loader_of_a_fresh_process_gives_the_same_numbers(exported):
@@ -97,7 +98,8 @@ def test_a_mask_behind_the_longest_text_gets_no_answer(exported):
 def test_a_tokenizer_that_keeps_chinese_words_whole(whole_chinese):
     task, path = whole_chinese
     unknown = json.loads(python("-c", SHOW, "show", "--dir", path, names_of(path)).splitlines()[0])
-    assert "RegexSplitWithOffsets" in unknown and set(unknown) <= TEXT_OPERATIONS
+    assert "RegexSplitWithOffsets" in unknown
+    assert set(unknown) <= TEXT_OPERATIONS
     (answer,) = serve(path, ("fill_mask", {"text": TEXTS}))
     check_fill_mask(task, answer, TEXTS)
 
@@ -157,7 +159,8 @@ def shown(exported):
 
 def test_no_operation_that_tensorflow_serving_may_lack(exported, shown):
     unknown, _ = shown
-    assert unknown and set(unknown) <= TEXT_OPERATIONS
+    assert unknown
+    assert set(unknown) <= TEXT_OPERATIONS
     assert not {"TFText>RoundRobinTrim", "PyFunc", "EagerPyFunc"} & operations(exported[1])
 
 

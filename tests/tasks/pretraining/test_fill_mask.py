@@ -39,7 +39,8 @@ def test_no_texts(tokenizer):
     ids = fill_mask.encode_with_masks(tokenizer, tf.constant([], tf.string))
     assert ids.shape[0] == 0
     positions, found = fill_mask.find_masks(tf.zeros([0, 16], tf.int32), tokenizer.mask_id)
-    assert positions.shape == (0, 0) and found.shape == (0,)
+    assert positions.shape == (0, 0)
+    assert found.shape == (0,)
 
 
 @settings(max_examples=25, deadline=None)

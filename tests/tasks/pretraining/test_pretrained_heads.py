@@ -40,7 +40,8 @@ def run(model, ids, segments=None):
 def test_masks_are_filled_as_there(tmp_path, tokenizer, model_type):
     model = saved(tmp_path, tokenizer, model_type, "ForMaskedLM")
     task = Pretraining.from_preset(tmp_path)
-    assert not task.next_sentence and not task.sentence_order
+    assert not task.next_sentence
+    assert not task.sentence_order
     answers = task.predict(TEXTS, candidates=["fox", "dog", "moon"])
     wanted = [tokenizer.token_to_id(word) for word in ("fox", "dog", "moon")]
     for text, answer in zip(TEXTS, answers, strict=True):
@@ -85,13 +86,13 @@ def test_replaced_tokens_are_told_as_there(tmp_path, tokenizer):
 
 def test_a_folder_of_another_task_is_refused(tmp_path, tokenizer):
     saved(tmp_path, tokenizer, "electra", "ForPreTraining")
-    with pytest.raises(ValueError, match="Pretraining. Received: a ReplacedTokenDetection"):
+    with pytest.raises(ValueError, match=r"Pretraining. Received: a ReplacedTokenDetection"):
         Pretraining.from_preset(tmp_path)
 
 
 def test_a_folder_without_the_head_is_refused_or_it_begins_anew(tmp_path, tokenizer, caplog):
     saved(tmp_path, tokenizer, "bert", "Model")
-    with pytest.raises(ValueError, match="new_head=True .* Received: no head that kbert knows"):
+    with pytest.raises(ValueError, match=r"new_head=True .* Received: no head that kbert knows"):
         Pretraining.from_preset(tmp_path)
     task = Pretraining.from_preset(tmp_path, strict=False)
     assert "has no masked_lm: it begins anew" in caplog.text
@@ -115,7 +116,8 @@ def test_a_task_is_written_as_the_architecture_that_it_came_from(tmp_path, token
     architecture = None if model_type == "albert" else model_type
     task.save_to_preset(tmp_path / "ours", format="huggingface", architecture=architecture)
     again, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
     assert again.config.pad_token_id == tokenizer.pad_id
     ids = [tokenizer.cls_id, *encoded(tokenizer, "the moon"), tokenizer.sep_id]
     np.testing.assert_allclose(run(again, ids)[0], run(model, ids)[0], atol=1e-4)

@@ -64,16 +64,17 @@ def test_without_next_sentence(config, tokenizer):
     task = kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=False)
     batch = first(toy.batches(tokenizer, batch_size=2, next_sentence=False))
     losses, metrics = task.loss_terms(batch, training=False)
-    assert set(losses) == {"mlm_loss"} and set(metrics) == {"mlm_accuracy"}
+    assert set(losses) == {"mlm_loss"}
+    assert set(metrics) == {"mlm_accuracy"}
     assert len(task.predict("[MASK]")[0]["tokens"][0]) == 5
-    with pytest.raises(ValueError, match="no next-sentence head.*Received"):
+    with pytest.raises(ValueError, match=r"no next-sentence head.*Received"):
         task.predict_next_sentence([("a", "b")])
     assert set(task.signatures()) == {"fill_mask", "encode"}
 
 
 def test_next_sentence_needs_a_pooler(config, tokenizer):
     encoder = kbert.Encoder(config.replace(pooler_activation=None))
-    with pytest.raises(ValueError, match="must have a pooler.*pooler_activation=None"):
+    with pytest.raises(ValueError, match=r"must have a pooler.*pooler_activation=None"):
         kbert.tasks.Pretraining(encoder, tokenizer)
 
 
@@ -156,7 +157,7 @@ def test_predict_refuses(task, tokenizer):
         task.predict("[MASK]", top_k=0)
     with pytest.raises(ValueError, match="top_k must be from 1 to"):
         task.signatures(top_k=1000)
-    with pytest.raises(ValueError, match="one vocabulary entry.*'foxes'"):
+    with pytest.raises(ValueError, match=r"one vocabulary entry.*'foxes'"):
         task.predict("[MASK]", candidates=["foxes"])
     for size in (0, -1, 1.5):
         message = f"whole number, 1 or more.*Received: batch_size={size}"
@@ -164,16 +165,16 @@ def test_predict_refuses(task, tokenizer):
             task.predict("[MASK]", batch_size=size)
         with pytest.raises(ValueError, match=message):
             task.predict_next_sentence([("a", "b")], batch_size=size)
-    with pytest.raises(TypeError, match="texts must be strings. Received: None as number 1"):
+    with pytest.raises(TypeError, match=r"texts must be strings. Received: None as number 1"):
         task.predict(["[MASK]", None])
-    with pytest.raises(ValueError, match="two strings. Received: .* as number 1"):
+    with pytest.raises(ValueError, match=r"two strings. Received: .* as number 1"):
         task.predict_next_sentence([("a", "b"), ("a",)])
 
 
 def test_a_long_text_is_cut_but_no_mask_is_lost(task):
     short, long = "the [MASK] " + "a " * 36, "the [MASK] " + "a " * 90
     assert task.predict(long)[0]["tokens"] == task.predict(short)[0]["tokens"]
-    with pytest.raises(ValueError, match="within the 40 tokens.*Received: text number 1"):
+    with pytest.raises(ValueError, match=r"within the 40 tokens.*Received: text number 1"):
         task.predict(["fine [MASK]", "a " * 38 + "[MASK]"])
     task.predict("a " * 37 + "[MASK]")
 
@@ -280,7 +281,8 @@ def test_sentence_order_learns_and_answers(config, tokenizer, tmp_path):
     task.compile(AdamW(WarmupDecay(3e-3, 300, 20)))
     task.fit(pairs_in_order(tokenizer), steps_per_epoch=100, verbose=0)
     values = task.evaluate(pairs_in_order(tokenizer, seed=9), steps=5, verbose=0, return_dict=True)
-    assert values["sop_accuracy"] > 0.95 and values["sop_loss"] < 0.3
+    assert values["sop_accuracy"] > 0.95
+    assert values["sop_loss"] < 0.3
     assert not any(name.startswith("nsp") for name in values)
     pairs = [("the red pen", "a red pen"), ("a red pen", "the red pen")]
     found = task.predict_sentence_order(pairs)
@@ -333,7 +335,8 @@ def test_span_boundary_learns(config, tokenizer, tmp_path):
     task.fit(data, steps_per_epoch=150, verbose=0)
     held_out = toy.batches(tokenizer, next_sentence=False, seed=9).map(with_spans)
     values = task.evaluate(held_out, steps=5, verbose=0, return_dict=True)
-    assert values["sbo_accuracy"] > 0.95 and values["sbo_loss"] < 0.5
+    assert values["sbo_accuracy"] > 0.95
+    assert values["sbo_loss"] < 0.5
     task.save_to_preset(tmp_path)
     again = kbert.tasks.Pretraining.from_preset(tmp_path)
     assert again.settings == task.settings
@@ -359,14 +362,14 @@ def test_objectives_that_do_not_go_together(config, tokenizer):
     with pytest.raises(ValueError, match="next_sentence=True, sentence_order=True"):
         kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=True, sentence_order=True)
     bare = kbert.Encoder(config.replace(pooler_activation=None))
-    with pytest.raises(ValueError, match="must have a pooler.*sentence_order=True and a config"):
+    with pytest.raises(ValueError, match=r"must have a pooler.*sentence_order=True and a config"):
         kbert.tasks.Pretraining(bare, tokenizer, sentence_order=True)
     batch = first(toy.batches(tokenizer, batch_size=2))
     task = kbert.tasks.Pretraining(encoder, tokenizer, sentence_order=True)
-    with pytest.raises(ValueError, match='must hold sentence_order_labels.*segments="halves"'):
+    with pytest.raises(ValueError, match=r'must hold sentence_order_labels.*segments="halves"'):
         task.loss_terms(batch, training=False)
     task = kbert.tasks.Pretraining(encoder, tokenizer, span_boundary=True)
-    with pytest.raises(ValueError, match='must hold span_starts, span_ends.*masking="span"'):
+    with pytest.raises(ValueError, match=r'must hold span_starts, span_ends.*masking="span"'):
         task.loss_terms(batch, training=False)
-    with pytest.raises(ValueError, match="no sentence-order head.*Received: a task with"):
+    with pytest.raises(ValueError, match=r"no sentence-order head.*Received: a task with"):
         task.predict_sentence_order([("a", "b")])

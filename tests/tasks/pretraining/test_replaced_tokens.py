@@ -70,7 +70,8 @@ def test_the_generator_s_tokens_take_the_place_of_the_masks(task, tokenizer):
     was_masked = np.zeros_like(text, bool)
     rows, slots = np.nonzero(batch["mask_weights"])
     was_masked[rows, batch["mask_positions"][rows, slots]] = True
-    assert replaced.sum() > 16 and not (replaced * ~was_masked).any()
+    assert replaced.sum() > 16
+    assert not (replaced * ~was_masked).any()
 
 
 def test_a_right_guess_counts_as_original(task, tokenizer):
@@ -245,7 +246,8 @@ def test_it_learns_to_tell_what_does_not_fit(config, tokenizer):
     assert 0.1 < values["replaced_share"] < 0.112  # one of nine tokens, but for lucky draws
     # Some draws fit as well as what they replace, so not all can be found.
     assert values["rtd_accuracy"] > 0.96
-    assert values["rtd_precision"] > 0.85 and values["rtd_recall"] > 0.75
+    assert values["rtd_precision"] > 0.85
+    assert values["rtd_recall"] > 0.75
     right, wrong = task.predict(["the red pen", "the red x"])
     assert right["probabilities"][2] < 0.5 < wrong["probabilities"][2]
 
@@ -292,7 +294,7 @@ def test_a_generator_of_another_run_is_refused(task, small, tokenizer, tmp_path)
     other = make(small, tokenizer)
     other.encoder.token_embedding.assign(to_numpy(other.encoder.token_embedding.value) + 1)
     other.save_generator(tmp_path / "generator")
-    with pytest.raises(ValueError, match="the same encoder/embeddings/token. Received: other"):
+    with pytest.raises(ValueError, match=r"the same encoder/embeddings/token. Received: other"):
         ReplacedTokenDetection.from_preset(
             tmp_path / "discriminator", generator=tmp_path / "generator"
         )
@@ -308,7 +310,8 @@ def test_the_export_takes_text(task, tmp_path):
     for row, answer in enumerate(task.predict(texts)):
         count = len(answer["tokens"])
         found = [token.decode() for token in served["tokens"][row]]
-        assert found[:count] == answer["tokens"] and not any(found[count:])
+        assert found[:count] == answer["tokens"]
+        assert not any(found[count:])
         np.testing.assert_allclose(
             served["probabilities"][row, :count], answer["probabilities"], atol=1e-5
         )
@@ -327,16 +330,18 @@ def test_what_does_not_fit_is_refused(small, tokenizer):
     encoder = kbert.Encoder(small)
     alone = ReplacedTokenDetection(encoder, tokenizer)
     (batch,) = batches(tokenizer, 1)
-    with pytest.raises(ValueError, match="needs a generator.*Received: a task with generator=None"):
+    with pytest.raises(
+        ValueError, match=r"needs a generator.*Received: a task with generator=None"
+    ):
         alone.loss_terms(batch, training=True)
     with pytest.raises(ValueError, match="no generator to save"):
         alone.save_generator("nowhere")
     task = make(small, tokenizer)
     del batch["position"]
-    with pytest.raises(ValueError, match="must hold `position`.*Received: mask_ids, "):
+    with pytest.raises(ValueError, match=r"must hold `position`.*Received: mask_ids, "):
         task.loss_terms(batch, training=True)
     other = generator_config(small.replace(max_positions=20), 0.5)
-    with pytest.raises(ValueError, match="agree in .*Received: max_positions=20 beside 40"):
+    with pytest.raises(ValueError, match=r"agree in .*Received: max_positions=20 beside 40"):
         ReplacedTokenDetection(encoder, tokenizer, generator=other)
 
 

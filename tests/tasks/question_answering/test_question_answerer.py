@@ -1,6 +1,7 @@
 """Question answering: against transformers, through windows, on any text."""
 
 import contextlib
+import itertools
 
 import hypothesis.strategies as st
 import keras
@@ -144,7 +145,8 @@ def test_rows_are_windows_with_the_answer_labelled(any_task):
     found = np.zeros(len(table), int)
     for row, example in enumerate(rows.examples):
         own = ids[row][features["padding_mask"][row].numpy() > 0]
-        assert [i for i in own if i in ends] == ends and len(own) == rows.lengths[row] <= 40
+        assert [i for i in own if i in ends] == ends
+        assert len(own) == rows.lengths[row] <= 40
         question = tokenizer.encode(table["question"][example]).numpy()
         assert own[1 : 1 + len(question)].tolist() == question.tolist()
         first, last = features["labels"][row].numpy()
@@ -154,7 +156,8 @@ def test_rows_are_windows_with_the_answer_labelled(any_task):
         found[example] += 1
         answer = tokenizer.decode(ids[row, first : last + 1].tolist()).strip()
         assert answer.lower() == table["answers"][example][0].lower()
-    assert (found >= 1).all() and (np.bincount(rows.examples) > 1).any()
+    assert (found >= 1).all()
+    assert (np.bincount(rows.examples) > 1).any()
 
 
 def check_answer(answer, context, threshold=None):
@@ -203,7 +206,8 @@ def test_a_context_of_many_questions_is_read_once(task, monkeypatch):
         lambda texts, unit: read.append(len(texts)) or encode(texts, unit=unit),
     )
     pairs = [(f"{word}?", context) for context in ("a dog", "the moon") for word in "abcde"]
-    assert len(task.predict(pairs)) == 10 and read == [2]
+    assert len(task.predict(pairs)) == 10
+    assert read == [2]
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +224,8 @@ def test_it_learns_a_rule_and_when_there_is_no_answer(trained):
     assert trained.null_threshold == 0.0
     held_out = toy_questions(150, seed=1, unanswerable=True)
     scores = trained.evaluate(held_out)
-    assert scores["HasAns_exact"] > 80 and scores["NoAns_exact"] > 80
+    assert scores["HasAns_exact"] > 80
+    assert scores["NoAns_exact"] > 80
     assert scores["best_f1"] >= scores["f1"] - 1e-6
     answers = trained.predict(held_out)
     for answer, context in zip(answers, held_out["context"], strict=True):
@@ -238,10 +243,10 @@ def test_the_null_threshold_is_tuned(task, config, tokenizer):
     assert scores["f1"] == pytest.approx(scores["best_f1"])
     assert scores["f1"] == pytest.approx(tuned.evaluate(NO_ANSWERS)["f1"])
     nulls = sorted(x["null_score"] - x["score"] for x in tuned.predict(NO_ANSWERS))
-    halfway = [(a + b) / 2 for a, b in zip(nulls, nulls[1:], strict=False)]
+    halfway = [(a + b) / 2 for a, b in itertools.pairwise(nulls)]
     outside = [nulls[0] - 0.5, nulls[-1] + 0.5]
     assert min(abs(x - tuned.null_threshold) for x in halfway + outside) < 1e-5
-    with pytest.raises(ValueError, match="some have no answer.*Received: 12 questions, all with"):
+    with pytest.raises(ValueError, match=r"some have no answer.*Received: 12 questions, all with"):
         task.tune_null_threshold(TABLE)
 
 
@@ -250,7 +255,8 @@ def test_to_answer_nothing_is_a_threshold_too(config, tokenizer):
     wrong = {**NO_ANSWERS, "answers": [["zzz"] if a else [] for a in NO_ANSWERS["answers"]]}
     scores = tuned.tune_null_threshold(wrong)
     share = np.mean([not answers for answers in wrong["answers"]])
-    assert scores["NoAns_f1"] == 100 and scores["f1"] == pytest.approx(100 * share)
+    assert scores["NoAns_f1"] == 100
+    assert scores["f1"] == pytest.approx(100 * share)
     assert not any(answer["answer"] for answer in tuned.predict(wrong))
     three = [*np.flatnonzero([bool(a) for a in wrong["answers"]])[:2]]
     three.append(wrong["answers"].index([]))
@@ -273,7 +279,8 @@ def test_long_questions_are_cut_and_counted(config, tokenizer, caplog):
         Table(dict(zip(("question", "context"), zip(*pairs, strict=True), strict=True))),
         labelled=False,
     )
-    assert rows.cut == 1 and rows.lengths.tolist() == [1 + 5 + 1 + 2 + 1, 1 + 2 + 1 + 2 + 1]
+    assert rows.cut == 1
+    assert rows.lengths.tolist() == [1 + 5 + 1 + 2 + 1, 1 + 2 + 1 + 2 + 1]
     task.predict(pairs)
     assert "1 of 2 questions have more than 5 tokens" in caplog.text
 
@@ -281,7 +288,8 @@ def test_long_questions_are_cut_and_counted(config, tokenizer, caplog):
 def test_presets_keep_it(trained, tmp_path):
     trained.save_to_preset(tmp_path / "ours")
     again = kbert.tasks.Task.from_preset(tmp_path / "ours")
-    assert isinstance(again, QuestionAnswerer) and again.settings == trained.settings
+    assert isinstance(again, QuestionAnswerer)
+    assert again.settings == trained.settings
     assert again.predict(TABLE) == trained.predict(TABLE)
     other = QuestionAnswerer.from_preset(tmp_path / "ours", null_threshold=None, n_best=2)
     assert all(len(answer["n_best"]) == 2 for answer in other.predict(TABLE))
@@ -308,7 +316,8 @@ def test_a_head_begins_anew_on_any_encoder(config, tokenizer, tmp_path):
     kbert.Encoder(config.replace(pooler_activation=None)).save_to_preset(tmp_path)
     tokenizer.save(tmp_path)
     new = QuestionAnswerer.from_preset(tmp_path, new_head=True, max_length=24)
-    assert new.settings["max_length"] == 24 and len(new.predict(TABLE)) == 12
+    assert new.settings["max_length"] == 24
+    assert len(new.predict(TABLE)) == 12
 
 
 @pytest.mark.slow

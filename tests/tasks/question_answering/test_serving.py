@@ -86,7 +86,7 @@ def test_no_operation_that_tensorflow_serving_may_lack(exported):
 
 
 def test_bad_input_has_a_defined_answer(exported):
-    task, path = exported
+    _task, path = exported
     serve = tf.saved_model.load(path).signatures["answer"]
 
     def ask(questions, contexts):
@@ -98,7 +98,8 @@ def test_bad_input_has_a_defined_answer(exported):
         ("answer", "start", "end", "score", "probability", "null_score"), (0,)
     )
     empty = ask(["", "he?"], ["", " "])
-    assert empty["answer"].tolist() == [b"", b""] and not empty["end"].any()
+    assert empty["answer"].tolist() == [b"", b""]
+    assert not empty["end"].any()
     broken = ask([b"\xffhe?"], [b"the \xff\xfe king \xe5\x8c"])
     text = b"the \xff\xfe king \xe5\x8c".decode("utf-8", "replace")
     assert broken["answer"][0].decode() == text[broken["start"][0] : broken["end"][0]]

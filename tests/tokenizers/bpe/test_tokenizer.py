@@ -41,9 +41,11 @@ def test_words_spaces_and_merges(plain):
 def test_batches_rows_and_kinds_of_input(plain):
     texts = ["low lower", "", "lower", "low é"]
     together = plain.encode(texts)
-    assert together.dtype == tf.int32 and together.shape.as_list() == [4, None]
+    assert together.dtype == tf.int32
+    assert together.shape.as_list() == [4, None]
     assert together.to_list() == [plain.encode(text).numpy().tolist() for text in texts]
-    assert plain.encode([]).to_list() == [] and plain.encode("").shape == [0]
+    assert plain.encode([]).to_list() == []
+    assert plain.encode("").shape == [0]
     out = plain.encode_with_offsets([])
     assert [out[key].to_list() for key in ("token_ids", "starts", "word_index")] == [[], [], []]
 
@@ -51,7 +53,8 @@ def test_batches_rows_and_kinds_of_input(plain):
 def test_special_ids_and_continuation(plain):
     t = plain
     assert (t.cls_id, t.pad_id, t.sep_id, t.unk_id, t.mask_id) == (0, 1, 2, 3, 4)
-    assert t.special_ids == [0, 1, 2, 3, 4] and t.mask_token == "<mask>"
+    assert t.special_ids == [0, 1, 2, 3, 4]
+    assert t.mask_token == "<mask>"
     assert (t.kind, t.pair_separators, t.resources) == ("bpe", 2, [])
     starts = [p for p, goes_on in zip(VOCABULARY, t.continuation, strict=True) if not goes_on]
     assert starts == [*SPECIALS, "Ġ", "Ġlow", "ĠĠ"]
@@ -61,8 +64,9 @@ def test_gpt2_has_one_special_token_for_both_ends_of_a_text():
     tokenizer = BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
     assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id) == (256, 256, 256)
     assert (tokenizer.mask_id, tokenizer.pad_id) == (None, None)
-    assert tokenizer.special_ids == [256] and tokenizer.pair_separators == 1
-    with pytest.raises(ValueError, match="has a mask token.*unk, cls, sep, bos, eos only"):
+    assert tokenizer.special_ids == [256]
+    assert tokenizer.pair_separators == 1
+    with pytest.raises(ValueError, match=r"has a mask token.*unk, cls, sep, bos, eos only"):
         encode_with_masks(tokenizer, tf.constant(["a"]))
 
 
@@ -241,7 +245,7 @@ def test_errors(vocabulary, merges, options, message):
 
 
 def test_missing_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match="No such JSON file. Received: .*vocab.json"):
+    with pytest.raises(FileNotFoundError, match=r"No such JSON file. Received: .*vocab.json"):
         BytePairTokenizer(tmp_path / "vocab.json", [])
-    with pytest.raises(FileNotFoundError, match="No file of merges .*merges.txt"):
+    with pytest.raises(FileNotFoundError, match=r"No file of merges .*merges.txt"):
         BytePairTokenizer(VOCABULARY, tmp_path / "merges.txt")

@@ -43,7 +43,9 @@ def test_words_are_counted_as_the_tokenizer_sees_them():
 
 def test_special_tokens_and_long_words():
     vocabulary, merges = train_byte_pair(["ab" * 26_000] * 2, 260, special_tokens=["<|endoftext|>"])
-    assert vocabulary[0] == "<|endoftext|>" and merges[0] == "a b" and len(vocabulary) == 260
+    assert vocabulary[0] == "<|endoftext|>"
+    assert merges[0] == "a b"
+    assert len(vocabulary) == 260
     assert BytePairTokenizer(vocabulary, merges).unk_id == 0
 
 
@@ -56,9 +58,9 @@ def test_a_tokenizer_for_corpora_keeps_sentences_apart():
 def test_errors():
     with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
         train_byte_pair("low", 300)
-    with pytest.raises(ValueError, match="texts with words in them. Received: none"):
+    with pytest.raises(ValueError, match=r"texts with words in them. Received: none"):
         train_byte_pair([""], 300)
-    with pytest.raises(ValueError, match="hold 261 pieces before the first .*Received: 260"):
+    with pytest.raises(ValueError, match=r"hold 261 pieces before the first .*Received: 260"):
         train_byte_pair(corpus(), 260)
 
 

@@ -25,7 +25,7 @@ def test_a_damaged_file_is_named(cased_model, tmp_path):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"Received: .*spiece\.model"):
             read_model(path)
-    with pytest.raises(FileNotFoundError, match="No SentencePiece model. Received: .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"No SentencePiece model. Received: .*nowhere"):
         UnigramTokenizer(tmp_path / "nowhere")
 
 
@@ -118,5 +118,5 @@ def test_a_tokenizer_json_without_its_normalisation_is_refused(cased_model, tmp_
     content = tokenizer_json(cased_model, fairseq=False)
     content["normalizer"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="with 0 Precompiled; put the .model file beside it"):
+    with pytest.raises(ValueError, match=r"with 0 Precompiled; put the .model file beside it"):
         load_tokenizer(tmp_path)

@@ -89,7 +89,8 @@ def test_bytes_and_characters_are_the_same_ranges(tokenizers, texts):
     tokenizer = tokenizers[0]
     out = {k: v.to_list() for k, v in tokenizer.encode_with_offsets(texts, "character").items()}
     in_bytes = {k: v.to_list() for k, v in tokenizer.encode_with_offsets(texts).items()}
-    assert out["token_ids"] == in_bytes["token_ids"] and out["word_index"] == in_bytes["word_index"]
+    assert out["token_ids"] == in_bytes["token_ids"]
+    assert out["word_index"] == in_bytes["word_index"]
     for i, text in enumerate(texts):
         ranges = zip(out["starts"][i], out["ends"][i], strict=True)
         byte_ranges = zip(in_bytes["starts"][i], in_bytes["ends"][i], strict=True)
@@ -115,13 +116,16 @@ def test_pieces_are_what_their_ranges_hold(tokenizers):
         pieces = [tokenizer.id_to_token(i) for i in out["token_ids"]]
         assert "".join(found) == text.replace(" ", "")
         by_piece = dict(zip(pieces, found, strict=True))
-        assert by_piece[","] == "," and "``" in found and "''" in found
+        assert by_piece[","] == ","
+        assert "``" in found
+        assert "''" in found
 
 
 def test_pieces_of_one_character_have_its_range_all(tokenizers):
     out = tokenizers[3].encode_with_offsets("a㎏b", "character")
     ranges = set(zip(out["starts"].numpy(), out["ends"].numpy(), strict=True))
-    assert (1, 2) in ranges and ranges <= {(0, 0), (0, 1), (1, 2), (2, 3), (1, 3), (0, 2)}
+    assert (1, 2) in ranges
+    assert ranges <= {(0, 0), (0, 1), (1, 2), (2, 3), (1, 3), (0, 2)}
 
 
 def test_word_index_counts_what_stands_between_spaces(tokenizers):

@@ -86,18 +86,21 @@ def test_fairseq_ids_are_those_of_xlm_r(multilingual, multilingual_model):
     assert multilingual.encode(TEXTS).to_list() == expected
     t = multilingual
     assert (t.cls_id, t.pad_id, t.sep_id, t.unk_id) == (0, 1, 2, 3)
-    assert t.mask_id == t.vocabulary_size - 1 and t.pair_separators == 2
+    assert t.mask_id == t.vocabulary_size - 1
+    assert t.pair_separators == 2
 
 
 def test_special_tokens_of_albert(cased):
     assert cased.vocabulary[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    assert cased.special_ids == [0, 1, 2, 3, 4] and cased.pair_separators == 1
+    assert cased.special_ids == [0, 1, 2, 3, 4]
+    assert cased.pair_separators == 1
     assert cased.kind == "unigram"
 
 
 def test_a_vocabulary_without_special_tokens_has_no_ids_for_them(multilingual_model):
     tokenizer = UnigramTokenizer(multilingual_model)
-    assert tokenizer.mask_id is None and tokenizer.pad_token is None
+    assert tokenizer.mask_id is None
+    assert tokenizer.pad_token is None
     assert (tokenizer.cls_token, tokenizer.sep_token) == ("<s>", "</s>")
 
 
@@ -126,9 +129,15 @@ def test_private_use_characters_do_not_pass_for_special_tokens(keeping, cased):
 
 def test_continuation_is_alberts_rule(cased):
     marked = dict(zip(cased.vocabulary, cased.continuation, strict=True))
-    assert not marked["▁the"] and not marked["."] and not marked["("] and not marked["東"]
-    assert not marked["[MASK]"] and not marked["<unk>"] and not marked["2"]
-    assert marked["s"] and marked["d"]
+    assert not marked["▁the"]
+    assert not marked["."]
+    assert not marked["("]
+    assert not marked["東"]
+    assert not marked["[MASK]"]
+    assert not marked["<unk>"]
+    assert not marked["2"]
+    assert marked["s"]
+    assert marked["d"]
 
 
 def test_invalid_utf8_is_dropped(cased, multilingual):
@@ -228,19 +237,20 @@ def test_checksum_goes_by_everything_that_decides_ids(cased, cased_model, multil
 
 
 def test_errors(cased_model, multilingual_model, tmp_path):
-    with pytest.raises(ValueError, match="sentencepiece, fairseq. Received: 'bert'"):
+    with pytest.raises(ValueError, match=r"sentencepiece, fairseq. Received: 'bert'"):
         UnigramTokenizer(cased_model, layout="bert")
-    with pytest.raises(ValueError, match="begin with <unk>, <s>, </s>. Received: .*<pad>"):
+    with pytest.raises(ValueError, match=r"begin with <unk>, <s>, </s>. Received: .*<pad>"):
         UnigramTokenizer(cased_model, layout="fairseq")
-    with pytest.raises(ValueError, match="steps of the preparation. Received: .*lowercase=True"):
+    with pytest.raises(ValueError, match=r"steps of the preparation. Received: .*lowercase=True"):
         UnigramTokenizer(cased_model, preparation=False, lowercase=True)
     with pytest.raises(ValueError, match=r"are pieces of the model. Received: \['<hole>'\]"):
         UnigramTokenizer(multilingual_model, special_tokens={"mask": "<hole>"})
-    with pytest.raises(ValueError, match='"byte" or "character". Received: \'word\''):
+    with pytest.raises(ValueError, match=r".byte. or .character.\. Received: 'word'"):
         UnigramTokenizer(cased_model).encode_with_offsets("the", unit="word")
 
 
 def test_one_string_gives_one_row(cased):
     ids = cased.encode("the night")
-    assert isinstance(ids, tf.Tensor) and ids.dtype == tf.int32
+    assert isinstance(ids, tf.Tensor)
+    assert ids.dtype == tf.int32
     assert np.array_equal(ids, cased.encode(["the night"])[0])

@@ -28,9 +28,13 @@ def test_text_is_prepared_as_for_encoding():
     texts = [f"``Ｓｔｒａßｅ'' No{n}\u00a0ÉCOLE" for n in range(50)]
     vocabulary = UnigramTokenizer(train_unigram(texts, 80, user_defined=())).vocabulary
     joined = "".join(vocabulary[5:])
-    assert "`" not in joined and "É" not in joined and '"' in joined and "s" in joined
+    assert "`" not in joined
+    assert "É" not in joined
+    assert '"' in joined
+    assert "s" in joined
     cased = UnigramTokenizer(train_unigram(texts, 80, lowercase=False)).vocabulary
-    assert "É" not in "".join(cased) and "C" in "".join(cased)
+    assert "É" not in "".join(cased)
+    assert "C" in "".join(cased)
 
 
 def test_accents_are_kept_with_the_case():
@@ -49,20 +53,21 @@ def test_long_lines_are_cut_and_not_left_out():
 def test_errors():
     with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
         train_unigram("low", 100)
-    with pytest.raises(TypeError, match="A text is a str or bytes. Received: 7"):
+    with pytest.raises(TypeError, match=r"A text is a str or bytes. Received: 7"):
         train_unigram([7], 100)
-    with pytest.raises(ValueError, match="texts with words in them. Received: none"):
+    with pytest.raises(ValueError, match=r"texts with words in them. Received: none"):
         train_unigram(["", " \t"], 100)
-    with pytest.raises(ValueError, match="Received: vocabulary_size=20, .* says: Vocabulary size"):
+    with pytest.raises(ValueError, match=r"Received: vocabulary_size=20, .* says: Vocabulary size"):
         train_unigram(corpus(), 20)
 
 
 def test_a_tokenizer_of_any_kind():
     for kind, size in (("wordpiece", 200), ("bpe", 300), ("unigram", 200), ("words", 200)):
         tokenizer = train_tokenizer(corpus(100), size, kind=kind)
-        assert tokenizer.kind == kind and tokenizer.vocabulary_size <= size
+        assert tokenizer.kind == kind
+        assert tokenizer.vocabulary_size <= size
         assert tokenizer.unk_id not in tokenizer.encode("the lights of winter").numpy()
-    with pytest.raises(ValueError, match="wordpiece, bpe, unigram, words. Received: 'letters'"):
+    with pytest.raises(ValueError, match=r"wordpiece, bpe, unigram, words. Received: 'letters'"):
         train_tokenizer(corpus(1), 20, kind="letters")
-    with pytest.raises(ValueError, match="keep a text as it is. Received: lowercase=True"):
+    with pytest.raises(ValueError, match=r"keep a text as it is. Received: lowercase=True"):
         train_tokenizer(corpus(1), 300, kind="bpe", lowercase=True)

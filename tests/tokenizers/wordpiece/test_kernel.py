@@ -25,7 +25,8 @@ def test_words_over_200_characters_are_unknown(letter):
 def test_the_limit_counts_words_not_texts():
     text = "a!" * 300 + "a" * 200 + "!" + "a" * 201
     ids = CASED.encode([text, "a " * 500]).to_list()
-    assert len(ids[0]) == 600 + 200 + 1 + 1 and ids[0][-1] == CASED.unk_id
+    assert len(ids[0]) == 600 + 200 + 1 + 1
+    assert ids[0][-1] == CASED.unk_id
     assert len(ids[1]) == 500
 
 

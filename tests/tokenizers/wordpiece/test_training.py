@@ -57,7 +57,8 @@ def test_rare_characters_stay_out_of_the_alphabet():
     texts = [*corpus(), "lowΩer Ω"]
     assert "Ω".lower() in train_wordpiece(texts, 100, character_coverage=1.0)
     covered = train_wordpiece(texts, 100, character_coverage=0.9995)
-    assert not [piece for piece in covered if "ω" in piece] and "½" in covered
+    assert not [piece for piece in covered if "ω" in piece]
+    assert "½" in covered
 
 
 def test_words_the_tokenizer_cannot_spell_teach_nothing():
@@ -77,9 +78,9 @@ def test_min_frequency():
 def test_errors():
     with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
         train_wordpiece("low", 100)
-    with pytest.raises(TypeError, match="A text is a str or bytes. Received: 7"):
+    with pytest.raises(TypeError, match=r"A text is a str or bytes. Received: 7"):
         train_wordpiece([7], 100)
-    with pytest.raises(ValueError, match="texts with words in them. Received: none"):
+    with pytest.raises(ValueError, match=r"texts with words in them. Received: none"):
         train_wordpiece(["", " \u200b"], 100)
     with pytest.raises(ValueError, match=r"must hold \d+ pieces before the first .*Received: 20"):
         train_wordpiece(corpus(), 20)

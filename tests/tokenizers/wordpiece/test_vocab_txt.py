@@ -54,7 +54,7 @@ def test_a_bad_list_names_the_entry():
         WordPieceTokenizer([*GOOD, "pen"])
     with pytest.raises(ValueError, match=r"a list of 6 pieces without \[MASK\]"):
         WordPieceTokenizer([*GOOD[:4], *GOOD[5:]])
-    with pytest.raises(TypeError, match="sequence of str. Received: 7 at entry 7"):
+    with pytest.raises(TypeError, match=r"sequence of str. Received: 7 at entry 7"):
         WordPieceTokenizer([*GOOD, 7])
     with pytest.raises(ValueError, match="tensorflow-text cannot work with this vocabulary"):
         WordPieceTokenizer(SPECIAL_TOKENS)

@@ -69,7 +69,8 @@ def test_shapes_are_kept():
         assert ids.shape == (*shape, 50)
         np.testing.assert_array_equal(np.reshape(ids, [6, 50]), flat)
     np.testing.assert_array_equal(character_ids("bc"), flat[1])
-    assert character_ids([]).shape == (0, 50) and character_ids([[], []]).shape == (2, 0, 50)
+    assert character_ids([]).shape == (0, 50)
+    assert character_ids([[], []]).shape == (2, 0, 50)
 
 
 @pytest.mark.parametrize("nested", [[["a", "<S>"], [], ["b"]], [[["a"], []], [["b", "c"]], []]])
@@ -109,7 +110,8 @@ def test_encode_splits_at_white_space():
     tokenizer = CharacterTokenizer(7)
     expected = [with_padding([w.encode() for w in text.split()], 7).tolist() for text in texts]
     ids = tokenizer.encode(texts)
-    assert ids.to_list() == expected and ids.shape.as_list() == [4, None, 7]
+    assert ids.to_list() == expected
+    assert ids.shape.as_list() == [4, None, 7]
     assert tokenizer.encode(texts[0]).numpy().tolist() == expected[0]
     data = tf.data.Dataset.from_tensor_slices(texts).batch(3).map(tokenizer.encode)
     assert [row for batch in data for row in batch.to_list()] == expected

@@ -92,6 +92,6 @@ def test_in_a_graph(pair):
 def test_a_tokenizer_without_an_unknown_token_is_refused():
     tokenizer = BytePairTokenizer(CHARACTERS, [], special_tokens={})
     with pytest.raises(
-        ValueError, match="unknown token.*Received: a BytePairTokenizer without one"
+        ValueError, match=r"unknown token.*Received: a BytePairTokenizer without one"
     ):
         tokenizer.encode_words(["a"])

@@ -42,8 +42,10 @@ def test_ids_and_ranges(texts):
 def test_the_parts_that_special_words_play():
     t = TOKENIZER
     assert (t.sep_id, t.cls_id, t.unk_id, t.pad_id, t.mask_id) == (0, 1, 2, None, None)
-    assert t.special_ids == [0, 1, 2] and t.vocabulary_size == len(VOCABULARY)
-    assert not t.continuation.any() and t.resources
+    assert t.special_ids == [0, 1, 2]
+    assert t.vocabulary_size == len(VOCABULARY)
+    assert not t.continuation.any()
+    assert t.resources
     other = WordTokenizer(["the", "<UNK>", "<S>", "</S>"])
     assert (other.sep_id, other.cls_id, other.unk_id) == (3, 2, 1)
     assert other.encode("the red <S>").numpy().tolist() == [0, 1, 2]
@@ -106,9 +108,11 @@ def test_save_load_and_pickle(tmp_path):
         "".join(f"{word}\n" for word in VOCABULARY).encode()
     )
     config = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text())
-    assert config["tokenizer_class"] == "WordTokenizer" and config["unk_token"] == "<UNK>"
+    assert config["tokenizer_class"] == "WordTokenizer"
+    assert config["unk_token"] == "<UNK>"
     for copy in (load_tokenizer(tmp_path / "model"), pickle.loads(pickle.dumps(TOKENIZER))):
-        assert copy.kind == "words" and copy.get_config() == TOKENIZER.get_config()
+        assert copy.kind == "words"
+        assert copy.get_config() == TOKENIZER.get_config()
         assert copy.checksum == TOKENIZER.checksum
         assert copy.encode("the moon").numpy().tolist() == [3, 2]
 
@@ -122,7 +126,7 @@ def test_bilm_folders_and_files(tmp_path, name):
         assert tokenizer.vocabulary == ["<S>", "</S>", "<UNK>", "the", "two words", "sun"]
         assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id) == (0, 1, 2)
     (tmp_path / "vocab-2.txt").write_text("")
-    with pytest.raises(ValueError, match="lies one vocabulary. Received: vocab"):
+    with pytest.raises(ValueError, match=r"lies one vocabulary. Received: vocab"):
         load_tokenizer(tmp_path)
 
 
@@ -146,11 +150,11 @@ def test_broken_files_name_the_line(tmp_path, content):
 def test_broken_vocabularies(tmp_path):
     with pytest.raises(ValueError, match="Received: a list of 2 without <S>, <UNK>"):
         WordTokenizer(["</S>", "the"])
-    with pytest.raises(ValueError, match="not be !!!MAXTERMID. Received: '!!!MAXTERMID' at entry"):
+    with pytest.raises(ValueError, match=r"not be !!!MAXTERMID. Received: '!!!MAXTERMID' at entry"):
         WordTokenizer([*VOCABULARY, "!!!MAXTERMID"])
     with pytest.raises(ValueError, match=r"Received: 'a\\nb' at entry 10"):
         WordTokenizer([*VOCABULARY, "a\nb"])
-    with pytest.raises(TypeError, match="a sequence of str. Received: 7 at entry 10"):
+    with pytest.raises(TypeError, match=r"a sequence of str. Received: 7 at entry 10"):
         WordTokenizer([*VOCABULARY, 7])
-    with pytest.raises(FileNotFoundError, match="Received: .*nowhere.txt"):
+    with pytest.raises(FileNotFoundError, match=r"Received: .*nowhere.txt"):
         WordTokenizer(tmp_path / "nowhere.txt")

@@ -26,7 +26,8 @@ def test_the_most_frequent_words(size):
     texts = [*corpus(), "z y x"]  # as frequent: in the order of their bytes
     assert train_words(texts, size) == expected(texts)[: size or None]
     tokenizer = train_tokenizer(texts, size, kind="words")
-    assert tokenizer.kind == "words" and tokenizer.vocabulary == train_words(texts, size)
+    assert tokenizer.kind == "words"
+    assert tokenizer.vocabulary == train_words(texts, size)
 
 
 def test_same_list_for_any_order_and_batching():
@@ -48,14 +49,14 @@ def test_words_that_have_an_id_already_have_no_other():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="texts with words in them. Received: none"):
+    with pytest.raises(ValueError, match=r"texts with words in them. Received: none"):
         train_words([" ", "<S>"])
     for size in (3, -1):
         with pytest.raises(ValueError, match=f"must hold a word beside .*Received: {size}"):
             train_words(corpus(), size)
     with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
         train_words("low")
-    with pytest.raises(ValueError, match="words keep a text as it is. .*kind='words'"):
+    with pytest.raises(ValueError, match=r"words keep a text as it is. .*kind='words'"):
         train_tokenizer(corpus(), 10, kind="words", lowercase=True)
-    with pytest.raises(ValueError, match="one of wordpiece, .*Received: 'letters'"):
+    with pytest.raises(ValueError, match=r"one of wordpiece, .*Received: 'letters'"):
         train_tokenizer(corpus(), 10, kind="letters")

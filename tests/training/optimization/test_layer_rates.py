@@ -80,5 +80,5 @@ def test_frozen_weights_have_no_rate():
 
 @pytest.mark.parametrize("decay", [0.0, 1.1, -0.5, np.nan])
 def test_a_decay_out_of_range_is_refused(decay):
-    with pytest.raises(ValueError, match="above 0 and at most 1. Received"):
+    with pytest.raises(ValueError, match=r"above 0 and at most 1. Received"):
         layer_scales(kbert.Encoder(tiny_config()), decay)

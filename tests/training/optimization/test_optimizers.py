@@ -76,7 +76,7 @@ def adagrad_in_numpy(w, g, m, v, decay, n):
 
 
 @pytest.mark.parametrize(
-    "optimizer, step",
+    ("optimizer", "step"),
     [
         (AdamW(RATE, weight_decay=DECAY), adamw_in_numpy),
         (
@@ -129,7 +129,7 @@ def test_a_scaled_rate_is_another_rate(kind):
 
 def test_a_scale_of_no_weight_is_refused():
     optimizer = AdamW(RATE, rate_scales={"dense/kernell": 0.5})
-    with pytest.raises(ValueError, match="must name weights that are trained.*: dense/kernell"):
+    with pytest.raises(ValueError, match=r"must name weights that are trained.*: dense/kernell"):
         optimizer.build(layer().trainable_variables)
 
 
@@ -191,7 +191,7 @@ def test_config_round_trip(kind):
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    ("settings", "message"),
     [
         ({"weight_decay": -1}, "`weight_decay` must not be negative. Received: -1"),
         ({"beta_1": 1.0}, "`beta_1` must be at least 0 and less than 1. Received: 1.0"),

@@ -96,7 +96,7 @@ def test_config_round_trip():
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
         ((0.1, 10, 2, "stairs"), "`decay` must be one of .*Received: 'stairs'"),
         ((-0.1, 10), "`learning_rate` must be above 0 and finite. Received: -0.1"),
@@ -131,5 +131,5 @@ def test_fine_tuning_rises_and_falls_as_in_transformers():
     found = rates(fine_tuning_schedule(3e-5, 40, warmup_share=0.1), range(41))
     expected = [3e-5 * (s / 4 if s < 4 else (40 - s) / 36) for s in range(41)]
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-12)
-    with pytest.raises(ValueError, match="from 0 to 1. Received: 10"):
+    with pytest.raises(ValueError, match=r"from 0 to 1. Received: 10"):
         fine_tuning_schedule(3e-5, 40, warmup_share=10)

@@ -27,7 +27,8 @@ def test_restores_everything(tmp_path):
     checkpoints.save(task, 2)
     saved = state(task)
     assert checkpoints.latest()["position"] == [0, 0, 32] == saved["data_position"]
-    assert saved["optimizer/iteration"] == 2 and saved["seeds/0"][1] == 2
+    assert saved["optimizer/iteration"] == 2
+    assert saved["seeds/0"][1] == 2
     task.fit(toy_task.dataset(3), verbose=0)
     assert state(task) != saved
     checkpoints.restore(task, 2)
@@ -108,7 +109,7 @@ def test_no_whole_checkpoint_is_an_error(tmp_path):
     (tmp_path / "step-00000001.safetensors").write_bytes(b"")
     with (
         pytest.warns(UserWarning),
-        pytest.raises(ValueError, match="No checkpoint of the run is whole.*step-00000001"),
+        pytest.raises(ValueError, match=r"No checkpoint of the run is whole.*step-00000001"),
     ):
         checkpoints.latest()
 
@@ -120,7 +121,7 @@ def test_another_format_is_refused(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
     with (
         pytest.warns(UserWarning),
-        pytest.raises(ValueError, match="must be of format 1. Received: 99"),
+        pytest.raises(ValueError, match=r"must be of format 1. Received: 99"),
     ):
         checkpoints.latest()
 
@@ -132,7 +133,7 @@ def test_differences_are_listed_and_nothing_is_set(tmp_path):
     other.compile(keras.optimizers.SGD(0.1))
     other.fit(toy_task.dataset(1), verbose=0)
     before = state(other)
-    with pytest.raises(ValueError, match="step-00000001.safetensors") as error:
+    with pytest.raises(ValueError, match=r"step-00000001.safetensors") as error:
         checkpoints.restore(other, 1)
     assert "- missing seeds/0" in str(error.value)
     assert "+ unexpected optimizer/" in str(error.value)

@@ -21,4 +21,5 @@ def test_estimate_counts_bytes_and_times_each_phase():
     short, long = found.seconds_per_step
     assert found.seconds == 900 * short + 100 * long
     text = found.summary(phases)
-    assert "900 steps of 16 x 6 tokens" in text and "memory: weights" in text
+    assert "900 steps of 16 x 6 tokens" in text
+    assert "memory: weights" in text

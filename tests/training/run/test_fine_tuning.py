@@ -78,14 +78,17 @@ def test_a_killed_run_goes_on_bit_for_bit(whole, tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert 0 < Checkpoints(tmp_path / "checkpoints").latest()["step"] < 9
     stopped = main(tmp_path, send=[signal.SIGTERM, 8])
-    assert stopped.stopped_by == signal.SIGTERM and 9 < stopped.step < LAST
-    assert "stopped by SIGTERM" in str(stopped) and "whose weights" not in str(stopped)
+    assert stopped.stopped_by == signal.SIGTERM
+    assert 9 < stopped.step < LAST
+    assert "stopped by SIGTERM" in str(stopped)
+    assert "whose weights" not in str(stopped)
     again = compiled_task(micro_batches=2)
     history = main(tmp_path, task=again)
 
     assert_same_run(tmp_path, folder)
     assert weights(again) == expected_weights
-    assert history.history == expected.history and history.epoch == [0, 1, 2]
+    assert history.history == expected.history
+    assert history.epoch == [0, 1, 2]
     assert (history.best_step, history.best_value) == (expected.best_step, expected.best_value)
     assert [line["step"] for line in lines(tmp_path / "steps.jsonl")] == list(range(1, LAST + 1))
     evaluated = [line["step"] for line in lines(tmp_path / "evaluations.jsonl")]
@@ -97,7 +100,8 @@ def test_a_finished_run_is_only_loaded(whole):
     task = eager_task()
     files = {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")}
     loaded = main(folder, task=task, evaluate=scripted())  # nothing is evaluated
-    assert loaded.history == expected.history and loaded.best_step == expected.best_step
+    assert loaded.history == expected.history
+    assert loaded.best_step == expected.best_step
     assert weights(task) == expected_weights
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")} == files
 
@@ -118,7 +122,7 @@ def test_damaged_best_weights_are_an_error(whole, tmp_path):
     shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
     newest = max((tmp_path / "best").glob("*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-4] + b"\0\0\0\0")
-    with pytest.raises(ValueError, match="best/step-.* its checksum differs"):
+    with pytest.raises(ValueError, match=r"best/step-.* its checksum differs"):
         main(tmp_path, task=eager_task())
 
 
@@ -170,7 +174,8 @@ def test_the_best_weights_are_set_at_the_end(mode, best):
     asked = {"metric": "score", "mode": mode, "evaluate_every": None, "evaluate": evaluate}
     history = main(None, task=task, **asked)
     assert list(seen) == [6, 12, 18]
-    assert weights(task) == seen[best] and weights(task) != seen[18]
+    assert weights(task) == seen[best]
+    assert weights(task) != seen[18]
     assert (history.best_step, history.step) == (best, 18)
     assert history.history["val_score"] == [0.1, 0.9, 0.5]
     assert re.search(
@@ -199,7 +204,8 @@ def test_patience_counts_evaluations_without_progress(tmp_path, folder):
     asked = {"metric": "score", "mode": "max", "patience": 3}
     history = main(folder, task=eager_task(), evaluate=scores, **asked)
     assert (history.step, history.best_step, history.ended_by) == (16, 6, "patience")
-    assert history.history["val_score"][0] == 0.6 and history.history["val_score"][2] == 0.1
+    assert history.history["val_score"][0] == 0.6
+    assert history.history["val_score"][2] == 0.1
     assert "ended by patience after 16 steps" in str(history)
     if folder:  # it is at its end
         again = main(folder, task=eager_task(), evaluate=scripted(), **asked)
@@ -232,9 +238,12 @@ def test_nothing_is_evaluated_without_held_out_data(capsys):
     task = eager_task()
     data = toy_task.dataset(4)
     history = fine_tune(task, lambda _: data, fit=task.fit, epochs=2, steps_per_epoch=2, verbose=2)
-    assert history.best_step is None and not any(k.startswith("val_") for k in history.history)
+    assert history.best_step is None
+    assert not any(k.startswith("val_") for k in history.history)
     printed = capsys.readouterr().out
-    assert "Epoch 2/2" in printed and "loss: " in printed and "trained for 4 steps" in printed
+    assert "Epoch 2/2" in printed
+    assert "loss: " in printed
+    assert "trained for 4 steps" in printed
 
 
 def test_a_loss_that_is_nan_ends_the_run(tmp_path):
@@ -244,7 +253,9 @@ def test_a_loss_that_is_nan_ends_the_run(tmp_path):
     def spoil(i, batch):
         return {**batch, "mask_weights": batch["mask_weights"] / float(i != 8)}
 
-    with pytest.raises(NonFiniteLoss, match="mlm_loss is nan.* at step 9. The last good .* step 6"):
+    with pytest.raises(
+        NonFiniteLoss, match=r"mlm_loss is nan.* at step 9. The last good .* step 6"
+    ):
         fine_tune(
             task,
             lambda _: data.map(spoil),
@@ -261,7 +272,7 @@ def test_a_loss_that_is_nan_ends_the_run(tmp_path):
 def test_a_dataset_that_ends_early_is_an_error():
     task = eager_task()
     data = toy_task.dataset(5)
-    with pytest.raises(RuntimeError, match="an epoch has 3 steps. Received: 2 of epoch 2"):
+    with pytest.raises(RuntimeError, match=r"an epoch has 3 steps. Received: 2 of epoch 2"):
         fine_tune(task, lambda _: data, fit=task.fit, epochs=2, steps_per_epoch=3, verbose=0)
 
 

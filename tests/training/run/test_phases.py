@@ -22,7 +22,7 @@ def test_shares_that_do_not_divide_the_steps_cover_all():
 
 
 @pytest.mark.parametrize(
-    "text, message",
+    ("text", "message"),
     [
         ("128", "length:share or length:share:batch_size. Received: '128'"),
         ("128:x", "Received: '128:x'"),

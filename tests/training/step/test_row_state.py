@@ -14,7 +14,8 @@ def values(rows=4, width=3) -> np.ndarray:
 
 def test_one_device_has_all_rows():
     variable = row_variable((2, 4, 3), "state")
-    assert not ops.convert_to_numpy(read_rows(variable, 4)).any() and not variable.trainable
+    assert not ops.convert_to_numpy(read_rows(variable, 4)).any()
+    assert not variable.trainable
     assert variable.path == "state/state"
     write_rows(variable, values())
     np.testing.assert_array_equal(read_rows(variable, 4), values())
@@ -24,7 +25,7 @@ def test_one_device_has_all_rows():
 
 def test_other_rows_are_refused():
     variable = row_variable((2, 4, 3), "state")
-    with pytest.raises(ValueError, match="Received: batch_size=4 of the state, over 1 .* 2 rows"):
+    with pytest.raises(ValueError, match=r"Received: batch_size=4 of the state, over 1 .* 2 rows"):
         read_rows(variable, 2)
 
 

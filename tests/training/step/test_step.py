@@ -200,9 +200,9 @@ def test_compile_refuses_what_the_step_does_itself():
     task = toy_task.ToyTask()
     with pytest.raises(ValueError, match=r"clips and accumulates itself.*global_clipnorm.*1.0"):
         task.compile(keras.optimizers.Adam(global_clipnorm=1.0))
-    with pytest.raises(ValueError, match="`micro_batches` must be at least 1. Received: 0"):
+    with pytest.raises(ValueError, match=r"`micro_batches` must be at least 1. Received: 0"):
         task.compile(AdamW(), micro_batches=0)
-    with pytest.raises(ValueError, match="`clip_norm` must be positive.*Received: 0"):
+    with pytest.raises(ValueError, match=r"`clip_norm` must be positive.*Received: 0"):
         task.compile(AdamW(), clip_norm=0)
 
 
@@ -260,7 +260,7 @@ def test_names_of_terms_are_checked():
 
     task = Clash()
     task.compile(AdamW())
-    with pytest.raises(ValueError, match="distinct names.*'mlm_loss'"):
+    with pytest.raises(ValueError, match=r"distinct names.*'mlm_loss'"):
         task.fit(toy_task.dataset(1), verbose=0)
 
 

@@ -122,7 +122,7 @@ class Albert(Architecture):
         }
 
 
-def _check_groups(layers, groups):
+def _check_groups(layers, groups) -> None:
     """Both say which group a layer is of, one by rounding a float: 14 groups of 18 layers differ.
 
     (`AlbertTransformer.forward` in modeling_albert.py.)
