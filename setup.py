@@ -38,7 +38,7 @@ setup(
     # The programs lie beside the library in a checkout, and inside it where it is installed: a
     # top-level package of that name would collide with a user's own.
     package_dir={"kbert.pipelines": "pipelines"},
-    package_data={"kbert": ["py.typed"]},
+    package_data={"kbert": ["py.typed"], "kbert.visualization": ["*.html"]},
     install_requires=[
         "tensorflow>=2.21,<2.22",
         "tensorflow-text>=2.21,<2.22",

@@ -130,11 +130,9 @@ ORDER = {
         step
     """,
     "visualization": """
-        attention_script attention_weights canvas
-        attention_heat attention_page attention_reading flow matrices names positions scores
-        answers attention_lines trade_off vectors
-        attention_map
-        attention
+        attention_reading canvas
+        attention_page flow matrices names positions scores
+        answers attention_drawing trade_off vectors
     """,
 }
 # `import kbert` and its rooms must not pull these in: they load inside functions.

@@ -4,8 +4,7 @@ Of attention there are interactive pages too.
 """
 
 from kbert.visualization.answers import probability_bars, tagged_words
-from kbert.visualization.attention import attention
-from kbert.visualization.attention_map import attention_map
+from kbert.visualization.attention_drawing import attention, attention_map
 from kbert.visualization.attention_page import AttentionPage
 from kbert.visualization.attention_reading import read_attention
 from kbert.visualization.matrices import confusion_matrix, similarity_heatmap

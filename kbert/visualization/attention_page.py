@@ -9,11 +9,14 @@ import html
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
-from kbert.visualization.attention_script import SCRIPT, STYLE
-from kbert.visualization.attention_weights import Weights, index_of
+from kbert.visualization.attention_reading import Weights, index_of
+
+# Beside this file lies its style and its script, attention_page.html, in which nothing is fetched.
+# Names of tokens reach the page as text alone (`textContent`), never as HTML.
 
 # A notebook keeps a page as text in its output.
 MOST_BYTES = 20_000_000
@@ -39,7 +42,7 @@ class AttentionPage:
         ValueError: a layer or head that there is not, or more weights than a page should hold.
 
     Example:
-        >>> from kbert.visualization.attention_weights import as_weights
+        >>> from kbert.visualization.attention_reading import as_weights
         >>> weights = as_weights([[0.9, 0.1], [0.5, 0.5]], ["a", "b"], None, ("token", "to"))
         >>> page = AttentionPage({"encoder": weights})
         >>> page
@@ -96,7 +99,7 @@ class AttentionPage:
         Args:
             path: e.g. "attention.html"; replaced where it exists.
         """
-        from kbert import atomic
+        from kbert import atomic  # it loads Keras, and that pyplot
 
         title = html.escape("Attention" if self.title is None else _text(self.title))
         page = (
@@ -126,13 +129,8 @@ def _fragment(data) -> str:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    script = SCRIPT.replace("__KEY__", key).replace("__DATA__", text)
-    note = "This picture needs its script: trust the notebook, or write it to a file with save()."
-    return (
-        f"<style>{STYLE}</style>\n"
-        f'<div class="kbert-attention" data-of="{key}">{note}</div>\n'
-        f"<script>{script}</script>"
-    )
+    template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8").rstrip("\n")
+    return template.replace("__KEY__", key).replace("__DATA__", text)
 
 
 def _text(name):

@@ -144,11 +144,11 @@ def test_what_is_chosen_is_what_is_drawn(
     layer, head, shape, title, encoder, tokenizer, drawn, monkeypatch
 ):
     seen = []
-    arrays = sys.modules["kbert.visualization.attention_map"]  # the room has the function
-    draw = arrays.heat_maps
-    monkeypatch.setattr(arrays, "heat_maps", lambda *args: seen.append(args) or draw(*args))
+    arrays = sys.modules["kbert.visualization.attention_drawing"]
+    draw = arrays.draw
+    monkeypatch.setattr(arrays, "draw", lambda *args: seen.append(args) or draw(*args))
     figure = visualization.attention(encoder, "the fox", layer, head, tokenizer=tokenizer)
-    ((weights, _),) = seen
+    ((weights, *_),) = seen
     (whole,) = read_attention(encoder, "the fox", tokenizer).values()
     layers = range(2) if layer is None else [layer]
     heads = range(4) if head is None else [head]

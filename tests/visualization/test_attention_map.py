@@ -5,8 +5,8 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from kbert.visualization import attention_map
-from kbert.visualization.attention_heat import tile
-from kbert.visualization.attention_weights import as_weights, index_of
+from kbert.visualization.attention_drawing import tile
+from kbert.visualization.attention_reading import as_weights, index_of
 
 STRANGE = ["北京", "السلام", "नमस्ते", "$x_{", r"\frac", "two\nlines", "\ud800", "x" * 200, ""]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kbert.visualization import AttentionPage, attention_map
-from kbert.visualization.attention_weights import as_weights
+from kbert.visualization.attention_reading import as_weights
 
 HOSTILE = ["</script><b>bold", "<!--", "&lt;", "'\"\\", "\u2028", "\ud800", "__DATA__", "北京"]
 
