@@ -18,9 +18,11 @@ from kbert import inference
 from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
+from kbert.options import takes
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.answering import Asked
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
+from kbert.tasks.fine_tuning.settings import FitSettings
 from kbert.tasks.losses import Pair, Prediction
 from kbert.training.optimization import freezing
 from kbert.training.optimization.layer_rates import layer_scales
@@ -29,12 +31,6 @@ from kbert.training.optimization.schedules import fine_tuning_schedule
 from kbert.training.run.fine_tuning import fine_tune
 from kbert.training.run.fine_tuning_run import FineTuningHistory
 from kbert.training.step.mixin import TrainStep
-
-# Arguments of `fit` that decide its numbers, written beside a run's checkpoints.
-_RUN_SETTINGS = (
-    *("epochs", "batch_size", "learning_rate", "warmup_share", "weight_decay", "layer_decay"),
-    *("freeze", "class_weights", "seed", "by_length"),
-)
 
 
 class FineTuned(Asked, EncoderTask):
@@ -186,32 +182,18 @@ class FineTuned(Asked, EncoderTask):
     def check_held_out(self, table: Table, held_out: Table) -> None:
         """Raises ValueError where held-out data cannot be told from what is trained on."""
 
+    @takes(FitSettings)
     def fit(
         self,
         data: Any,
         labels: Any = None,
         *,
         validation_data: Any = None,
-        epochs: int = 3,
-        batch_size: int = 32,
-        learning_rate: float = 5e-5,
-        warmup_share: float = 0.1,
-        weight_decay: float = 0.01,
-        layer_decay: float | None = None,
-        freeze: str | Sequence[str] = (),
-        class_weights: str | Mapping[str, float] | None = None,
-        micro_batches: int = 1,
-        seed: int = 0,
-        metric: str | None = None,
-        patience: int | None = None,
-        keep_best: bool = True,
-        evaluate_every: int | None = None,
         model_dir: str | os.PathLike | None = None,
-        checkpoint_every: int | None = None,
-        by_length: bool = True,
         verbose: str | int = "auto",
         callbacks: Sequence[keras.callbacks.Callback] = (),
         trained: TrainStep | None = None,
+        **settings: Any,
     ) -> FineTuningHistory:
         """Trains on a table of labelled examples.
 
@@ -225,31 +207,15 @@ class FineTuned(Asked, EncoderTask):
                 (first, second) tuples, columns, a frame, a `Table` from a file, ….
             labels: their labels, where `data` holds none.
             validation_data: likewise, or a tuple of data and labels: evaluated after each epoch.
-            epochs: passes over the data.
-            batch_size: examples of an update.
-            learning_rate: the peak.
-            warmup_share: share of the updates in which the rate rises.
-            weight_decay: of AdamW.
-            layer_decay: factor of the rate from a layer to the one below; None for none.
-            freeze: patterns over the names of weights that stay as they are, e.g.
-                "encoder/embeddings/*" (see `kbert.training.freeze`).
-            class_weights: label -> weight of its examples in the loss, or "balanced" for weights
-                under which all classes count alike. For tasks that say so.
-            micro_batches: parts that a batch is computed in, one after the other.
-            seed: of the order of the data and of dropout.
-            metric: name of the evaluation's value that tells which weights are best; None = the
-                task's `metric`. Of a loss the smallest is best.
-            patience: evaluations without a better value after which training ends.
-            keep_best: whether the task has its best weights in the end, or its last.
-            evaluate_every: steps between evaluations within an epoch.
             model_dir: where checkpoints and logs are written, to resume from.
-            checkpoint_every: steps between checkpoints within an epoch; each epoch ends with one.
-            by_length: whether texts of like length meet in a batch, which saves padding.
             verbose: 1 for a progress bar, 2 for a line an epoch, 0 for silence; "auto" = 1 in a
                 terminal or a notebook, else 2.
             callbacks: of Keras.
             trained: the model whose steps are taken, with the task in it, and which makes the
                 batches by its `batches`: a `kbert.distillation.Distiller`. None = the task.
+            **settings: the fields of `FitSettings`:
+
+                {options}
 
         Returns:
             Losses and values of each epoch.
@@ -258,59 +224,68 @@ class FineTuned(Asked, EncoderTask):
             ValueError: for data or settings that do not fit; bad data by file and line.
             NonFiniteLoss: if a loss is NaN or infinite.
         """
-        settings = {k: v for k, v in locals().items() if k in _RUN_SETTINGS}
+        options = FitSettings.from_arguments(settings, "fit")
         trained = self if trained is None else trained
-        self._check_numbers(epochs, batch_size, micro_batches, seed)
+        self._check_parts(options.batch_size, options.micro_batches)
         table = as_table(data, labels)
         if not len(table):
             raise ValueError("Training needs examples. Received: a table without rows")
         rows = self.rows(table, labelled=True)
         if not len(rows):
             raise ValueError(f"Training needs words. Received: {len(table)} examples without any")
-        if class_weights is not None:
-            rows = self.weigh_classes(rows, class_weights)
+        if options.class_weights is not None:
+            rows = self.weigh_classes(rows, options.class_weights)
         self.report_cut(rows.cut, len(table))
-        evaluate = None
+        evaluate, metric = None, options.metric
         if validation_data is not None:
             held_out = as_table(validation_data)
-            evaluate = self._evaluation(table, held_out, batch_size)
+            evaluate = self._evaluation(table, held_out, options.batch_size)
             metric = self._known_metric(metric or self.metric, held_out)
-        steps = math.ceil(len(rows) / batch_size)
-        schedule = fine_tuning_schedule(learning_rate, epochs * steps, warmup_share)
-        self._seed_dropout(seed)
+        steps = math.ceil(len(rows) / options.batch_size)
+        schedule = fine_tuning_schedule(
+            options.learning_rate, options.epochs * steps, options.warmup_share
+        )
+        self._seed_dropout(options.seed)
 
         def make_dataset(start):
             return trained.batches(
-                rows, batch_size=batch_size, seed=seed, by_length=by_length, start=start
+                rows,
+                batch_size=options.batch_size,
+                seed=options.seed,
+                by_length=options.by_length,
+                start=start,
             )
 
-        with self._frozen(freeze), self._scope():
-            scales = {} if layer_decay is None else layer_scales(self.encoder, layer_decay)
+        with self._frozen(options.freeze), self._scope():
+            decay = options.layer_decay
             optimizer = AdamW(
-                schedule, weight_decay=weight_decay, bias_correction=True, rate_scales=scales
+                schedule,
+                weight_decay=options.weight_decay,
+                bias_correction=True,
+                rate_scales={} if decay is None else layer_scales(self.encoder, decay),
             )
             # XLA on TensorFlow would compile every width of a batch anew.
             jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
-            trained.compile(optimizer, micro_batches=micro_batches, jit_compile=jit_compile)
+            trained.compile(optimizer, micro_batches=options.micro_batches, jit_compile=jit_compile)
             return fine_tune(
                 trained,
                 make_dataset,
                 fit=functools.partial(TrainStep.fit, trained),
-                epochs=epochs,
+                epochs=options.epochs,
                 steps_per_epoch=steps,
                 evaluate=evaluate,
                 metric=metric,
                 mode="min" if metric is not None and metric.endswith("loss") else "max",
-                patience=patience,
-                keep_best=keep_best,
-                evaluate_every=evaluate_every,
+                patience=options.patience,
+                keep_best=options.keep_best,
+                evaluate_every=options.evaluate_every,
                 model_dir=model_dir,
-                checkpoint_every=checkpoint_every,
+                checkpoint_every=options.checkpoint_every,
                 settings={
                     "task": {"kind": type(self).__name__, **trained.settings},
                     "examples": len(table),
                     "data_checksum": rows.checksum,
-                    **settings,
+                    **options.identity(),
                 },
                 verbose=verbose,
                 callbacks=callbacks,
@@ -345,14 +320,7 @@ class FineTuned(Asked, EncoderTask):
             )
         return metric
 
-    def _check_numbers(self, epochs, batch_size, micro_batches, seed) -> None:
-        inference.check_batch_size(batch_size)
-        least = {"epochs": (epochs, 1), "micro_batches": (micro_batches, 1), "seed": (seed, 0)}
-        for name, (value, smallest) in least.items():
-            if not isinstance(value, int | np.integer) or value < smallest:
-                raise ValueError(
-                    f"{name} must be a whole number, {smallest} or more. Received: {value!r}"
-                )
+    def _check_parts(self, batch_size, micro_batches) -> None:
         strategy = getattr(self, "distribute_strategy", None)
         replicas = strategy.num_replicas_in_sync if strategy else 1
         if batch_size % (replicas * micro_batches):

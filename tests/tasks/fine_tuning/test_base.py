@@ -1,5 +1,7 @@
 """What all fine-tuned tasks share: one trace, seeds, resuming, freezing, settings that clash."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from kbert.data import as_table
 from kbert.models.weights import get_arrays
 from kbert.tasks import TextClassifier
 from kbert.tasks.fine_tuning import runner as runner_module
+from kbert.tasks.fine_tuning.settings import FitSettings
 from tests.harness import assert_close
 
 pytestmark = pytest.mark.tensorflow
@@ -200,9 +203,15 @@ def test_a_metric_that_is_none_is_told_before_training(config, tokenizer, tmp_pa
         (lambda task: task.evaluate([], []), "An evaluation needs examples"),
         (lambda task: task.predict(["a"], batch_size=0), "batch_size must be a whole number"),
         (lambda task: task.fit(["a"], [1], batch_size=8, micro_batches=3), "divide into equal"),
-        (lambda task: task.fit(["a"], [1], micro_batches=0), "micro_batches .* Received: 0"),
-        (lambda task: task.fit(["a"], [1], epochs=1.5), "epochs must be a whole .* Received: 1.5"),
-        (lambda task: task.fit(["a"], [1], seed=-1), "seed must be a whole .* Received: -1"),
+        (
+            lambda task: task.fit(["a"], [1], micro_batches=0),
+            "`micro_batches` must be .* Received: 0",
+        ),
+        (
+            lambda task: task.fit(["a"], [1], epochs=1.5),
+            "`epochs` must be .* Received: 1.5",
+        ),
+        (lambda task: task.fit(["a"], [1], seed=-1), "`seed` must be a .* Received: -1"),
         (
             lambda task: task.fit(["a"], [1], validation_data=([], [])),
             "validation_data needs examples. Received: a table without rows",
@@ -215,3 +224,14 @@ def test_a_metric_that_is_none_is_told_before_training(config, tokenizer, tmp_pa
 def test_what_does_not_fit(config, tokenizer, call, message):
     with pytest.raises(ValueError, match=message):
         call(make(config, tokenizer))
+
+
+def test_the_settings_of_fit_are_shown_and_known(config, tokenizer):
+    parameters = inspect.signature(tasks.TextClassifier.fit).parameters
+    assert set(FitSettings.names()) < set(parameters)
+    assert (parameters["epochs"].default, parameters["freeze"].default) == (3, ())
+    assert "settings" not in parameters  # each is shown by its own name
+    for name in FitSettings.names():
+        assert f"\n                {name}: " in tasks.TextClassifier.fit.__doc__
+    with pytest.raises(TypeError, match=r"fit has no such argument. Did you mean: epochs\?"):
+        make(config, tokenizer).fit(*data(8), epohs=2)

@@ -1,0 +1,322 @@
+"""Settings as frozen dataclasses whose fields carry their help and their range.
+
+Checks, messages, the text of `help()`, the flags of the programs and what `run.json` holds are all
+derived from the fields: a new option is one line.
+"""
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import math
+import numbers
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+_PLACE = "{options}"  # in a docstring: where the fields are described
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a string",
+    type(None): "None",
+    tuple: "a sequence",
+    Mapping: "a mapping",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Details:
+    """What `option` says of a field.
+
+    Attributes:
+        help: what it is, for `help()` and `--help`.
+        at_least, above, at_most, below: the range of a number, or of each in a sequence.
+        choices: the values that there are, besides None.
+        changes_numbers: whether what is learned depends on it; a run may be resumed with another
+            value of one that changes nothing.
+        by_task: whether a task may have a default of its own. The flag has none, then.
+        flag: whether programs have a flag for it.
+    """
+
+    help: str
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    choices: Collection[str] | None = None
+    changes_numbers: bool = True
+    by_task: bool = False
+    flag: bool = True
+
+
+def option(default: Any = dataclasses.MISSING, *, help: str, **details: Any) -> Any:
+    """A field of `Options`; see `Details` for what is said of it."""
+    return dataclasses.field(
+        default=default, metadata={"details": Details(help=help, **details)}, kw_only=True
+    )
+
+
+@typing.dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(option, dataclasses.field)
+)
+class Options:
+    """Base of all settings: a subclass is a frozen dataclass of `option`s, without a decorator.
+
+    A value is checked against its field's type and range when an object is made, and taken as
+    plain Python: NumPy's numbers become Python's, a sequence a tuple, a lone string a tuple of one.
+    What relates several fields is checked by a subclass in `check`. Where the docstring has
+    `{options}`, the fields are described.
+
+    Example:
+        >>> class Baking(Options):
+        ...     degrees: int = option(200, help="Of the oven.", at_least=1)
+        ...     fan: bool = option(True, help="Whether air moves.", changes_numbers=False)
+        >>> Baking(degrees=180).replace(fan=False).to_dict()
+        {'degrees': 180, 'fan': False}
+        >>> Baking(degrees=0)
+        Traceback (most recent call last):
+        ValueError: `degrees` must be a whole number of at least 1. Received: 0
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        cls.__doc__ = _with_options(cls.__doc__, cls)
+
+    def __post_init__(self) -> None:
+        for name in self.names():
+            object.__setattr__(self, name, self.checked(name, getattr(self, name)))
+        self.check()
+
+    def check(self) -> None:
+        """Raises ValueError where values do not fit together; a subclass says which."""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Of the fields, in their order."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def field(cls, name: str) -> dataclasses.Field:
+        """The field of a name."""
+        cls._refuse_unknown([name], ValueError, f"{cls.__name__} has no such field")
+        return cls.__dataclass_fields__[name]
+
+    @classmethod
+    def details(cls, name: str) -> Details:
+        """What `option` said of a field."""
+        return cls.field(name).metadata["details"]
+
+    @classmethod
+    def kinds(cls, name: str) -> tuple[Any, ...]:
+        """The types that a field takes: `int | None` is (int, NoneType)."""
+        hint = _hints(cls)[name]
+        is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        return typing.get_args(hint) if is_union else (hint,)
+
+    @classmethod
+    def with_default(cls, name: str, default: Any) -> Any:
+        """The field again, for a subclass or another class, with another default."""
+        return dataclasses.field(default=default, metadata=cls.field(name).metadata, kw_only=True)
+
+    @classmethod
+    def checked(cls, name: str, value: Any) -> Any:
+        """The value as the field holds it; raises ValueError where it takes no such value."""
+        details = cls.details(name)
+        for kind in cls.kinds(name):
+            fits, taken = _take(value, kind, details)
+            if fits:
+                return taken
+        raise ValueError(f"`{name}` must be {cls.rule(name)}. Received: {value!r}")
+
+    @classmethod
+    def rule(cls, name: str) -> str:
+        """What a field takes, in words."""
+        details = cls.details(name)
+        words = [_rule(kind, details) for kind in cls.kinds(name)]
+        return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, as JSON can hold them."""
+        return {name: _plain(getattr(self, name)) for name in self.names()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """The reverse of `to_dict`; an unknown key raises ValueError and names the near ones."""
+        cls._refuse_unknown(fields, ValueError, f"{cls.__name__} has no such field")
+        return cls(**fields)
+
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any], function: str) -> Self:
+        """Of what a function was given as `**settings`; an unknown one raises TypeError."""
+        cls._refuse_unknown(arguments, TypeError, f"{function} has no such argument")
+        return cls(**arguments)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values."""
+        self._refuse_unknown(changes, TypeError, f"{type(self).__name__} has no such field")
+        return dataclasses.replace(self, **changes)
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that what is learned depends on, as JSON can hold them."""
+        return {k: v for k, v in self.to_dict().items() if self.details(k).changes_numbers}
+
+    @classmethod
+    def describe(cls) -> str:
+        """A line for each field: name, help, default."""
+        return "\n".join(_described(field) for field in dataclasses.fields(cls))
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """The fields as keyword arguments of a function."""
+        hints = _hints(cls)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        empty = inspect.Parameter.empty
+        return [
+            inspect.Parameter(
+                field.name,
+                kind,
+                default=empty if field.default is dataclasses.MISSING else field.default,
+                annotation=hints[field.name],
+            )
+            for field in dataclasses.fields(cls)
+        ]
+
+    @classmethod
+    def _refuse_unknown(cls, given: Collection[str], error: type[Exception], text: str) -> None:
+        known = cls.names()
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=3)
+                hint = f" Did you mean: {', '.join(near)}?" if near else ""
+                raise error(f"{text}.{hint} Known: {', '.join(known)}. Received: {name!r}")
+
+
+def takes(options: type[Options]) -> Callable[[Callable], Callable]:
+    """Lets `help()` show the fields as arguments of a function that has them as `**settings`.
+
+    Its docstring says by `{options}`, on a line of its own, where they are described.
+
+    Example:
+        >>> class Baking(Options):
+        ...     degrees: int = option(200, help="Of the oven.", at_least=1)
+        >>> @takes(Baking)
+        ... def bake(cake, **settings):
+        ...     return Baking.from_arguments(settings, "bake").degrees
+        >>> inspect.signature(bake), bake("pie")
+        (<Signature (cake, *, degrees: int = 200)>, 200)
+    """
+
+    def show(function: Callable) -> Callable:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        function.__signature__ = signature.replace(parameters=[*own, *options.parameters()])
+        function.__doc__ = _with_options(function.__doc__, options)
+        return function
+
+    return show
+
+
+@functools.cache
+def _hints(cls: type[Options]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _take(value: Any, kind: Any, details: Details) -> tuple[bool, Any]:
+    """Whether a value is of the kind and in the range, and what it is in plain Python."""
+    origin = typing.get_origin(kind) or kind
+    is_bool = isinstance(value, bool | np.bool_)
+    if origin is bool:
+        return is_bool, bool(value) if is_bool else value
+    if origin in (int, float):
+        number = numbers.Integral if origin is int else numbers.Real
+        if is_bool or not isinstance(value, number) or not math.isfinite(value):
+            return False, value
+        taken = origin(value)
+        return _in_range(taken, details), taken
+    if origin is tuple:
+        items = (value,) if isinstance(value, str) else value
+        if isinstance(items, Mapping) or not isinstance(items, Collection):
+            return False, value
+        wanted, *rest = typing.get_args(kind)
+        taken = [_take(item, wanted, details) for item in items]
+        long_enough = rest == [...] or len(taken) == 1 + len(rest)
+        return long_enough and all(fits for fits, _ in taken), tuple(x for _, x in taken)
+    if origin is str:
+        known = details.choices is None or value in details.choices
+        return isinstance(value, str) and known, value
+    return isinstance(value, origin), value
+
+
+def _in_range(value: float, details: Details) -> bool:
+    return (
+        (details.at_least is None or value >= details.at_least)
+        and (details.above is None or value > details.above)
+        and (details.at_most is None or value <= details.at_most)
+        and (details.below is None or value < details.below)
+    )
+
+
+def _rule(kind: Any, details: Details) -> str:
+    origin = typing.get_origin(kind) or kind
+    if origin is str and details.choices is not None:
+        return f"one of {', '.join(details.choices)}"
+    if origin is tuple:
+        inner, *rest = typing.get_args(kind)
+        count = "" if rest == [...] else f" of {1 + len(rest)}"
+        return f"a sequence{count}, each {_rule(inner, details)}"
+    words = _WORDS[origin]
+    if origin not in (int, float):
+        return words
+    low, high = details.at_least, details.at_most
+    if low is not None and high is not None:
+        return f"{words} from {low:g} to {high:g}"
+    bounds = {
+        "of at least": low,
+        "above": details.above,
+        "of at most": high,
+        "below": details.below,
+    }
+    said = [f"{text} {bound:g}" for text, bound in bounds.items() if bound is not None]
+    return " ".join([words, " and ".join(said)]).rstrip()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(x) for key, x in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(x) for x in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _described(field: dataclasses.Field) -> str:
+    text = f"{field.name}: {field.metadata['details'].help}"
+    default = field.default
+    if default is dataclasses.MISSING or default in (None, ()):
+        return text
+    return f"{text} Default: {default!r}."
+
+
+def _with_options(doc: str | None, options: type[Options]) -> str | None:
+    """A docstring with the fields described, at the place and the indentation that it has."""
+    if doc is None or _PLACE not in doc:
+        return doc
+    before = doc[: doc.index(_PLACE)]
+    indent = before[before.rindex("\n") + 1 :]
+    lines = [
+        textwrap.fill(
+            line,
+            width=100,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}    ",
+            break_on_hyphens=False,
+        )
+        for line in options.describe().splitlines()
+    ]
+    return doc.replace(indent + _PLACE, "\n".join(lines))

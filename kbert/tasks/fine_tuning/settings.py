@@ -1,0 +1,84 @@
+"""How a task is fine-tuned; the defaults are those of BERT's paper, appendix A.3."""
+
+from collections.abc import Mapping
+
+from kbert.options import Options, option
+
+
+class FitSettings(Options):
+    """What `FineTuned.fit` takes besides the data.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value is out of range.
+
+    Example:
+        >>> FitSettings(epochs=4).learning_rate
+        5e-05
+    """
+
+    epochs: int = option(3, help="Passes over the training data.", at_least=1, by_task=True)
+    batch_size: int = option(
+        32, help="Examples of an update, of all devices together.", at_least=1, by_task=True
+    )
+    learning_rate: float = option(
+        5e-5, help="Highest, after the warm-up.", at_least=0, by_task=True
+    )
+    warmup_share: float = option(
+        0.1,
+        help="Share of the steps in which the learning rate rises from 0; then it falls.",
+        at_least=0,
+        at_most=1,
+    )
+    weight_decay: float = option(0.01, help="AdamW's, not of biases and LayerNorm.", at_least=0)
+    layer_decay: float | None = option(
+        None,
+        help="Factor of the learning rate from each layer to the one below, such as ELECTRA's 0.8.",
+        at_least=0,
+        at_most=1,
+    )
+    freeze: tuple[str, ...] = option(
+        (),
+        help="Weights that stay as they are, by patterns over their names: "
+        "encoder/embeddings/*,encoder/layers_0/*, or encoder/*.",
+    )
+    class_weights: Mapping[str, float] | str | None = option(
+        None,
+        help="Weights of the classes in the loss, as spam=3,ham=1, or balanced: by their rarity.",
+    )
+    micro_batches: int = option(
+        1,
+        help="Parts of a device's share of a batch, one after the other: less memory.",
+        at_least=1,
+    )
+    seed: int = option(
+        0, help="Of a new head, of dropout and of the order of the data.", at_least=0
+    )
+    metric: str | None = option(
+        None,
+        help="Value of an evaluation that chooses the best weights; of a loss the smallest is "
+        "best. Default: the task's.",
+        by_task=True,
+    )
+    patience: int | None = option(
+        None, help="Evaluations without a better one to stop after.", at_least=1
+    )
+    keep_best: bool = option(
+        True, help="Whether the task has its best weights at the end, or its last.", flag=False
+    )
+    evaluate_every: int | None = option(
+        None, help="Steps between evaluations. Default: once an epoch.", at_least=1
+    )
+    checkpoint_every: int | None = option(
+        None,
+        help="Steps between checkpoints; each epoch ends with one.",
+        at_least=1,
+        changes_numbers=False,
+    )
+    by_length: bool = option(
+        True,
+        help="Whether texts of like length meet in a batch, which saves padding.",
+        flag=False,
+    )
