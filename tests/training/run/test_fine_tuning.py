@@ -19,7 +19,7 @@ from kbert.training.run.values import NonFiniteLoss
 from tests.training import toy_task
 from tests.training.run.fine_tuning_toy import EPOCHS, STEPS_PER_EPOCH, compiled_task, main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LAST = EPOCHS * STEPS_PER_EPOCH
 
 
