@@ -261,7 +261,7 @@ def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
     """The encoder-decoder of a preset, or one that begins with the encoder of a preset."""
     checkpoint = read_checkpoint(locate(preset))
     if isinstance(checkpoint.config, kbert.EncoderConfig):
-        if (checkpoint.task or {}).get("kind") == kbert.Translator.__name__:
+        if (checkpoint.task or {}).get("kind") == kbert.Translator.kind:
             raise ValueError(
                 "kbert-pretrain does not go on with a translator of one network; "
                 f"kbert.Translator.from_preset(…).fit does. Received: --init_preset={preset}"

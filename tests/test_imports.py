@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 RANKS = {
     **dict.fromkeys(("atomic", "cache", "version"), -2),
-    **dict.fromkeys(("hub", "options"), -1),
+    **dict.fromkeys(("hub", "options", "registry"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
     **dict.fromkeys(("models", "heads", "training"), 2),

@@ -62,12 +62,12 @@ class Checkpoint:
 
 # What `problem_type` of Hugging Face's config says of a classifier: kind and settings.
 PROBLEM_TYPES: dict[str, dict[str, Any]] = {
-    "regression": {"kind": "TextRegressor"},
-    "single_label_classification": {"kind": "TextClassifier"},
-    "multi_label_classification": {"kind": "TextClassifier", "multi_label": True},
+    "regression": {"kind": "regress"},
+    "single_label_classification": {"kind": "classify"},
+    "multi_label_classification": {"kind": "classify", "multi_label": True},
 }
 # Heads of fine-tuned models that say by themselves which task is theirs.
-_FINE_TUNED = {"tokens": "TokenClassifier", "span": "QuestionAnswerer", "choice": "MultipleChoice"}
+_FINE_TUNED = {"tokens": "tag", "span": "answer", "choice": "choose"}
 
 
 def infer_task(
@@ -89,9 +89,9 @@ def infer_task(
 
     Example:
         >>> infer_task({"masked_lm/bias": np.zeros(9)})
-        {'kind': 'Pretraining', 'next_sentence': False}
+        {'kind': 'pretrain', 'next_sentence': False}
         >>> infer_task({"classifier/dense/bias": np.zeros(1)})
-        {'kind': 'TextRegressor'}
+        {'kind': 'regress'}
     """
     if "classifier/dense/bias" in arrays:
         one = len(arrays["classifier/dense/bias"]) == 1
@@ -101,10 +101,10 @@ def infer_task(
         if f"{head}/dense/kernel" in arrays:
             return {"kind": kind}
     if "discriminator/output/kernel" in arrays:
-        return {"kind": "ReplacedTokenDetection"}
+        return {"kind": "detect_replaced"}
     if "masked_lm/bias" not in arrays:
         return None
-    settings: dict[str, Any] = {"kind": "Pretraining", "next_sentence": False}
+    settings: dict[str, Any] = {"kind": "pretrain", "next_sentence": False}
     if "sentence/dense/kernel" in arrays and sentence_objective is not None:
         settings[sentence_objective] = True
     return settings
@@ -114,7 +114,7 @@ def problem_type_of(task: Mapping[str, Any]) -> str | None:
     """The reverse of `infer_task` for a classifier; None for every other task.
 
     Example:
-        >>> problem_type_of({"kind": "TextClassifier", "multi_label": True, "threshold": 0.5})
+        >>> problem_type_of({"kind": "classify", "multi_label": True, "threshold": 0.5})
         'multi_label_classification'
     """
     said = {"kind": task.get("kind")} | ({"multi_label": True} if task.get("multi_label") else {})

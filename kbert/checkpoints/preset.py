@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kbert import registry
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.configs.base import Config, EncoderConfig
@@ -96,7 +97,7 @@ def read_folder(folder: Path) -> Checkpoint:
     return Checkpoint(
         config=_KINDS[kind].from_dict(content[kind]),
         arrays=read_safetensors(folder / WEIGHTS_FILE),
-        task=content.get("task"),
+        task=registry.current(content["task"]) if "task" in content else None,
         source=str(folder),
         labels=tuple(content["labels"]) if "labels" in content else None,
     )

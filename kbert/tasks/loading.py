@@ -1,11 +1,11 @@
 """Tasks out of folders: which class a folder holds, with which settings, and what it lacks."""
 
-import importlib
 import os
 from typing import Any
 
 import keras
 
+from kbert import registry
 from kbert.checkpoints import Checkpoint
 from kbert.checkpoints.huggingface.architectures import usual_pooler
 from kbert.configs.base import Config, EncoderConfig
@@ -17,29 +17,34 @@ from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers import CharacterTokenizer, load_tokenizer
 
 
-def find_class(asked: type, kind: str, source: str) -> type:
+def find_class(asked: type, kind: str, module: str | None, source: str) -> type:
     """The class of a folder's task.
 
     Args:
         asked: the class whose `from_preset` was called.
-        kind: name of the class that was saved.
+        kind: the task's that was saved.
+        module: where its class was defined, for messages; None for those of kbert.
         source: the folder, for messages.
 
     Returns:
-        `asked`, or the class of that name where `asked` is a base of it.
+        `asked`, or the class of that kind where `asked` is a base of it.
 
     Raises:
-        ValueError: the folder holds another task.
+        ValueError: the folder holds another task, or one whose class is not imported.
     """
-    if kind == asked.__name__:
+    if kind == asked.kind:
         return asked
-    # Looked up only now: the classes are made from the one that asks.
-    found = getattr(importlib.import_module("kbert.tasks"), kind, None)
-    if isinstance(found, type) and issubclass(found, asked):
+    found = registry.find("task", kind)
+    if found is not None and issubclass(found, asked):
         return found
+    rule = f"The folder must hold the task that it is loaded as, {asked.__name__}. Received: a"
+    if found is not None:
+        raise ValueError(
+            f"{rule} {found.__name__} in {source}. With new_head=True an encoder is taken alone"
+        )
     raise ValueError(
-        f"The folder must hold the task that it is loaded as, {asked.__name__}. "
-        f"Received: a {kind} in {source}. With new_head=True an encoder is taken alone"
+        f"{rule} {kind} in {source}, of which no class is known: import the module that defines it "
+        f"before{f', {module}' if module else ''} (programs: --task_module)"
     )
 
 
@@ -126,9 +131,9 @@ def _load_elmo(checkpoint, dtype, strict):
 def _load_decoder(checkpoint, dtype, strict):
     """With the rows of the input tokens: those of a folder that was fine-tuned, else new ones."""
     arrays = checkpoint.part("decoder/")
-    tasks = importlib.import_module("kbert.tasks")
-    kind = getattr(tasks, (checkpoint.task or {}).get("kind", ""), None)
-    if not (isinstance(kind, type) and issubclass(kind, tasks.EncoderTask)):
+    saved = checkpoint.task or {}
+    # Of all tasks on encoders; a decoder alone has no such rows.
+    if not getattr(registry.find("task", saved.get("kind", "")), "takes_decoders", False):
         config, source = checkpoint.config, checkpoint.source
         return DecoderEncoder.from_arrays(config, arrays, source, dtype, strict)
     decoder = Decoder(checkpoint.config, dtype=dtype)

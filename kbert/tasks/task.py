@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from kbert import registry
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.hub import locate
@@ -20,8 +21,6 @@ from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WARMUP_STEPS, WarmupDecay, default_warmup
 from kbert.training.step.mixin import TrainStep
 
-# Settings that follow from the heads and from the config of another library's folder.
-HELD_ELSEWHERE = ("labels", "multi_label", "next_sentence", "sentence_order", "span_boundary")
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
@@ -39,10 +38,21 @@ class Task(TrainStep, keras.Model):
         name: of the task.
     """
 
+    # What a preset, a program and a run's record call the task; declaring it registers the class.
+    kind: str | None = None
+    # What a progress line shows, of the values that are logged besides the loss.
+    shown_metrics: tuple[str, ...] = ()
+    # Settings that follow from the heads and from the config of another library's folder.
+    held_elsewhere: tuple[str, ...] = ()
     # Parts that no other library has a place for.
     unknown_elsewhere: tuple[str, ...] = ()
     # Whether there are weights besides the model's.
     has_head: bool = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__dict__.get("kind") is not None:
+            registry.register("task", cls.kind, cls)
 
     def __init__(self, model: keras.Model, tokenizer: Any, *, name: str) -> None:
         super().__init__(name=name, dtype=model.dtype_policy)
@@ -62,6 +72,13 @@ class Task(TrainStep, keras.Model):
     def parts(self) -> dict[str, keras.layers.Layer]:
         """First part of the weights' names in a preset -> the layer: the model and the heads."""
         return self.model_parts
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Kind and settings, as presets and runs keep them; the module too of one not of kbert."""
+        module = type(self).__module__
+        outside = {} if module.startswith("kbert.") else {"module": module}
+        return {"kind": self.kind, **outside, **self.settings}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -180,17 +197,17 @@ class Task(TrainStep, keras.Model):
                 logging.warning("%s has no %s head: it is left out", format, prefix)
                 continue
             arrays |= get_arrays(part, prefix)
-        settings = dict(self.settings)
-        if format != "kbert" and (left := _without_place(type(self), settings, format)):
+        record = self.record
+        if format != "kbert" and (left := _without_place(type(self), self.settings, format)):
             listed = ", ".join(f"{name}={value!r}" for name, value in left.items())
             logging.warning("%s has no place for settings of the task: %s", format, listed)
-        labels = settings.pop("labels", None)
+        labels = record.pop("labels", None)
         write_checkpoint(
             path,
             self.model.config,
             arrays,
             format,
-            task={"kind": type(self).__name__, **settings},
+            task=record,
             tokenizer=self.tokenizer,
             labels=labels,
             architecture=architecture,
@@ -252,7 +269,8 @@ class Task(TrainStep, keras.Model):
                 cls._without_heads(checkpoint, tokenizer, dtype, strict), tokenizer, **settings
             )
         saved = saved_settings(checkpoint, strict and cls.has_head, cls.__name__)
-        cls = find_class(cls, saved.pop("kind", cls.__name__), checkpoint.source)
+        kind, module = saved.pop("kind", cls.kind), saved.pop("module", None)
+        cls = find_class(cls, kind, module, checkpoint.source)
         task = cls(cls._make_model(checkpoint.config, dtype), tokenizer, **{**saved, **settings})
         for prefix, part in task.parts.items():
             arrays = checkpoint.part(f"{prefix}/")
@@ -282,7 +300,7 @@ def _without_place(kind, settings, format):
     """Settings that no other library's folder holds, and that are not what they begin as."""
     parameters = inspect.signature(kind.__init__).parameters.items()
     usual = {name: parameter.default for name, parameter in parameters}
-    held = HELD_ELSEWHERE + (HELD_BY_HUGGING_FACE if format == "huggingface" else ())
+    held = kind.held_elsewhere + (HELD_BY_HUGGING_FACE if format == "huggingface" else ())
     return {
         name: value
         for name, value in settings.items()

@@ -14,14 +14,15 @@ from typing import Any
 
 import keras
 
-from kbert import decoding
+from kbert import decoding, registry
 
 PROGRAM = """
 import json, sys
-from kbert import tasks
+from kbert import registry, tasks
 from kbert.tasks.tensorflow_copy import from_json
-kind, folder, dtype, directory, options = json.loads(sys.argv[1], object_hook=from_json)
-task = getattr(tasks, kind).from_preset(folder, dtype=dtype)
+module, kind, folder, dtype, directory, options = json.loads(sys.argv[1], object_hook=from_json)
+registry.load_module(module)
+task = registry.get("task", kind).from_preset(folder, dtype=dtype)
 print(task.export(directory, **options))
 """
 
@@ -39,11 +40,18 @@ def export_copy(task: keras.Model, directory: str | os.PathLike, options: dict[s
 
     Raises:
         RuntimeError: if that process fails; the message holds the end of what it said.
+        ValueError: the task's class cannot be found by another process.
     """
+    module, kind = _module_of(type(task)), type(task).kind
+    if registry.find("task", kind) is not type(task):
+        raise ValueError(
+            "A class of tasks is found again by its kind: declare one. Received: "
+            f"{type(task).__name__} of kind {kind!r}"
+        )
     with tempfile.TemporaryDirectory() as folder:
         task.save_to_preset(folder)
-        kind, dtype = type(task).__name__, task.dtype_policy.name
-        order = [kind, folder, dtype, os.path.abspath(directory), options]
+        dtype = task.dtype_policy.name
+        order = [module, kind, folder, dtype, os.path.abspath(directory), options]
         order = json.dumps(order, default=to_json)
         environment = {
             **os.environ,
@@ -60,6 +68,19 @@ def export_copy(task: keras.Model, directory: str | os.PathLike, options: dict[s
             f"Received: {done.stderr[-2000:]}"
         )
     return done.stdout.splitlines()[-1]
+
+
+def _module_of(cls: type) -> str:
+    """What `registry.load_module` finds a class by: a module of a package, or a file."""
+    if "." in cls.__module__:
+        return cls.__module__
+    file = getattr(sys.modules[cls.__module__], "__file__", None)
+    if file is None:
+        raise ValueError(
+            "The export runs in a process of its own, which imports the task's class: define it in "
+            f"a file. Received: {cls.__name__} of {cls.__module__}, which has none"
+        )
+    return os.path.abspath(file)
 
 
 def to_json(method: decoding.Method) -> dict[str, Any]:

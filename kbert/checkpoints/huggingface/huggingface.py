@@ -119,7 +119,7 @@ def import_model(
     if architecture.task is not None:
         task = {"kind": architecture.task}
     labels = None
-    if task is not None and task["kind"] in ("TextClassifier", "TokenClassifier"):
+    if task is not None and task["kind"] in ("classify", "tag"):
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
     if task is not None and head is not None:
         dropout = read_head_dropout(architecture, content, head, config.dropout, source)
@@ -210,7 +210,7 @@ def _classifier(content, arrays):
 
 
 def _class_ending(architecture, arrays, head):
-    if architecture.task == "CausalLM":
+    if architecture.task == "causal_lm":
         return "LMHeadModel"
     if head:
         return CLASSIFIERS[head]

@@ -282,7 +282,7 @@ class FineTuned(Asked, EncoderTask):
                 model_dir=model_dir,
                 checkpoint_every=options.checkpoint_every,
                 settings={
-                    "task": {"kind": type(self).__name__, **trained.settings},
+                    "task": {**self.record, **trained.settings},
                     "examples": len(table),
                     "data_checksum": rows.checksum,
                     **options.identity(),

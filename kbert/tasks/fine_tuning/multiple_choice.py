@@ -60,6 +60,8 @@ class MultipleChoice(FineTuned):
         (['choice', 'probabilities', 'text'], 3)
     """
 
+    kind = "choose"
+    shown_metrics = ("accuracy",)
     needs_pooler = True
     takes_decoders = True
     predicts_per = "choice"

@@ -68,6 +68,10 @@ class TextClassifier(TextTask):
         ['ham', 'spam']
     """
 
+    kind = "classify"
+    held_elsewhere = ("labels", "multi_label")
+    shown_metrics = ("accuracy",)
+
     def __init__(
         self,
         encoder: keras.Model,

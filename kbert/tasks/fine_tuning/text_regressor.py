@@ -51,6 +51,7 @@ class TextRegressor(TextTask):
         (1,)
     """
 
+    kind = "regress"
     # Not a correlation, which is blind to the units of the scores.
     metric = "loss"
 

@@ -82,6 +82,9 @@ class TokenClassifier(FineTuned):
         (['Ada', 'Lovelace'], [0, 4], 2)
     """
 
+    kind = "tag"
+    held_elsewhere = ("labels",)
+    shown_metrics = ("accuracy",)
     takes_characters = True
     predicts_per = "token"
 

@@ -71,6 +71,8 @@ class CausalLM(GenerationTask):
         (2, True)
     """
 
+    kind = "causal_lm"
+    shown_metrics = ("perplexity",)
     model_classes = (Decoder,)
     derived_metrics = {"perplexity": ("lm_loss", ops.exp)}
 

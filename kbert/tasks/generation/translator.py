@@ -81,6 +81,8 @@ class Translator(GenerationTask):
         2
     """
 
+    kind = "translate"
+    shown_metrics = ("perplexity", "bleu")
     model_classes = (Seq2Seq, PrefixSeq2Seq)
     derived_metrics = {"perplexity": ("nll", ops.exp)}
 

@@ -68,6 +68,9 @@ class Pretraining(EncoderTask):
         ([['fox', 'the']], 2)
     """
 
+    kind = "pretrain"
+    held_elsewhere = ("next_sentence", "sentence_order", "span_boundary")
+    shown_metrics = ("mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy")
     derived_metrics = {"perplexity": ("mlm_loss", ops.exp)}
     unknown_elsewhere = ("span_boundary",)
 

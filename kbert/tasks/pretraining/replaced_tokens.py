@@ -111,6 +111,9 @@ class ReplacedTokenDetection(EncoderTask):
         (['the', 'quick', 'fox'], 3)
     """
 
+    kind = "detect_replaced"
+    shown_metrics = ("mlm_loss", "mlm_accuracy", "rtd_loss", "rtd_precision", "rtd_recall")
+
     def __init__(
         self,
         discriminator: keras.Model,

@@ -72,6 +72,8 @@ class QuestionAnswerer(FineTuned):
         True
     """
 
+    kind = "answer"
+    shown_metrics = ("start_accuracy", "end_accuracy")
     metric = "f1"
     predicts_per = "token"
 

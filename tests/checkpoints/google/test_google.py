@@ -158,7 +158,7 @@ def test_bert(bert, tmp_path):
     assert_same_outputs(Encoder.from_preset(folder), bert.bert)
     checkpoint = read_checkpoint(folder)
     assert sorted(checkpoint.left) == sorted(slots(tensors))
-    assert checkpoint.task == {"kind": "Pretraining", "next_sentence": True}
+    assert checkpoint.task == {"kind": "pretrain", "next_sentence": True}
     arrays = checkpoint.arrays
     heads = {name for name in arrays if not name.startswith("encoder/")}
     norm = {f"masked_lm/norm/{x}" for x in ("gamma", "beta")}

@@ -152,7 +152,7 @@ def test_files_without_prefix_and_with_buffers_as_published(name):
     checkpoint = import_model(small(name), bare, "there")
     left = {*buffers, "position_ids"}
     assert set(checkpoint.left) == {f"transformer.{key}" for key in left}
-    assert checkpoint.task == {"kind": "CausalLM"}
+    assert checkpoint.task == {"kind": "causal_lm"}
     expected = get_arrays(decoder, "decoder")
     assert checkpoint.arrays.keys() == expected.keys()
     for key, array in expected.items():

@@ -99,7 +99,7 @@ def test_a_head_without_a_name_there_is_refused():
 
 
 def test_a_sentence_head_of_another_objective_is_refused():
-    order = {"kind": "Pretraining", "next_sentence": False, "sentence_order": True}
+    order = {"kind": "pretrain", "next_sentence": False, "sentence_order": True}
     with pytest.raises(
         ValueError, match=r"BERT is of the objective next_sentence. Received: a hea"
     ):
@@ -112,38 +112,38 @@ def test_a_sentence_head_of_another_objective_is_refused():
 
 def test_pretraining_heads_say_the_task():
     masked = {"masked_lm/bias": np.zeros(40, "float32")}
-    assert task(masked) == {"kind": "Pretraining", "next_sentence": False}
-    assert task({**masked, **arrays("sentence")}) == {"kind": "Pretraining", "next_sentence": True}
+    assert task(masked) == {"kind": "pretrain", "next_sentence": False}
+    assert task({**masked, **arrays("sentence")}) == {"kind": "pretrain", "next_sentence": True}
     shared = {"num_layer_groups": 1}
-    expected = {"kind": "Pretraining", "next_sentence": False, "sentence_order": True}
+    expected = {"kind": "pretrain", "next_sentence": False, "sentence_order": True}
     assert task({**masked, **arrays("sentence")}, **shared) == expected
     found = {"discriminator/output/kernel": np.zeros((16, 1), "float32")}
-    assert task(found, pooler_activation=None) == {"kind": "ReplacedTokenDetection"}
+    assert task(found, pooler_activation=None) == {"kind": "detect_replaced"}
     assert task({}) is None
 
 
 @pytest.mark.parametrize(
     ("head", "said", "expected"),
     [
-        ("classifier", {}, {"kind": "TextClassifier"}),
-        ("classifier", {"problem_type": "regression"}, {"kind": "TextRegressor"}),
+        ("classifier", {}, {"kind": "classify"}),
+        ("classifier", {"problem_type": "regression"}, {"kind": "regress"}),
         (
             "classifier",
             {"problem_type": "multi_label_classification"},
-            {"kind": "TextClassifier", "multi_label": True},
+            {"kind": "classify", "multi_label": True},
         ),
-        ("tokens", {}, {"kind": "TokenClassifier"}),
+        ("tokens", {}, {"kind": "tag"}),
         # The library writes the key into configs of every kind.
-        ("tokens", {"problem_type": "single_label_classification"}, {"kind": "TokenClassifier"}),
-        ("span", {}, {"kind": "QuestionAnswerer"}),
-        ("choice", {}, {"kind": "MultipleChoice"}),
+        ("tokens", {"problem_type": "single_label_classification"}, {"kind": "tag"}),
+        ("span", {}, {"kind": "answer"}),
+        ("choice", {}, {"kind": "choose"}),
     ],
 )
 def test_heads_of_fine_tuned_models_say_the_task(head, said, expected):
     content, there = export_model(tiny_config(), arrays(head))
     found = import_model({**content, **said}, there, "")
     assert found.task == expected
-    has_labels = expected["kind"] in ("TextClassifier", "TokenClassifier")
+    has_labels = expected["kind"] in ("classify", "tag")
     assert found.labels == (("LABEL_0", "LABEL_1") if has_labels else None)
     if head == "classifier":
         again, _ = export_model(tiny_config(), arrays(head), task=found.task)
@@ -152,7 +152,7 @@ def test_heads_of_fine_tuned_models_say_the_task(head, said, expected):
 
 def test_one_output_is_a_number():
     one = {f"classifier/dense/{x}": np.ones((16, 1)[i:], "float32") for i, x in enumerate(PARTS)}
-    assert task(one) == {"kind": "TextRegressor"}
+    assert task(one) == {"kind": "regress"}
 
 
 def task(found, **changes):

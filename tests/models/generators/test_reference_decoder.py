@@ -140,7 +140,7 @@ def test_there_and_back_is_bit_equal(model_type, tmp_path):
     )
     assert {key: second[key] for key in keys} == {key: first[key] for key in keys}
     assert second["architectures"] == first["architectures"]
-    assert read_checkpoint(tmp_path / "ours").task == {"kind": "CausalLM"}
+    assert read_checkpoint(tmp_path / "ours").task == {"kind": "causal_lm"}
 
 
 @pytest.mark.parametrize(

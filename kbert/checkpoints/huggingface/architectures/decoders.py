@@ -18,7 +18,7 @@ class DecoderArchitecture(Architecture):
 
     config_class = DecoderConfig
     root = "decoder"
-    task = "CausalLM"
+    task = "causal_lm"
     prefix = "transformer"
     heads = ("lm_head.", "multiple_choice_head.", "score.", "classifier.", "qa_outputs.")
     unread = _BUFFERS

@@ -1,0 +1,143 @@
+"""Names -> classes of what folders and flags name: kinds of tasks, and parts of models.
+
+A class registers when its module is imported. A folder that names one never makes code be imported:
+whoever loads it has imported the module before, the programs by `--task_module`.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Sort -> name -> class; the sort is "task", or what else is named.
+_CLASSES: dict[str, dict[str, type]] = {}
+
+# What presets and runs of the version before call kinds and settings of tasks -> today's names.
+_FORMER_KINDS = {
+    "CausalLM": "causal_lm",
+    "MultipleChoice": "choose",
+    "Pretraining": "pretrain",
+    "QuestionAnswerer": "answer",
+    "ReplacedTokenDetection": "detect_replaced",
+    "TextClassifier": "classify",
+    "TextRegressor": "regress",
+    "TokenClassifier": "tag",
+    "Translator": "translate",
+}
+FORMER_SETTINGS: dict[str, str] = {}
+
+
+def register(sort: str, name: str, cls: type) -> None:
+    """Makes a class known by a name.
+
+    The same class again, such as out of a notebook's cell that is run twice, replaces itself.
+
+    Args:
+        sort: "task", or what else is named.
+        name: unique in its sort.
+        cls: what it stands for.
+
+    Raises:
+        ValueError: another class has the name.
+    """
+    known = _CLASSES.setdefault(sort, {})
+    before = known.setdefault(name, cls)
+    if _place(before) != _place(cls):
+        raise ValueError(
+            f"Every {sort} has a name of its own, and {name!r} is that of {_place(before)}. "
+            f"Received: {_place(cls)}"
+        )
+    known[name] = cls
+
+
+def find(sort: str, name: str) -> type | None:
+    """The class of a name; None where no module that has been imported defines one."""
+    return _CLASSES.get(sort, {}).get(name)
+
+
+def get(sort: str, name: str) -> type:
+    """The class of a name.
+
+    Raises:
+        ValueError: there is none; the message lists them, the nearest first.
+
+    Example:
+        >>> import kbert.tasks
+        >>> get("task", "classify").__name__
+        'TextClassifier'
+    """
+    found = find(sort, name)
+    if found is None:
+        near = difflib.get_close_matches(name, names(sort), n=len(names(sort)), cutoff=0.0)
+        raise ValueError(f"A {sort} is one of {', '.join(near)}. Received: {name!r}")
+    return found
+
+
+def names(sort: str) -> list[str]:
+    """All names of a sort."""
+    return list(_CLASSES.get(sort, {}))
+
+
+def load_module(module: str) -> types.ModuleType:
+    """Imports a module by its name, or a Python file, so that its classes register.
+
+    Args:
+        module: such as "my_package.ordinal" or "tasks/ordinal.py".
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: there is no such module.
+    """
+    if not module.endswith(".py"):
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                "A module is named as in an import, from a folder of PYTHONPATH, or by its file "
+                f"(….py). Received: {module!r} ({error})"
+            ) from error
+    path = Path(module).resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no such file of a module. Received: {module!r}")
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None:
+        if os.path.realpath(getattr(loaded, "__file__", None) or "") == os.fspath(path):
+            return loaded
+        raise ValueError(
+            "A file of a module needs a name that no other module has. "
+            f"Received: {module!r}, beside {loaded.__name__} of {loaded.__file__}"
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = made
+    try:
+        spec.loader.exec_module(made)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return made
+
+
+def current(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a task by today's names, whichever version has written it.
+
+    Args:
+        task: the kind and the settings.
+
+    Example:
+        >>> current({"kind": "TextClassifier", "max_length": 64})
+        {'kind': 'classify', 'max_length': 64}
+    """
+    found = {FORMER_SETTINGS.get(name, name): value for name, value in task.items()}
+    if "kind" in found:
+        found["kind"] = _FORMER_KINDS.get(found["kind"], found["kind"])
+    return found
+
+
+def _place(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

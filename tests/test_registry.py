@@ -1,0 +1,57 @@
+"""Names of classes: each has one, folders of the version before have others, files are imported."""
+
+import sys
+
+import pytest
+
+from kbert import registry
+
+
+def test_a_name_belongs_to_one_class_and_a_cell_may_run_twice():
+    def cell():
+        class Thing: ...
+
+        Thing.__module__, Thing.__qualname__ = "__main__", "Thing"
+        return Thing
+
+    first, again = cell(), cell()
+    registry.register("test part", "thing", first)
+    registry.register("test part", "thing", again)
+    assert registry.find("test part", "thing") is again
+    with pytest.raises(ValueError, match=r"'thing' is that of __main__.Thing. Received: .*pytest"):
+        registry.register("test part", "thing", pytest.Item)
+    assert registry.find("test part", "thing") is again
+    assert registry.names("test part") == ["thing"]
+    with pytest.raises(ValueError, match=r"A test part is one of thing. Received: 'think'"):
+        registry.get("test part", "think")
+    assert registry.find("no such sort", "thing") is None
+
+
+def test_names_of_the_version_before():
+    before = {"kind": "QuestionAnswerer", "doc_stride": 128, "n_best": 20}
+    assert registry.current(before) == {**before, "kind": "answer"}
+    assert registry.current({}) == {}
+
+
+def test_modules_by_file_and_by_name(tmp_path, monkeypatch):
+    path = tmp_path / "kbert_test_module.py"
+    path.write_text("import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int = 1\n")
+    module = registry.load_module(str(path))
+    assert sys.modules["kbert_test_module"] is module is registry.load_module(str(path))
+    other = tmp_path / "other" / "kbert_test_module.py"
+    other.parent.mkdir()
+    other.write_text("")
+    with pytest.raises(ValueError, match="needs a name that no other module has"):
+        registry.load_module(str(other))
+    monkeypatch.delitem(sys.modules, "kbert_test_module")
+    with pytest.raises(FileNotFoundError, match=r"no such file.*missing.py"):
+        registry.load_module(str(tmp_path / "missing.py"))
+    with pytest.raises(ValueError, match=r"named as in an import.*'kbert_test_module'"):
+        registry.load_module("kbert_test_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert registry.load_module("kbert_test_module").A().x == 1
+    monkeypatch.delitem(sys.modules, "kbert_test_module")
+    path.write_text("raise RuntimeError('broken')")
+    with pytest.raises(RuntimeError, match="broken"):
+        registry.load_module(str(path))
+    assert "kbert_test_module" not in sys.modules
