@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from typing import BinaryIO
 
 import tensorflow as tf
 from absl import logging
@@ -25,12 +26,19 @@ def write(path: str | os.PathLike, *parts: bytes) -> None:
     >>> open(path).read(), os.listdir(os.path.dirname(path))
     ('good day', ['greeting'])
     """
+    with writing(path) as file:
+        for part in parts:
+            file.write(part)
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """A file to write to, that has its name when the block is left without an error."""
     path = os.fspath(path)
     temporary = temporary_name(path)
     try:
         with naming(path), open(temporary, "wb") as file:
-            for part in parts:
-                file.write(part)
+            yield file
         publish(temporary, path)
     finally:
         remove(temporary)

@@ -23,7 +23,7 @@ from absl import flags
 
 import kbert
 from kbert import experiments
-from kbert.text.progress import Progress
+from kbert.progress import Progress
 
 from . import command
 from .task_flags import columns, define_column_flags

@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = {
-    **dict.fromkeys(("atomic", "cache", "version"), -2),
-    **dict.fromkeys(("hub", "options", "registry"), -1),
+    **dict.fromkeys(("atomic", "cache", "chunks", "progress", "version"), -2),
+    **dict.fromkeys(("hub", "options", "registry", "resumable"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
     **dict.fromkeys(("models", "heads", "training"), 2),
@@ -110,7 +110,7 @@ ORDER = {
         generation question_answering
     """,
     "text": """
-        progress sentences source
+        sentences source
         files tfds
         documentation
         sources

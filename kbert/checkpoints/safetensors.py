@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,20 +36,30 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
         [0, 1]
     """
     import ml_dtypes  # noqa: F401  (gives NumPy its bfloat16)
+
+    with open_safetensors(path) as file:
+        _check_types({name: file.get_slice(name).get_dtype() for name in file.keys()}, path)
+        return {name: _widened(file.get_tensor(name)) for name in file.keys()}
+
+
+def open_safetensors(path: str | os.PathLike) -> Any:
+    """A file whose header is checked, to be read in parts: `safetensors.safe_open`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is cut short or is no safetensors file.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no such safetensors file. Received: {path}")
     try:
-        with safe_open(path, framework="np") as file:
-            _check_types({name: file.get_slice(name).get_dtype() for name in file.keys()}, path)
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
+        return safe_open(path, framework="np")
     except SafetensorError as error:
         raise ValueError(
             f"The file is damaged, cut short, or no safetensors file ({error}). Received: {path}"
         ) from error
-    return {name: _widened(array) for name, array in arrays.items()}
 
 
 def write_safetensors(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:

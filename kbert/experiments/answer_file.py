@@ -5,6 +5,7 @@ how many records are answered, and a checksum over these records. A restart read
 which is cheap beside answering them, and so knows whether the input is still the same.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from kbert import atomic
+from kbert.chunks import chunks
 from kbert.data import Table
 from kbert.experiments.evaluation import answer_lines
 from kbert.experiments.records import Record, Records
+from kbert.resumable import GrowingFiles, differences, read_note, write_note
 from kbert.tasks.fine_tuning.base import FineTuned
 
 # Records in memory at once, and answers that a kill may cost.
@@ -38,14 +40,18 @@ class AnswerFile:
 
     def __init__(self, path: str | os.PathLike, identity: dict[str, Any]) -> None:
         self.path = Path(path)
-        self._state_path = Path(f"{self.path}.state.json")
+        self._note = Path(f"{self.path}.state.json")
+        self._file = GrowingFiles(os.fspath(path))
         self.state = {"records": 0, "checksum": 0, "finished": False, **identity}
         written = self.path.exists() and self.path.stat().st_size > 0
-        before = None
-        if self._state_path.exists():
-            before = json.loads(self._state_path.read_text(encoding="utf-8"))
+        before = read_note(self._note, "The note beside answers")
         if before and (written or before["finished"]):
-            self._check(before, json.loads(json.dumps(identity)))
+            of_output = {name: before.get(name) for name in identity}
+            if changed := differences(of_output, identity):
+                raise ValueError(
+                    f"{self.path} holds answers that were made otherwise; name another file, or "
+                    f"remove it and {self._note.name}. Received: {'; '.join(changed.values())}"
+                )
             self.state = before
         elif written:
             raise ValueError(
@@ -63,51 +69,41 @@ class AnswerFile:
         """How many records are answered."""
         return self.state["records"]
 
-    def begin(self) -> None:
-        """Notes what is going to be written, before the first line is."""
-        self._note()
-
-    def whole_lines(self) -> int:
-        """Cuts off a line that a killed process left unfinished, and counts the others."""
-        if not self.path.exists():
-            return 0
-        lines = size = 0
-        with self.path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    lines, size = lines + 1, size + len(line)
-        os.truncate(self.path, size)
-        return lines
+    @contextlib.contextmanager
+    def appending(self) -> Iterator[None]:
+        """Opens the file after the last line that is noted, once what comes is noted too."""
+        size = self._size()
+        self._save()
+        with self._file:
+            self._file.open([size])
+            yield
 
     def append(self, lines: Iterable[str], checksum: int) -> None:
         """Writes answers, on disk when this returns, and notes how far they go."""
         lines = list(lines)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        self._note(records=self.records + len(lines), checksum=checksum)
+        self._file.append("".join(f"{line}\n" for line in lines).encode())
+        self._save(records=self.records + len(lines), checksum=checksum)
 
     def finish(self) -> None:
         """Notes that every record is answered."""
-        self.path.touch()  # of an input without records
-        self._note(finished=True)
+        self._save(finished=True)
 
-    def _note(self, **changes: Any) -> None:
+    def _save(self, **changes: Any) -> None:
         self.state |= changes
-        atomic.write(self._state_path, (json.dumps(self.state, indent=2) + "\n").encode())
+        write_note(self._note, self.state)
 
-    def _check(self, before: dict, identity: dict) -> None:
-        changed = [
-            f"{name} was {before.get(name)!r}, is {value!r}"
-            for name, value in identity.items()
-            if before.get(name) != value
-        ]
-        if changed:
+    def _size(self) -> int:
+        """Bytes of the lines that are noted."""
+        sizes = []
+        if self.records:
+            with self.path.open("rb") as file:
+                sizes = [len(line) for line in itertools.islice(file, self.records)]
+        if len(sizes) < self.records:
             raise ValueError(
-                f"{self.path} holds answers that were made otherwise; name another file, or "
-                f"remove it and {self._state_path.name}. Received: {'; '.join(changed)}"
+                f"{self.path} must have the {self.records} lines that were written to it. "
+                f"Received: {len(sizes)}"
             )
+        return sum(sizes)
 
 
 def answer_records(
@@ -133,14 +129,14 @@ def answer_records(
             the task needs it, by its line.
     """
     rest = iter(records)
-    output.begin()
     checksum = _skip(rest, output, records.source)
-    for chunk, lines in _answered(task, rest, records.source, batch_size):
-        for record in chunk:
-            checksum = _add(checksum, record)
-        output.append(lines, checksum)
-        yield output.records
-    output.finish()
+    with output.appending():
+        for chunk, lines in _answered(task, rest, records.source, batch_size):
+            for record in chunk:
+                checksum = _add(checksum, record)
+            output.append(lines, checksum)
+            yield output.records
+        output.finish()
 
 
 def answer_stream(task: FineTuned, records: Records, *, batch_size: int = 32) -> Iterator[str]:
@@ -165,7 +161,7 @@ def _answered(
     Texts that are cut are told of when the first ones are, and counted at the end.
     """
     count = cut = told = 0
-    while chunk := list(itertools.islice(records, CHUNK)):
+    for chunk in chunks(records, CHUNK):
         table = _table(chunk, source)
         answers, more = task.predict_and_count(table, batch_size=batch_size, verbose=0)
         count, cut = count + len(chunk), cut + more
@@ -179,24 +175,15 @@ def _answered(
 
 def _skip(records: Iterator[Record], output: AnswerFile, source: str) -> int:
     """Passes over the answered records, and returns the checksum over them."""
-    lines = output.whole_lines()
-    noted, expected = output.state["records"], output.state["checksum"]
-    if lines < noted:
-        raise ValueError(
-            f"{output.path} must have the {noted} lines that were written to it. Received: {lines}"
-        )
     checksum = read = 0
-    for record in itertools.islice(records, lines):
+    for record in itertools.islice(records, output.records):
         checksum = _add(checksum, record)
         read += 1
-        if read == noted and checksum != expected:
-            break
-    if read < lines or (read == noted and checksum != expected):
+    if read < output.records or checksum != output.state["checksum"]:
         raise ValueError(
             f"{output.path} holds the answers to another input than {source}: name another "
             "file, or remove it to begin anew"
         )
-    output.state |= {"records": lines, "checksum": checksum}
     return checksum
 
 

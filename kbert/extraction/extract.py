@@ -3,7 +3,6 @@
 Shapes: `N` texts, `T` tokens (or words) of a text, `D` width of the features.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from kbert.extraction.described import TextVectors
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.inputs import as_inputs
 from kbert.inference import BATCH_SIZE
-from kbert.text.progress import Progress
+from kbert.progress import Progress
 
 # Texts tokenised and sorted by length together; the bar moves once each.
 CHUNK = 1024
@@ -63,7 +62,7 @@ def features(
             warning says how many were.
         with_tokens: `TextVectors` with tokens and offsets, instead of bare arrays.
         batch_size: rows that go through the encoder together.
-        verbose: 1 = a progress bar, 0 = none, "auto" = one in a terminal.
+        verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
 
     Returns:
         Pooled: (N, D) float32. Else a list of N arrays (T, D) float32, without padding, or of N
@@ -122,21 +121,10 @@ def _extractor(encoder: keras.Model, tokenizer: Any, **settings: Any) -> Extract
 
 def each_chunk(extractor: Extractor, texts: Any, verbose: str | int) -> Iterator:
     """The features of `CHUNK` texts after the other, with a progress bar."""
-    starts = range(0, len(texts), CHUNK)
-    if not shows_progress(verbose):
-        yield from (extractor(texts.part(slice(i, i + CHUNK))) for i in starts)
-        return
-    with Progress("features", len(texts), " texts") as bar:
-        for start in starts:
+    with Progress("features", len(texts), " texts", verbose=verbose) as bar:
+        for start in range(0, len(texts), CHUNK):
             yield extractor(texts.part(slice(start, start + CHUNK)))
-            bar.show(done := min(start + CHUNK, len(texts)), done)
-
-
-def shows_progress(verbose: str | int) -> bool:
-    """Whether there is to be a bar: "auto" says yes in a terminal."""
-    if verbose not in ("auto", 0, 1, 2):
-        raise ValueError(f'verbose is "auto", 0 or 1. Received: {verbose!r}')
-    return sys.stderr.isatty() if verbose == "auto" else bool(verbose)
+            bar.show(min(start + CHUNK, len(texts)))
 
 
 def report_cut(extractor: Extractor) -> None:

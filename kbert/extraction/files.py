@@ -11,12 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from kbert import atomic
+from kbert.resumable import GrowingFiles
 
 _HEADER = 128  # bytes of a .npy file before its numbers
+_PART = ".part"
 
 
-class Format:
-    """A file that grows chunk by chunk.
+class Format(GrowingFiles):
+    """A file that grows chunk by chunk, under another name until it is whole.
 
     Args:
         path: of the finished file.
@@ -30,37 +32,21 @@ class Format:
         self.width = width
         self.ragged = ragged
         self.dtype = dtype.newbyteorder("<")
-        self.parts: list[Any] = []
-        self.names: list[str] = []
+        super().__init__(*(f"{name}{_PART}" for name in self.names()))
 
-    def open(self, sizes: list[int] | None) -> None:
-        """Opens the parts, cut to `sizes` bytes; None = anew."""
-        for number, name in enumerate(self.names):
-            with atomic.naming(name):
-                part = open(name, "wb" if sizes is None else "r+b")
-                if sizes is not None:
-                    part.truncate(sizes[number])
-                    part.seek(0, os.SEEK_END)
-            self.parts.append(part)
+    def names(self) -> list[str]:
+        """The finished files, the one that readers look for first."""
+        return [self.path]
 
-    def append(self, rows: Any) -> None:
+    def add(self, rows: Any) -> None:
         """Adds the features of a chunk, (N, D) or N arrays (T, D), and puts them on the disk."""
-        for part, name, data in zip(self.parts, self.names, self.encode(rows), strict=True):
-            with atomic.naming(name):
-                part.write(data)
-                part.flush()
-                os.fsync(part.fileno())
-
-    def sizes(self) -> list[int]:
-        """Bytes of each part."""
-        return [part.tell() for part in self.parts]
+        self.append(*self.encode(rows))
 
     def finish(self, count: int) -> None:
         """Gives the finished file its name."""
-        for part in self.parts:
-            part.close()
-        for name in self.names[::-1]:  # the file itself last
-            atomic.publish(name, name.removesuffix(".part"))
+        self.close()
+        for name in self.names()[::-1]:
+            atomic.publish(name + _PART, name)
 
     def encode(self, rows: Any) -> list[bytes]:
         """The bytes that each part gets."""
@@ -70,41 +56,39 @@ class Format:
 class ArrayFile(Format):
     """`.npy`: the vectors; of ragged ones a second file says where each text ends."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        names = [self.path, f"{self.path}.ends.npy"] if self.ragged else [self.path]
-        self.names = [f"{name}.part" for name in names]
+    def names(self) -> list[str]:
+        return [self.path, f"{self.path}.ends.npy"] if self.ragged else [self.path]
 
-    def open(self, sizes) -> None:
+    def open(self, sizes=None) -> None:
         super().open(sizes)
         if sizes is None:
-            for part in self.parts:
-                part.write(bytes(_HEADER))
+            for file in self.files:
+                file.write(bytes(_HEADER))
 
     def encode(self, rows):
         if not self.ragged:
             return [rows.astype(self.dtype).tobytes()]
         vectors = b"".join(row.astype(self.dtype).tobytes() for row in rows)
-        before = (self.parts[0].tell() - _HEADER) // (self.width * self.dtype.itemsize)
+        before = self._vectors()
         ends = before + np.cumsum([len(row) for row in rows])
         return [vectors, ends.astype("<i8").tobytes()]
 
     def finish(self, count) -> None:
-        vectors = (self.parts[0].tell() - _HEADER) // (self.width * self.dtype.itemsize)
-        headers = [_header(self.dtype, (vectors, self.width)), _header(np.dtype("<i8"), (count,))]
-        for part, header in zip(self.parts, headers, strict=False):
-            part.seek(0)
-            part.write(header)
-            part.flush()
+        shapes = [(self.dtype, (self._vectors(), self.width)), (np.dtype("<i8"), (count,))]
+        for file, path, shape in zip(self.files, self.paths, shapes, strict=False):
+            with atomic.naming(path):
+                file.seek(0)
+                file.write(_header(*shape))
+                file.flush()
         super().finish(count)
+
+    def _vectors(self) -> int:
+        """How many are in the file."""
+        return (self.sizes()[0] - _HEADER) // (self.width * self.dtype.itemsize)
 
 
 class RecordFile(Format):
     """`.tfrecord`: one `tf.train.Example` a text."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.names = [f"{self.path}.part"]
 
     def encode(self, rows):
         # TensorFlow writes records to files alone; files of records may follow each other in one.

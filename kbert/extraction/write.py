@@ -9,9 +9,8 @@ Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 
 import hashlib
 import itertools
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -19,12 +18,14 @@ import numpy as np
 from absl import logging
 
 from kbert import atomic
-from kbert.extraction.extract import report_cut, shows_progress
+from kbert.chunks import chunks
+from kbert.extraction.extract import report_cut
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.files import FORMATS, Format
-from kbert.extraction.inputs import Texts, as_inputs, is_table
+from kbert.extraction.inputs import as_inputs, is_table
+from kbert.progress import Progress
+from kbert.resumable import differences, read_note, write_note
 from kbert.text import open_sources
-from kbert.text.progress import Progress
 
 # A chunk ends after so many texts, or so many characters: vectors of tokens take kilobytes each.
 _TEXTS = 1024
@@ -65,7 +66,7 @@ def write_features(
         unit: a text of a source is a "line" or a "document"; empty lines are none.
         field: where JSON lines and TensorFlow data sets keep the text.
         dtype: of the file, "float32" or "float16".
-        verbose: 1 = a progress bar, 0 = none, "auto" = one in a terminal.
+        verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
         **settings: layers, pooling, words, merge, special_tokens, max_length, stride and
             batch_size, as in `kbert.features`.
 
@@ -114,64 +115,43 @@ def write_features(
     }
     each = _source_texts(opened, unit) if opened else _each(texts, extractor.words)
     target = FORMATS[suffix](path, extractor.width, extractor.pooling is None, np.dtype(dtype))
-    return _write(path, target, extractor, each, begun, _bar(texts, opened, verbose))
-
-
-def _write(path, target: Format, extractor, each: Iterator, begun: dict, bar) -> int:
     note = f"{path}.progress.json"
-    done = _resume(note, target, begun)
-    passed = sum(1 for _ in itertools.islice(each, done))  # texts of the chunks that are finished
+    extractor.cut = 0
+    most = _CHARACTERS_OF_TOKENS if extractor.pooling is None else _CHARACTERS
+    with target:
+        done = _resume(note, target, begun, each)
+        with _progress(texts, opened, verbose) as bar:
+            for chunk in chunks(each, _TEXTS, most, _characters):
+                target.add(extractor(as_inputs(chunk, extractor.words, done)))
+                done += len(chunk)
+                write_note(note, {"begun": begun, "texts": done, "sizes": target.sizes()})
+                read = sum(source.consumed for source in opened)
+                bar.show(read if opened else done, done if opened else None)
+        report_cut(extractor)
+        target.finish(done)
+    atomic.remove(note)
+    return done
+
+
+def _resume(note: str, target: Format, begun: dict, each: Iterator) -> int:
+    """Opens the parts after their last whole chunk, and passes over the texts that they hold."""
+    state = read_note(note, "The note of what is written") or {"begun": begun, "texts": 0}
+    if changed := differences(state["begun"], begun):
+        raise ValueError(
+            "A file is finished with the arguments that it was begun with. Received: another "
+            f"value of {', '.join(changed)}; give the old one, or remove {note}"
+        )
+    done = state["texts"]
+    passed = sum(1 for _ in itertools.islice(each, done))
     if passed < done:
         raise ValueError(
             f"A file is finished with the texts that it was begun with; it holds {done} of them. "
             f"Received: {passed} texts; give the old ones, or remove {note}"
         )
-    extractor.cut = 0
-    with bar:
-        for chunk in _chunks(each, extractor, done):
-            target.append(extractor(chunk))
-            done += len(chunk)
-            state = {"begun": begun, "texts": done, "sizes": target.sizes()}
-            atomic.write(note, json.dumps(state).encode())
-            bar.show_texts(done)
-    report_cut(extractor)
-    target.finish(done)
-    atomic.remove(note)
+    if done:
+        logging.info("%s: going on after %d texts", target.path, done)
+    target.open(state.get("sizes"))
     return done
-
-
-def _resume(note: str, target: Format, begun: dict) -> int:
-    """Cuts the parts after their last whole chunk; how many texts they hold."""
-    state = {"begun": begun, "texts": 0, "sizes": None}
-    if os.path.exists(note):
-        with open(note, encoding="utf-8") as file:
-            state = json.load(file)
-        before = json.loads(json.dumps(begun))  # as it comes back from a file
-        changed = [name for name in before if state["begun"].get(name) != before[name]]
-        changed += [name for name in state["begun"] if name not in before]
-        if changed:
-            raise ValueError(
-                "A file is finished with the arguments that it was begun with. Received: another "
-                f"value of {', '.join(changed)}; give the old one, or remove {note}"
-            )
-        logging.info("%s: going on after %d texts", target.path, state["texts"])
-    target.open(state["sizes"])
-    return state["texts"]
-
-
-def _chunks(each: Iterator, extractor: Extractor, start: int) -> Iterator[Texts]:
-    most = _CHARACTERS_OF_TOKENS if extractor.pooling is None else _CHARACTERS
-    chunk: list = []
-    size = 0
-    for text in each:
-        chunk.append(text)
-        size += _characters(text)
-        if len(chunk) == _TEXTS or size >= most:
-            yield as_inputs(chunk, extractor.words, start)
-            start += len(chunk)
-            chunk, size = [], 0
-    if chunk:
-        yield as_inputs(chunk, extractor.words, start)
 
 
 def _characters(text: Any) -> int:
@@ -206,33 +186,9 @@ def _checksum(encoder: keras.Model) -> str:
     return digest.hexdigest()
 
 
-class _Bar:
-    """Progress in bytes of sources, or in texts."""
-
-    def __init__(self, make: Callable[[], Progress] | None, opened: list) -> None:
-        self.make = make
-        self.opened = opened
-        self.progress: Progress | None = None
-
-    def __enter__(self):
-        self.progress = self.make() if self.make else None
-        return self
-
-    def __exit__(self, *error):
-        if self.progress is not None:
-            self.progress.__exit__(*error)
-
-    def show_texts(self, done: int) -> None:
-        if self.progress is not None:
-            read = sum(source.consumed for source in self.opened) if self.opened else done
-            self.progress.show(read, done)
-
-
-def _bar(texts: Any, opened: list, verbose: str | int) -> _Bar:
-    if not shows_progress(verbose):
-        return _Bar(None, opened)
+def _progress(texts: Any, opened: list, verbose: str | int) -> Progress:
+    """In bytes of sources, or in texts."""
     total = sum(source.size for source in opened) if opened else None
-    if total is None and hasattr(texts, "__len__"):
+    if not opened and hasattr(texts, "__len__"):
         total = len(texts)
-    unit = "B" if opened else " texts"
-    return _Bar(lambda: Progress("features", total, unit), opened)
+    return Progress("features", total, "B" if opened else " texts", "texts", verbose)

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from absl import logging
 
 from kbert.cache import cache_folder
+from kbert.progress import Progress
 from kbert.text import files
-from kbert.text.progress import Progress
 
 # Part of the cache's name: counts up whenever the same packages would give another text.
 _EXTRACTION = 1

@@ -5,6 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from kbert.chunks import chunks
+from kbert.progress import Progress
+
 # Texts go through the graph in batches of about this size.
 _BATCH_BYTES = 1 << 20
 _BATCH_TEXTS = 4096
@@ -66,22 +69,14 @@ def batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
         >>> list(batches(["one", "two"]))
         [['one', 'two']]
     """
-    batch, size = [], 0
-    for text in each_text(texts):
-        batch.append(text)
-        size += len(text)
-        if size >= _BATCH_BYTES or len(batch) == _BATCH_TEXTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    return chunks(each_text(texts), _BATCH_TEXTS, _BATCH_BYTES, len)
 
 
 def with_progress(texts: Iterable[str | bytes], description: str) -> Iterator[str | bytes]:
     """The texts, and a progress bar of their bytes on stderr."""
-    from tqdm import tqdm
-
-    with tqdm(desc=description, unit="B", unit_scale=True) as bar:
+    done = 0
+    with Progress(description, None, "B") as bar:
         for text in each_text(texts):
             yield text
-            bar.update(len(text))
+            done += len(text)
+            bar.show(done)

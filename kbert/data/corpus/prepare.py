@@ -32,9 +32,9 @@ from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.corpus.vocabulary import check_kind
 from kbert.data.corpus.workers import Workers
+from kbert.progress import Progress
 from kbert.text import open_sources
 from kbert.text import source as text_source
-from kbert.text.progress import Progress
 from kbert.text.source import Source
 from kbert.version import __version__
 

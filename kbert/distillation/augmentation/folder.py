@@ -20,9 +20,9 @@ from absl import logging
 from kbert import atomic
 from kbert.data import Table
 from kbert.data.readers import read_table
-from kbert.data.readers.content import read_text
 from kbert.distillation.augmentation.augmenter import Augmenter
-from kbert.text.progress import Progress
+from kbert.progress import Progress
+from kbert.resumable import differences, read_note, write_note
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -73,8 +73,7 @@ def write_augmented(
             return manifest
         atomic.remove_leftovers(output_dir)
         names = [_shard_name(number, shards) for number in range(shards)]
-        total = size if verbose else 0
-        with _Bar(total) as bar:
+        with Progress("augmenting", size, " rows", verbose=int(verbose)) as bar:
             for number, name in enumerate(names):
                 start, stop = size * number // shards, size * (number + 1) // shards
                 path = os.path.join(output_dir, name)
@@ -88,7 +87,7 @@ def write_augmented(
             "counts": {"rows": size, "copies": lines - size, "lines": lines},
             "shards": found,
         }
-        _save(output_dir, manifest)
+        write_note(os.path.join(output_dir, MANIFEST), manifest)
         return manifest
 
 
@@ -141,16 +140,10 @@ def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any
             "settings": settings,
             "columns": columns,
         }
-        _save(output_dir, manifest)
+        write_note(os.path.join(output_dir, MANIFEST), manifest)
         return manifest
     manifest = _read(output_dir)
-    before = manifest["settings"]
-    changed = [
-        f"{name} was {before.get(name)!r}, is {settings.get(name)!r}"
-        for name in {**before, **settings}
-        if before.get(name) != settings.get(name)
-    ]
-    if changed:
+    if changed := list(differences(manifest["settings"], settings).values()):
         raise ValueError(
             f"{output_dir} holds another augmentation. To go on with that one give what it was "
             f"begun with; for a new one, name another folder. Received: {'; '.join(changed)}"
@@ -158,17 +151,12 @@ def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any
     return manifest
 
 
-def _write_shard(path: str, augmenter: Augmenter, start: int, stop: int, bar: "_Bar") -> None:
-    temporary = atomic.temporary_name(path)
-    try:
-        with atomic.naming(path), open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            for row in augmenter.rows(range(start, stop)):
-                for record in augmenter.versions(row):
-                    file.write(_line(augmenter.table, row.number, record))
-                bar.show(row.number)
-        atomic.publish(temporary, path)
-    finally:
-        atomic.remove(temporary)
+def _write_shard(path: str, augmenter: Augmenter, start: int, stop: int, bar: Progress) -> None:
+    with atomic.writing(path) as file:
+        for row in augmenter.rows(range(start, stop)):
+            for record in augmenter.versions(row):
+                file.write(_line(augmenter.table, row.number, record).encode())
+            bar.show(row.number)
 
 
 def _line(table: Table, row: int, record: dict[str, Any]) -> str:
@@ -197,39 +185,15 @@ def _shard_name(number: int, shards: int) -> str:
 
 def _read(folder: str) -> dict[str, Any]:
     path = os.path.join(folder, MANIFEST)
-    if not os.path.exists(path):
+    manifest = read_note(path, "The manifest of an augmentation")
+    if manifest is None:
         raise FileNotFoundError(
             f"No {MANIFEST} in the folder: kbert-augment writes one first of all. "
             f"Received: {folder}"
         )
-    manifest = json.loads(read_text(path))
     version = manifest.get("format_version")
     if version != FORMAT_VERSION:
         raise ValueError(
             f"{path}: this kbert reads format version {FORMAT_VERSION}. Received: {version!r}"
         )
     return manifest
-
-
-def _save(folder: str, manifest: dict[str, Any]) -> None:
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    atomic.write(os.path.join(folder, MANIFEST), text.encode())
-
-
-class _Bar:
-    """Progress in rows of the table; none where there is nothing to count."""
-
-    def __init__(self, total: int) -> None:
-        self._bar = Progress("augmenting", total, " rows", "rows") if total else None
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(*error)
-
-    def show(self, rows: int) -> None:
-        """Moves the bar to so many rows."""
-        if self._bar is not None:
-            self._bar.show(rows, rows)

@@ -4,19 +4,18 @@ Shapes: n rows of the shard.
 """
 
 import hashlib
-import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from kbert.checkpoints.safetensors import write_safetensors
+from kbert.checkpoints.safetensors import open_safetensors, write_safetensors
 from kbert.distillation.cache.keys import KEY_BYTES
 from kbert.distillation.cache.layout import Layout
 
 SUFFIX = ".safetensors"
-_TYPES = {"F32": "<f4", "F16": "<f2", "U8": "u1", "I32": "<i4", "U32": "<u4"}
 _INDEX = ("keys", "sizes")
 _SUMS = "checksums"
 
@@ -65,18 +64,19 @@ class Shard:
     def __init__(self, path: str, layouts: Mapping[str, Layout]) -> None:
         self.path = path
         self._layouts = layouts
-        self._places = self._read_header()
-        self.names = sorted({*self._places} - {*_INDEX, _SUMS})
+        file = self._file()
+        held = {*file.keys()}
+        self.names = sorted(held - {*_INDEX, _SUMS})
         unknown = [name for name in self.names if name not in layouts]
-        if unknown or len(self._places) != len(self.names) + 3:
+        if unknown or len(held) != len(self.names) + 3:
             raise self._damaged(f"the manifest has no {', '.join(unknown) or 'such shard'}")
-        raw, sizes, sums = (np.array(self._map(name)) for name in (*_INDEX, _SUMS))
+        raw, sizes, sums = (file.get_tensor(name) for name in (*_INDEX, _SUMS))
         self._sums = dict(zip(("", *self.names), sums.tolist(), strict=True))
         if _checksum(raw, sizes) != self._sums[""]:
             raise self._damaged("its index has another checksum")
         self.keys = np.frombuffer(raw.tobytes(), f"S{KEY_BYTES}")
-        self.sizes = sizes.reshape(-1, 2)
-        self._arrays: dict[str, np.ndarray] = {}
+        self.sizes = sizes
+        self._arrays: dict[str, Any] = {}  # what is read where it lies, in slices
         self._ends: dict[str, np.ndarray] = {}
 
     def __len__(self) -> int:
@@ -95,36 +95,20 @@ class Shard:
         self._arrays = {}
 
     def _open(self, name):
-        array = self._map(name)
+        file = self._file()
         if name not in self._ends:
+            array = file.get_tensor(name)
             ends = np.concatenate([[0], np.cumsum(self._layouts[name].counts(self.sizes))])
             if len(array) != ends[-1] or _checksum(array) != self._sums[name]:
                 raise self._damaged(f"{name} has another checksum")
             self._ends[name] = ends
-        return array
+        return file.get_slice(name)
 
-    def _map(self, name):
-        dtype, start, end = self._places[name]
-        return np.memmap(self.path, np.uint8, mode="r")[start:end].view(dtype)
-
-    def _read_header(self):
-        """name -> (dtype, first byte, end) of each array."""
-        size = os.path.getsize(self.path)
+    def _file(self):
         try:
-            with open(self.path, "rb") as file:
-                begin = 8 + int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(min(begin, size) - 8))
-            places = {
-                name: (_TYPES[of["dtype"]], *(begin + at for at in of["data_offsets"]))
-                for name, of in header.items()
-                if name != "__metadata__"
-            }
-            whole = size == max(end for _, _, end in places.values())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._damaged("no header of safetensors") from error
-        if not whole:
-            raise self._damaged("cut short")
-        return places
+            return open_safetensors(self.path)
+        except ValueError as error:
+            raise self._damaged("no sound file of safetensors") from error
 
     def _damaged(self, why):
         return ValueError(

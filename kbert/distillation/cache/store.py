@@ -4,17 +4,17 @@ Shapes: N rows, B rows of a batch, W texts of a row, T tokens.
 """
 
 import errno
-import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from kbert import atomic
+from kbert.chunks import chunks
 from kbert.distillation.cache.layout import Layout
 from kbert.distillation.cache.shard import SUFFIX, Shard, write_shard
+from kbert.resumable import differences, read_note, write_note
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -46,9 +46,7 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike, teacher: Mapping[str, Any], dtype: str) -> None:
         self.folder = os.fspath(folder)
-        self._manifest = json.loads(
-            json.dumps({"format": FORMAT, "dtype": dtype, "teacher": teacher, "outputs": {}})
-        )
+        self._manifest = {"format": FORMAT, "dtype": dtype, "teacher": teacher, "outputs": {}}
         self.layouts: dict[str, Layout] = {}
         self._shards: dict[str, Shard] = {}
         self._found: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}
@@ -57,16 +55,9 @@ class Store:
 
     def refresh(self) -> None:
         """Takes up what other processes have written."""
-        path = os.path.join(self.folder, MANIFEST)
-        if not os.path.exists(path):
+        manifest = read_note(os.path.join(self.folder, MANIFEST), "The manifest of a cache")
+        if manifest is None:
             return
-        try:
-            with open(path, encoding="utf-8") as file:
-                manifest = json.load(file)
-        except ValueError as error:
-            raise ValueError(
-                f"The manifest of a cache must be JSON; remove the folder. Received: {path}"
-            ) from error
         self._check(manifest)
         self._manifest = manifest
         self.layouts |= {k: Layout.from_json(x) for k, x in manifest["outputs"].items()}
@@ -99,9 +90,8 @@ class Store:
         outputs = {name: layout.to_json() for name, layout in self.layouts.items()}
         if outputs != self._manifest["outputs"] or not self._shards:
             self._manifest["outputs"] = outputs
-            text = json.dumps(self._manifest, indent=1)
-            atomic.write(os.path.join(self.folder, MANIFEST), text.encode())
-        for part in _parts(rows):
+            write_note(os.path.join(self.folder, MANIFEST), self._manifest)
+        for part in chunks(rows, SHARD_ROWS, SHARD_BYTES, _bytes_of):
             keys, sizes, vectors = zip(*part, strict=True)
             columns = {name: [row[name] for row in vectors] for name in vectors[0]}
             self._check_counts(np.stack(sizes), columns)
@@ -156,9 +146,7 @@ class Store:
                 f"A cache of this version has format {FORMAT}; give another cache_dir. Received: "
                 f"format {manifest.get('format')} in {self.folder}"
             )
-        ours, theirs = self._manifest["teacher"], manifest["teacher"]
-        other = [name for name in ours if theirs.get(name) != ours[name]]
-        if other:
+        if other := differences(manifest["teacher"], self._manifest["teacher"]):
             raise ValueError(
                 "A cache holds the outputs of one teacher; give each a cache_dir of its own. "
                 f"Received: {self.folder}, whose teacher has another {', '.join(other)}"
@@ -179,18 +167,8 @@ class Store:
                 )
 
 
-def _parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows in shards."""
-    part: list[Row] = []
-    size = 0
-    for row in rows:
-        part.append(row)
-        size += sum(x.nbytes for x in row[2].values())
-        if size >= SHARD_BYTES or len(part) == SHARD_ROWS:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+def _bytes_of(row: Row) -> int:
+    return sum(x.nbytes for x in row[2].values())
 
 
 def show_bytes(size: float) -> str:
