@@ -11,6 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbert.types import Shape, Tensors
+
 BATCH_SIZE = 32
 CHUNK = 8192  # texts tokenised at a time: bounds the memory of an endless list
 
@@ -22,20 +24,20 @@ ROWS = tf.TensorSpec([None], tf.int64)
 class _Forward(keras.Model):
     """A function of layers as a model, for Keras' compiled `predict_on_batch`."""
 
-    def __init__(self, function, layers) -> None:
+    def __init__(self, function: Callable, layers: Sequence[keras.layers.Layer]) -> None:
         super().__init__(name="forward")
         self.function = function
         self.parts = list(layers)
         self.build()
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Its parts are built already."""
 
-    def call(self, features):
+    def call(self, features: Tensors) -> Any:
         return self.function(features)
 
 
-def _tensorflow_graph(function, features):
+def _tensorflow_graph(function: Callable, features: Tensors) -> Callable:
     """One graph for all shapes, without XLA, which would compile each anew."""
     spec = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in features.items()}
     graph = tf.function(function, input_signature=[spec], autograph=False)
@@ -64,7 +66,7 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
     """
     made: dict[frozenset[str], Callable] = {}
 
-    def run(features):
+    def run(features: Tensors) -> Any:
         names = frozenset(features)
         if names not in made and keras.backend.backend() == "tensorflow":
             made[names] = _tensorflow_graph(function, features)
@@ -79,7 +81,7 @@ def on_cpu(function: Callable, *specs: tf.TypeSpec) -> Callable:
     """`function` of tensors as one TensorFlow graph for all shapes, run beside the strings."""
     graph = tf.function(function, input_signature=specs, autograph=False)
 
-    def run(*tensors):
+    def run(*tensors: tf.Tensor) -> Any:
         with tf.device("CPU"):
             return graph(*tensors)
 

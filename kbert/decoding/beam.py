@@ -27,10 +27,11 @@ from keras import ops
 
 from kbert.decoding.methods import Beam
 from kbert.decoding.request import PAD_ID, Request
+from kbert.types import Tensor, Tensors
 
 
 def decode_beam(
-    step: Callable, logits: Any, cache: dict[str, Any], method: Beam, request: Request
+    step: Callable, logits: Tensor, cache: dict[str, Any], method: Beam, request: Request
 ) -> tuple[Any, Any, Any]:
     """Searches until every row is done.
 
@@ -53,10 +54,14 @@ def decode_beam(
     _, live, pool, done = search.advance(logits, 0, *search.start(logits))
     last = request.max_new_tokens - 1
 
-    def unfinished(t, live, pool, done, growing):
+    def unfinished(
+        t: Tensor, live: Tensors, pool: Tensors, done: Tensor, growing: dict[str, Any]
+    ) -> Tensor:
         return (t < last) & ~ops.all(done)
 
-    def advance(t, live, pool, done, growing):
+    def advance(
+        t: Tensor, live: Tensors, pool: Tensors, done: Tensor, growing: dict[str, Any]
+    ) -> Any:
         chosen = ops.reshape(live[0], (-1,))  # (B * K,)
         logits, after = step(chosen, {"fixed": fixed, "growing": growing}, t)
         t = t + 1
@@ -82,12 +87,12 @@ class _Search:
     method: Beam
     request: Request
 
-    def start(self, logits):
+    def start(self, logits: Tensor) -> Any:
         """One empty beginning a row, and an empty pool."""
         results, longest = self.method.num_results, self.request.max_new_tokens
         rows = ops.zeros_like(logits[:, :1], dtype="int32")  # (B, 1); B may be unknown
 
-        def filled(value, *shape, dtype="int32"):
+        def filled(value: float, *shape: int, dtype: str = "int32") -> Tensor:
             fill = ops.full((1, *shape), value, dtype)
             return ops.cast(ops.reshape(rows, (-1, *(1 for _ in shape))), dtype) + fill
 
@@ -99,7 +104,7 @@ class _Search:
         )
         return live, pool, rows[:, 0] > 0
 
-    def advance(self, logits, t, live, pool, done):
+    def advance(self, logits: Tensor, t: Tensor, live: Tensors, pool: Tensors, done: Tensor) -> Any:
         """Token `t` of every beam, from logits (B * k, V).
 
         Returns:
@@ -111,7 +116,7 @@ class _Search:
         token_ids, scores = _widened(token_ids, width, 0), _widened(scores, width, -np.inf)
         stops = self.request.is_stop(token_ids)
 
-        def extended(index):
+        def extended(index: Tensor) -> Tensor:
             """-> beams gone on from, last tokens, texts; of continuations (B, K)."""
             parents, chosen = (
                 ops.minimum(index // each, live[0].shape[1] - 1),
@@ -133,7 +138,7 @@ class _Search:
             done = done | ended[:, 0]
         return parents, live, pool, done
 
-    def _continuations(self, logits, log_probabilities):
+    def _continuations(self, logits: Tensor, log_probabilities: Tensor) -> Any:
         """Log-probabilities of each beam's likeliest continuations, and their token ids."""
         beams = log_probabilities.shape[1]
         # However many of a beam's best are stop tokens, `width` others are among these.
@@ -146,7 +151,9 @@ class _Search:
         shape = (-1, beams * most)
         return ops.reshape(best, shape), ops.reshape(ops.cast(token_ids, "int32"), shape)
 
-    def _merged(self, pool, new, log_probabilities, texts, lengths):
+    def _merged(
+        self, pool: Tensors, new: Tensors, log_probabilities: Tensor, texts: Tensor, lengths: Tensor
+    ) -> Any:
         """The pool with those of (B, K) texts that are `new`, scored by their length."""
         scores = ops.where(new, log_probabilities / self._penalty(lengths), -np.inf)
         scores, index = ops.top_k(
@@ -157,11 +164,11 @@ class _Search:
         lengths = ops.concatenate([pool[2], lengths], axis=1)
         return scores, _pick(texts, index), _pick(lengths, index)
 
-    def _penalty(self, lengths):
+    def _penalty(self, lengths: Tensor) -> Tensor:
         """What divides the log-probability of a text."""
         return ((5.0 + ops.cast(lengths, "float32")) / 6.0) ** self.method.length_penalty
 
-    def results(self, live, pool, done):
+    def results(self, live: Tensors, pool: Tensors, done: Tensor) -> Any:
         """The pool after the last step, live beams of rows that are not done counted."""
         longest = self.request.max_new_tokens
         scores, texts, lengths = self._merged(
@@ -170,18 +177,18 @@ class _Search:
         return ops.where(scores[..., None] > -np.inf, texts, PAD_ID), lengths, scores
 
 
-def _widened(x, width, value):
+def _widened(x: Tensor, width: int, value: float) -> Tensor:
     """(B, M) -> (B, at least `width`); only a first step in a small vocabulary falls short."""
     missing = width - x.shape[1]
     return x if missing <= 0 else ops.pad(x, ((0, 0), (0, missing)), constant_values=value)
 
 
-def _flat(index, size):
+def _flat(index: Tensor, size: int) -> Tensor:
     """Indices (B, M) into `size` entries of each row -> indices into all rows' entries."""
     return index + ops.arange(ops.shape(index)[0])[:, None] * size
 
 
-def _pick(x, index):
+def _pick(x: Tensor, index: Tensor) -> Tensor:
     """(B, M, …), (B, K) -> (B, K, …)."""
     size, *rest = x.shape[1:]
     return ops.take(ops.reshape(x, (-1, *rest)), _flat(index, size), axis=0)

@@ -12,12 +12,13 @@ from keras import ops
 from kbert.decoding.methods import Greedy, Sampling
 from kbert.decoding.noise import gumbel
 from kbert.decoding.request import Request
+from kbert.types import Tensor
 
 _SEED_LIMIT = 2**32
 
 
 def make_choice(
-    method: Greedy | Sampling, request: Request, seed: Any, row_numbers: Any
+    method: Greedy | Sampling, request: Request, seed: Tensor, row_numbers: Tensor
 ) -> Callable[[Any, Any], tuple[Any, Any]]:
     """The function `(logits (R, V), step) -> (token ids (R,) int32, log-probabilities (R,))`.
 
@@ -29,7 +30,7 @@ def make_choice(
     if isinstance(method, Sampling):
         _check_seed(seed)
 
-    def choose(logits, step):
+    def choose(logits: Tensor, step: Tensor) -> Tensor:
         logits = ops.cast(logits, "float32")
         allowed = request.allowed(logits)
         if isinstance(method, Greedy):
@@ -49,7 +50,7 @@ def make_choice(
     return choose
 
 
-def likeliest(logits: Any, method: Sampling) -> tuple[Any, Any]:
+def likeliest(logits: Tensor, method: Sampling) -> tuple[Any, Any]:
     """What may be drawn, and how likely.
 
     Args:
@@ -80,7 +81,7 @@ def likeliest(logits: Any, method: Sampling) -> tuple[Any, Any]:
     return scores, token_ids
 
 
-def _check_seed(seed: Any) -> None:
+def _check_seed(seed: Tensor) -> None:
     if seed is None:
         raise ValueError("Sampling draws from a `seed`: an integer. Received: None")
     if hasattr(seed, "dtype"):  # a tensor, so that one compiled function serves many seeds

@@ -12,6 +12,7 @@ from kbert.decoding.choice import make_choice
 from kbert.decoding.methods import Beam, Greedy, Method, Sampling
 from kbert.decoding.request import Request
 from kbert.decoding.single import decode_single
+from kbert.types import Tensor
 
 
 class Decoded(NamedTuple):
@@ -31,15 +32,15 @@ class Decoded(NamedTuple):
 
 def decode(
     step: Callable[[Any, dict[str, Any], Any], tuple[Any, dict[str, Any]]],
-    logits: Any,
+    logits: Tensor,
     cache: dict[str, Any],
     *,
     method: Method,
     max_new_tokens: int,
     stop_ids: Sequence[int],
-    seed: Any = None,
+    seed: Tensor = None,
     banned_ids: Sequence[int] = (),
-    row_numbers: Any = None,
+    row_numbers: Tensor = None,
 ) -> Decoded:
     """Decodes all rows in one loop, which ends when every row has ended.
 

@@ -37,7 +37,7 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_real("temperature", self.temperature, "positive", lambda x: x > 0)
         if self.top_k is not None:
             check_count("top_k", self.top_k, minimum=1)
@@ -70,7 +70,7 @@ class Beam:
     length_penalty: float = 0.6
     num_results: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_count("width", self.width, minimum=1)
         check_real("length_penalty", self.length_penalty, "at least 0", lambda x: x >= 0)
         check_count("num_results", self.num_results, minimum=1)

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from kbert.types import Tensor
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
@@ -41,7 +43,7 @@ def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
     return x, y
 
 
-def gumbel(seed: Any, rows: Any, step: Any, token_ids: Any) -> Any:
+def gumbel(seed: Tensor, rows: Tensor, step: Tensor, token_ids: Tensor) -> Tensor:
     """Draws from the standard Gumbel distribution.
 
     The token whose log-probability plus draw is largest is a sample of the distribution. A draw
@@ -63,6 +65,6 @@ def gumbel(seed: Any, rows: Any, step: Any, token_ids: Any) -> Any:
     return -ops.log(-ops.log1p(-ops.minimum(uniform, 1.0 - 2.0**-24)))
 
 
-def _u32(value: Any) -> Any:
+def _u32(value: Tensor) -> Tensor:
     """A tensor; a Python integer may need all 32 bits."""
     return ops.cast(np.uint32(value) if isinstance(value, int) else value, "uint32")

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from kbert.configs.base import check_count
+from kbert.types import Tensor
 
 PAD_ID = 0  # behind the end of a row
 
@@ -34,7 +35,7 @@ class Request:
     @classmethod
     def of(
         cls,
-        logits: Any,
+        logits: Tensor,
         cache: Any,
         *,
         max_new_tokens: int,
@@ -68,14 +69,14 @@ class Request:
             )
         return cls(size, max_new_tokens, stop_ids, banned_ids)
 
-    def allowed(self, logits: Any) -> Any:
+    def allowed(self, logits: Tensor) -> Tensor:
         """(…, V) logits with those of the banned tokens at minus infinity."""
         if not self.banned_ids:
             return logits
         banned = np.isin(np.arange(self.vocabulary_size), self.banned_ids)
         return ops.where(banned, -np.inf, logits)
 
-    def is_stop(self, ids: Any) -> Any:
+    def is_stop(self, ids: Tensor) -> Tensor:
         """Integers of any shape -> booleans."""
         if not self.stop_ids:
             return ops.zeros_like(ids, dtype="bool")

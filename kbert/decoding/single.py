@@ -10,10 +10,11 @@ import numpy as np
 from keras import ops
 
 from kbert.decoding.request import PAD_ID, Request
+from kbert.types import Tensor
 
 
 def decode_single(
-    step: Callable, logits: Any, cache: dict[str, Any], choose: Callable, request: Request
+    step: Callable, logits: Tensor, cache: dict[str, Any], choose: Callable, request: Request
 ) -> tuple[Any, Any, Any]:
     """Chooses tokens until every row has ended.
 
@@ -34,10 +35,26 @@ def decode_single(
     # No step follows the last token: its logits would choose nothing.
     last = request.max_new_tokens - 1
 
-    def unfinished(t, chosen, ended, token_ids, lengths, scores, growing):
+    def unfinished(
+        t: Tensor,
+        chosen: Tensor,
+        ended: Tensor,
+        token_ids: Tensor,
+        lengths: Tensor,
+        scores: Tensor,
+        growing: dict[str, Any],
+    ) -> Tensor:
         return (t < last) & ~ops.all(ended)
 
-    def advance(t, chosen, ended, token_ids, lengths, scores, growing):
+    def advance(
+        t: Tensor,
+        chosen: Tensor,
+        ended: Tensor,
+        token_ids: Tensor,
+        lengths: Tensor,
+        scores: Tensor,
+        growing: dict[str, Any],
+    ) -> tuple:
         logits, after = step(chosen, {"fixed": cache["fixed"], "growing": growing}, t)
         t = t + 1
         chosen, log_probabilities = choose_unended(choose, logits, t, ended)
@@ -53,7 +70,7 @@ def decode_single(
     return token_ids, lengths, scores
 
 
-def choose_unended(choose: Callable, logits: Any, t: Any, ended: Any) -> tuple[Any, Any]:
+def choose_unended(choose: Callable, logits: Tensor, t: Tensor, ended: Tensor) -> tuple[Any, Any]:
     """As `choose`; a row that has ended gets padding of log-probability 0."""
     chosen, log_probabilities = choose(logits, t)
     return ops.where(ended, PAD_ID, chosen), ops.where(ended, 0.0, log_probabilities)

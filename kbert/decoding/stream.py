@@ -11,19 +11,20 @@ from kbert.decoding.decode import check_method
 from kbert.decoding.methods import Beam, Greedy, Sampling
 from kbert.decoding.request import Request
 from kbert.decoding.single import choose_unended
+from kbert.types import Tensor
 
 
 def stream(
     step: Callable[[Any, dict[str, Any], Any], tuple[Any, dict[str, Any]]],
-    logits: Any,
+    logits: Tensor,
     cache: dict[str, Any],
     *,
     method: Greedy | Sampling,
     max_new_tokens: int,
     stop_ids: Sequence[int],
-    seed: Any = None,
+    seed: Tensor = None,
     banned_ids: Sequence[int] = (),
-    row_numbers: Any = None,
+    row_numbers: Tensor = None,
 ) -> Iterator[np.ndarray]:
     """The tokens of `decode`, one step after another, in a loop in Python.
 
@@ -66,7 +67,9 @@ def stream(
     return _tokens(step, logits, cache, choose, request)  # arguments are checked at the call
 
 
-def _tokens(step, logits, cache, choose, request):
+def _tokens(
+    step: Callable, logits: Tensor, cache: dict[str, Any], choose: Callable, request: Request
+) -> Iterator[np.ndarray]:
     ended = ops.zeros_like(logits[:, 0], dtype="bool")
     for t in range(request.max_new_tokens):
         chosen, _ = choose_unended(choose, logits, t, ended)

@@ -3,10 +3,13 @@
 Shapes: `B` batch, `A` alternatives, `H` hidden width.
 """
 
+from typing import Any
+
 from keras import ops
 
 from kbert.configs.base import EncoderConfig
 from kbert.heads.linear import LinearHead
+from kbert.types import Tensor
 
 
 class ChoiceHead(LinearHead):
@@ -25,9 +28,9 @@ class ChoiceHead(LinearHead):
         (3, 4)
     """
 
-    def __init__(self, config: EncoderConfig, name: str = "choice", **kwargs) -> None:
+    def __init__(self, config: EncoderConfig, name: str = "choice", **kwargs: Any) -> None:
         super().__init__(config, 1, name=name, **kwargs)
 
-    def call(self, pooled):
+    def call(self, pooled: Tensor) -> Tensor:
         """Pooled vectors of the alternatives (B, A, H) -> logits (B, A), float32."""
         return ops.squeeze(super().call(pooled), axis=-1)

@@ -3,11 +3,14 @@
 Shapes: `B` batch, `T` tokens, `H` hidden width.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from kbert.configs.base import EncoderConfig
 from kbert.layers import Dense
+from kbert.types import Shape, Tensor
 
 
 class DiscriminatorHead(keras.layers.Layer):
@@ -28,7 +31,7 @@ class DiscriminatorHead(keras.layers.Layer):
         (2, 5)
     """
 
-    def __init__(self, config: EncoderConfig, name: str = "discriminator", **kwargs) -> None:
+    def __init__(self, config: EncoderConfig, name: str = "discriminator", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
         self.hidden_size = config.hidden_size
         self.transform = Dense(
@@ -47,10 +50,10 @@ class DiscriminatorHead(keras.layers.Layer):
         )
         self.build()
 
-    def build(self, *shapes) -> None:
+    def build(self, *shapes: Shape) -> None:
         for layer in (self.transform, self.output_dense):
             layer.build((None, None, self.hidden_size))
 
-    def call(self, sequence):
+    def call(self, sequence: Tensor) -> Tensor:
         """(B, T, H) -> logits (B, T), float32."""
         return ops.squeeze(self.output_dense(self.transform(sequence)), axis=-1)

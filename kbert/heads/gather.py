@@ -1,11 +1,11 @@
 """Picking tokens out of a batch of sequences."""
 
-from typing import Any
-
 from keras import ops
 
+from kbert.types import Tensor
 
-def gather_positions(sequence: Any, positions: Any) -> Any:
+
+def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
     """The vectors at some positions of each row.
 
     Args:

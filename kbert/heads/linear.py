@@ -1,9 +1,12 @@
 """What the heads of fine-tuned models are: one dense layer."""
 
+from typing import Any
+
 import keras
 
 from kbert.configs.base import EncoderConfig
 from kbert.layers import Dense
+from kbert.types import Shape, Tensor
 
 
 class LinearHead(keras.layers.Layer):
@@ -17,7 +20,13 @@ class LinearHead(keras.layers.Layer):
     """
 
     def __init__(
-        self, config: EncoderConfig, units: int, *, name: str, width: int | None = None, **kwargs
+        self,
+        config: EncoderConfig,
+        units: int,
+        *,
+        name: str,
+        width: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.dense = Dense(
@@ -30,9 +39,9 @@ class LinearHead(keras.layers.Layer):
         self.width = width or config.hidden_size
         self.build()
 
-    def build(self, *shapes) -> None:
+    def build(self, *shapes: Shape) -> None:
         self.dense.build((None, self.width))
 
-    def call(self, vectors):
+    def call(self, vectors: Tensor) -> Tensor:
         """(..., H) -> logits (..., C), float32."""
         return self.dense(vectors)

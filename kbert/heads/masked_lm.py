@@ -4,12 +4,15 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `E` embed
 `V` vocabulary.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from kbert.configs.base import EncoderConfig
 from kbert.heads.gather import gather_positions
 from kbert.layers import Dense, LayerNorm
+from kbert.types import Shape, Tensor
 
 
 class MaskedLMHead(keras.layers.Layer):
@@ -39,7 +42,7 @@ class MaskedLMHead(keras.layers.Layer):
         config: EncoderConfig,
         embedding_table: keras.Variable,
         name: str = "masked_lm",
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
         shape = (config.vocabulary_size, config.embedding_width)
@@ -61,7 +64,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.norm = LayerNorm(config.layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.build()
 
-    def build(self, *shapes) -> None:
+    def build(self, *shapes: Shape) -> None:
         self.transform.build((None, None, self.config.hidden_size))
         self.norm.build((None, None, self.config.embedding_width))
         self.bias = self.add_weight(
@@ -71,7 +74,7 @@ class MaskedLMHead(keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, sequence, mask_positions):
+    def call(self, sequence: Tensor, mask_positions: Tensor) -> Tensor:
         """Predicts.
 
         Args:

@@ -3,6 +3,8 @@
 Shapes: `B` batch, `H` hidden width, `C` classes.
 """
 
+from typing import Any
+
 from kbert.configs.base import EncoderConfig
 from kbert.heads.linear import LinearHead
 
@@ -29,6 +31,6 @@ class SentenceHead(LinearHead):
     """
 
     def __init__(
-        self, config: EncoderConfig, num_classes: int = 2, name: str = "sentence", **kwargs
+        self, config: EncoderConfig, num_classes: int = 2, name: str = "sentence", **kwargs: Any
     ) -> None:
         super().__init__(config, num_classes, name=name, **kwargs)

@@ -3,10 +3,13 @@
 Shapes: `B` batch, `T` tokens, `H` hidden width.
 """
 
+from typing import Any
+
 from keras import ops
 
 from kbert.configs.base import EncoderConfig
 from kbert.heads.linear import LinearHead
+from kbert.types import Tensor
 
 
 class SpanHead(LinearHead):
@@ -27,9 +30,9 @@ class SpanHead(LinearHead):
         ((3, 5), (3, 5))
     """
 
-    def __init__(self, config: EncoderConfig, name: str = "span", **kwargs) -> None:
+    def __init__(self, config: EncoderConfig, name: str = "span", **kwargs: Any) -> None:
         super().__init__(config, 2, name=name, **kwargs)
 
-    def call(self, sequence):
+    def call(self, sequence: Tensor) -> Tensor:
         """(B, T, H) -> starts (B, T) and ends (B, T), float32."""
         return tuple(ops.unstack(super().call(sequence), 2, axis=-1))

@@ -4,12 +4,15 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `D` width
 span, `E` embedding width, `V` vocabulary.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from kbert.configs.base import EncoderConfig
 from kbert.heads.gather import gather_positions
 from kbert.layers import Dense, LayerNorm
+from kbert.types import Shape, Tensor
 
 # Tokens of a span that are predicted at most, and the width of the table of their places:
 # `--max-pair-targets` and `--pair-positional-embedding-size` of facebookresearch/SpanBERT's README.
@@ -45,7 +48,7 @@ class SpanBoundaryHead(keras.layers.Layer):
         config: EncoderConfig,
         embedding_table: keras.Variable,
         name: str = "span_boundary",
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.config = config
@@ -66,7 +69,7 @@ class SpanBoundaryHead(keras.layers.Layer):
             self.norms.append(LayerNorm(epsilon, dtype=self.dtype_policy, name=f"{order}_norm"))
         self.build()
 
-    def build(self, *shapes) -> None:
+    def build(self, *shapes: Shape) -> None:
         self.places = self.add_weight(
             name="places",
             shape=(MAX_TARGETS, PLACE_WIDTH),
@@ -84,7 +87,9 @@ class SpanBoundaryHead(keras.layers.Layer):
             width = dense.units
             norm.build((None, None, width))
 
-    def call(self, sequence, mask_positions, span_starts, span_ends):
+    def call(
+        self, sequence: Tensor, mask_positions: Tensor, span_starts: Tensor, span_ends: Tensor
+    ) -> Tensor:
         """Predicts.
 
         Args:
@@ -112,7 +117,7 @@ class SpanBoundaryHead(keras.layers.Layer):
         return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
 
 
-def place_in_span(mask_positions, span_starts):
+def place_in_span(mask_positions: Tensor, span_starts: Tensor) -> Tensor:
     """How many tokens of its span lie before each masked one, (B, P) int32.
 
     Example:

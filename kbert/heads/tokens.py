@@ -3,6 +3,8 @@
 Shapes: `B` batch, `T` tokens, `H` hidden width, `C` classes.
 """
 
+from typing import Any
+
 from kbert.configs.base import EncoderConfig
 from kbert.heads.linear import LinearHead
 
@@ -25,6 +27,6 @@ class TokenHead(LinearHead):
     """
 
     def __init__(
-        self, config: EncoderConfig, num_classes: int, name: str = "tokens", **kwargs
+        self, config: EncoderConfig, num_classes: int, name: str = "tokens", **kwargs: Any
     ) -> None:
         super().__init__(config, num_classes, name=name, **kwargs)

@@ -2,28 +2,29 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import keras
 from keras import ops
 
+from kbert.types import Tensor
+
 
 # Where nothing is differentiated TensorFlow computes GELU in one kernel with the matrix product and
 # the bias. By itself, as in training, it is four times slower in bfloat16 than in float32.
-def _gelu(x: Any, training: bool = False) -> Any:
+def _gelu(x: Tensor, training: bool = False) -> Tensor:
     if not training or _is_float32(x):
         return ops.gelu(x, approximate=False)
     wide = ops.cast(x, "float32")
     return ops.cast(0.5 * wide * (1.0 + ops.erf(wide * math.sqrt(0.5))), x.dtype)
 
 
-def _gelu_tanh(x: Any, training: bool = False) -> Any:
+def _gelu_tanh(x: Tensor, training: bool = False) -> Tensor:
     if not training or _is_float32(x):
         return ops.gelu(x, approximate=True)
     return ops.cast(ops.gelu(ops.cast(x, "float32"), approximate=True), x.dtype)
 
 
-def _is_float32(x: Any) -> bool:
+def _is_float32(x: Tensor) -> bool:
     return keras.backend.standardize_dtype(x.dtype) == "float32"
 
 

@@ -17,6 +17,7 @@ from keras import ops
 from kbert.layers.bias import slots_bias
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
+from kbert.types import Shape, Tensor
 
 
 class _Attention(keras.layers.Layer):
@@ -34,26 +35,26 @@ class _Attention(keras.layers.Layer):
         *,
         dropout: float = 0.0,
         initializer_range: float | None = 0.02,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.initializer_range = initializer_range
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
-    def _add_dense(self, units, input_shape, name):
+    def _add_dense(self, units: int, input_shape: Shape, name: str) -> keras.layers.EinsumDense:
         dense = Dense(
             units, initializer_range=self.initializer_range, dtype=self.dtype_policy, name=name
         )
         dense.build(input_shape)
         return dense
 
-    def _scores(self, query, key):
+    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
         """(B, N, T, D), (B, N, S, D) -> (B, N, T, S) float32, neither biased nor normalised yet."""
         scaled = query * ops.cast(self._scale, query.dtype)  # less than to scale the scores
         return _product(scaled, key)
 
-    def _scores_in_loop(self, query, key, bias):
+    def _scores_in_loop(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
         """The same, for decoding.
 
         Where the query is scaled, TensorFlow 2.21 on a CPU fuses scale, product and bias (oneDNN's
@@ -62,30 +63,32 @@ class _Attention(keras.layers.Layer):
         return _biased(_product(query, key) * self._scale, bias)
 
     @property
-    def _scale(self):
+    def _scale(self) -> float:
         return 1.0 / math.sqrt(self.head_size)
 
-    def _normalised(self, scores):
+    def _normalised(self, scores: Tensor) -> Tensor:
         if scores.shape[-1] == 1:  # of one token, where Keras would warn
             return ops.ones_like(scores, dtype=self.compute_dtype)
         return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
-    def _attend(self, query, key, value, bias, training):
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, training: bool
+    ) -> Tensor:
         """-> outputs (B, T, H), the probabilities before dropout and the scores (B, N, T, S)."""
         scores = self._scores(query, key)
         probabilities = self._normalised(_biased(scores, bias))
         kept = self.dropout(probabilities, training=training)
         return self._outputs(kept, value), probabilities, scores
 
-    def _outputs(self, probabilities, value):
+    def _outputs(self, probabilities: Tensor, value: Tensor) -> Tensor:
         return self.output_dense(self._merge_heads(ops.matmul(probabilities, value)))
 
-    def _split_heads(self, x):
+    def _split_heads(self, x: Tensor) -> Tensor:
         batch, length, _ = ops.shape(x)
         x = ops.reshape(x, (batch, length, self.num_heads, self.head_size))
         return ops.transpose(x, (0, 2, 1, 3))  # (B, N, T, D)
 
-    def _merge_heads(self, x):
+    def _merge_heads(self, x: Tensor) -> Tensor:
         batch, _, length, _ = ops.shape(x)
         x = ops.transpose(x, (0, 2, 1, 3))  # (B, T, N, D)
         return ops.reshape(x, (batch, length, self.num_heads * self.head_size))
@@ -108,13 +111,19 @@ class SelfAttention(_Attention):
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         hidden_size = input_shape[-1]
         self.head_size = hidden_size // self.num_heads
         self.qkv = self._add_dense(3 * hidden_size, input_shape, "qkv")
         self.output_dense = self._add_dense(hidden_size, input_shape, "output")
 
-    def call(self, x, bias=None, training=False, return_internals=False):
+    def call(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        training: bool = False,
+        return_internals: bool = False,
+    ) -> Any:
         """Attends.
 
         Args:
@@ -135,7 +144,7 @@ class SelfAttention(_Attention):
         made = {"probabilities": probabilities, "scores": scores}
         return outputs, {**made, "query": query, "key": key, "value": value}
 
-    def prefill(self, x: Any, bias: Any) -> tuple[Any, dict[str, Any]]:
+    def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
         """As `call`, but beside the outputs come "key" and "value", each (B, N, T, D)."""
         query, key, value = self._project(x)
         outputs, *_ = self._attend(query, key, value, bias, training=False)
@@ -148,7 +157,7 @@ class SelfAttention(_Attention):
         return {name: ops.zeros(shape, dtype=self.compute_dtype) for name in ("key", "value")}
 
     def step(
-        self, x: Any, fixed: dict[str, Any], bias: Any, growing: dict[str, Any], t: Any
+        self, x: Tensor, fixed: dict[str, Any], bias: Tensor, growing: dict[str, Any], t: Tensor
     ) -> tuple[Any, dict[str, Any]]:
         """Attends from one more token of each row.
 
@@ -182,7 +191,7 @@ class SelfAttention(_Attention):
         outputs = outputs + ops.matmul(probabilities[..., -slots:], growing["value"])
         return self.output_dense(self._merge_heads(outputs)), growing
 
-    def _project(self, x):
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return [self._split_heads(t) for t in ops.split(self.qkv(x), 3, axis=-1)]
 
 
@@ -203,19 +212,21 @@ class CrossAttention(_Attention):
         ((1, 3, 4), (1, 2, 3, 5))
     """
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         hidden_size = input_shape[-1]
         self.head_size = hidden_size // self.num_heads
         self.query = self._add_dense(hidden_size, input_shape, "query")
         self.key_value = self._add_dense(2 * hidden_size, input_shape, "key_value")
         self.output_dense = self._add_dense(hidden_size, input_shape, "output")
 
-    def keys_values(self, memory: Any) -> dict[str, Any]:
+    def keys_values(self, memory: Tensor) -> dict[str, Any]:
         """The other sequence (B, S, H) as "key" and "value" (B, N, S, D): once for all steps."""
         key, value = ops.split(self.key_value(memory), 2, axis=-1)
         return {"key": self._split_heads(key), "value": self._split_heads(value)}
 
-    def call(self, x, memory, bias=None, training=False):
+    def call(
+        self, x: Tensor, memory: Tensor, bias: Tensor | None = None, training: bool = False
+    ) -> Any:
         """Attends.
 
         Args:
@@ -230,19 +241,19 @@ class CrossAttention(_Attention):
         query = self._split_heads(self.query(x))
         return self._attend(query, memory["key"], memory["value"], bias, training)[:2]
 
-    def step(self, x: Any, memory: dict[str, Any], bias: Any):
+    def step(self, x: Tensor, memory: dict[str, Any], bias: Tensor) -> Tensor:
         """Outputs (R, 1, H) of one more token of each row, (R, 1, H)."""
         query = self._split_heads(self.query(x))
         probabilities = self._normalised(self._scores_in_loop(query, memory["key"], bias))
         return self._outputs(probabilities, memory["value"])
 
 
-def _product(query, key):
+def _product(query: Tensor, key: Tensor) -> Tensor:
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, S)
     return ops.cast(scores, "float32")
 
 
-def _biased(scores, bias):
+def _biased(scores: Tensor, bias: Tensor) -> Tensor:
     if bias is None:
         return scores
     bias = ops.cast(bias, "float32")

@@ -3,16 +3,16 @@
 Shapes: `B` batch, `T` tokens.
 """
 
-from typing import Any
-
 from keras import ops
+
+from kbert.types import Tensor
 
 # Far below any score: exp(-3e4) is 0 in float32. Two of them are finite in float16 too, to which
 # Keras may cast the bias between layers: a row of nothing but padding stays free of NaN.
 PENALTY = 3e4
 
 
-def attention_bias(padding_mask):
+def attention_bias(padding_mask: Tensor) -> Tensor:
     """What is added to attention scores so that padding gets no attention.
 
     Args:
@@ -28,7 +28,7 @@ def attention_bias(padding_mask):
     return _unless(padding_mask)[:, None, None, :]
 
 
-def causal_bias(length: Any):
+def causal_bias(length: Tensor) -> Tensor:
     """What is added so that no token looks at those behind it: (1, 1, T, T) float32.
 
     Example:
@@ -39,7 +39,7 @@ def causal_bias(length: Any):
     return _unless(places[None, :] <= places[:, None])[None, None]
 
 
-def slots_bias(slots: int, t: Any):
+def slots_bias(slots: int, t: Tensor) -> Tensor:
     """What is added so that only the slots up to number `t` are looked at: (1, 1, 1, slots).
 
     Example:
@@ -49,5 +49,5 @@ def slots_bias(slots: int, t: Any):
     return _unless(ops.arange(slots) <= t)[None, None, None]
 
 
-def _unless(keep):
+def _unless(keep: Tensor) -> Tensor:
     return (ops.cast(keep, "float32") - 1.0) * PENALTY

@@ -11,6 +11,7 @@ from keras import ops
 
 from kbert.layers.dropout import Dropout
 from kbert.layers.recurrence import projected_lstm
+from kbert.types import Shape, Tensor
 
 DIRECTIONS = ("forward", "backward")
 
@@ -55,7 +56,7 @@ class BidirectionalLSTM(keras.layers.Layer):
         projection_clip: float | None = 3.0,
         skip_connections: bool = True,
         dropout: float = 0.0,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         # Keras would cast the state with the inputs: both are cast where they are used.
         super().__init__(autocast=False, **kwargs)
@@ -84,7 +85,7 @@ class BidirectionalLSTM(keras.layers.Layer):
             for way in DIRECTIONS
         ]
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         _check_shape("x", input_shape, (len(DIRECTIONS), "rows", "words", self.projection_size))
         for cell in self.cells:
             cell.build((None, self.projection_size))
@@ -93,7 +94,9 @@ class BidirectionalLSTM(keras.layers.Layer):
         """The weights of one layer in one direction: 0 forward, 1 backward."""
         return self.cells[layer * len(DIRECTIONS) + direction]
 
-    def call(self, x: Any, padding_mask: Any = None, state: Any = None, training: bool = False):
+    def call(
+        self, x: Tensor, padding_mask: Tensor = None, state: Tensor = None, training: bool = False
+    ) -> Any:
         """Reads.
 
         Args:
@@ -137,7 +140,7 @@ class BidirectionalLSTM(keras.layers.Layer):
             states.append(ops.stack(last))
         return outputs, ops.stack(states)
 
-    def _read(self, weights, x, mask, state):
+    def _read(self, weights: Any, x: Tensor, mask: Tensor, state: Any) -> Any:
         """One layer in one direction: (T, B, P), (B, U + P) -> the same."""
         hidden_states, cell, hidden = projected_lstm(
             x,
@@ -157,14 +160,20 @@ class BidirectionalLSTM(keras.layers.Layer):
             ops.concatenate([cell, hidden], axis=-1),
         )
 
-    def compute_output_spec(self, x, padding_mask=None, state=None, training=False):
+    def compute_output_spec(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        state: Any | None = None,
+        training: bool = False,
+    ) -> Any:
         # Otherwise Keras finds out by running: 172 steps where the number of words is not known.
         outputs = [keras.KerasTensor(x.shape, self.compute_dtype) for _ in range(self.num_layers)]
         width = self.units + self.projection_size
         shape = (self.num_layers, len(DIRECTIONS), x.shape[1], width)
         return outputs, keras.KerasTensor(shape, "float32")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {
             "units": self.units,
             "projection_size": self.projection_size,
@@ -183,12 +192,12 @@ class ProjectedCell(keras.layers.Layer):
     They start as TensorFlow 1 starts them: uniform by Glorot and Bengio's rule, biases at zero.
     """
 
-    def __init__(self, units: int, projection_size: int, **kwargs) -> None:
+    def __init__(self, units: int, projection_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.units = units
         self.projection_size = projection_size
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         rows = input_shape[-1] + self.projection_size
         self.kernel = self.add_weight(
             name="kernel", shape=(rows, 4 * self.units), initializer="glorot_uniform"
@@ -201,7 +210,7 @@ class ProjectedCell(keras.layers.Layer):
         )
 
 
-def _check_shape(name, shape, rule) -> None:
+def _check_shape(name: str, shape: Shape, rule: str) -> None:
     """`rule` has a number where it demands one and a word where it does not."""
     fits = len(shape) == len(rule) and all(
         isinstance(wanted, str) or size in (None, wanted)

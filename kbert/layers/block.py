@@ -9,6 +9,8 @@ from typing import Any
 
 import keras
 
+from kbert.types import Shape, Tensor
+
 
 class Block(keras.layers.Layer):
     """Attention and feed-forward, each with a residual around it.
@@ -46,7 +48,7 @@ class Block(keras.layers.Layer):
         attention_norm: keras.layers.Layer | None = None,
         feed_forward_input_norm: keras.layers.Layer | None = None,
         feed_forward_norm: keras.layers.Layer | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.attention = attention
@@ -57,7 +59,7 @@ class Block(keras.layers.Layer):
         self.feed_forward_input_norm = feed_forward_input_norm or self._empty_slot()
         self.feed_forward_norm = feed_forward_norm or self._empty_slot()
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         self.attention_input_norm.build(input_shape)
         self.attention.build(input_shape)
         self.attention_norm.build(input_shape)
@@ -65,7 +67,13 @@ class Block(keras.layers.Layer):
         self.feed_forward.build(input_shape)
         self.feed_forward_norm.build(input_shape)
 
-    def call(self, x, bias=None, training=False, return_internals=False):
+    def call(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        training: bool = False,
+        return_internals: bool = False,
+    ) -> Any:
         """(B, T, H), scores' bias -> (B, T, H), probabilities (B, N, T, T).
 
         With `return_internals` the second is what `SelfAttention` gives then.
@@ -76,27 +84,27 @@ class Block(keras.layers.Layer):
         )
         return self._forwarded(x, training), beside
 
-    def prefill(self, x: Any, bias: Any) -> tuple[Any, dict[str, Any]]:
+    def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
         """As `call`, but beside x come the attention's keys and values."""
         x, keys_values = self._attended(x, lambda x: self.attention.prefill(x, bias))
         return self._forwarded(x), keys_values
 
     def step(
-        self, x: Any, fixed: dict[str, Any], bias: Any, growing: dict[str, Any], t: Any
+        self, x: Tensor, fixed: dict[str, Any], bias: Tensor, growing: dict[str, Any], t: Tensor
     ) -> tuple[Any, dict[str, Any]]:
         """One more token of each row, (R, 1, H), see `SelfAttention.step`."""
         x, growing = self._attended(x, lambda x: self.attention.step(x, fixed, bias, growing, t))
         return self._forwarded(x), growing
 
-    def _empty_slot(self):
+    def _empty_slot(self) -> keras.layers.Layer:
         return keras.layers.Identity(dtype=self.dtype_policy)  # else it would cast to float32
 
-    def _attended(self, x, attend: Callable, training=False):
+    def _attended(self, x: Tensor, attend: Callable, training: bool = False) -> Tensor:
         """The attention's residual, and what `attend` gives beside its outputs."""
         outputs, beside = attend(self.attention_input_norm(x))
         return self.attention_norm(x + self.dropout(outputs, training=training)), beside
 
-    def _forwarded(self, x, training=False):
+    def _forwarded(self, x: Tensor, training: bool = False) -> Tensor:
         outputs = self.feed_forward(self.feed_forward_input_norm(x), training=training)
         return self.feed_forward_norm(x + self.dropout(outputs, training=training))
 
@@ -130,20 +138,27 @@ class CrossBlock(Block):
         cross_attention: keras.layers.Layer,
         cross_attention_input_norm: keras.layers.Layer | None = None,
         cross_attention_norm: keras.layers.Layer | None = None,
-        **options,
+        **options: Any,
     ) -> None:
         super().__init__(*parts, **options)
         self.cross_attention = cross_attention
         self.cross_attention_input_norm = cross_attention_input_norm or self._empty_slot()
         self.cross_attention_norm = cross_attention_norm or self._empty_slot()
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self.cross_attention_input_norm.build(input_shape)
         self.cross_attention.build(input_shape)
         self.cross_attention_norm.build(input_shape)
 
-    def call(self, x, memory, bias=None, memory_bias=None, training=False):
+    def call(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
+        training: bool = False,
+    ) -> Any:
         """Looks at its own tokens, then at the other sequence.
 
         Args:
@@ -166,7 +181,7 @@ class CrossBlock(Block):
         return self._forwarded(x, training), probabilities, cross_probabilities
 
     def prefill(
-        self, x: Any, bias: Any, memory: Any, memory_bias: Any
+        self, x: Tensor, bias: Tensor, memory: Tensor, memory_bias: Tensor
     ) -> tuple[Any, dict[str, Any]]:
         """As `call`, but beside x come the keys and values of both attentions.
 
@@ -179,12 +194,12 @@ class CrossBlock(Block):
 
     def step(
         self,
-        x: Any,
+        x: Tensor,
         fixed: dict[str, Any],
-        bias: Any,
+        bias: Tensor,
         growing: dict[str, Any],
-        t: Any,
-        memory_bias: Any,
+        t: Tensor,
+        memory_bias: Tensor,
     ) -> tuple[Any, dict[str, Any]]:
         """One more token of each row, (R, 1, H); `fixed` is what came beside x from `prefill`."""
         x, growing = self._attended(x, lambda x: self.attention.step(x, fixed, bias, growing, t))
@@ -192,7 +207,7 @@ class CrossBlock(Block):
         x, _ = self._crossed(x, lambda x: (self.cross_attention.step(x, memory, memory_bias), None))
         return self._forwarded(x), growing
 
-    def _crossed(self, x, attend: Callable, training=False):
+    def _crossed(self, x: Tensor, attend: Callable, training: bool = False) -> Tensor:
         """The other attention's residual, and what `attend` gives beside its outputs."""
         outputs, beside = attend(self.cross_attention_input_norm(x))
         return self.cross_attention_norm(x + self.dropout(outputs, training=training)), beside

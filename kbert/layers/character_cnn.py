@@ -6,12 +6,14 @@ character, `F` filters of one width, `A` filters of all widths, `P` width of the
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from kbert.layers.activations import get_activation
 from kbert.layers.highway import Highway
+from kbert.types import Shape, Tensor
 
 
 class CharacterCNN(keras.layers.Layer):
@@ -48,7 +50,7 @@ class CharacterCNN(keras.layers.Layer):
         projection_size: int,
         activation: str = "relu",
         num_characters: int = 261,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.character_size = character_size
@@ -66,7 +68,7 @@ class CharacterCNN(keras.layers.Layer):
             Highway(dtype=self.dtype_policy, name=f"highway_{i}") for i in range(num_highway)
         ]
 
-    def build(self, character_ids_shape) -> None:
+    def build(self, character_ids_shape: Shape) -> None:
         self._check_characters(character_ids_shape[-1])
         self.table = self.add_weight(
             name="table",
@@ -99,7 +101,7 @@ class CharacterCNN(keras.layers.Layer):
                 name="projection_bias", shape=(self.projection_size,), initializer="zeros"
             )
 
-    def _check_characters(self, characters) -> None:
+    def _check_characters(self, characters: Any) -> None:
         widest = max(width for width, _ in self.filters)
         if characters is not None and characters < widest:
             raise ValueError(
@@ -107,12 +109,12 @@ class CharacterCNN(keras.layers.Layer):
                 f"Received: {characters} characters"
             )
 
-    def _kernel_initializer(self, width):
+    def _kernel_initializer(self, width: int) -> keras.initializers.Initializer:
         if self.activation_name == "relu":
             return keras.initializers.RandomUniform(-0.05, 0.05)
         return keras.initializers.RandomNormal(stddev=math.sqrt(1 / (width * self.character_size)))
 
-    def call(self, character_ids, training=False):
+    def call(self, character_ids: Tensor, training: bool = False) -> Tensor:
         """Embeds.
 
         Args:

@@ -6,10 +6,13 @@ the leading axes are folded before it and unfolded after the activation; the fol
 Shapes: `...` any leading axes, `I` width in, `O` width out.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from kbert.layers.activations import get_activation
+from kbert.types import Shape, Tensor
 
 
 def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
@@ -39,14 +42,14 @@ class Dense(keras.layers.Layer):
         *,
         activation: str | None = None,
         initializer_range: float | None = 0.02,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.units = units
         self.activation = None if activation is None else get_activation(activation)
         self.initializer_range = initializer_range
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.units),
@@ -54,7 +57,7 @@ class Dense(keras.layers.Layer):
         )
         self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         *leading, width = ops.shape(inputs)
         outputs = ops.matmul(ops.reshape(inputs, (-1, width)), self.kernel)  # (..., I) -> (N, O)
         outputs = ops.add(outputs, self.bias)

@@ -1,8 +1,11 @@
 """Dropout that costs half of Keras' own on TensorFlow and differs between replicas."""
 
 import random
+from typing import Any
 
 import keras
+
+from kbert.types import Tensor
 
 
 class Dropout(keras.layers.Layer):
@@ -23,7 +26,7 @@ class Dropout(keras.layers.Layer):
         [1.0, 1.0]
     """
 
-    def __init__(self, rate: float, **kwargs) -> None:
+    def __init__(self, rate: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
             raise ValueError(f"`rate` must be at least 0 and less than 1. Received: {rate!r}")
@@ -33,7 +36,7 @@ class Dropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator(random.randrange(2**31))
         self.built = True
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         if not training or not self.rate:
             return inputs
         if keras.backend.backend() == "tensorflow":
@@ -41,7 +44,7 @@ class Dropout(keras.layers.Layer):
         return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
 
 
-def _tensorflow_dropout(inputs, rate, seed):
+def _tensorflow_dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
     """Two decisions from each random word: drawing the words is most of what dropout costs."""
     import tensorflow as tf
 
@@ -61,7 +64,7 @@ def _tensorflow_dropout(inputs, rate, seed):
     return inputs * (tf.cast(keep, inputs.dtype) * (2**16 / (2**16 - dropped)))
 
 
-def _seed_of_replica(seed):
+def _seed_of_replica(seed: Tensor) -> Tensor:
     """Mirrored seeds are equal on all replicas; their masks must not be."""
     import tensorflow as tf
 

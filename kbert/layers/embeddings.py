@@ -4,6 +4,8 @@ Shapes: `B` batch, `T` tokens, `V` vocabulary, `S` segments, `P` positions, `E` 
 `H` hidden width.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -11,6 +13,7 @@ from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.normalization import LayerNorm
 from kbert.layers.positions import check_length
+from kbert.types import DType, Shape, Tensor
 
 
 class Embeddings(keras.layers.Layer):
@@ -47,7 +50,7 @@ class Embeddings(keras.layers.Layer):
         dropout: float = 0.0,
         layer_norm_epsilon: float = 1e-12,
         initializer_range: float = 0.02,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
@@ -61,7 +64,7 @@ class Embeddings(keras.layers.Layer):
             embedding_size, hidden_size, initializer_range, self.dtype_policy
         )
 
-    def build(self, token_ids_shape) -> None:
+    def build(self, token_ids_shape: Shape) -> None:
         self.token = self._add_table("token", self.vocabulary_size)
         self.position = self._add_table("position", self.max_positions)
         self.segment = None
@@ -72,7 +75,7 @@ class Embeddings(keras.layers.Layer):
         if self.projection is not None:
             self.projection.build(shape)
 
-    def _add_table(self, name, rows):
+    def _add_table(self, name: str, rows: int) -> keras.Variable:
         return self.add_weight(
             name=name,
             shape=(rows, self.embedding_size),
@@ -81,11 +84,19 @@ class Embeddings(keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, token_ids, segment_ids=None, places=None, training=False):
+    def call(
+        self,
+        token_ids: Tensor,
+        segment_ids: Tensor | None = None,
+        places: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor:
         x = self.dropout(self.embed(token_ids, segment_ids, places), training=training)
         return x if self.projection is None else self.projection(x)  # (B, T, H)
 
-    def embed(self, token_ids, segment_ids=None, places=None):
+    def embed(
+        self, token_ids: Tensor, segment_ids: Tensor | None = None, places: Tensor | None = None
+    ) -> Tensor:
         """The normalised sum of the tables' rows: all that several encoders may share.
 
         Args:
@@ -115,7 +126,7 @@ class Embeddings(keras.layers.Layer):
             )
         return self.norm(x)
 
-    def _segments(self, segment_ids):
+    def _segments(self, segment_ids: Tensor) -> Tensor:
         if segment_ids is None:
             return self.segment[0]  # everything belongs to the first segment
         # A product with one-hot rows: the gradient of a lookup would add B * T rows one by one.
@@ -146,7 +157,7 @@ class SharedEmbeddings(keras.layers.Layer):
     """
 
     def __init__(
-        self, source: Embeddings, *, hidden_size: int, dropout: float = 0.0, **kwargs
+        self, source: Embeddings, *, hidden_size: int, dropout: float = 0.0, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         # Inside a function, so that Keras does not count and save the other's weights here.
@@ -156,7 +167,7 @@ class SharedEmbeddings(keras.layers.Layer):
             source.embedding_size, hidden_size, source.initializer_range, self.dtype_policy
         )
 
-    def build(self, token_ids_shape) -> None:
+    def build(self, token_ids_shape: Shape) -> None:
         if self.projection is not None:
             self.projection.build((*token_ids_shape, self._source().embedding_size))
 
@@ -165,13 +176,17 @@ class SharedEmbeddings(keras.layers.Layer):
         """The shared token table (V, E)."""
         return self._source().token
 
-    def call(self, token_ids, segment_ids=None, training=False):
+    def call(
+        self, token_ids: Tensor, segment_ids: Tensor | None = None, training: bool = False
+    ) -> Tensor:
         x = self._source().embed(token_ids, segment_ids)  # (B, T, E)
         x = self.dropout(x, training=training)
         return x if self.projection is None else self.projection(x)  # (B, T, H)
 
 
-def _projection(embedding_size, hidden_size, initializer_range, dtype):
+def _projection(
+    embedding_size: int, hidden_size: int, initializer_range: float, dtype: DType
+) -> Dense | None:
     if embedding_size == hidden_size:
         return None
     return Dense(hidden_size, initializer_range=initializer_range, dtype=dtype, name="projection")

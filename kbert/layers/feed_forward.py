@@ -1,8 +1,11 @@
 """The position-wise feed-forward part (Vaswani et al. 2017, section 3.3)."""
 
+from typing import Any
+
 import keras
 
 from kbert.layers.dense import Dense
+from kbert.types import Shape, Tensor
 
 
 class FeedForward(keras.layers.Layer):
@@ -25,14 +28,14 @@ class FeedForward(keras.layers.Layer):
         *,
         activation: str,
         initializer_range: float | None = 0.02,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.intermediate_size = intermediate_size
         self.activation = activation
         self.initializer_range = initializer_range
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         common = {"initializer_range": self.initializer_range, "dtype": self.dtype_policy}
         self.intermediate = Dense(
             self.intermediate_size, activation=self.activation, name="intermediate", **common
@@ -41,5 +44,5 @@ class FeedForward(keras.layers.Layer):
         self.intermediate.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.intermediate_size))
 
-    def call(self, x, training=False):
+    def call(self, x: Tensor, training: bool = False) -> Tensor:
         return self.output_dense(self.intermediate(x, training=training))

@@ -8,6 +8,8 @@ import math
 import keras
 from keras import ops
 
+from kbert.types import Shape, Tensor
+
 
 class Highway(keras.layers.Layer):
     """`carry * relu(x @ transform) + (1 - carry) * x` with a learned `carry` in (0, 1).
@@ -21,7 +23,7 @@ class Highway(keras.layers.Layer):
         (2, 5, 4)
     """
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
         for part, bias in (("carry", -2.0), ("transform", 0.0)):
             kernel = self.add_weight(
@@ -37,7 +39,7 @@ class Highway(keras.layers.Layer):
             setattr(self, f"{part}_kernel", kernel)
             setattr(self, f"{part}_bias", bias)
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         carry = ops.sigmoid(ops.matmul(x, self.carry_kernel) + self.carry_bias)  # (..., H)
         transformed = ops.relu(ops.matmul(x, self.transform_kernel) + self.transform_bias)
         return x + carry * (transformed - x)

@@ -1,7 +1,11 @@
 """Layer normalisation whose statistics stay in float32."""
 
+from typing import Any
+
 import keras
 from keras import ops
+
+from kbert.types import Shape, Tensor
 
 
 class LayerNorm(keras.layers.Layer):
@@ -18,16 +22,16 @@ class LayerNorm(keras.layers.Layer):
         [[-1.0, 1.0]]
     """
 
-    def __init__(self, epsilon: float, **kwargs) -> None:
+    def __init__(self, epsilon: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.epsilon = epsilon
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         shape = (input_shape[-1],)
         self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones", autocast=False)
         self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         x = ops.cast(inputs, self.variable_dtype)
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)

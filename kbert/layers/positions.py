@@ -9,6 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.types import Shape, Tensor
+
 
 def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:
     """Sines and cosines, of wavelengths from 2 pi to 10,000 times that (Vaswani et al. 2017, 3.5).
@@ -32,12 +34,12 @@ def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:
 class _Positions(keras.layers.Layer):
     """What both kinds share: rows of a table (M, H), by number or from the first on."""
 
-    def __init__(self, max_positions: int, hidden_size: int, **kwargs) -> None:
+    def __init__(self, max_positions: int, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.max_positions = max_positions
         self.hidden_size = hidden_size
 
-    def call(self, x, places=None):
+    def call(self, x: Tensor, places: Tensor | None = None) -> Tensor:
         """Adds to vectors where they stand.
 
         Args:
@@ -75,12 +77,17 @@ class LearnedPositions(_Positions):
     """
 
     def __init__(
-        self, max_positions: int, hidden_size: int, *, initializer_range: float = 0.02, **kwargs
+        self,
+        max_positions: int,
+        hidden_size: int,
+        *,
+        initializer_range: float = 0.02,
+        **kwargs: Any,
     ) -> None:
         super().__init__(max_positions, hidden_size, **kwargs)
         self.initializer_range = initializer_range
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         self.position = self.add_weight(
             name="position",
             shape=(self.max_positions, self.hidden_size),
@@ -88,7 +95,7 @@ class LearnedPositions(_Positions):
             autocast=False,
         )
 
-    def _table(self):
+    def _table(self) -> Tensor:
         return self.position
 
 
@@ -105,14 +112,14 @@ class SinusoidalPositions(_Positions):
         ([[[0.0, 1.0, 0.0, 1.0]]], 0)
     """
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """There is nothing to build."""
 
-    def _table(self):
+    def _table(self) -> Tensor:
         return ops.convert_to_tensor(sinusoids(self.max_positions, self.hidden_size))
 
 
-def check_length(length: Any, max_positions: int) -> None:
+def check_length(length: Tensor, max_positions: int) -> None:
     """Raises where a sequence is too long: at once if its length is known, else in the graph."""
     rule = f"A sequence must not be longer than max_positions={max_positions}."
     if isinstance(length, int):

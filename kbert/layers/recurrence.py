@@ -13,17 +13,18 @@ import keras
 from keras import ops
 
 from kbert.layers.scan import scan, stack
+from kbert.types import Tensor
 
 
 def projected_lstm(
-    inputs: Any,
-    kernel: Any,
-    bias: Any,
-    projection: Any,
-    cell: Any,
-    hidden: Any,
+    inputs: Tensor,
+    kernel: Tensor,
+    bias: Tensor,
+    projection: Tensor,
+    cell: Tensor,
+    hidden: Tensor,
     *,
-    mask: Any = None,
+    mask: Tensor = None,
     cell_clip: float | None = None,
     projection_clip: float | None = None,
 ) -> tuple[Any, Any, Any]:
@@ -67,12 +68,22 @@ def projected_lstm(
 class _Recurrence:
     """Both halves, for one mask and one pair of bounds."""
 
-    def __init__(self, mask, cell_clip, projection_clip) -> None:
+    def __init__(
+        self, mask: Tensor, cell_clip: float | None, projection_clip: float | None
+    ) -> None:
         self.masks = [] if mask is None else [mask]
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip
 
-    def __call__(self, inputs, kernel, bias, projection, cell, hidden):
+    def __call__(
+        self,
+        inputs: Tensor,
+        kernel: Tensor,
+        bias: Tensor,
+        projection: Tensor,
+        cell: Tensor,
+        hidden: Tensor,
+    ) -> Any:
         """The results, and what `backward` reads of each step."""
         steps, rows, width = ops.shape(inputs)
         units, projected = projection.shape
@@ -82,7 +93,7 @@ class _Recurrence:
         gates = ops.reshape(ops.add(gates, bias + forget_bias), (steps, rows, 4 * units))
         recurrent = kernel[width:]  # (P, 4U)
 
-        def step(carry, elements):
+        def step(carry: tuple, elements: tuple) -> Any:
             cell, hidden = carry
             gates, *mask = elements
             gates = _wide(gates) + _wide(ops.matmul(ops.cast(hidden, dtype), recurrent))
@@ -108,17 +119,34 @@ class _Recurrence:
         (cell, hidden), (states, *saved) = scan(step, (cell, hidden), [gates, *self.masks], outputs)
         return (stack(states), cell, hidden), saved
 
-    def with_gradient(self, inputs, kernel, bias, projection, cell, hidden):
+    def with_gradient(
+        self,
+        inputs: Tensor,
+        kernel: Tensor,
+        bias: Tensor,
+        projection: Tensor,
+        cell: Tensor,
+        hidden: Tensor,
+    ) -> Any:
         (states, last_cell, last_hidden), saved = self(
             inputs, kernel, bias, projection, cell, hidden
         )
 
-        def gradient(*upstream):
+        def gradient(*upstream: Tensor) -> Any:
             return self.backward(inputs, kernel, projection, hidden, states, saved, upstream)
 
         return (states, last_cell, last_hidden), gradient
 
-    def backward(self, inputs, kernel, projection, hidden, states, saved, upstream):
+    def backward(
+        self,
+        inputs: Tensor,
+        kernel: Tensor,
+        projection: Tensor,
+        hidden: Tensor,
+        states: Tensor,
+        saved: Tensor,
+        upstream: Tensor,
+    ) -> Any:
         """The gradients of the six arguments of `projected_lstm`."""
         if len(upstream) == 1:  # JAX hands over one tuple
             (upstream,) = upstream
@@ -127,7 +155,7 @@ class _Recurrence:
         dtype = keras.backend.standardize_dtype(inputs.dtype)
         recurrent = kernel[width:]
 
-        def step(carry, elements):
+        def step(carry: tuple, elements: tuple) -> Any:
             d_cell, d_hidden = carry
             d_state, i, j, f, o, squashed, cell, cell_inside, hidden_inside, *mask = elements
             i, j, f, o, squashed = (_wide(x) for x in (i, j, f, o, squashed))
@@ -180,11 +208,11 @@ class _Recurrence:
         )
 
 
-def _wide(x):
+def _wide(x: Tensor) -> Tensor:
     return ops.cast(x, "float32")
 
 
-def _clip(x, bound):
+def _clip(x: Tensor, bound: float | None) -> Tensor:
     return x if bound is None else ops.clip(x, -bound, bound)
 
 
@@ -192,7 +220,7 @@ def _clip(x, bound):
 # several times; the other backends fuse them.
 
 
-def _sigmoid_gradient(y, gradient):
+def _sigmoid_gradient(y: Tensor, gradient: Tensor) -> Tensor:
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -200,7 +228,7 @@ def _sigmoid_gradient(y, gradient):
     return gradient * y * (1.0 - y)
 
 
-def _tanh_gradient(y, gradient):
+def _tanh_gradient(y: Tensor, gradient: Tensor) -> Tensor:
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -208,7 +236,7 @@ def _tanh_gradient(y, gradient):
     return gradient * (1.0 - y * y)
 
 
-def _matmul(a, b, transpose_a=False, transpose_b=False):
+def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

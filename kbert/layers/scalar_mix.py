@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.types import Shape, Tensor
+
 
 @keras.saving.register_keras_serializable(package="kbert")
 class ScalarMix(keras.layers.Layer):
@@ -39,12 +41,12 @@ class ScalarMix(keras.layers.Layer):
         (8, 2)
     """
 
-    def __init__(self, *, layer_norm: bool = False, epsilon: float = 1e-12, **kwargs) -> None:
+    def __init__(self, *, layer_norm: bool = False, epsilon: float = 1e-12, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.layer_norm = layer_norm
         self.epsilon = epsilon
 
-    def build(self, input_shape) -> None:
+    def build(self, input_shape: Any) -> None:
         count = len(input_shape) if _is_nested(input_shape) else input_shape[0]
         if count is None or count < 1:
             raise ValueError(
@@ -56,7 +58,7 @@ class ScalarMix(keras.layers.Layer):
         )
         self.gamma = self.add_weight(name="gamma", shape=(), initializer="ones", autocast=False)
 
-    def call(self, hidden_states: Any, padding_mask: Any = None):
+    def call(self, hidden_states: Tensor, padding_mask: Tensor = None) -> Tensor:
         """Mixes.
 
         Args:
@@ -75,7 +77,7 @@ class ScalarMix(keras.layers.Layer):
             mixed = mixed + weights[index] * state
         return ops.cast(self.gamma * mixed, self.compute_dtype)
 
-    def _normalise(self, state, padding_mask):
+    def _normalise(self, state: Tensor, padding_mask: Tensor) -> Tensor:
         real = ops.ones_like(state)
         if padding_mask is not None:
             real = real * ops.cast(padding_mask, state.dtype)[:, :, None]
@@ -84,14 +86,14 @@ class ScalarMix(keras.layers.Layer):
         variance = ops.sum(ops.square((state - mean) * real)) / count
         return (state - mean) * ops.rsqrt(variance + self.epsilon)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Shape:
         return input_shape[0] if _is_nested(input_shape) else tuple(input_shape[1:])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {"layer_norm": self.layer_norm, "epsilon": self.epsilon}
         return {**super().get_config(), **own}
 
 
-def _is_nested(shape) -> bool:
+def _is_nested(shape: Any) -> bool:
     """Whether it is a list of shapes and not one shape."""
     return len(shape) > 0 and isinstance(shape[0], list | tuple)

@@ -13,6 +13,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.types import Tensor
+
 
 def scan(
     step: Callable,
@@ -51,12 +53,14 @@ def scan(
     return carry, list(collected)
 
 
-def stack(sequence: Any) -> Any:
+def stack(sequence: Tensor) -> Any:
     """A sequence that a scan gave out, as one tensor (T, ..., N)."""
     return sequence.stack() if hasattr(sequence, "stack") else sequence
 
 
-def _tensorflow_scan(step, carry, sequences, outputs, reverse):
+def _tensorflow_scan(
+    step: Callable, carry: tuple, sequences: tuple, outputs: Sequence[Any], reverse: bool
+) -> Any:
     import tensorflow as tf
 
     carry = tuple(tf.convert_to_tensor(x) for x in carry)
@@ -72,7 +76,7 @@ def _tensorflow_scan(step, carry, sequences, outputs, reverse):
         for width, dtype in outputs
     )
 
-    def body(count, carry, collected):
+    def body(count: Tensor, carry: tuple, collected: tuple) -> Any:
         index = length - 1 - count if reverse else count
         # An index of the first axis is a view: nothing is copied.
         elements = [x.read(index) if isinstance(x, tf.TensorArray) else x[index] for x in sequences]

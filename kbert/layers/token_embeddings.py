@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.types import Shape, Tensor
+
 
 class TokenEmbeddings(keras.layers.Layer):
     """Rows of a token table, and logits by the same table transposed.
@@ -34,14 +36,14 @@ class TokenEmbeddings(keras.layers.Layer):
         *,
         scale: float = 1.0,
         initializer_range: float = 0.02,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.shape = (vocabulary_size, hidden_size)
         self.scale = scale
         self.initializer_range = initializer_range
 
-    def build(self, token_ids_shape=None) -> None:
+    def build(self, token_ids_shape: Shape | None = None) -> None:
         self.token = self.add_weight(
             name="token",
             shape=self.shape,
@@ -50,17 +52,17 @@ class TokenEmbeddings(keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, token_ids):
+    def call(self, token_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, H)."""
         x = ops.cast(ops.take(self.token, token_ids, axis=0), self.compute_dtype)
         return x if self.scale == 1.0 else x * ops.cast(self.scale, x.dtype)
 
-    def logits(self, x: Any):
+    def logits(self, x: Tensor) -> Tensor:
         """(…, H) -> (…, V) float32."""
         return tied_logits(x, self.token)
 
 
-def tied_logits(x: Any, table: Any):
+def tied_logits(x: Tensor, table: Tensor) -> Tensor:
     """Products with the rows of a token table: (…, H), (V, H) -> (…, V) float32."""
     *leading, width = ops.shape(x)
     # In float32 under any policy: bfloat16 would round each logit to eight bits.

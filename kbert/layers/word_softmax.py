@@ -9,6 +9,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.types import Shape, Tensor
+
 # For a logit that must not count. Not infinity: where all negatives are hits, the gradient of
 # the log-sum-exp would not be a number.
 _NEVER = -1e9
@@ -34,13 +36,13 @@ class WordSoftmax(keras.layers.Layer):
         (5,)
     """
 
-    def __init__(self, vocabulary_size: int, projection_size: int, **kwargs) -> None:
+    def __init__(self, vocabulary_size: int, projection_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
         self.projection_size = projection_size
         self.build()
 
-    def build(self, *shapes) -> None:
+    def build(self, *shapes: Shape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.vocabulary_size, self.projection_size),
@@ -51,7 +53,7 @@ class WordSoftmax(keras.layers.Layer):
             name="bias", shape=(self.vocabulary_size,), initializer="zeros", autocast=False
         )
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         """All logits.
 
         Args:
@@ -67,11 +69,11 @@ class WordSoftmax(keras.layers.Layer):
 
     def sampled(
         self,
-        x: Any,
-        targets: Any,
+        x: Tensor,
+        targets: Tensor,
         negatives: int,
         seed_generator: keras.random.SeedGenerator,
-    ):
+    ) -> Tensor:
         """The cross-entropy of each target against a sample of the other words.
 
         All places share the sample. Each logit is lowered by the logarithm of how often its word
@@ -144,7 +146,7 @@ class LogUniformSampler:
         span = math.log((self.vocabulary_size + 1) / (certain + 1))
         return (self.draws - certain) * math.log((word + 2) / (word + 1)) / span
 
-    def draw(self, seed_generator: keras.random.SeedGenerator):
+    def draw(self, seed_generator: keras.random.SeedGenerator) -> Tensor:
         """A sample (S,) int32: the certain words, then the drawn ones in rising order."""
         rest = self.draws - self.certain
         places = ops.arange(rest, dtype="float32")
@@ -155,7 +157,7 @@ class LogUniformSampler:
         drawn = ops.clip(ops.cast(drawn, "int32"), self.certain, self.vocabulary_size - 1)
         return ops.concatenate([ops.arange(self.certain, dtype="int32"), drawn])
 
-    def log_expected(self, ids: Any):
+    def log_expected(self, ids: Tensor) -> Tensor:
         """The logarithm of how often each of `ids` is expected in a sample."""
         ids = ops.cast(ids, "float32")
         span = math.log((self.vocabulary_size + 1) / (self.certain + 1))

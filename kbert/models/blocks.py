@@ -1,6 +1,9 @@
 """What a layer of each model is made of: the parts' sizes from a config, the order from a name."""
 
+from collections.abc import Callable
 from typing import Any
+
+import keras
 
 from kbert.configs.base import Config
 from kbert.layers import (
@@ -42,7 +45,7 @@ def last_norm(config: Config, **kwargs: Any) -> LayerNorm | None:
     return LayerNorm(config.layer_norm_epsilon, **kwargs) if config.block == "pre_norm" else None
 
 
-def _block(config, slot, crossed, **kwargs):
+def _block(config: Any, slot: Callable, crossed: bool, **kwargs: Any) -> keras.layers.Layer:
     dtype = kwargs.get("dtype")
     common = {"initializer_range": config.initializer_range, "dtype": dtype}
     attention = {**common, "dropout": config.attention_dropout}

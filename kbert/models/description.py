@@ -218,11 +218,11 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
     return "\n".join(lines)
 
 
-def _dense(width_in, width_out):
+def _dense(width_in: int, width_out: int) -> int:
     return width_in * width_out + width_out
 
 
-def _embeddings(config):
+def _embeddings(config: EncoderConfig) -> int:
     width = config.embedding_width
     rows = config.vocabulary_size + config.max_positions + config.num_segments
     widening = _dense(width, config.hidden_size) if width != config.hidden_size else 0
@@ -230,7 +230,7 @@ def _embeddings(config):
     return rows * width + norm + widening
 
 
-def _block(config):
+def _block(config: EncoderConfig) -> int:
     width = config.hidden_size
     attention = 4 * _dense(width, width)
     feed_forward = _dense(width, config.intermediate_size)

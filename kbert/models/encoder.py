@@ -5,7 +5,7 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `E` 
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import keras
 
@@ -16,6 +16,7 @@ from kbert.layers import Dense, Embeddings, attention_bias
 from kbert.models.blocks import post_norm_block
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
 from kbert.models.weights import get_arrays, set_arrays
+from kbert.types import DType, PathLike, Shape, Tensors
 
 INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
@@ -56,8 +57,8 @@ class Encoder(keras.Model):
         make_block: Callable[..., keras.layers.Layer] = post_norm_block,
         embeddings: keras.layers.Layer | None = None,
         name: str = "encoder",
-        dtype: Any = None,
-        **kwargs,
+        dtype: DType = None,
+        **kwargs: Any,
     ) -> None:
         if not isinstance(config, EncoderConfig):
             raise TypeError(
@@ -97,7 +98,7 @@ class Encoder(keras.Model):
             )
         self.build()
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         self.embeddings.build((None, None))
         for block in self.blocks:
             block.build((None, None, self.config.hidden_size))
@@ -121,12 +122,12 @@ class Encoder(keras.Model):
 
     def call(
         self,
-        inputs,
-        training=False,
-        return_hidden_states=False,
-        return_attention=False,
-        return_internals=False,
-    ):
+        inputs: Tensors,
+        training: bool = False,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+        return_internals: bool = False,
+    ) -> dict[str, Any]:
         """Encodes a batch.
 
         Args:
@@ -175,12 +176,12 @@ class Encoder(keras.Model):
 
     def compute_output_spec(
         self,
-        inputs,
-        training=False,
-        return_hidden_states=False,
-        return_attention=False,
-        return_internals=False,
-    ):
+        inputs: Tensors,
+        training: bool = False,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+        return_internals: bool = False,
+    ) -> dict[str, Any]:
         batch, length = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")["token_ids"].shape
         hidden = (batch, length, self.config.hidden_size)
         scores = (batch, self.config.num_heads, length, length)
@@ -204,7 +205,7 @@ class Encoder(keras.Model):
 
     @classmethod
     def from_preset(
-        cls, path: str | os.PathLike | keras.Model, dtype: Any = None, *, strict: bool = True
+        cls, path: str | os.PathLike | keras.Model, dtype: DType = None, *, strict: bool = True
     ) -> "Encoder":
         """An encoder with the weights of a folder; heads in it are left alone.
 
@@ -232,7 +233,7 @@ class Encoder(keras.Model):
 
     def save_to_preset(
         self,
-        path: str | os.PathLike,
+        path: PathLike,
         format: str = "kbert",
         *,
         architecture: str | None = None,
@@ -263,7 +264,7 @@ class Encoder(keras.Model):
             max_shard_size=max_shard_size,
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         self._check_revivable()
         return {
             "config": self.config.to_dict(),
@@ -272,7 +273,7 @@ class Encoder(keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
         config = dict(config)
         dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
         return cls(EncoderConfig.from_dict(config.pop("config")), dtype=dtype, **config)

@@ -10,6 +10,7 @@ values that its own config names.
 
 import dataclasses
 import itertools
+from typing import Any
 
 from kbert.configs.base import EncoderConfig
 from kbert.configs.decoder import DecoderConfig
@@ -42,7 +43,9 @@ class Row:
     unused_rows: int = 0
 
 
-def _config(num_layers, hidden_size, num_heads, vocabulary_size, **changes):
+def _config(
+    num_layers: int, hidden_size: int, num_heads: int, vocabulary_size: int, **changes: Any
+) -> EncoderConfig:
     fields = {"intermediate_size": 4 * hidden_size, **changes}
     return EncoderConfig(
         vocabulary_size=vocabulary_size,
@@ -53,51 +56,57 @@ def _config(num_layers, hidden_size, num_heads, vocabulary_size, **changes):
     )
 
 
-def _bert(num_layers, hidden_size, vocabulary_size):
+def _bert(num_layers: int, hidden_size: int, vocabulary_size: int) -> EncoderConfig:
     return Row(_config(num_layers, hidden_size, hidden_size // 64, vocabulary_size))
 
 
-def _albert(num_layers, hidden_size, num_heads, dropout):
+def _albert(num_layers: int, hidden_size: int, num_heads: int, dropout: float) -> EncoderConfig:
     shared = {"embedding_size": 128, "num_layer_groups": 1}
     rates = {"dropout": dropout, "attention_dropout": dropout}
     return Row(_config(num_layers, hidden_size, num_heads, 30000, **shared, **rates), "unigram")
 
 
-def _roberta(num_layers, hidden_size, vocabulary_size=_ROBERTA, tokenizer="bpe"):
+def _roberta(
+    num_layers: int, hidden_size: int, vocabulary_size: int = _ROBERTA, tokenizer: str = "bpe"
+) -> EncoderConfig:
     values = {"num_segments": 0, "activation": "gelu", "layer_norm_epsilon": 1e-5}
     heads = hidden_size // 64
     return Row(_config(num_layers, hidden_size, heads, vocabulary_size, **values), tokenizer, 3)
 
 
-def _electra(num_layers, hidden_size, embedding_size):
+def _electra(num_layers: int, hidden_size: int, embedding_size: int) -> EncoderConfig:
     values = {"activation": "gelu", "pooler_activation": None, "embedding_size": embedding_size}
     return Row(_config(num_layers, hidden_size, hidden_size // 64, _UNCASED, **values))
 
 
-def _distilbert(vocabulary_size):
+def _distilbert(vocabulary_size: int) -> EncoderConfig:
     values = {"num_segments": 0, "activation": "gelu", "pooler_activation": None}
     return Row(_config(6, 768, 12, vocabulary_size, **values))
 
 
-def _trained_in_pytorch(num_layers, hidden_size, num_heads, vocabulary_size, **changes):
+def _trained_in_pytorch(
+    num_layers: int, hidden_size: int, num_heads: int, vocabulary_size: int, **changes: Any
+) -> EncoderConfig:
     """BERT's architecture, with the erf form of GELU."""
     changes = {"activation": "gelu", **changes}
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **changes))
 
 
-def _elmo(num_highway, lstm_size, projection_size):
+def _elmo(num_highway: int, lstm_size: int, projection_size: int) -> ElmoConfig:
     sizes = {"lstm_size": lstm_size, "projection_size": projection_size}
     return Row(ElmoConfig(num_highway=num_highway, **sizes), "words")
 
 
-def _gpt2(num_layers, hidden_size, num_heads=None):
+def _gpt2(num_layers: int, hidden_size: int, num_heads: int | None = None) -> DecoderConfig:
     heads = num_heads or hidden_size // 64
     sizes = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": heads}
     sizes["intermediate_size"] = 4 * hidden_size
     return Row(DecoderConfig(vocabulary_size=50257, **sizes), "bpe")
 
 
-def _transformer(num_layers, hidden_size, num_heads, intermediate_size, dropout):
+def _transformer(
+    num_layers: int, hidden_size: int, num_heads: int, intermediate_size: int, dropout: float
+) -> Seq2SeqConfig:
     config = Seq2SeqConfig(
         vocabulary_size=37000,
         hidden_size=hidden_size,

@@ -1,6 +1,5 @@
 """Models that are saved and revived from their config alone."""
 
-import os
 from typing import Any, ClassVar, Self
 
 import keras
@@ -9,6 +8,7 @@ from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.hub import locate
 from kbert.models.weights import get_arrays, set_arrays
+from kbert.types import DType, PathLike
 
 
 class FromConfig:
@@ -36,9 +36,7 @@ class FromConfig:
         return {self.prefix: self}
 
     @classmethod
-    def from_preset(
-        cls, path: str | os.PathLike, dtype: Any = None, *, strict: bool = True
-    ) -> Self:
+    def from_preset(cls, path: PathLike, dtype: DType = None, *, strict: bool = True) -> Self:
         """A model with the weights of a folder; heads in it are left alone.
 
         Args:
@@ -61,7 +59,7 @@ class FromConfig:
         set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)
         return model
 
-    def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:
+    def save_to_preset(self, path: PathLike, format: str = "kbert") -> None:
         """Writes config and weights to a folder that `from_preset` reads.
 
         Args:

@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from kbert.types import Tensor
+
 
 def named_inputs(inputs: Any, main: str, optional: tuple[str, ...], model: str) -> dict[str, Any]:
     """The inputs of a call by their names, checked.
@@ -29,7 +31,7 @@ def named_inputs(inputs: Any, main: str, optional: tuple[str, ...], model: str) 
     return inputs
 
 
-def check_rank(name: str, ids: Any) -> None:
+def check_rank(name: str, ids: Tensor) -> None:
     """Raises unless token ids are (batch, tokens)."""
     if len(ids.shape) != 2:
         raise ValueError(

@@ -98,14 +98,14 @@ def estimate_memory(
     )
 
 
-def _heads(config):
+def _heads(config: EncoderConfig) -> int:
     """Weights of the masked-LM head, and of next sentences where there is a pooler."""
     width = config.embedding_width
     masked_lm = config.hidden_size * width + 3 * width + config.vocabulary_size
     return masked_lm + (2 * config.hidden_size + 2 if config.pooler_activation else 0)
 
 
-def _layer(config, batch, length, precision):
+def _layer(config: EncoderConfig, batch: int, length: int, precision: str) -> int:
     """Bytes that one layer keeps, and that its backward part works in."""
     size = PRECISIONS[precision]
     hidden = batch * length * config.hidden_size
@@ -120,7 +120,13 @@ def _layer(config, batch, length, precision):
     return kept, size * _BACKWARD * max(forwarded, scores)
 
 
-def _check(config, batch_size, sequence_length, precision, optimizer_slots) -> None:
+def _check(
+    config: EncoderConfig,
+    batch_size: int,
+    sequence_length: int,
+    precision: str,
+    optimizer_slots: int,
+) -> None:
     if precision not in PRECISIONS:
         raise ValueError(
             f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {precision!r}"

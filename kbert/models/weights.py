@@ -76,6 +76,6 @@ def set_arrays(
     return left
 
 
-def _place(weight, model):
+def _place(weight: keras.Variable, model: keras.layers.Layer) -> str:
     place = weight.path.removeprefix(f"{model.path}/")
     return re.sub(r"^((?:encoder_|decoder_)?layers)_(\d+)/", r"\1/\2/", place)

@@ -6,7 +6,7 @@ layers, `U` units of an LSTM, `D` = 2 directions (0 forward, 1 backward), `V` wo
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -22,6 +22,7 @@ from kbert.models.elmo.prediction import NextWords
 from kbert.models.family import BILMS
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
+from kbert.types import DType, PathLike, Shape, Tensor
 
 INPUTS = ("character_ids", "padding_mask")
 
@@ -66,8 +67,8 @@ class Elmo(keras.Model):
         tokenizer: WordTokenizer | None = None,
         mix: ScalarMix | None = None,
         name: str = "elmo",
-        dtype: Any = None,
-        **kwargs,
+        dtype: DType = None,
+        **kwargs: Any,
     ) -> None:
         if not isinstance(config, ElmoConfig):
             raise TypeError(
@@ -113,17 +114,17 @@ class Elmo(keras.Model):
         self._embedder = Embedder(self)
         self._next_words = NextWords(self)
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         self.character_cnn.build((None, None, self.config.max_characters))
         self.lstm.build((2, None, None, self.config.projection_size))
         if self.mix is not None and not self.mix.built:
             self.mix.build([(None, None, self.config.hidden_size)] * (self.config.num_layers + 1))
 
-    def words(self, character_ids: Any, training: bool = False):
+    def words(self, character_ids: Tensor, training: bool = False) -> Tensor:
         """The vectors of words by themselves: (B, T, C) -> (B, T, P)."""
         return self.character_cnn(character_ids, training=training)
 
-    def call(self, inputs, state=None, training=False):
+    def call(self, inputs: Any, state: Any | None = None, training: bool = False) -> dict[str, Any]:
         """Reads a batch in both directions.
 
         Args:
@@ -162,7 +163,9 @@ class Elmo(keras.Model):
         mixed = sum(layers) / len(layers) if self.mix is None else self.mix(layers, mask)
         return {"layers": layers, "mix": mixed, "state": state}
 
-    def compute_output_spec(self, inputs, state=None, training=False):
+    def compute_output_spec(
+        self, inputs: Any, state: Any | None = None, training: bool = False
+    ) -> dict[str, Any]:
         # Written out because PyTorch and JAX cannot trace a length that is not known yet.
         ids, _ = _named_inputs(inputs, self.config.max_characters)
         batch, length, _ = ids.shape
@@ -221,7 +224,7 @@ class Elmo(keras.Model):
         """
         return self._next_words(prefix, top_k)
 
-    def export(self, directory: str | os.PathLike) -> str:
+    def export(self, directory: PathLike) -> str:
         """Writes `directory/<n+1>/` for TensorFlow Serving: text or words in, embeddings out.
 
         Its entries are `embed`, of `text` (B,) strings that are split at white space, and
@@ -240,8 +243,8 @@ class Elmo(keras.Model):
     @classmethod
     def from_preset(
         cls,
-        path: str | os.PathLike,
-        dtype: Any = None,
+        path: PathLike,
+        dtype: DType = None,
         *,
         mix: ScalarMix | None = None,
         strict: bool = True,
@@ -279,7 +282,7 @@ class Elmo(keras.Model):
         set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
         return elmo
 
-    def save_to_preset(self, path: str | os.PathLike, format: str = "kbert") -> None:
+    def save_to_preset(self, path: PathLike, format: str = "kbert") -> None:
         """Writes config, weights and words to a folder that `from_preset` reads.
 
         Args:
@@ -299,7 +302,7 @@ class Elmo(keras.Model):
         if self.tokenizer is not None and format == "kbert":
             self.tokenizer.save(path)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "config": self.config.to_dict(),
             "mix": keras.saving.serialize_keras_object(self.mix),
@@ -308,7 +311,7 @@ class Elmo(keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
         config = dict(config)
         own = ElmoConfig.from_dict(config.pop("config"))
         revived = {
@@ -317,7 +320,7 @@ class Elmo(keras.Model):
         return cls(own, **revived, **config)
 
 
-def _named_inputs(inputs, characters):
+def _named_inputs(inputs: Any, characters: CharacterTokenizer) -> dict[str, Tensor]:
     """(character ids, padding mask or None), checked."""
     if not isinstance(inputs, dict):
         inputs = {"character_ids": inputs}
@@ -335,7 +338,7 @@ def _named_inputs(inputs, characters):
     return inputs["character_ids"], inputs.get("padding_mask")
 
 
-def _reversed_places(mask):
+def _reversed_places(mask: Tensor) -> Tensor:
     """(B, T) where each word of a row lies when the words, and no padding, change their order.
 
     The numbers count through all rows, for `_reorder`. The order is its own reverse.
@@ -347,7 +350,7 @@ def _reversed_places(mask):
     return places + length * ops.arange(rows, dtype="int32")[:, None]
 
 
-def _reorder(x, places):
+def _reorder(x: Tensor, places: Tensor) -> Tensor:
     """(B, T, P), (B, T) -> (B, T, P)."""
     rows, length = ops.shape(places)
     width = x.shape[-1]
@@ -355,7 +358,7 @@ def _reorder(x, places):
     return ops.reshape(flat, (rows, length, width))
 
 
-def _check_vocabulary(tokenizer, config) -> None:
+def _check_vocabulary(tokenizer: WordTokenizer, config: ElmoConfig) -> None:
     if tokenizer is None:
         return
     words = tokenizer.vocabulary_size if isinstance(tokenizer, WordTokenizer) else None

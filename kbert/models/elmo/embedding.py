@@ -11,6 +11,7 @@ from keras import ops
 
 from kbert import inference
 from kbert.tokenizers.words.characters import as_words
+from kbert.types import Tensors
 
 
 class Embedder:
@@ -51,19 +52,19 @@ class Embedder:
                 embedded[row] = layers[:, place, 1 : 1 + lengths[row]].copy()
         return embedded
 
-    def _layers(self, features):
+    def _layers(self, features: Tensors) -> Any:
         """-> (L + 1, B, T, 2P) float32 and the state (L, D, B, W)."""
         state = features["state"]
         inputs = {name: features[name] for name in ("character_ids", "padding_mask")}
         outputs = self._elmo(inputs, state=state, training=False)
         return ops.cast(ops.stack(outputs["layers"]), "float32"), outputs["state"]
 
-    def _zeros(self, rows):
+    def _zeros(self, rows: int) -> Any:
         config = self._elmo.config
         width = config.lstm_size + config.projection_size
         return np.zeros((config.num_layers, 2, rows, width), np.float32)
 
-    def _make_room(self, rows) -> None:
+    def _make_room(self, rows: int) -> None:
         """Rows that no call has had before begin with zeros."""
         more = rows - self._state.shape[2]
         if more > 0:

@@ -13,6 +13,7 @@ from keras import ops
 from kbert.configs.elmo import ElmoConfig
 from kbert.layers import ScalarMix
 from kbert.models.elmo.elmo import Elmo
+from kbert.types import Shape, Tensor, Tensors
 
 
 class ElmoEncoderConfig(ElmoConfig):
@@ -46,12 +47,12 @@ class MeanMaxPooling(keras.layers.Layer):
         [[2.0, 3.0]]
     """
 
-    def __init__(self, hidden_size: int, **kwargs) -> None:
+    def __init__(self, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
         self.units = 2 * hidden_size  # width of what it gives
 
-    def call(self, sequence: Any, padding_mask: Any):
+    def call(self, sequence: Tensor, padding_mask: Tensor) -> dict[str, Any]:
         """(B, T, H) and (B, T) -> (B, 2H); a row without a word gives zeros."""
         real = ops.cast(padding_mask, sequence.dtype)[:, :, None]  # (B, T, 1)
         total = ops.sum(real, axis=1)  # (B, 1)
@@ -59,7 +60,7 @@ class MeanMaxPooling(keras.layers.Layer):
         largest = ops.max(ops.where(real > 0, sequence, -np.inf), axis=1)
         return ops.concatenate([mean, ops.where(total > 0, largest, 0)], axis=-1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "hidden_size": self.hidden_size}
 
 
@@ -102,7 +103,7 @@ class ElmoEncoder(keras.Model):
         ['encoder/mix/weights', 'encoder/mix/gamma']
     """
 
-    def __init__(self, elmo: Elmo, *, name: str = "encoder", **kwargs) -> None:
+    def __init__(self, elmo: Elmo, *, name: str = "encoder", **kwargs: Any) -> None:
         super().__init__(name=name, dtype=elmo.dtype_policy, **kwargs)
         if elmo.mix is not None:
             raise ValueError(
@@ -118,7 +119,7 @@ class ElmoEncoder(keras.Model):
         )
         self.build()
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         hidden = (None, None, self.config.hidden_size)
         self.mix.build([hidden] * (self.config.num_layers + 1))
 
@@ -126,7 +127,9 @@ class ElmoEncoder(keras.Model):
         """First part of the weights' names in a preset -> the layer that has them."""
         return {"elmo": self.elmo, "mix": self.mix}
 
-    def call(self, inputs, training=False, return_hidden_states=False):
+    def call(
+        self, inputs: Tensors, training: bool = False, return_hidden_states: bool = False
+    ) -> dict[str, Any]:
         """Encodes a batch.
 
         Args:

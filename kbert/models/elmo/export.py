@@ -3,27 +3,31 @@
 Shapes: `B` rows, `T` words, `L` LSTM layers, `P` width of the projection.
 """
 
-import os
 from typing import Any
+
+import keras
 
 from kbert.serving import Signature, export_saved_model
 from kbert.tokenizers.words.characters import as_words
+from kbert.types import PathLike
 
 
-def export_embeddings(elmo: Any, directory: str | os.PathLike) -> str:
+def export_embeddings(elmo: Any, directory: PathLike) -> str:
     """Arguments and result as of `Elmo.export`."""
     import tensorflow as tf
 
     # Behind the others, and cut off again: TensorFlow neither convolves nor stacks nothing.
     nothing = tf.ragged.constant([[]], tf.string)
 
-    def embed(words):
+    def embed(words: tf.Tensor) -> dict[str, tf.Tensor]:
         batch = elmo.characters.pad_sentences(tf.concat([words, nothing], axis=0))
         lengths = tf.reduce_sum(batch["padding_mask"], axis=1)[:-1] - 2  # without the two edges
         outputs = elmo(batch, training=False)
         kept = tf.sequence_mask(lengths, tf.shape(batch["padding_mask"])[1] - 2, tf.float32)
 
-        def inner(layer):  # (B + 1, T + 2, 2P) -> (B, T, 2P)
+        def inner(
+            layer: keras.layers.Layer,
+        ) -> keras.layers.Layer:  # (B + 1, T + 2, 2P) -> (B, T, 2P)
             return tf.cast(layer[:-1, 1:-1], tf.float32) * kept[:, :, None]
 
         return {
@@ -32,10 +36,10 @@ def export_embeddings(elmo: Any, directory: str | os.PathLike) -> str:
             "lengths": lengths,
         }
 
-    def embed_text(text):
+    def embed_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
         return embed(as_words(text))
 
-    def embed_words(words):
+    def embed_words(words: tf.Tensor) -> dict[str, tf.Tensor]:
         return embed(tf.RaggedTensor.from_tensor(words, padding=""))
 
     texts = tf.TensorSpec([None], tf.string, "text")

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
+from kbert.types import Tensors
 
 
 class NextWords:
@@ -36,14 +37,14 @@ class NextWords:
             answers[direction] = [(words[i], float(probabilities[i])) for i in best]
         return answers
 
-    def _probabilities(self, features):
+    def _probabilities(self, features: Tensors) -> Any:
         """-> (2, V) float32."""
         elmo = self._elmo
         both = ops.stack([elmo.words(features[way]) for way in ("forward", "backward")])
         outputs, _ = elmo.lstm(both, training=False)  # (2, 1, T + 1, P) each
         return ops.softmax(elmo.softmax(outputs[-1][:, 0, -1]))
 
-    def _check(self, top_k) -> None:
+    def _check(self, top_k: int) -> None:
         elmo = self._elmo
         if elmo.softmax is None or elmo.tokenizer is None:
             lacking = "softmax (vocabulary_size=None)" if elmo.softmax is None else "tokenizer"

@@ -14,6 +14,7 @@ from kbert.layers import Dropout, LearnedPositions, TokenEmbeddings, attention_b
 from kbert.models.blocks import BLOCKS, last_norm
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import check_rank, named_inputs, output_spec
+from kbert.types import DType, Shape, Tensor, Tensors
 
 
 @keras.saving.register_keras_serializable(package="kbert")
@@ -49,7 +50,7 @@ class Decoder(FromConfig, keras.Model):
     prefix = "decoder"
 
     def __init__(
-        self, config: DecoderConfig, *, name: str = "decoder", dtype: Any = None, **kwargs
+        self, config: DecoderConfig, *, name: str = "decoder", dtype: DType = None, **kwargs: Any
     ) -> None:
         self.check_config(config)
         super().__init__(name=name, dtype=dtype, **kwargs)
@@ -68,7 +69,7 @@ class Decoder(FromConfig, keras.Model):
         self.norm = last_norm(config, dtype=self.dtype_policy, name="norm")
         self.build()
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         width = self.config.hidden_size
         self.embeddings.build((None, None))
         self.positions.build((None, None, width))
@@ -82,7 +83,13 @@ class Decoder(FromConfig, keras.Model):
         """The token table (V, H)."""
         return self.embeddings.token
 
-    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+    def call(
+        self,
+        inputs: Tensors,
+        training: bool = False,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+    ) -> dict[str, Any]:
         """Reads a batch.
 
         Args:
@@ -117,11 +124,11 @@ class Decoder(FromConfig, keras.Model):
             outputs["attention"] = attention
         return outputs
 
-    def logits(self, sequence: Any):
+    def logits(self, sequence: Tensor) -> Tensor:
         """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
         return self.embeddings.logits(sequence)
 
-    def prefill(self, token_ids: Any, padding_mask: Any, slots: int) -> tuple[Any, dict]:
+    def prefill(self, token_ids: Tensor, padding_mask: Tensor, slots: int) -> tuple[Any, dict]:
         """Reads prompts and makes room for tokens to come.
 
         Args:
@@ -153,7 +160,7 @@ class Decoder(FromConfig, keras.Model):
         fixed = {"layers": layers, "bias": bias, "lengths": lengths}
         return self.logits(self._normed(last)), {"fixed": fixed, "growing": growing}
 
-    def step(self, token_ids: Any, cache: dict, t: Any) -> tuple[Any, dict]:
+    def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
         """Reads one more token of each row.
 
         Args:
@@ -175,8 +182,12 @@ class Decoder(FromConfig, keras.Model):
         return self.logits(self._normed(x)[:, 0]), {"fixed": fixed, "growing": growing}
 
     def compute_output_spec(
-        self, inputs, training=False, return_hidden_states=False, return_attention=False
-    ):
+        self,
+        inputs: Tensors,
+        training: bool = False,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+    ) -> dict[str, Any]:
         inputs = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
         batch, length = inputs["token_ids"].shape
         hidden = (batch, length, self.config.hidden_size)
@@ -188,18 +199,20 @@ class Decoder(FromConfig, keras.Model):
             shapes["attention"] = [(batch, self.config.num_heads, length, length)] * layers
         return output_spec(shapes, self.compute_dtype)
 
-    def _embed(self, token_ids, places=None, training=False):
+    def _embed(
+        self, token_ids: Tensor, places: Tensor | None = None, training: bool = False
+    ) -> Tensor:
         x = self.positions(self.embeddings(token_ids), places)
         return self.dropout(x, training=training)
 
-    def _bias(self, token_ids, padding_mask):
+    def _bias(self, token_ids: Tensor, padding_mask: Tensor) -> Tensor:
         bias = causal_bias(ops.shape(token_ids)[1])  # (1, 1, T, T)
         return bias if padding_mask is None else bias + attention_bias(padding_mask)
 
-    def _normed(self, x):
+    def _normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
 
-    def _check_room(self, length, slots) -> None:
+    def _check_room(self, length: int, slots: int) -> None:
         most = self.config.max_positions
         if length is not None and length + slots > most:
             raise ValueError(

@@ -13,6 +13,7 @@ from keras import ops
 from kbert.configs.decoder import DecoderConfig
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays, set_arrays
+from kbert.types import DType, Tensor, Tensors
 
 # What the last rows of the token table stand for, in their order.
 INPUT_TOKENS = ("start", "delimiter", "extract")
@@ -41,11 +42,11 @@ class LastToken(keras.layers.Layer):
         [[3.0]]
     """
 
-    def __init__(self, hidden_size: int, **kwargs) -> None:
+    def __init__(self, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.units = hidden_size  # width of what it gives
 
-    def call(self, sequence: Any, padding_mask: Any):
+    def call(self, sequence: Tensor, padding_mask: Tensor) -> dict[str, Any]:
         """(B, T, H) and (B, T), padding behind the tokens -> (B, H); of no token, the first."""
         last = ops.sum(ops.cast(padding_mask, "int32"), axis=1) - 1  # (B,)
         last = ops.maximum(last, 0)[:, None, None]
@@ -88,7 +89,7 @@ class DecoderEncoder(keras.Model):
         True
     """
 
-    def __init__(self, decoder: Decoder, *, name: str = "encoder", **kwargs) -> None:
+    def __init__(self, decoder: Decoder, *, name: str = "encoder", **kwargs: Any) -> None:
         super().__init__(name=name, dtype=decoder.dtype_policy, **kwargs)
         size = decoder.config.vocabulary_size
         if size <= len(INPUT_TOKENS):
@@ -119,7 +120,7 @@ class DecoderEncoder(keras.Model):
         config: DecoderConfig,
         arrays: Mapping[str, np.ndarray],
         source: str,
-        dtype: Any = None,
+        dtype: DType = None,
         strict: bool = True,
     ) -> Self:
         """`extend` for the weights of a decoder that was not made.
@@ -164,11 +165,17 @@ class DecoderEncoder(keras.Model):
         """The norm behind the last layer, where there is one."""
         return self.decoder.norm
 
-    def logits(self, sequence: Any):
+    def logits(self, sequence: Tensor) -> Tensor:
         """Of the token behind each place: (…, H) -> (…, V + 3) float32."""
         return self.decoder.logits(sequence)
 
-    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+    def call(
+        self,
+        inputs: Tensors,
+        training: bool = False,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+    ) -> dict[str, Any]:
         """Reads a batch; arguments as of `kbert.Decoder`.
 
         Returns:

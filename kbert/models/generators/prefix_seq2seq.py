@@ -13,6 +13,7 @@ from kbert.layers import attention_bias, causal_bias
 from kbert.layers.token_embeddings import tied_logits
 from kbert.models.encoder import Encoder
 from kbert.models.generators.seq2seq import check_inputs
+from kbert.types import Tensor, Tensors
 
 
 class PrefixSeq2Seq(keras.Model):
@@ -44,7 +45,7 @@ class PrefixSeq2Seq(keras.Model):
         ((1, 2, 8), (1, 2, 10))
     """
 
-    def __init__(self, encoder: Encoder, *, name: str = "prefix_seq2seq", **kwargs) -> None:
+    def __init__(self, encoder: Encoder, *, name: str = "prefix_seq2seq", **kwargs: Any) -> None:
         if encoder.config.embedding_width != encoder.config.hidden_size:
             raise ValueError(
                 "The token table gives the logits, so an encoder's embeddings must be as wide as "
@@ -71,7 +72,13 @@ class PrefixSeq2Seq(keras.Model):
         """The token table (V, H)."""
         return self.encoder.token_embedding
 
-    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+    def call(
+        self,
+        inputs: Tensors,
+        training: bool = False,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+    ) -> dict[str, Any]:
         """Reads sources and targets; see `kbert.Seq2Seq.call`."""
         check_inputs(inputs)
         source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"]
@@ -95,12 +102,12 @@ class PrefixSeq2Seq(keras.Model):
             outputs["encoder_attention"] = [a[:, :, :length, :length] for a in attention]
         return outputs
 
-    def logits(self, sequence: Any):
+    def logits(self, sequence: Tensor) -> Tensor:
         """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
         return tied_logits(sequence, self.token_embedding)
 
     def prefill(
-        self, encoder_token_ids: Any, encoder_padding_mask: Any, slots: int, start_ids: Any
+        self, encoder_token_ids: Tensor, encoder_padding_mask: Tensor, slots: int, start_ids: Tensor
     ) -> tuple[Any, dict]:
         """Reads sources and the tokens that targets start with; see `kbert.Seq2Seq.prefill`."""
         mask = encoder_padding_mask
@@ -118,7 +125,7 @@ class PrefixSeq2Seq(keras.Model):
         fixed = {"layers": layers, "bias": attention_bias(seen), "lengths": lengths}
         return self.logits(x[:, -1]), {"fixed": fixed, "growing": growing}
 
-    def step(self, token_ids: Any, cache: dict, t: Any) -> tuple[Any, dict]:
+    def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
         """Reads one more token of each target; see `kbert.Seq2Seq.step`."""
         fixed = cache["fixed"]
         places = (fixed["lengths"] + 1 + t)[:, None]  # behind source and start
@@ -131,12 +138,12 @@ class PrefixSeq2Seq(keras.Model):
             growing.append(slots)
         return self.logits(x[:, 0]), {"fixed": fixed, "growing": growing}
 
-    def _segment(self, target):
+    def _segment(self, target: Tensor) -> Tensor:
         """The last segment for each token of a target; None where the encoder knows none."""
         last = self.config.num_segments - 1
         return None if last < 0 else ops.full_like(target, last)
 
-    def _embed(self, source, target, mask, training):
+    def _embed(self, source: Tensor, target: Tensor, mask: Tensor, training: bool) -> Tensor:
         """(B, S), (B, T) -> (B, S + T, H); a target's positions go on behind the source's last."""
         columns = ops.arange(ops.shape(source)[1], dtype="int32")
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
@@ -149,7 +156,7 @@ class PrefixSeq2Seq(keras.Model):
         return self.encoder.embeddings(ids, segments, places, training=training)
 
 
-def _prefix_bias(mask, length):
+def _prefix_bias(mask: Tensor, length: int) -> Tensor:
     """(B, S) of the source and T of the target -> (B, 1, S + T, S + T)."""
     columns = ops.shape(mask)[1]
     source = attention_bias(mask)  # (B, 1, 1, S), the same for all rows of the scores

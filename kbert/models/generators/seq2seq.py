@@ -25,6 +25,7 @@ from kbert.models.from_config import FromConfig
 from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
 from kbert.models.inputs_and_outputs import check_rank, output_spec
 from kbert.models.weights import get_arrays, set_arrays
+from kbert.types import DType, Shape, Tensor, Tensors
 
 INPUTS = (
     *("encoder_token_ids", "encoder_padding_mask"),
@@ -62,7 +63,7 @@ class Seq2Seq(FromConfig, keras.Model):
     prefix = "seq2seq"
 
     def __init__(
-        self, config: Seq2SeqConfig, *, name: str = "seq2seq", dtype: Any = None, **kwargs
+        self, config: Seq2SeqConfig, *, name: str = "seq2seq", dtype: DType = None, **kwargs: Any
     ) -> None:
         self.check_config(config)
         super().__init__(name=name, dtype=dtype, **kwargs)
@@ -100,7 +101,7 @@ class Seq2Seq(FromConfig, keras.Model):
         self.decoder_norm = last_norm(config, name="decoder_norm", **policy)
         self.build()
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         hidden = (None, None, self.config.hidden_size)
         self.embeddings.build((None, None))
         for layer in (
@@ -114,7 +115,7 @@ class Seq2Seq(FromConfig, keras.Model):
 
     @classmethod
     def from_encoder(
-        cls, encoder: Encoder, *, num_decoder_layers: int | None = None, dtype: Any = None
+        cls, encoder: Encoder, *, num_decoder_layers: int | None = None, dtype: DType = None
     ) -> "Seq2Seq":
         """An encoder-decoder that begins with what an encoder has learned.
 
@@ -147,7 +148,13 @@ class Seq2Seq(FromConfig, keras.Model):
         """The token table (V, H)."""
         return self.embeddings.token
 
-    def call(self, inputs, training=False, return_hidden_states=False, return_attention=False):
+    def call(
+        self,
+        inputs: Tensors,
+        training: bool = False,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+    ) -> dict[str, Any]:
         """Reads sources and targets.
 
         Args:
@@ -191,12 +198,12 @@ class Seq2Seq(FromConfig, keras.Model):
             outputs["encoder_attention"] = seen["attention"]
         return outputs
 
-    def logits(self, sequence: Any):
+    def logits(self, sequence: Tensor) -> Tensor:
         """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
         return self.embeddings.logits(sequence)
 
     def prefill(
-        self, encoder_token_ids: Any, encoder_padding_mask: Any, slots: int, start_ids: Any
+        self, encoder_token_ids: Tensor, encoder_padding_mask: Tensor, slots: int, start_ids: Tensor
     ) -> tuple[Any, dict]:
         """Reads sources and the tokens that targets start with.
 
@@ -237,7 +244,7 @@ class Seq2Seq(FromConfig, keras.Model):
         logits = self.logits(_normed(x, self.decoder_norm)[:, 0])
         return logits, {"fixed": fixed, "growing": growing}
 
-    def step(self, token_ids: Any, cache: dict, t: Any) -> tuple[Any, dict]:
+    def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
         """Reads one more token of each target.
 
         Args:
@@ -260,8 +267,12 @@ class Seq2Seq(FromConfig, keras.Model):
         return logits, {"fixed": fixed, "growing": growing}
 
     def compute_output_spec(
-        self, inputs, training=False, return_hidden_states=False, return_attention=False
-    ):
+        self,
+        inputs: Tensors,
+        training: bool = False,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+    ) -> dict[str, Any]:
         check_inputs(inputs)
         batch, source = inputs["encoder_token_ids"].shape
         target = inputs["decoder_token_ids"].shape[1]
@@ -278,7 +289,7 @@ class Seq2Seq(FromConfig, keras.Model):
             shapes["encoder_attention"] = [(batch, heads, source, source)] * below
         return output_spec(shapes, self.compute_dtype)
 
-    def _encode(self, inputs, training):
+    def _encode(self, inputs: Tensors, training: bool) -> Any:
         """-> (B, S, H), its bias for the decoder, and what lay on the way."""
         x = self.encoder_positions(self.embeddings(inputs["encoder_token_ids"]))
         x = self.dropout(_normed(x, self.encoder_embedding_norm), training=training)
@@ -293,28 +304,30 @@ class Seq2Seq(FromConfig, keras.Model):
         x = hidden_states[-1] = _normed(x, self.encoder_norm)
         return x, bias, {"hidden_states": hidden_states, "attention": attention}
 
-    def _embed_target(self, token_ids, places=None, training=False):
+    def _embed_target(
+        self, token_ids: Tensor, places: Tensor | None = None, training: bool = False
+    ) -> Tensor:
         x = self.decoder_positions(self.embeddings(token_ids), places)
         return self.dropout(_normed(x, self.decoder_embedding_norm), training=training)
 
 
-def _positions(config, **kwargs):
+def _positions(config: Seq2SeqConfig, **kwargs: Any) -> keras.layers.Layer:
     sizes = (config.max_positions, config.hidden_size)
     if config.positions == "sinusoidal":
         return SinusoidalPositions(*sizes, **kwargs)
     return LearnedPositions(*sizes, initializer_range=config.table_range, **kwargs)
 
 
-def _embedding_norm(config, **kwargs):
+def _embedding_norm(config: Seq2SeqConfig, **kwargs: Any) -> keras.layers.Layer | None:
     normalised = config.embeddings == "normalised"
     return LayerNorm(config.layer_norm_epsilon, **kwargs) if normalised else None
 
 
-def _normed(x, norm):
+def _normed(x: Tensor, norm: keras.layers.Layer | None) -> Tensor:
     return x if norm is None else norm(x)
 
 
-def check_inputs(inputs: Any) -> None:
+def check_inputs(inputs: Tensor) -> None:
     """Raises unless inputs are those of an encoder-decoder."""
     needed = ("encoder_token_ids", "decoder_token_ids")
     names = list(inputs) if isinstance(inputs, dict) else [type(inputs).__name__]
