@@ -47,30 +47,30 @@ def decode_beam(
         texts exist, the others have length 0 and a score of minus infinity.
     """
     search = _Search(method, request)
-    fixed, growing = (
+    prompt, decoded = (
         keras.tree.map_structure(lambda x: ops.repeat(x, method.width, axis=0), cache[name])
-        for name in ("fixed", "growing")
+        for name in ("prompt", "decoded")
     )
     _, live, pool, done = search.advance(logits, 0, *search.start(logits))
     last = request.max_new_tokens - 1
 
     def unfinished(
-        t: Tensor, live: Tensors, pool: Tensors, done: Tensor, growing: dict[str, Any]
+        t: Tensor, live: Tensors, pool: Tensors, done: Tensor, decoded: dict[str, Any]
     ) -> Tensor:
         return (t < last) & ~ops.all(done)
 
     def advance(
-        t: Tensor, live: Tensors, pool: Tensors, done: Tensor, growing: dict[str, Any]
+        t: Tensor, live: Tensors, pool: Tensors, done: Tensor, decoded: dict[str, Any]
     ) -> Any:
         chosen = ops.reshape(live[0], (-1,))  # (B * K,)
-        logits, after = step(chosen, {"fixed": fixed, "growing": growing}, t)
+        logits, after = step(chosen, {"prompt": prompt, "decoded": decoded}, t)
         t = t + 1
         parents, live, pool, done = search.advance(logits, t, live, pool, done)
         rows = ops.reshape(_flat(parents, method.width), (-1,))
-        growing = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), after["growing"])
-        return t, live, pool, done, growing
+        decoded = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), after["decoded"])
+        return t, live, pool, done, decoded
 
-    state = (ops.zeros((), "int32"), live, pool, done, growing)
+    state = (ops.zeros((), "int32"), live, pool, done, decoded)
     _, live, pool, done, _ = ops.while_loop(unfinished, advance, state)
     return search.results(live, pool, done)
 

@@ -52,8 +52,8 @@ def decode(
             token with index `t`, a scalar, of the new ones. Called with `t` below
             `max_new_tokens - 1`.
         logits: (B, V), of the first new token.
-        cache: {"fixed": tree, "growing": tree} of tensors whose first axis is rows. `step` may
-            change what is under "growing", not its shapes.
+        cache: {"prompt": tree, "decoded": tree} of tensors whose first axis is rows. `step` may
+            change what is under "decoded", not its shapes.
         method: `Greedy`, `Sampling` or `Beam`.
         max_new_tokens: G; rows that have not ended before end there.
         stop_ids: a row ends behind any of these; empty = only by length.
@@ -74,7 +74,7 @@ def decode(
         >>> table = np.log([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]]).astype("float32")
         >>> def step(token_ids, cache, t):
         ...     return ops.take(table, token_ids, axis=0), cache
-        >>> cache = {"fixed": (), "growing": ()}
+        >>> cache = {"prompt": (), "decoded": ()}
         >>> texts = decode(step, ops.convert_to_tensor(table[:1]), cache, method=Greedy(),
         ...                max_new_tokens=5, stop_ids=[0])
         >>> ops.convert_to_numpy(texts.token_ids).tolist(), int(texts.lengths[0, 0])

@@ -53,9 +53,9 @@ class Request:
                 "`logits` must have the shape (rows, vocabulary), with a known vocabulary. "
                 f"Received: {shape}"
             )
-        if not isinstance(cache, dict) or set(cache) != {"fixed", "growing"}:
+        if not isinstance(cache, dict) or set(cache) != {"prompt", "decoded"}:
             raise ValueError(
-                '`cache` must be a dict of "fixed" and "growing". Received: '
+                '`cache` must be a dict of "prompt" and "decoded". Received: '
                 f"{sorted(cache) if isinstance(cache, dict) else cache!r}"
             )
         check_count("max_new_tokens", max_new_tokens, minimum=1)

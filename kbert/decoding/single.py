@@ -42,7 +42,7 @@ def decode_single(
         token_ids: Tensor,
         lengths: Tensor,
         scores: Tensor,
-        growing: dict[str, Any],
+        decoded: dict[str, Any],
     ) -> Tensor:
         return (t < last) & ~ops.all(ended)
 
@@ -53,19 +53,19 @@ def decode_single(
         token_ids: Tensor,
         lengths: Tensor,
         scores: Tensor,
-        growing: dict[str, Any],
+        decoded: dict[str, Any],
     ) -> tuple:
-        logits, after = step(chosen, {"fixed": cache["fixed"], "growing": growing}, t)
+        logits, after = step(chosen, {"prompt": cache["prompt"], "decoded": decoded}, t)
         t = t + 1
         chosen, log_probabilities = choose_unended(choose, logits, t, ended)
         token_ids = ops.where(columns == t, chosen[:, None], token_ids)
         lengths = lengths + ops.cast(~ended, lengths.dtype)
         scores = scores + log_probabilities
         ended = ended | request.is_stop(chosen)
-        return t, chosen, ended, token_ids, lengths, scores, after["growing"]
+        return t, chosen, ended, token_ids, lengths, scores, after["decoded"]
 
     start = ops.zeros((), "int32")
-    state = (start, chosen, request.is_stop(chosen), token_ids, lengths, scores, cache["growing"])
+    state = (start, chosen, request.is_stop(chosen), token_ids, lengths, scores, cache["decoded"])
     _, _, _, token_ids, lengths, scores, _ = ops.while_loop(unfinished, advance, state)
     return token_ids, lengths, scores
 

@@ -46,7 +46,7 @@ def stream(
     Example:
         >>> def step(token_ids, cache, t):
         ...     return ops.one_hot((token_ids + 1) % 5, 5), cache
-        >>> first, cache = ops.one_hot([2, 1], 5), {"fixed": (), "growing": ()}
+        >>> first, cache = ops.one_hot([2, 1], 5), {"prompt": (), "decoded": ()}
         >>> for ids in stream(step, first, cache, method=Greedy(), max_new_tokens=9, stop_ids=[4]):
         ...     print(ids)
         [2 1]

@@ -1,11 +1,11 @@
 """Multi-head attention: of a sequence to itself, or to another.
 
-While text is decoded, attention meets one token at a time. Keys and values of what was read before
-lie in two places then: what was there at the beginning, which nothing changes (`fixed`), and what
-has been decoded since (`growing`), with a slot for every token that may come.
+Decoding reads one token at a time, and keeps the keys and values of those before it. This KV cache
+has two parts: the keys and values of the prompt, which no step changes (`prompt`), and those of the
+tokens decoded since (`decoded`), as long as the most tokens that may be decoded.
 
 Shapes: `B` batch, `T` tokens, `S` tokens of another sequence, `H` hidden width, `N` heads, `D`
-width of a head (`H / N`), `R` rows that are decoded, `P` tokens before decoding, `G` slots.
+width of a head (`H / N`), `R` rows that are decoded, `P` tokens of a prompt, `G` new ones.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.layers.bias import slots_bias
+from kbert.layers.bias import decoded_bias
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.types import Shape, Tensor
@@ -150,46 +150,46 @@ class SelfAttention(_Attention):
         outputs, *_ = self._attend(query, key, value, bias, training=False)
         return outputs, {"key": key, "value": value}
 
-    def empty_slots(self, fixed: dict[str, Any], slots: int) -> dict[str, Any]:
-        """Room for the keys and values of so many tokens behind those of `prefill`."""
-        rows = ops.shape(fixed["key"])[0]
-        shape = (rows, self.num_heads, slots, self.head_size)
+    def empty_cache(self, prompt: dict[str, Any], max_new_tokens: int) -> dict[str, Any]:
+        """Zeros for the keys and values of the tokens that are decoded after those of `prefill`."""
+        rows = ops.shape(prompt["key"])[0]
+        shape = (rows, self.num_heads, max_new_tokens, self.head_size)
         return {name: ops.zeros(shape, dtype=self.compute_dtype) for name in ("key", "value")}
 
     def step(
-        self, x: Tensor, fixed: dict[str, Any], bias: Tensor, growing: dict[str, Any], t: Tensor
+        self, x: Tensor, prompt: dict[str, Any], bias: Tensor, decoded: dict[str, Any], t: Tensor
     ) -> tuple[Any, dict[str, Any]]:
         """Attends from one more token of each row.
 
         Args:
             x: (R, 1, H), token `t` of those decoded.
-            fixed: "key" and "value" (R, N, P, D), as `prefill` gave them.
-            bias: (R, 1, 1, P), added to the scores of the fixed keys.
-            growing: "key" and "value" (R, N, G, D), filled before slot `t`.
+            prompt: "key" and "value" (R, N, P, D), as `prefill` gave them.
+            bias: (R, 1, 1, P), added to the scores of the prompt's keys.
+            decoded: "key" and "value" (R, N, G, D), filled before token `t`.
             t: scalar integer.
 
         Returns:
-            outputs (R, 1, H) and `growing` with slot `t` filled.
+            outputs (R, 1, H) and `decoded` with those of token `t`.
         """
         query, key, value = self._project(x)  # (R, N, 1, D)
-        slots = ops.shape(growing["key"])[2]  # a graph for several limits does not know it
-        here = ops.equal(ops.arange(slots), t)[None, None, :, None]
-        growing = {
-            "key": ops.where(here, key, growing["key"]),
-            "value": ops.where(here, value, growing["value"]),
+        length = ops.shape(decoded["key"])[2]  # a graph for several limits does not know it
+        here = ops.equal(ops.arange(length), t)[None, None, :, None]
+        decoded = {
+            "key": ops.where(here, key, decoded["key"]),
+            "value": ops.where(here, value, decoded["value"]),
         }
         scores = ops.concatenate(
             [
-                self._scores_in_loop(query, fixed["key"], bias),
-                self._scores_in_loop(query, growing["key"], slots_bias(slots, t)),
+                self._scores_in_loop(query, prompt["key"], bias),
+                self._scores_in_loop(query, decoded["key"], decoded_bias(length, t)),
             ],
             axis=-1,
         )  # (R, N, 1, P + G)
         probabilities = self._normalised(scores)
         # From the end, for a graph may not know P.
-        outputs = ops.matmul(probabilities[..., :-slots], fixed["value"])
-        outputs = outputs + ops.matmul(probabilities[..., -slots:], growing["value"])
-        return self.output_dense(self._merge_heads(outputs)), growing
+        outputs = ops.matmul(probabilities[..., :-length], prompt["value"])
+        outputs = outputs + ops.matmul(probabilities[..., -length:], decoded["value"])
+        return self.output_dense(self._merge_heads(outputs)), decoded
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return [self._split_heads(t) for t in ops.split(self.qkv(x), 3, axis=-1)]

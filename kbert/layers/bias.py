@@ -39,14 +39,14 @@ def causal_bias(length: Tensor) -> Tensor:
     return _unless(places[None, :] <= places[:, None])[None, None]
 
 
-def slots_bias(slots: int, t: Tensor) -> Tensor:
-    """What is added so that only the slots up to number `t` are looked at: (1, 1, 1, slots).
+def decoded_bias(length: int, t: Tensor) -> Tensor:
+    """(1, 1, 1, length), added so that only the first t + 1 of `length` tokens are attended.
 
     Example:
-        >>> ops.convert_to_numpy(slots_bias(3, 1))[0, 0, 0].tolist()
+        >>> ops.convert_to_numpy(decoded_bias(3, 1))[0, 0, 0].tolist()
         [0.0, 0.0, -30000.0]
     """
-    return _unless(ops.arange(slots) <= t)[None, None, None]
+    return _unless(ops.arange(length) <= t)[None, None, None]
 
 
 def _unless(keep: Tensor) -> Tensor:

@@ -79,30 +79,30 @@ class Block(keras.layers.Layer):
         With `return_internals` the second is what `SelfAttention` gives then.
         """
         options = {"return_internals": True} if return_internals else {}  # other parts have none
-        x, beside = self._attended(
+        x, attention = self._attended(
             x, lambda x: self.attention(x, bias, training=training, **options), training
         )
-        return self._forwarded(x, training), beside
+        return self._forwarded(x, training), attention
 
     def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
-        """As `call`, but beside x come the attention's keys and values."""
+        """As `call`, but the second is the attention's keys and values."""
         x, keys_values = self._attended(x, lambda x: self.attention.prefill(x, bias))
         return self._forwarded(x), keys_values
 
     def step(
-        self, x: Tensor, fixed: dict[str, Any], bias: Tensor, growing: dict[str, Any], t: Tensor
+        self, x: Tensor, prompt: dict[str, Any], bias: Tensor, decoded: dict[str, Any], t: Tensor
     ) -> tuple[Any, dict[str, Any]]:
         """One more token of each row, (R, 1, H), see `SelfAttention.step`."""
-        x, growing = self._attended(x, lambda x: self.attention.step(x, fixed, bias, growing, t))
-        return self._forwarded(x), growing
+        x, decoded = self._attended(x, lambda x: self.attention.step(x, prompt, bias, decoded, t))
+        return self._forwarded(x), decoded
 
     def _empty_slot(self) -> keras.layers.Layer:
         return keras.layers.Identity(dtype=self.dtype_policy)  # else it would cast to float32
 
     def _attended(self, x: Tensor, attend: Callable, training: bool = False) -> Tensor:
-        """The attention's residual, and what `attend` gives beside its outputs."""
-        outputs, beside = attend(self.attention_input_norm(x))
-        return self.attention_norm(x + self.dropout(outputs, training=training)), beside
+        """The attention's residual, and the second of what `attend` gives."""
+        outputs, attention = attend(self.attention_input_norm(x))
+        return self.attention_norm(x + self.dropout(outputs, training=training)), attention
 
     def _forwarded(self, x: Tensor, training: bool = False) -> Tensor:
         outputs = self.feed_forward(self.feed_forward_input_norm(x), training=training)
@@ -183,7 +183,7 @@ class CrossBlock(Block):
     def prefill(
         self, x: Tensor, bias: Tensor, memory: Tensor, memory_bias: Tensor
     ) -> tuple[Any, dict[str, Any]]:
-        """As `call`, but beside x come the keys and values of both attentions.
+        """As `call`, but the second is the keys and values of both attentions.
 
         Those of the other sequence lie under "memory".
         """
@@ -195,19 +195,19 @@ class CrossBlock(Block):
     def step(
         self,
         x: Tensor,
-        fixed: dict[str, Any],
+        prompt: dict[str, Any],
         bias: Tensor,
-        growing: dict[str, Any],
+        decoded: dict[str, Any],
         t: Tensor,
         memory_bias: Tensor,
     ) -> tuple[Any, dict[str, Any]]:
-        """One more token of each row, (R, 1, H); `fixed` is what came beside x from `prefill`."""
-        x, growing = self._attended(x, lambda x: self.attention.step(x, fixed, bias, growing, t))
-        memory = fixed["memory"]
+        """One more token of each row, (R, 1, H); `prompt` is the second of what `prefill` gave."""
+        x, decoded = self._attended(x, lambda x: self.attention.step(x, prompt, bias, decoded, t))
+        memory = prompt["memory"]
         x, _ = self._crossed(x, lambda x: (self.cross_attention.step(x, memory, memory_bias), None))
-        return self._forwarded(x), growing
+        return self._forwarded(x), decoded
 
     def _crossed(self, x: Tensor, attend: Callable, training: bool = False) -> Tensor:
-        """The other attention's residual, and what `attend` gives beside its outputs."""
-        outputs, beside = attend(self.cross_attention_input_norm(x))
-        return self.cross_attention_norm(x + self.dropout(outputs, training=training)), beside
+        """The other attention's residual, and the second of what `attend` gives."""
+        outputs, attention = attend(self.cross_attention_input_norm(x))
+        return self.cross_attention_norm(x + self.dropout(outputs, training=training)), attention

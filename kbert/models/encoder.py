@@ -159,10 +159,10 @@ class Encoder(keras.Model):
         hidden_states, attention, internals = [x], [], []
         options = {"return_internals": True} if return_internals else {}  # other blocks have none
         for block in self.layer_blocks:
-            x, beside = block(x, bias, training=training, **options)
+            x, weights = block(x, bias, training=training, **options)
             hidden_states.append(x)
-            attention.append(beside["probabilities"] if return_internals else beside)
-            internals.append(beside)
+            attention.append(weights["probabilities"] if return_internals else weights)
+            internals.append(weights)
         outputs = {"sequence": x}
         if self.pooler is not None:
             outputs["pooled"] = self.pooler(x[:, 0])

@@ -68,7 +68,7 @@ def test_the_bound_ends_the_search():
         decode(
             step,
             ops.convert_to_tensor(logits),
-            {"fixed": (), "growing": ()},
+            {"prompt": (), "decoded": ()},
             method=Beam(**beam),
             max_new_tokens=20,
             stop_ids=[2],
@@ -112,7 +112,7 @@ def test_early_ends_do_not_end_the_search(width):
     decoded = decode(
         step,
         ops.convert_to_tensor(sure[None]),
-        {"fixed": (), "growing": ()},
+        {"prompt": (), "decoded": ()},
         method=Beam(width=width),
         max_new_tokens=20,
         stop_ids=[3],
@@ -170,7 +170,7 @@ def test_live_beams_count_at_the_end():
         decode(
             lambda token_ids, cache, t: (ops.repeat(logits, 2, axis=0), cache),
             logits,
-            {"fixed": (), "growing": ()},
+            {"prompt": (), "decoded": ()},
             method=Beam(width=2, length_penalty=0.0, num_results=2),
             max_new_tokens=2,
             stop_ids=[2],
@@ -187,7 +187,7 @@ def test_equal_scores_have_an_order():
         decode(
             lambda token_ids, cache, t: (ops.zeros((9, 4)), cache),
             logits,
-            {"fixed": (), "growing": ()},
+            {"prompt": (), "decoded": ()},
             method=Beam(width=3, num_results=3),
             max_new_tokens=2,
             stop_ids=[],
@@ -212,14 +212,14 @@ def test_transformers_finds_the_same_texts():
             return ops.convert_to_tensor(model(torch.tensor(ids)).logits[:, -1].numpy())
 
     def step(token_ids, cache, t):
-        slots = ops.where(np.arange(longest) == t, token_ids[:, None], cache["growing"])
+        slots = ops.where(np.arange(longest) == t, token_ids[:, None], cache["decoded"])
         seen = ops.convert_to_numpy(slots)[:, : int(t) + 1]
-        ids = np.concatenate([ops.convert_to_numpy(cache["fixed"]), seen], axis=1)
-        return logits_of(ids), {"fixed": cache["fixed"], "growing": slots}
+        ids = np.concatenate([ops.convert_to_numpy(cache["prompt"]), seen], axis=1)
+        return logits_of(ids), {"prompt": cache["prompt"], "decoded": slots}
 
     cache = {
-        "fixed": ops.convert_to_tensor(prompt.numpy()),
-        "growing": ops.zeros((8, longest), "int32"),
+        "prompt": ops.convert_to_tensor(prompt.numpy()),
+        "decoded": ops.zeros((8, longest), "int32"),
     }
     texts, scores = texts_of(
         decode(

@@ -103,7 +103,7 @@ def test_draws_follow_the_distribution(method):
 
     rows = 20_000
     logits = np.broadcast_to(random_logits(1), (rows, SIZE))
-    cache = {"fixed": (), "growing": ()}
+    cache = {"prompt": (), "decoded": ()}
     settings = {"method": method, "max_new_tokens": 1, "stop_ids": []}
     drawn = decode(uniform, ops.convert_to_tensor(logits), cache, seed=11, **settings).token_ids
     counts = np.bincount(ops.convert_to_numpy(drawn).ravel(), minlength=SIZE)

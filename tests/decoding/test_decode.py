@@ -28,7 +28,7 @@ def test_eager_graph_and_xla_agree(method):
     toy = Toy(rows=4)
 
     def whole(context):
-        cache = {"fixed": {"context": context}, "growing": toy.start()[1]["growing"]}
+        cache = {"prompt": {"context": context}, "decoded": toy.start()[1]["decoded"]}
         return decode(toy.step, context, cache, **settings(method))
 
     context = ops.convert_to_tensor(toy.context)
@@ -116,7 +116,7 @@ def test_one_token_needs_no_step(method):
         ({"method": Sampling(), "seed": np.zeros(2, "int32")}, "`seed` must be one integer."),
         ({"method": Sampling(), "seed": np.zeros((), "float32")}, "`seed` must be one integer."),
         ({"logits": np.zeros((2, 3, 5), "float32")}, "`logits` must have the shape (rows, "),
-        ({"cache": {"fixed": ()}}, '`cache` must be a dict of "fixed" and "growing". Received: '),
+        ({"cache": {"prompt": ()}}, '`cache` must be a dict of "prompt" and "decoded". Received: '),
         ({"cache": None}, "Received: None"),
     ],
 )

@@ -49,7 +49,7 @@ def test_a_row_that_ended_is_left_alone():
         seen.append(ops.convert_to_numpy(token_ids).tolist())
         return ops.one_hot((token_ids + 1) % 6, 6) * 9.0, cache
 
-    cache = {"fixed": (), "growing": ()}
+    cache = {"prompt": (), "decoded": ()}
     decoded = decode(
         step, ops.one_hot([2, 0], 6) * 9.0, cache, method=Greedy(), max_new_tokens=9, stop_ids=[3]
     )
@@ -62,7 +62,7 @@ def test_equal_logits_give_the_lowest_id():
     decoded = decode(
         lambda token_ids, cache, t: (logits, cache),
         logits,
-        {"fixed": (), "growing": ()},
+        {"prompt": (), "decoded": ()},
         method=Greedy(),
         max_new_tokens=3,
         stop_ids=[],

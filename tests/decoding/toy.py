@@ -27,20 +27,20 @@ class Toy:
         """Logits and cache, of all rows or of some."""
         context = ops.convert_to_tensor(self.context if rows is None else self.context[rows])
         slots = ops.zeros((context.shape[0], self.slots), "int32")
-        return context, {"fixed": {"context": context}, "growing": [{"slots": slots}]}
+        return context, {"prompt": {"context": context}, "decoded": [{"slots": slots}]}
 
     def step(self, token_ids, cache, t):
         """Logits are the context's plus a row of the table for each token and its distance."""
         self.calls += 1
         columns = np.arange(self.slots)
-        slots = ops.where(columns == t, token_ids[:, None], cache["growing"][0]["slots"])
+        slots = ops.where(columns == t, token_ids[:, None], cache["decoded"][0]["slots"])
         distance = ops.where(columns <= t, t - columns, 0)
         each = ops.take(
             ops.reshape(self.table, (-1, self.size)), distance * self.size + slots, axis=0
         )
         seen = ops.cast(columns <= t, "float32")[:, None]
-        logits = cache["fixed"]["context"] + ops.sum(each * seen, axis=1)
-        return logits, {"fixed": cache["fixed"], "growing": [{"slots": slots}]}
+        logits = cache["prompt"]["context"] + ops.sum(each * seen, axis=1)
+        return logits, {"prompt": cache["prompt"], "decoded": [{"slots": slots}]}
 
     def log_probabilities(self, row, text):
         """Of the token behind `text`: (V,) float64."""

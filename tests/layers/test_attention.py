@@ -114,8 +114,8 @@ def test_token_by_token_is_all_at_once(before):
     expected, _ = layer(X, causal_bias(5))
     outputs, fixed = layer.prefill(X[:, :before], causal_bias(before))
     assert_close(to_numpy(outputs), to_numpy(expected)[:, :before], 1e-5)
-    growing = layer.empty_slots(fixed, 7)
+    decoded = layer.empty_cache(fixed, 7)
     for t in range(5 - before):
         token = X[:, before + t : before + t + 1]
-        outputs, growing = layer.step(token, fixed, np.zeros((2, 1, 1, before)), growing, t)
+        outputs, decoded = layer.step(token, fixed, np.zeros((2, 1, 1, before)), decoded, t)
         assert_close(to_numpy(outputs), to_numpy(expected)[:, before + t : before + t + 1], 1e-5)

@@ -1,7 +1,7 @@
 import numpy as np
 
 from kbert.layers import attention_bias, causal_bias
-from kbert.layers.bias import slots_bias
+from kbert.layers.bias import decoded_bias
 from tests.harness import to_numpy
 
 
@@ -11,7 +11,7 @@ def test_nothing_behind_a_token_is_looked_at():
 
 
 def test_slots_are_seen_as_they_fill():
-    seen = [(to_numpy(slots_bias(3, t))[0, 0, 0] == 0).sum() for t in range(3)]
+    seen = [(to_numpy(decoded_bias(3, t))[0, 0, 0] == 0).sum() for t in range(3)]
     assert seen == [1, 2, 3]
 
 

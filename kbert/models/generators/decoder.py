@@ -40,7 +40,7 @@ class Decoder(FromConfig, keras.Model):
         >>> out = decoder(np.array([[2, 5, 3]]))
         >>> tuple(out["sequence"].shape), tuple(decoder.logits(out["sequence"]).shape)
         ((1, 3, 8), (1, 3, 10))
-        >>> logits, cache = decoder.prefill(np.array([[2, 5, 3]]), None, slots=4)
+        >>> logits, cache = decoder.prefill(np.array([[2, 5, 3]]), None, max_new_tokens=4)
         >>> logits, cache = decoder.step(ops.argmax(logits, axis=-1), cache, 0)
         >>> tuple(logits.shape)
         (1, 10)
@@ -128,37 +128,39 @@ class Decoder(FromConfig, keras.Model):
         """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
         return self.embeddings.logits(sequence)
 
-    def prefill(self, token_ids: Tensor, padding_mask: Tensor, slots: int) -> tuple[Any, dict]:
+    def prefill(
+        self, token_ids: Tensor, padding_mask: Tensor, max_new_tokens: int
+    ) -> tuple[Any, dict]:
         """Reads prompts and makes room for tokens to come.
 
         Args:
             token_ids: (B, P), padding behind the tokens.
             padding_mask: (B, P), 1 for a token; None = no padding. A row has one token or more.
-            slots: how many tokens may come at most.
+            max_new_tokens: the most tokens that are decoded.
 
         Returns:
             logits (B, V) of the token behind each row's last, and the cache for `step`: a dict of
-            "fixed" and "growing" tensors, whose first axis is rows.
+            "prompt" and "decoded" tensors, whose first axis is rows.
 
         Raises:
-            ValueError: prompt and slots together are longer than the positions.
+            ValueError: prompt and new tokens together are longer than the positions.
         """
         check_rank("token_ids", token_ids)
-        self._check_room(token_ids.shape[1], slots)
+        self._check_room(token_ids.shape[1], max_new_tokens)
         if padding_mask is None:
             padding_mask = ops.ones_like(token_ids)
         x = self._embed(token_ids)
         bias = causal_bias(ops.shape(token_ids)[1])
-        layers, growing = [], []
+        layers, decoded = [], []
         for block in self.blocks:
             x, keys_values = block.prefill(x, bias)
             layers.append(keys_values)
-            growing.append(block.attention.empty_slots(keys_values, slots))
+            decoded.append(block.attention.empty_cache(keys_values, max_new_tokens))
         lengths = ops.sum(ops.cast(padding_mask, "int32"), axis=1)  # (B,)
         last = ops.take_along_axis(x, lengths[:, None, None] - 1, axis=1)[:, 0]  # (B, H)
         bias = attention_bias(padding_mask)
-        fixed = {"layers": layers, "bias": bias, "lengths": lengths}
-        return self.logits(self._normed(last)), {"fixed": fixed, "growing": growing}
+        prompt = {"layers": layers, "bias": bias, "lengths": lengths}
+        return self.logits(self._normed(last)), {"prompt": prompt, "decoded": decoded}
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
         """Reads one more token of each row.
@@ -171,15 +173,15 @@ class Decoder(FromConfig, keras.Model):
         Returns:
             logits (R, V) float32 of the token behind it, and the cache for the next step.
         """
-        fixed = cache["fixed"]
-        places = (fixed["lengths"] + t)[:, None]  # (R, 1)
+        prompt = cache["prompt"]
+        places = (prompt["lengths"] + t)[:, None]  # (R, 1)
         x = self._embed(token_ids[:, None], places)
-        growing = []
-        layers = zip(self.blocks, fixed["layers"], cache["growing"], strict=True)
-        for block, keys_values, slots in layers:
-            x, slots = block.step(x, keys_values, fixed["bias"], slots, t)
-            growing.append(slots)
-        return self.logits(self._normed(x)[:, 0]), {"fixed": fixed, "growing": growing}
+        decoded = []
+        layers = zip(self.blocks, prompt["layers"], cache["decoded"], strict=True)
+        for block, keys_values, new in layers:
+            x, new = block.step(x, keys_values, prompt["bias"], new, t)
+            decoded.append(new)
+        return self.logits(self._normed(x)[:, 0]), {"prompt": prompt, "decoded": decoded}
 
     def compute_output_spec(
         self,
@@ -212,10 +214,10 @@ class Decoder(FromConfig, keras.Model):
     def _normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
 
-    def _check_room(self, length: int, slots: int) -> None:
+    def _check_room(self, length: int, max_new_tokens: int) -> None:
         most = self.config.max_positions
-        if length is not None and length + slots > most:
+        if length is not None and length + max_new_tokens > most:
             raise ValueError(
                 f"Prompt and new tokens together must not be longer than max_positions={most}. "
-                f"Received: {length} tokens in the prompt, {slots} to come"
+                f"Received: {length} tokens in the prompt, {max_new_tokens} to come"
             )

@@ -107,7 +107,11 @@ class PrefixSeq2Seq(keras.Model):
         return tied_logits(sequence, self.token_embedding)
 
     def prefill(
-        self, encoder_token_ids: Tensor, encoder_padding_mask: Tensor, slots: int, start_ids: Tensor
+        self,
+        encoder_token_ids: Tensor,
+        encoder_padding_mask: Tensor,
+        max_new_tokens: int,
+        start_ids: Tensor,
     ) -> tuple[Any, dict]:
         """Reads sources and the tokens that targets start with; see `kbert.Seq2Seq.prefill`."""
         mask = encoder_padding_mask
@@ -115,28 +119,28 @@ class PrefixSeq2Seq(keras.Model):
         target = ops.cast(start_ids, encoder_token_ids.dtype)[:, None]
         x = self._embed(encoder_token_ids, target, mask, training=False)
         bias = _prefix_bias(mask, 1)
-        layers, growing = [], []
+        layers, decoded = [], []
         for block in self.encoder.layer_blocks:
             x, keys_values = block.prefill(x, bias)
             layers.append(keys_values)
-            growing.append(block.attention.empty_slots(keys_values, slots))
+            decoded.append(block.attention.empty_cache(keys_values, max_new_tokens))
         seen = ops.concatenate([mask, ops.ones_like(target, dtype=mask.dtype)], axis=1)
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
-        fixed = {"layers": layers, "bias": attention_bias(seen), "lengths": lengths}
-        return self.logits(x[:, -1]), {"fixed": fixed, "growing": growing}
+        prompt = {"layers": layers, "bias": attention_bias(seen), "lengths": lengths}
+        return self.logits(x[:, -1]), {"prompt": prompt, "decoded": decoded}
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
         """Reads one more token of each target; see `kbert.Seq2Seq.step`."""
-        fixed = cache["fixed"]
-        places = (fixed["lengths"] + 1 + t)[:, None]  # behind source and start
+        prompt = cache["prompt"]
+        places = (prompt["lengths"] + 1 + t)[:, None]  # behind source and start
         x = self.encoder.embeddings(token_ids[:, None], self._segment(token_ids[:, None]), places)
-        growing = []
-        for block, keys_values, slots in zip(
-            self.encoder.layer_blocks, fixed["layers"], cache["growing"], strict=True
+        decoded = []
+        for block, keys_values, new in zip(
+            self.encoder.layer_blocks, prompt["layers"], cache["decoded"], strict=True
         ):
-            x, slots = block.step(x, keys_values, fixed["bias"], slots, t)
-            growing.append(slots)
-        return self.logits(x[:, 0]), {"fixed": fixed, "growing": growing}
+            x, new = block.step(x, keys_values, prompt["bias"], new, t)
+            decoded.append(new)
+        return self.logits(x[:, 0]), {"prompt": prompt, "decoded": decoded}
 
     def _segment(self, target: Tensor) -> Tensor:
         """The last segment for each token of a target; None where the encoder knows none."""

@@ -203,28 +203,32 @@ class Seq2Seq(FromConfig, keras.Model):
         return self.embeddings.logits(sequence)
 
     def prefill(
-        self, encoder_token_ids: Tensor, encoder_padding_mask: Tensor, slots: int, start_ids: Tensor
+        self,
+        encoder_token_ids: Tensor,
+        encoder_padding_mask: Tensor,
+        max_new_tokens: int,
+        start_ids: Tensor,
     ) -> tuple[Any, dict]:
         """Reads sources and the tokens that targets start with.
 
         Args:
             encoder_token_ids: (B, S), padding behind the tokens.
             encoder_padding_mask: (B, S), 1 for a token; None = no padding.
-            slots: how many tokens may come at most, the start not counted.
+            max_new_tokens: the most tokens that are decoded, the start not counted.
             start_ids: (B,), the first token of each target.
 
         Returns:
             logits (B, V) of the token behind the start, and the cache for `step`: a dict of
-            "fixed" and "growing" tensors, whose first axis is rows.
+            "prompt" and "decoded" tensors, whose first axis is rows.
 
         Raises:
-            ValueError: a source, or start and slots together, are longer than the positions.
+            ValueError: a source, or start and new tokens together, are longer than the positions.
         """
         check_rank("encoder_token_ids", encoder_token_ids)
-        if slots + 1 > self.config.max_positions:
+        if max_new_tokens + 1 > self.config.max_positions:
             raise ValueError(
                 "A target, its start included, must not be longer than max_positions="
-                f"{self.config.max_positions}. Received: {slots} tokens behind the start"
+                f"{self.config.max_positions}. Received: {max_new_tokens} tokens behind the start"
             )
         if encoder_padding_mask is None:
             encoder_padding_mask = ops.ones_like(encoder_token_ids)
@@ -235,14 +239,14 @@ class Seq2Seq(FromConfig, keras.Model):
         memory, memory_bias, _ = self._encode(inputs, training=False)
         x = self._embed_target(start_ids[:, None])
         bias = attention_bias(ops.ones_like(start_ids[:, None]))
-        layers, growing = [], []
+        layers, decoded = [], []
         for block in self.decoder_blocks:
             x, keys_values = block.prefill(x, bias, memory, memory_bias)
             layers.append(keys_values)
-            growing.append(block.attention.empty_slots(keys_values, slots))
-        fixed = {"layers": layers, "bias": bias, "memory_bias": memory_bias}
+            decoded.append(block.attention.empty_cache(keys_values, max_new_tokens))
+        prompt = {"layers": layers, "bias": bias, "memory_bias": memory_bias}
         logits = self.logits(_normed(x, self.decoder_norm)[:, 0])
-        return logits, {"fixed": fixed, "growing": growing}
+        return logits, {"prompt": prompt, "decoded": decoded}
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
         """Reads one more token of each target.
@@ -255,16 +259,16 @@ class Seq2Seq(FromConfig, keras.Model):
         Returns:
             logits (R, V) float32 of the token behind it, and the cache for the next step.
         """
-        fixed = cache["fixed"]
+        prompt = cache["prompt"]
         places = ops.ones_like(token_ids)[:, None] * (1 + t)  # behind the start
         x = self._embed_target(token_ids[:, None], places)
-        growing = []
-        layers = zip(self.decoder_blocks, fixed["layers"], cache["growing"], strict=True)
-        for block, keys_values, slots in layers:
-            x, slots = block.step(x, keys_values, fixed["bias"], slots, t, fixed["memory_bias"])
-            growing.append(slots)
+        decoded = []
+        layers = zip(self.decoder_blocks, prompt["layers"], cache["decoded"], strict=True)
+        for block, keys_values, new in layers:
+            x, new = block.step(x, keys_values, prompt["bias"], new, t, prompt["memory_bias"])
+            decoded.append(new)
         logits = self.logits(_normed(x, self.decoder_norm)[:, 0])
-        return logits, {"fixed": fixed, "growing": growing}
+        return logits, {"prompt": prompt, "decoded": decoded}
 
     def compute_output_spec(
         self,

@@ -60,12 +60,12 @@ class GenerationTask(Task):
     def model_parts(self) -> dict[str, keras.layers.Layer]:
         return self.model.parts()
 
-    def prefill(self, features: dict[str, Any], slots: int) -> tuple[Any, dict]:
+    def prefill(self, features: dict[str, Any], max_new_tokens: int) -> tuple[Any, dict]:
         """What decoding begins with: logits (B, V) of the first token, and the model's cache.
 
         Args:
             features: a batch.
-            slots: how many tokens may come at most.
+            max_new_tokens: the most tokens that are decoded.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `prefill`.")
 

@@ -113,8 +113,8 @@ class CausalLM(GenerationTask):
             schedule = WarmupDecay(LEARNING_RATE, total_steps, warmup, decay="cosine", join="after")
         return AdamW(schedule, bias_correction=True)
 
-    def prefill(self, features, slots):
-        return self.decoder.prefill(features["token_ids"], features["padding_mask"], slots)
+    def prefill(self, features, max_new_tokens):
+        return self.decoder.prefill(features["token_ids"], features["padding_mask"], max_new_tokens)
 
     def predict(
         self,

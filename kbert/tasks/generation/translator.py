@@ -225,10 +225,12 @@ class Translator(GenerationTask):
         encoder = load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=False)
         return Seq2Seq.from_encoder(encoder)
 
-    def prefill(self, features, slots):
+    def prefill(self, features, max_new_tokens):
         ids = features["encoder_token_ids"]
         start_ids = ops.full_like(ids[:, 0], self.tokenizer.cls_id)
-        return self.seq2seq.prefill(ids, features["encoder_padding_mask"], slots, start_ids)
+        return self.seq2seq.prefill(
+            ids, features["encoder_padding_mask"], max_new_tokens, start_ids
+        )
 
     def predict(
         self,

@@ -62,7 +62,7 @@ def test_decoding_with_the_cache_is_decoding_from_scratch(decoder, mode):
     ids, mask = padded(LENGTHS)
     texts = [list(row[:length]) for row, length in zip(ids, LENGTHS, strict=True)]
     step = decoder.step if mode == "op by op" else compiled(decoder.step)
-    logits, cache = decoder.prefill(ids, mask, slots=6)
+    logits, cache = decoder.prefill(ids, mask, max_new_tokens=6)
     rng = np.random.default_rng(3)
     for t in range(6):
         assert_close(to_numpy(logits), logits_behind(decoder, texts), 2e-5, f"{t}")
@@ -74,7 +74,7 @@ def test_decoding_with_the_cache_is_decoding_from_scratch(decoder, mode):
 
 def test_prompts_without_a_mask_have_no_padding(decoder):
     ids, mask = padded([4, 4])
-    with_mask, without = (decoder.prefill(ids, m, slots=2)[0] for m in (mask, None))
+    with_mask, without = (decoder.prefill(ids, m, max_new_tokens=2)[0] for m in (mask, None))
     np.testing.assert_array_equal(to_numpy(with_mask), to_numpy(without))
 
 
@@ -114,7 +114,7 @@ def test_bad_input(decoder):
     with pytest.raises(ValueError, match=r"max_positions=24\. Received: 25 tokens"):
         decoder(np.ones((1, 25), "int32"))
     with pytest.raises(ValueError, match="Received: 20 tokens in the prompt, 5 to come"):
-        decoder.prefill(np.ones((1, 20), "int32"), None, slots=5)
+        decoder.prefill(np.ones((1, 20), "int32"), None, max_new_tokens=5)
     with pytest.raises(ValueError, match=r"`token_ids` and optionally `padding_mask`.*segment_ids"):
         decoder({"token_ids": ids, "segment_ids": ids})
     with pytest.raises(ValueError, match=r"\(batch, tokens\)\. Received: shape \(5,\)"):
@@ -127,9 +127,9 @@ def test_half_precision_gives_logits_in_full(decoder):
     half = Decoder(decoder.config, dtype="mixed_bfloat16")
     half.set_weights(decoder.get_weights())
     ids, mask = padded(LENGTHS)
-    logits, cache = half.prefill(ids, mask, slots=2)
+    logits, cache = half.prefill(ids, mask, max_new_tokens=2)
     assert "float32" in str(logits.dtype)
-    expected, _ = decoder.prefill(ids, mask, slots=2)
+    expected, _ = decoder.prefill(ids, mask, max_new_tokens=2)
     assert_close(to_numpy(logits), to_numpy(expected), 0.15)
     logits, _ = half.step(ops.convert_to_tensor([1, 2, 3]), cache, 0)
     assert np.isfinite(to_numpy(logits)).all()

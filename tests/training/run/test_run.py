@@ -21,7 +21,7 @@ from kbert.training.strategies import make_strategy
 from tests.training import toy_task
 from tests.training.run import run_toy
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def in_process(folder, **arguments) -> subprocess.CompletedProcess:

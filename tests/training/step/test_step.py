@@ -16,7 +16,7 @@ from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.step.mixin import KERAS_HOOKS, TrainStep
 from tests.training import toy_task
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 needs_tensorflow = pytest.mark.tensorflow
 
 
