@@ -91,7 +91,7 @@ class EncoderConfig(Config):
     initializer_range: float = 0.02
     pooler_activation: str | None = "tanh"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in (
             "vocabulary_size",
             "hidden_size",

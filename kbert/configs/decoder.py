@@ -59,7 +59,7 @@ class DecoderConfig(Config):
     layer_norm_epsilon: float = 1e-5
     initializer_range: float = 0.02
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in (
             *("vocabulary_size", "hidden_size", "num_layers", "num_heads"),
             *("intermediate_size", "max_positions"),

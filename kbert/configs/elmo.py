@@ -56,7 +56,7 @@ class ElmoConfig(Config):
     dropout: float = 0.1
     vocabulary_size: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("character_size", "lstm_size", "projection_size", "num_layers"):
             check_count(name, getattr(self, name), minimum=1)
         check_count("num_highway", self.num_highway, minimum=0)

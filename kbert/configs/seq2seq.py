@@ -71,7 +71,7 @@ class Seq2SeqConfig(Config):
     layer_norm_epsilon: float = 1e-6
     initializer_range: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in (
             *("vocabulary_size", "hidden_size", "num_layers", "num_heads"),
             *("intermediate_size", "max_positions"),

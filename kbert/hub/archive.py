@@ -43,7 +43,7 @@ def unpacked(path: Path) -> Path:
     return _innermost(target)
 
 
-def _unpack(path, target) -> None:
+def _unpack(path: Path, target: Path) -> None:
     with atomic.naming(str(target)):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{target.name[:16]}-", dir=target.parent))
@@ -62,7 +62,7 @@ def _unpack(path, target) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _rename(temporary, target) -> None:
+def _rename(temporary: Path, target: Path) -> None:
     try:
         temporary.rename(target)
     except OSError:
@@ -70,7 +70,7 @@ def _rename(temporary, target) -> None:
             raise
 
 
-def _checked(archive, path):
+def _checked(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
     """The files of an archive that is safe to unpack: names inside, no links, no bomb."""
     members = archive.infolist()
     names = [member.filename for member in members]
@@ -97,7 +97,7 @@ def _checked(archive, path):
     return [member for member in members if not member.is_dir()]
 
 
-def _extract(archive, member, folder) -> None:
+def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:
     """Writes one member; reading it to its end checks its CRC."""
     target = folder / PurePosixPath(member.filename)
     with atomic.naming(str(target)):
@@ -112,7 +112,7 @@ def _extract(archive, member, folder) -> None:
             os.fsync(output.fileno())
 
 
-def _innermost(folder):
+def _innermost(folder: Path) -> Path:
     """Past the folders that hold nothing but one folder (and what macOS leaves beside it)."""
     while True:
         entries = [path for path in folder.iterdir() if path.name != "__MACOSX"]

@@ -4,11 +4,10 @@ import os
 from pathlib import Path
 
 from kbert.hub import archive, names, snapshot
+from kbert.types import PathLike
 
 
-def locate(
-    name_or_path: str | os.PathLike, *, revision: str | None = None, weights: bool = True
-) -> Path:
+def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool = True) -> Path:
     """A model's folder, fetched first where it is not on this machine.
 
     In this order it is:
@@ -64,7 +63,7 @@ def locate(
     return snapshot.download(repository, revision or named, weights=weights, asked=asked)
 
 
-def _from_file(path):
+def _from_file(path: Path) -> Path:
     if path.suffix.lower() == ".zip":
         return archive.unpacked(path)
     hint = " Unpack it first, and pass the folder." if ".tar" in path.name else ""
@@ -74,7 +73,7 @@ def _from_file(path):
     )
 
 
-def _unknown(asked) -> str:
+def _unknown(asked: str) -> str:
     if asked.startswith(("http://", "https://")):
         return (
             "A model is not read from a URL: download the file (curl -L -C - -O URL goes on where "

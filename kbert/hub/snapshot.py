@@ -4,6 +4,7 @@ import fnmatch
 import hashlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -66,7 +67,9 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
     return folder
 
 
-def _ask(repository, revision, *, weights, place, asked):
+def _ask(
+    repository: str, revision: str | None, *, weights: bool, place: str, asked: str
+) -> Exception | None:
     """Looks whether the hub has what is wanted; returns the reason if it cannot be asked."""
     from huggingface_hub import HfApi, constants, errors
 
@@ -96,7 +99,9 @@ def _ask(repository, revision, *, weights, place, asked):
     return None
 
 
-def _refuse_other_formats(names, repository, place, asked) -> NoReturn:
+def _refuse_other_formats(
+    names: Iterable[str], repository: str, place: str, asked: str
+) -> NoReturn:
     if any(name.endswith(".bin") for name in names):
         found = "only PyTorch's pickles, which can run any code, so kbert never opens them"
     else:
@@ -110,7 +115,7 @@ def _refuse_other_formats(names, repository, place, asked) -> NoReturn:
     )
 
 
-def _refuse(error, reason, place, asked) -> NoReturn:
+def _refuse(error: Exception, reason: str, place: str, asked: str) -> NoReturn:
     """Says what cannot be had and the way around it, in place of `huggingface_hub`'s error."""
     from huggingface_hub import constants
 
@@ -129,12 +134,12 @@ def _refuse(error, reason, place, asked) -> NoReturn:
     ) from error
 
 
-def _brief(error):
+def _brief(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
 
-def _failures():
+def _failures() -> tuple[type[Exception], ...]:
     """What `huggingface_hub` raises when a request or a file fails."""
     from huggingface_hub import errors
 
@@ -143,13 +148,13 @@ def _failures():
     return errors.HTTPError, OSError, RuntimeError, ValueError, KeyError
 
 
-def _place(repository, revision) -> str:
+def _place(repository: str, revision: str | None) -> str:
     from huggingface_hub import constants
 
     return f"{constants.ENDPOINT}/{repository}/tree/{revision or _MAIN}"
 
 
-def _verify(folder, asked) -> None:
+def _verify(folder: str, asked: str) -> None:
     """Compares large files with their checksum: in the cache a file links to a blob named by it."""
     for path in folder.rglob("*"):
         if not path.is_symlink():

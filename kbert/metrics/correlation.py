@@ -1,7 +1,7 @@
 """Correlations of predicted with true scores: STS-B's metrics (by SciPy)."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -46,7 +46,9 @@ def spearman(labels: Sequence[float], predictions: Sequence[float]) -> float:
     return _correlation(spearmanr, labels, predictions)
 
 
-def _correlation(statistic, labels: Sequence[float], predictions: Sequence[float]) -> float:
+def _correlation(
+    statistic: Callable, labels: Sequence[float], predictions: Sequence[float]
+) -> float:
     labels, predictions = paired(labels, predictions)
     if labels.ndim != 1 or labels.dtype.kind == "U":
         raise ValueError(

@@ -211,7 +211,9 @@ def _parsed(names: Iterable[str], scheme: str | None) -> tuple[list[str], list[s
     return prefixes, types
 
 
-def _scores(right, predicted, support):
+def _scores(
+    right: np.ndarray, predicted: np.ndarray, support: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Precision, recall and F1; 0 where there is nothing to divide by."""
     precision = right / np.maximum(predicted, 1)
     recall = right / np.maximum(support, 1)
@@ -219,7 +221,7 @@ def _scores(right, predicted, support):
     return precision, recall, 2 * precision * recall / np.where(total > 0, total, 1)
 
 
-def _check_lengths(labels, predictions) -> None:
+def _check_lengths(labels: Sequence, predictions: Sequence) -> None:
     if len(labels) != len(predictions):
         raise ValueError(
             "labels and predictions hold the same sentences. Received: "

@@ -58,7 +58,7 @@ def token_f1(answer: str, golds: Sequence[str], *, can_be_empty: bool = False) -
     return max(_f1(found, normalize_answer(gold).split(), can_be_empty) for gold in golds or [""])
 
 
-def _f1(found, gold, can_be_empty):
+def _f1(found: Sequence[str], gold: Sequence[str], can_be_empty: bool) -> float:
     if can_be_empty and not (found and gold):
         return float(found == gold)
     same = (Counter(found) & Counter(gold)).total()
@@ -143,7 +143,7 @@ def squad_scores(
     return scores
 
 
-def _percent(scores):
+def _percent(scores: Sequence[float]) -> float:
     return float(100.0 * np.mean(scores))
 
 

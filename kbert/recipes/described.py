@@ -124,7 +124,7 @@ def by_name(name: str, recipes: Mapping[str, Any], what: str = "recipe") -> Any:
     return recipes[name]
 
 
-def shown(value) -> str:
+def shown(value: Any) -> str:
     """A value as tables print it."""
     if value is None:
         return "-"

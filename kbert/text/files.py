@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from kbert.text import source
 
@@ -112,7 +113,7 @@ class File(source.Source):
         if rest:
             yield number, rest
 
-    def _read(self, file, offset: int) -> bytes:
+    def _read(self, file: BinaryIO, offset: int) -> bytes:
         try:
             return file.read(_READ_BYTES)
         except EOFError:

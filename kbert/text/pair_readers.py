@@ -247,7 +247,7 @@ def _text_lines(file: files.File) -> Iterator[tuple[int, bytes]]:
     return file.numbered_lines(source.MAX_DOCUMENT_BYTES, "a line of a pair")
 
 
-def _unequal(one: files.File, other: files.File, ours, theirs) -> str:
+def _unequal(one: files.File, other: files.File, ours: int, theirs: int) -> str:
     """The message, after the longer file has been read to its end to tell both lengths."""
     longer, shorter = (other, one) if ours is None else (one, other)
     number = (theirs if ours is None else ours)[0]

@@ -1,11 +1,12 @@
 """A split of a TensorFlow Datasets builder as a source of text."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from kbert.text import source
 
 
-def open_split(spec: str):
+def open_split(spec: str) -> Any:
     """The prepared builder of `NAME[/CONFIG][:SPLIT]`, and the split (default: train).
 
     Raises:
@@ -26,7 +27,7 @@ def open_split(spec: str):
     return builder, split
 
 
-def read_split(builder, split: str):
+def read_split(builder: Any, split: str) -> Any:
     """The examples as a `tf.data.Dataset`, in the same order every time."""
     import tensorflow_datasets as tfds
 

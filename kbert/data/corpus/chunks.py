@@ -10,6 +10,7 @@ import numpy as np
 from kbert.data.corpus import spill
 from kbert.text.sentences import split_sentences
 from kbert.text.source import Source
+from kbert.tokenizers.base import Tokenizer
 
 CHUNK_BYTES = 16 << 20
 _SENTENCES_PER_CALL = 8192
@@ -68,7 +69,7 @@ class Done(NamedTuple):
     text_bytes: int
 
 
-def write_spill(tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
+def write_spill(tokenizer: Tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
     """Splits, tokenises and hashes the documents of a chunk; runs in a worker process.
 
     Documents that the tokenizer leaves without a token are dropped and counted, documents with
@@ -100,7 +101,7 @@ def write_spill(tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
     return done
 
 
-def as_in_text(document: list[str], tokenizer) -> list[str]:
+def as_in_text(document: list[str], tokenizer: Tokenizer) -> list[str]:
     """A document's sentences as they are to be encoded one by one.
 
     In byte-level BPE a word has the space before it, so all but the first sentence get theirs
@@ -116,7 +117,9 @@ def as_in_text(document: list[str], tokenizer) -> list[str]:
     return [*document[:1], *(f" {sentence}" for sentence in document[1:])]
 
 
-def _encode(tokenizer, sentences: list[str], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+def _encode(
+    tokenizer: Tokenizer, sentences: list[str], dtype: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Ids of all sentences (tokens,) and how many each has (sentences,)."""
     tokens, counts = [np.zeros(0, dtype)], [np.zeros(0, np.int32)]
     for start in range(0, len(sentences), _SENTENCES_PER_CALL):

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from kbert import atomic
 from kbert.data.corpus import records
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import PathLike
 
 FORMAT_VERSION = 1
 FILE_NAME = "manifest.json"
@@ -100,7 +102,7 @@ class Manifest:
             tables.append(np.insert(table, 0, number, axis=1))
         return np.concatenate(tables)
 
-    def check_tokenizer(self, tokenizer) -> None:
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raises unless `tokenizer` makes the very ids that are in the shards."""
         written = self.settings.get("tokenizer", {})
         now = {"type": type(tokenizer).__name__, **tokenizer.settings} if written else {}
@@ -162,7 +164,7 @@ class Manifest:
         atomic.write(os.path.join(self.folder, FILE_NAME), text.encode())
 
 
-def read_manifest(folder: str | os.PathLike) -> Manifest:
+def read_manifest(folder: PathLike) -> Manifest:
     """Reads the manifest of a prepared corpus and checks that its shards have their full size.
 
     Raises:
@@ -255,7 +257,7 @@ def _check_size(path: str, expected: int) -> None:
         )
 
 
-def verify_corpus(folder: str | os.PathLike) -> Manifest:
+def verify_corpus(folder: PathLike) -> Manifest:
     """Reads every byte of a prepared corpus: checksums, offsets, counts, ids within the vocabulary.
 
     Returns:
@@ -301,5 +303,5 @@ def _verify_shard(path: str, index: np.ndarray, manifest: Manifest) -> None:
         offset += len(record.numpy()) + records.RECORD_OVERHEAD
 
 
-def _named(row: list[int]):
+def _named(row: list[int]) -> Iterable[tuple[str, int]]:
     return zip(records.INDEX_COLUMNS, row, strict=True)

@@ -36,6 +36,8 @@ from kbert.progress import Progress
 from kbert.text import open_sources
 from kbert.text import source as text_source
 from kbert.text.source import Source
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import PathLike
 from kbert.version import __version__
 
 PLAN_FILE = "plan.json"
@@ -45,8 +47,8 @@ _WORK_FOLDER = "work"
 
 def prepare_corpus(
     sources: str | os.PathLike | Iterable[str | os.PathLike],
-    output_dir: str | os.PathLike,
-    tokenizer,
+    output_dir: PathLike,
+    tokenizer: Tokenizer,
     *,
     held_out_share: float = HELD_OUT_SHARE,
     num_workers: int = 1,
@@ -120,7 +122,7 @@ def prepare_corpus(
 
 def make_plan(
     sources: list[Source],
-    tokenizer,
+    tokenizer: Tokenizer,
     held_out_share: float = HELD_OUT_SHARE,
     on_bad_utf8: str = "fail",
 ) -> dict:
@@ -180,7 +182,9 @@ def _differences(old: dict | None, new: dict) -> list[str]:
 class _Preparation:
     """One run, first half to last, in a folder that is locked for it."""
 
-    def __init__(self, sources: list[Source], output_dir: str, tokenizer, plan: dict) -> None:
+    def __init__(
+        self, sources: list[Source], output_dir: str, tokenizer: Tokenizer, plan: dict
+    ) -> None:
         self.sources = sources
         self.output_dir = output_dir
         self.tokenizer = tokenizer

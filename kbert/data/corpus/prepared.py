@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from kbert.cache import cache_folder
 from kbert.data.corpus import manifest
 from kbert.text.sources import open_sources
+from kbert.tokenizers.base import Tokenizer
 
 
 def prepared_folder(
     data: str | os.PathLike | Sequence[str | os.PathLike],
-    tokenizer,
+    tokenizer: Tokenizer,
     cache_dir: str | os.PathLike | None = None,
 ) -> str:
     """The folder of shards for `data`: `data` itself if it is a folder, else prepared text.

@@ -13,6 +13,7 @@ from kbert.data.corpus import records
 from kbert.data.corpus.chunks import as_in_text
 from kbert.text import open_sources, split_sentences
 from kbert.text.source import Source
+from kbert.tokenizers.base import Tokenizer
 
 # Text that is really tokenised to measure speed and tokens per byte, spread over the sources.
 _SAMPLE_BYTES = 4 << 20
@@ -46,7 +47,7 @@ class Estimate(NamedTuple):
 
 def preview_corpus(
     sources: str | os.PathLike | Iterable[str | os.PathLike],
-    tokenizer,
+    tokenizer: Tokenizer,
     *,
     num_documents: int = 3,
     num_workers: int = 1,
@@ -103,7 +104,7 @@ def _beginning(source: Source, size: int) -> list[bytes]:
     return documents
 
 
-def _show(number: int, text: bytes, tokenizer) -> str:
+def _show(number: int, text: bytes, tokenizer: Tokenizer) -> str:
     sentences = split_sentences(text.decode())
     ids = tokenizer.encode(as_in_text(sentences, tokenizer))
     tokens = int(tf.size(ids.flat_values))
@@ -116,7 +117,9 @@ def _show(number: int, text: bytes, tokenizer) -> str:
     return "\n".join(lines)
 
 
-def _estimate(sources: list[Source], sample: list[bytes], tokenizer, num_workers: int) -> Estimate:
+def _estimate(
+    sources: list[Source], sample: list[bytes], tokenizer: Tokenizer, num_workers: int
+) -> Estimate:
     tokenizer.encode(["the first call traces the graph"])
     start = time.perf_counter()
     tokens = 0

@@ -14,6 +14,7 @@ without touching the others. No pairs and no masks are stored: they are drawn an
 
 import io
 import os
+from types import TracebackType
 
 import numpy as np
 import tensorflow as tf
@@ -156,7 +157,12 @@ class BlockWriter:
             self._writer = tf.io.TFRecordWriter(self._temporary)
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             if kind is None:
                 self._flush()

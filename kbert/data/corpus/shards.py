@@ -9,6 +9,7 @@ import re
 from kbert import atomic
 from kbert.data.corpus import records, spill
 from kbert.data.corpus.manifest import Shard
+from kbert.tokenizers.base import Tokenizer
 
 # Text that goes into one shard; what a shard takes in memory while it is merged is below that.
 SHARD_TEXT_BYTES = 64 << 20
@@ -60,7 +61,7 @@ def plan_shards(text_bytes: int, held_out_share: float) -> list[ShardPlan]:
 
 
 def write_shard(
-    tokenizer,
+    tokenizer: Tokenizer,
     folder: str,
     work_folder: str,
     plan: ShardPlan,

@@ -13,6 +13,7 @@ from kbert import atomic, tokenizers
 from kbert.data.corpus import manifest
 from kbert.text.source import Source
 from kbert.text.sources import open_sources
+from kbert.types import PathLike
 from kbert.version import __version__
 
 RECORD = "tokenizer.origin.json"
@@ -28,7 +29,7 @@ _MODEL_FILES = {
 
 
 def train_or_reuse_tokenizer(
-    folder: str | os.PathLike,
+    folder: PathLike,
     sources: str | os.PathLike | Source | Iterable[str | os.PathLike],
     vocabulary_size: int,
     *,
@@ -109,7 +110,7 @@ def train_or_reuse_tokenizer(
     return trained
 
 
-def check_kind(folder: str | os.PathLike, kind: str) -> None:
+def check_kind(folder: PathLike, kind: str) -> None:
     """Raises where files of another kind of tokenizer would be taken for that of the folder.
 
     Args:

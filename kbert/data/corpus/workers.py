@@ -8,9 +8,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
+
+from kbert.tokenizers.base import Tokenizer
 
 # Jobs handed out beyond those being worked on: a chunk waits in memory until a worker is free.
 _WAITING_PER_WORKER = 1
@@ -28,7 +31,7 @@ class Workers:
         num_workers: 0 or 1 for this process, else the number of processes.
     """
 
-    def __init__(self, tokenizer, num_workers: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, num_workers: int) -> None:
         self._tokenizer = tokenizer
         self._num_workers = num_workers
         self._pool = None
@@ -43,7 +46,12 @@ class Workers:
             )
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._pool:
             self._pool.shutdown(wait=True, cancel_futures=True)
 

@@ -21,6 +21,7 @@ from kbert.data.masking.ngrams import choose_ngrams, choose_spans, runs
 from kbert.data.masking.phrases import Phrases
 from kbert.data.masking.tokens import choose_independent, choose_tokens
 from kbert.data.masking.units import choose_words, find_units, first_pieces
+from kbert.tokenizers.base import Tokenizer
 
 _ACTION, _TOKEN = 1, 2  # streams of draws under a row's key
 
@@ -186,7 +187,7 @@ def mask_rows(
     in_text: tf.Tensor,
     lengths: tf.Tensor,
     *,
-    tokenizer,
+    tokenizer: Tokenizer,
     masked_share: float,
     replacement: tuple[float, float],
     phrases: Phrases | None = None,

@@ -51,7 +51,7 @@ def choose_ngrams(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
     around = tf.range(2 * longest - 1)[:, None]
     before = tf.ones([longest - 1, 1], tf.bool)
 
-    def step(offer, room, ends):
+    def step(offer: tf.Tensor, room: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, ...]:
         first = unit[offer]
         gram = first + steps  # (3, N)
         inside = gram < tf.minimum(first + length[offer], end)
@@ -100,7 +100,7 @@ def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
     numbers = tf.range(offers)[:, None]
     first, end = _offered_spans(keys, units, numbers)  # (K, N) each
 
-    def step(offer, ends):
+    def step(offer: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, ...]:
         begins = first[offer]
         beaten = tf.reduce_any((first <= begins) & (begins < ends), 0)
         return offer + 1, tf.where((numbers == offer) & ~beaten, end, ends)

@@ -19,6 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import PathLike
+
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 _WORD = 2**64
 # Of a bitmap, above those that count its phrases: one window in 16 passes by chance.
@@ -112,7 +115,9 @@ class Phrases:
         flat = tf.tensor_scatter_nd_update(flat, inside[:, None], tf.zeros_like(inside, tf.bool))
         return tf.reshape(flat, tf.shape(begins))
 
-    def _matches(self, token_ids, in_text, begins) -> tuple[tf.Tensor, tf.Tensor]:
+    def _matches(
+        self, token_ids: tf.Tensor, in_text: tf.Tensor, begins: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Where a phrase begins, counted through all rows, and the longest one's length: (M,)."""
         width = token_ids.shape[1]
         powers = _powers(_BASE, width).view(np.int64)
@@ -160,7 +165,7 @@ def _leftmost(start: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     jump = tf.where(tf.range(total + 1) < total, jump, total)  # the end points to itself
     stays = tf.range(total + 1) == 0
 
-    def step(reach, jump, stays):
+    def step(reach: tf.Tensor, jump: tf.Tensor, stays: tf.Tensor) -> tuple[tf.Tensor, ...]:
         target = tf.boolean_mask(jump, stays)[:, None]
         stays = tf.tensor_scatter_nd_update(stays, target, tf.ones([tf.size(target)], tf.bool))
         return 2 * reach, tf.gather(jump, jump), stays
@@ -175,7 +180,7 @@ def _leftmost(start: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     return tf.boolean_mask(start, stays), tf.boolean_mask(length, stays)
 
 
-def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer) -> Phrases:
+def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenizer) -> Phrases:
     """The lexicon that `pretraining_dataset` was given, in tokens.
 
     Args:
@@ -212,7 +217,7 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer) -> Phras
     return Phrases(list(itertools.compress(spellings, is_spelt)))
 
 
-def _lines(path: str | os.PathLike) -> list[str]:
+def _lines(path: PathLike) -> list[str]:
     if not os.path.isfile(path):
         raise FileNotFoundError(f"No lexicon (a phrase a line). Received: {os.fspath(path)}")
     lines = []

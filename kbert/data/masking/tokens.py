@@ -29,7 +29,7 @@ def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
     lots = below(fold(fold(keys, CHOICE)[None], numbers), tf.maximum(limit + 1, 0))  # (P, N)
     unused = tf.fill(tf.shape(lots), -1)
 
-    def step(number, chosen):
+    def step(number: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, ...]:
         lot = lots[number][None]
         taken = tf.reduce_any(chosen == lot, 0)
         pick = tf.where(taken, limit[number], lot[0])

@@ -120,7 +120,7 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
     size = tf.pad(units.size, [[0, 1]], constant_values=tf.int32.max)
     need = tf.where(tf.gather(earliest, unit) < number, tf.int32.max, tf.gather(size, unit))
 
-    def step(offer, room, taken):
+    def step(offer: tf.Tensor, room: tf.Tensor, taken: tf.Tensor) -> tuple[tf.Tensor, ...]:
         fits = need[offer] <= room
         return offer + 1, room - tf.where(fits, need[offer], 0), taken.write(offer, fits)
 

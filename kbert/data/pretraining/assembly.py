@@ -34,7 +34,9 @@ def carry_state(token_dtype: str, skip: int | tf.Tensor) -> tuple[tf.Tensor, tf.
     )
 
 
-def whole_batches(state, window, *, batch_size: int, keep_rest: bool):
+def whole_batches(
+    state: tuple[tf.Tensor, ...], window: tuple[tf.Tensor, ...], *, batch_size: int, keep_rest: bool
+) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
     """Turns windows into whole global batches; the body of `tf.data.Dataset.scan`.
 
     What does not fill a batch is carried, with the few tokens it needs, to the front of the next

@@ -37,13 +37,14 @@ from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
 from kbert.data.pretraining.stream import planned_batches
 from kbert.data.pretraining.walk import sentence_bounds, shuffled
+from kbert.tokenizers.base import Tokenizer
 
 _DOCUMENTS, _ROWS = 0, 1  # streams of draws under the seed
 
 
 def causal_dataset(
     data: str | os.PathLike | Sequence[str],
-    tokenizer,
+    tokenizer: Tokenizer,
     *,
     sequence_length: int = 512,
     batch_size: int = 64,
@@ -140,7 +141,7 @@ def causal_dataset(
 class CausalSettings(StreamSettings):
     """What `causal_dataset` was told, but where the data lies and where to start."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self._rule(1 <= self.sequence_length <= 2**16,
                    "`sequence_length` must lie in 1..65536", "sequence_length")  # fmt: skip
@@ -162,7 +163,14 @@ def batches(
     )
 
 
-def _plan(settings: CausalSettings, end_id: int, token_dtype: str, epoch, window, serialized):
+def _plan(
+    settings: CausalSettings,
+    end_id: int,
+    token_dtype: str,
+    epoch: tf.Tensor,
+    window: tf.Tensor,
+    serialized: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The text of a window (M,), and where it is cut into rows, (N, 5)."""
     blocks = records.parse_blocks(serialized, token_dtype)
     key = fold(fold(settings.seed, epoch), window)

@@ -14,11 +14,12 @@ from kbert.data.pipeline import exact_options
 from kbert.data.position import checked_start
 from kbert.data.pretraining import stream
 from kbert.data.pretraining.settings import Settings
+from kbert.tokenizers.base import Tokenizer
 
 
 def pretraining_dataset(
     data: str | os.PathLike | Sequence[str],
-    tokenizer,
+    tokenizer: Tokenizer,
     *,
     sequence_length: int = 128,
     batch_size: int = 256,
@@ -157,7 +158,7 @@ def pretraining_dataset(
     return batches.with_options(exact_options(threads))
 
 
-def _check_special_tokens(tokenizer) -> None:
+def _check_special_tokens(tokenizer: Tokenizer) -> None:
     missing = [r for r in ("pad", "cls", "sep", "mask") if getattr(tokenizer, f"{r}_id") is None]
     if missing:
         raise ValueError(

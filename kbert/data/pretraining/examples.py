@@ -7,6 +7,7 @@ from typing import TextIO
 import numpy as np
 import tensorflow as tf
 
+from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
 
 _COLOURS = {"masked": "\033[31m", "random": "\033[33m", "kept": "\033[32m"}
@@ -22,7 +23,7 @@ _DIRECTIONS = {"forward": "", "backward": "reverse_"}
 
 
 def show_examples(
-    dataset: tf.data.Dataset, tokenizer, n: int = 3, file: TextIO | None = None
+    dataset: tf.data.Dataset, tokenizer: Tokenizer, n: int = 3, file: TextIO | None = None
 ) -> None:
     """Prints the first rows of a pretraining dataset as tokens.
 
@@ -65,7 +66,7 @@ def show_examples(
         print(*lines, sep="\n", file=file)
 
 
-def _streams(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
+def _streams(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
     """What a language model reads and predicts, forward and backward."""
     for name, prefix in _DIRECTIONS.items():
         used = row[f"{prefix}weights"] > 0
@@ -84,7 +85,7 @@ def _spelled(ids: list[int]) -> str:
     return bytes(number - 1 for number in ids if number <= 256).decode(errors="replace")
 
 
-def _pair(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
+def _pair(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
     """A source and its target, with the token that ends each."""
     source = row["encoder_token_ids"][row["encoder_padding_mask"] > 0]
     target = row["targets"][row["weights"] > 0]
@@ -95,7 +96,7 @@ def _pair(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
         yield from _lines(words, [""] * len(words), {})
 
 
-def _predicted(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
+def _predicted(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
     """What a causal language model reads first, and what it predicts then, token by token."""
     targets = row["targets"][row["weights"] > 0].tolist()
     first, *words = (tokenizer.id_to_token(n) for n in (row["token_ids"][0], *targets))
@@ -103,7 +104,9 @@ def _predicted(row: dict[str, np.ndarray], tokenizer) -> Iterator[str]:
     yield from _lines(words, [""] * len(words), {})
 
 
-def _masked(row: dict[str, np.ndarray], tokenizer, colours: dict[str, str]) -> Iterator[str]:
+def _masked(
+    row: dict[str, np.ndarray], tokenizer: Tokenizer, colours: dict[str, str]
+) -> Iterator[str]:
     """The tokens of a row, with marks at those that are predicted."""
     words, kinds = _marked(row, tokenizer)
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in _COLOURS)
@@ -115,7 +118,7 @@ def _masked(row: dict[str, np.ndarray], tokenizer, colours: dict[str, str]) -> I
     yield from _lines(words, kinds, colours)
 
 
-def _marked(row: dict[str, np.ndarray], tokenizer) -> tuple[list[str], list[str]]:
+def _marked(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     """The row's tokens, predicted ones with their marks, and the kind of each ("" for others)."""
     ids = row["token_ids"][: np.sum(row["padding_mask"])]
     words, kinds = [tokenizer.id_to_token(token) for token in ids], [""] * len(ids)

@@ -34,6 +34,7 @@ from kbert.data.position import checked_start
 from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
 from kbert.data.pretraining.walk import sentence_bounds
+from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.words.characters import MAX_CHARACTERS, character_ids
 
 _TABLE_WORDS = 1 << 16  # spelled at once: of a million words, all together would take a gigabyte
@@ -41,7 +42,7 @@ _TABLE_WORDS = 1 << 16  # spelled at once: of a million words, all together woul
 
 def language_model_dataset(
     data: str | os.PathLike | Sequence[str],
-    tokenizer,
+    tokenizer: Tokenizer,
     *,
     sequence_length: int = 20,
     batch_size: int = 128,
@@ -147,13 +148,13 @@ class LanguageModelSettings(StreamSettings):
     target_vocabulary: int | None
     max_characters: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self._rule(1 <= self.sequence_length <= 2**16,
                    "`sequence_length` must lie in 1..65536", "sequence_length")  # fmt: skip
 
 
-def _check_vocabulary(tokenizer, target_vocabulary: int | None) -> None:
+def _check_vocabulary(tokenizer: Tokenizer, target_vocabulary: int | None) -> None:
     if tokenizer.kind != "words":
         raise ValueError(
             "ELMo predicts words: the shards must be of a kbert.WordTokenizer. Received: a "
@@ -172,7 +173,7 @@ def _check_vocabulary(tokenizer, target_vocabulary: int | None) -> None:
 def batches(
     settings: LanguageModelSettings,
     reader: BlockReader,
-    tokenizer,
+    tokenizer: Tokenizer,
     characters: tf.Tensor,
     start: Sequence[int | tf.Tensor],
 ) -> tf.data.Dataset:
@@ -206,7 +207,13 @@ def character_table(vocabulary: Sequence[str], max_characters: int) -> tf.Tensor
         return tf.constant(np.concatenate([*parts, np.zeros_like(parts[0][:1])]))
 
 
-def _steps(tokenizer, token_dtype: str, epoch, window, serialized):
+def _steps(
+    tokenizer: Tokenizer,
+    token_dtype: str,
+    epoch: tf.Tensor,
+    window: tf.Tensor,
+    serialized: tf.Tensor,
+) -> tuple[tf.Tensor, ...]:
     """Two (M,) of `token_dtype`: the words before and behind each step of a window."""
     blocks = records.parse_blocks(serialized, token_dtype)
     tokens, bounds = blocks["tokens"], sentence_bounds(blocks["sentences"])
@@ -215,7 +222,14 @@ def _steps(tokenizer, token_dtype: str, epoch, window, serialized):
     return epoch, window, before, behind
 
 
-def _places(settings: LanguageModelSettings, start, epoch, window, before, behind):
+def _places(
+    settings: LanguageModelSettings,
+    start: Sequence[int | tf.Tensor],
+    epoch: tf.Tensor,
+    window: tf.Tensor,
+    before: tf.Tensor,
+    behind: tf.Tensor,
+) -> tf.data.Dataset:
     """Where the batches of a window begin in their runs; the words are shared, not copied."""
     longest = -(-tf.size(before, tf.int64) // settings.batch_size)
     is_first = (epoch == start[0]) & (window == start[1])

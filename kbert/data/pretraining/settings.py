@@ -1,9 +1,12 @@
 """The settings of datasets made from shards, each checked as a whole."""
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Any
 
 from kbert.data.masking.masking import MASKING_SCHEMES, MaskingScheme
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES, SegmentScheme
+from kbert.types import Tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +22,7 @@ class StreamSettings:
     threads: int | None
     window_blocks: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         rule, batch, hosts = self._rule, self.batch_size, self.num_hosts
         rule(0 <= self.seed < 2**63, "`seed` must lie in 0..2**63-1", "seed")
         rule(self.epochs is None or self.epochs > 0,
@@ -57,7 +60,7 @@ class Settings(StreamSettings):
     static_masks: int | None
     drop_remainder: bool
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         rule = self._rule
         rule(8 <= self.sequence_length <= 2**16,
@@ -89,7 +92,7 @@ class Settings(StreamSettings):
              "`static_masks` must be above 0, or None for new masks in every epoch",
              "static_masks")  # fmt: skip
 
-    def _set(self, name: str, value) -> None:
+    def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
     @property
@@ -102,11 +105,11 @@ class Settings(StreamSettings):
         """How text is laid out in rows."""
         return SEGMENT_SCHEMES[self.segments]
 
-    def version(self, epoch):
+    def version(self, epoch: Tensor) -> Tensor:
         """Which plan and masks an epoch has: new ones, or those of one of `static_masks`."""
         return epoch if self.static_masks is None else epoch % self.static_masks
 
 
-def _one_of(names) -> str:
+def _one_of(names: Iterable[str]) -> str:
     *most, last = (f'"{name}"' for name in names)
     return f"{', '.join(most)} or {last}"

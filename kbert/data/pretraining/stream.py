@@ -21,6 +21,7 @@ from kbert.data.pipeline import stage
 from kbert.data.pretraining import assembly
 from kbert.data.pretraining.segments import join_documents
 from kbert.data.pretraining.settings import Settings, StreamSettings
+from kbert.tokenizers.base import Tokenizer
 
 _CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
 _PLAN, _MASK = 0, 1  # streams of draws under the seed
@@ -29,7 +30,7 @@ _PLAN, _MASK = 0, 1  # streams of draws under the seed
 def batches(
     settings: Settings,
     reader: BlockReader,
-    tokenizer,
+    tokenizer: Tokenizer,
     start: Sequence[int | tf.Tensor],
     phrases: Phrases | None = None,
 ) -> tf.data.Dataset:
@@ -68,7 +69,9 @@ def planned_batches(
         keep_rest: whether the last rows of all are filled up to a batch with empty rows.
     """
 
-    def planned(epoch, window, serialized):
+    def planned(
+        epoch: tf.Tensor, window: tf.Tensor, serialized: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         tokens, rows = plan(epoch, window, serialized)
         return tokens, assembly.place_rows(rows, epoch, window), False
 
@@ -88,7 +91,14 @@ def planned_batches(
     return rows.prefetch(tf.data.AUTOTUNE)
 
 
-def _plan(settings: Settings, tokenizer, token_dtype: str, epoch, window, serialized):
+def _plan(
+    settings: Settings,
+    tokenizer: Tokenizer,
+    token_dtype: str,
+    epoch: tf.Tensor,
+    window: tf.Tensor,
+    serialized: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
     blocks = records.parse_blocks(serialized, token_dtype)
     version = settings.version(epoch)
     scheme = settings.segment_scheme
@@ -110,7 +120,9 @@ def _end_of_data(token_dtype: str) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((*nothing, True))
 
 
-def _chunks(settings: StreamSettings, tokens: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor):
+def _chunks(
+    settings: StreamSettings, tokens: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor
+) -> tf.data.Dataset:
     """This host's rows of a window, some at a time; the tokens are shared, not copied."""
     share = functools.partial(
         assembly.host_share,
@@ -125,7 +137,12 @@ def _chunks(settings: StreamSettings, tokens: tf.Tensor, rows: tf.Tensor, positi
 
 
 def _finish(
-    settings: Settings, tokenizer, phrases: Phrases | None, tokens, rows, positions
+    settings: Settings,
+    tokenizer: Tokenizer,
+    phrases: Phrases | None,
+    tokens: tf.Tensor,
+    rows: tf.Tensor,
+    positions: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
     """Assembles and masks some rows."""
     length = settings.sequence_length

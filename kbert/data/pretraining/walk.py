@@ -14,6 +14,7 @@ Shapes: S sentences, D documents, W walkers (stretches), L walkers still at work
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -106,7 +107,7 @@ def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tens
         [[0, 0], [1, 5], [0, 2]]
     """
 
-    def body(round_, walker, at, rows):
+    def body(round_: tf.Tensor, walker: tf.Tensor, at: tf.Tensor, rows: tf.Tensor) -> Any:
         row, after = cut(walker, at, round_)
         alive = tf.where(after < tf.gather(end, walker))[:, 0]
         walker, after = tf.gather(walker, alive), tf.gather(after, alive)

@@ -5,14 +5,16 @@ Sources: Rajpurkar et al. 2016 and 2018; the published files.
 
 import json
 import os
+from collections.abc import Iterator
 
 from absl import logging
 
 from kbert.data.readers.content import read_files, read_text
 from kbert.data.tables.table import Table
+from kbert.types import PathLike
 
 
-def read_squad(path: str | os.PathLike, *, on_error: str = "raise") -> Table:
+def read_squad(path: PathLike, *, on_error: str = "raise") -> Table:
     """The questions of a SQuAD file (or pattern of files), with all their answers.
 
     The columns are `id`, `question`, `context`, and where the file has answers `answers` and
@@ -105,7 +107,7 @@ def _read(path: str, on_error: str) -> Table:
     return Table(columns, source=path)
 
 
-def _questions(path: str, content: object):
+def _questions(path: str, content: object) -> Iterator[tuple[str, dict]]:
     """The (context, question) of a file, each with the keys and types that are read."""
     for article in _list(path, content, "data"):
         for paragraph in _list(path, article, "paragraphs"):

@@ -80,13 +80,13 @@ def bucketed_batches(
     keys = Keys(-(-lengths // BUCKET), seed if shuffle else None)
 
     @tf.autograph.experimental.do_not_convert
-    def epoch_batches(epoch):
+    def epoch_batches(epoch: tf.Tensor) -> tf.data.Dataset:
         order, weights, position = _plan(keys, batch_size, steps, epoch)
         batches = tf.data.Dataset.from_tensor_slices((order, weights, position))
         return batches.skip(tf.where(epoch == first_epoch, tf.constant(first_batch, tf.int64), 0))
 
     @tf.autograph.experimental.do_not_convert
-    def make(index, weights, position):
+    def make(index: tf.Tensor, weights: tf.Tensor, position: tf.Tensor) -> dict[str, tf.Tensor]:
         batch = dict(assemble(rows.gather(index)))
         for feature in batch.values():
             feature.set_shape([batch_size, *feature.shape[1:]])

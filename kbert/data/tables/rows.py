@@ -43,7 +43,7 @@ class Rows:
     examples: np.ndarray
     cut: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         sizes = {name: int(x.nrows()) for name, x in self.ragged.items()}
         sizes |= {name: len(x) for name, x in self.dense.items()}
         sizes |= {"lengths": len(self.lengths), "examples": len(self.examples)}

@@ -86,14 +86,18 @@ def window_counts(lengths: Any, rooms: Any, stride: int) -> tf.Tensor:
     return 1 + (tf.maximum(lengths - rooms, 0) + step - 1) // step
 
 
-def _numbered(lengths, rooms, stride):
+def _numbered(
+    lengths: tf.Tensor, rooms: tf.Tensor, stride: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """(W,) which text a window is of and its number there; (B,) how many windows there are."""
     counts = window_counts(lengths, rooms, stride)
     row = tf.repeat(tf.range(tf.size(counts)), counts)
     return row, tf.ragged.range(counts).flat_values, counts
 
 
-def _slices(ids, row, starts, lengths):
+def _slices(
+    ids: tf.RaggedTensor, row: tf.Tensor, starts: tf.Tensor, lengths: tf.Tensor
+) -> tf.RaggedTensor:
     """(W, ragged): ids[row, start : start + length], or to the row's end."""
     begin = tf.gather(tf.cast(ids.row_starts(), tf.int32), row) + starts
     end = tf.gather(tf.cast(ids.row_limits(), tf.int32), row)

@@ -135,10 +135,10 @@ def _reached(pieces: tf.RaggedTensor, following: tf.Tensor) -> tf.Tensor:
     reached = _marked(starts, num_words + 1)
     following = tf.concat([following, [num_words]], 0)
 
-    def is_unfinished(reached, following):
+    def is_unfinished(reached: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
         return tf.reduce_any(following < num_words)
 
-    def step(reached, following):
+    def step(reached: tf.Tensor, following: tf.Tensor) -> tuple[tf.Tensor, ...]:
         further = tf.boolean_mask(following, reached)
         reached |= _marked(further, num_words + 1)
         return reached, tf.gather(following, following)

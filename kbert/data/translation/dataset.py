@@ -29,11 +29,12 @@ from kbert.data.tables.bucketing import Keys
 from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.data.translation.shapes import BatchPlan, plan_batches
 from kbert.text.pairs import split_pairs
+from kbert.tokenizers.base import Tokenizer
 
 
 def translation_dataset(
     pairs: Iterable[tuple[str, str]] | EncodedPairs,
-    tokenizer,
+    tokenizer: Tokenizer,
     *,
     max_tokens: int = 4096,
     max_length: int | None = None,
@@ -156,7 +157,12 @@ class _Batches:
     """The stages from an epoch to its batches."""
 
     def __init__(
-        self, pairs: EncodedPairs, plan: BatchPlan, tokenizer, num_hosts, host_index
+        self,
+        pairs: EncodedPairs,
+        plan: BatchPlan,
+        tokenizer: Tokenizer,
+        num_hosts: int,
+        host_index: int,
     ) -> None:
         self.pairs = pairs
         self.tokenizer = tokenizer
@@ -171,7 +177,7 @@ class _Batches:
         # Known beforehand where all batches agree.
         self.static = [n[0] if len(set(n)) == 1 else None for n in zip(*plan.shapes, strict=True)]
 
-    def of_epoch(self, keys: Keys, start: tuple[int, int]):
+    def of_epoch(self, keys: Keys, start: tuple[int, int]) -> tf.data.Dataset:
         """Epoch -> a dataset of the epoch's order (N,) and, batch by batch, where it is in it."""
         steps = len(self.sizes)
 
@@ -234,7 +240,7 @@ def _ended(ids: tf.Tensor, length: tf.Tensor, sep_id: int, pad_id: int) -> tuple
     return ended, tf.cast(column <= length, tf.int32)
 
 
-def _check_tokenizer(tokenizer) -> None:
+def _check_tokenizer(tokenizer: Tokenizer) -> None:
     missing = [role for role in ("cls", "sep") if getattr(tokenizer, f"{role}_id") is None]
     if missing:
         raise ValueError(
@@ -244,7 +250,7 @@ def _check_tokenizer(tokenizer) -> None:
         )
 
 
-def _check_pairs(pairs: EncodedPairs, tokenizer, longest: int) -> None:
+def _check_pairs(pairs: EncodedPairs, tokenizer: Tokenizer, longest: int) -> None:
     if pairs.checksum != tokenizer.checksum:
         raise ValueError("The pairs were encoded with another tokenizer: encode them with this one")
     if pairs.max_length > longest:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from kbert.data.corpus.records import token_dtype
+from kbert.tokenizers.base import Tokenizer
 
 _CHUNK = 4096  # pairs that are tokenised at once
 
@@ -72,7 +73,7 @@ class EncodedPairs:
 
 def encode_pairs(
     pairs: Iterable[tuple[str, str]],
-    tokenizer,
+    tokenizer: Tokenizer,
     *,
     max_length: int,
 ) -> EncodedPairs:

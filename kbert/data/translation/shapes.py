@@ -10,6 +10,7 @@ Shapes: N pairs, M batches of an epoch.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ def plan_batches(
     def rows(width: np.ndarray | int) -> np.ndarray | int:
         return max_tokens // width // row_multiple * row_multiple
 
-    def cost(count, first, second):
+    def cost(count: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Tokens of a part's pairs, and what about half a batch loses by going to the next part."""
         return count * (first + second) + rows(np.maximum(first, second)) * BUCKET
 
@@ -116,7 +117,9 @@ def plan_batches(
     return _fill(shapes, parts, int(lengths.sum()))
 
 
-def _cut(points: np.ndarray, counts: np.ndarray, num_shapes: int, cost) -> list[np.ndarray]:
+def _cut(
+    points: np.ndarray, counts: np.ndarray, num_shapes: int, cost: Callable
+) -> list[np.ndarray]:
     """The parts of the plane, each as the numbers of its points."""
     everything = np.arange(len(points))
     cells = [(everything, _best_cut(points, counts, everything, cost))]
@@ -133,7 +136,7 @@ def _cut(points: np.ndarray, counts: np.ndarray, num_shapes: int, cost) -> list[
 
 
 def _best_cut(
-    points: np.ndarray, counts: np.ndarray, cell: np.ndarray, cost
+    points: np.ndarray, counts: np.ndarray, cell: np.ndarray, cost: Callable
 ) -> tuple[int, int, int]:
     """How much the best cut of a part saves, the axis it is across, the last width before it."""
     whole = cost(counts[cell].sum(), *points[cell].max(0))
