@@ -5,12 +5,10 @@ The same formats as `kbert.data.readers.read_table`, which holds a whole table i
 
 import itertools
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kbert.data.readers.content import DataFile, format_of, json_object
-from kbert.data.readers.delimited import parse_rows
+from kbert.data.readers.content import DataFile, StandardInput, format_of
 
 # A line number (from 1) of the input, and our names of columns -> values.
 Record = tuple[int, dict[str, Any]]
@@ -53,30 +51,26 @@ class Records:
     ) -> None:
         self.path = os.fspath(path)
         self._kind, self._columns = kind, dict(columns or {})
-        self._file = None
-        if self.path == "-":
-            self.source, self._format = "standard input", "lines"
-            return
-        self.source = self.path
-        self._format = format_of(self.path)
-        self._file = DataFile(self.path, "fail")
+        is_typed = self.path == "-"
+        self._format = "lines" if is_typed else format_of(self.path)
+        self._file = StandardInput() if is_typed else DataFile(self.path)
+        self.source = self._file.name
 
     @property
     def size(self) -> int | None:
         """Bytes on disk; None of standard input."""
-        return self._file and self._file.size
+        return self._file.size or None
 
     @property
     def consumed(self) -> int:
         """Bytes on disk that are read."""
-        return self._file.consumed if self._file else 0
+        return self._file.consumed
 
     def __iter__(self) -> Iterator[Record]:
         if self._format == "lines":
-            for number, line in self._texts():
-                yield number, {"text": line}
+            yield from ((number, {"text": line}) for number, line in self._file.lines())
             return
-        rows = self._objects() if self._format == "jsonl" else self._fields()
+        rows = self._file.objects() if self._format == "jsonl" else self._fields()
         wanted = None
         for number, row in rows:
             if wanted is None:
@@ -89,29 +83,9 @@ class Records:
                     f"Received: {list(row)}"
                 ) from None
 
-    def _lines(self) -> Iterator[str]:
-        """With their ends; only \\n and \\r\\n end a line."""
-        rest = b""
-        for block in self._file.blocks() if self._file else _standard_input():
-            *lines, rest = (rest + block).split(b"\n")
-            yield from (f"{line.decode()}\n" for line in lines)
-        if rest:
-            yield rest.decode()
-
-    def _texts(self) -> Iterator[tuple[int, str]]:
-        """Lines with their numbers, without their ends."""
-        for number, line in enumerate(self._lines(), 1):
-            yield number, line.removesuffix("\n").removesuffix("\r")
-
-    def _objects(self) -> Iterator[tuple[int, dict]]:
-        for number, line in self._texts():
-            if not line.strip():
-                continue
-            yield number, json_object(f"{self.source}, line {number}", line)
-
     def _fields(self) -> Iterator[tuple[int, dict]]:
         quoted = self._format == "csv"
-        rows = parse_rows(self._lines(), self.source, "," if quoted else "\t", quoted)
+        rows = self._file.rows("," if quoted else "\t", quoted)
         rows = itertools.dropwhile(lambda row: row[1] == [""], rows)  # lines above the header
         number, names = next(rows, (1, []))
         if len(set(names)) < len(names):
@@ -138,16 +112,3 @@ class Records:
 
 def _value(row: dict, theirs: str | Sequence[str]) -> Any:
     return row[theirs] if isinstance(theirs, str) else [row[name] for name in theirs]
-
-
-def _standard_input() -> Iterable[bytes]:
-    """Line by line: what is typed is answered when the chunk is full or the input ends."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"standard input, line {number}: invalid UTF-8 at byte {error.start}: "
-                f"{error.reason}. Received: bytes {line[error.start :][:4].hex(' ')}"
-            ) from None
-        yield line

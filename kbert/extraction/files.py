@@ -38,6 +38,12 @@ class Format(GrowingFiles):
         """The finished files, the one that readers look for first."""
         return [self.path]
 
+    def open(self, sizes=None) -> None:
+        for name, part in zip(self.names(), self.paths, strict=True):
+            if os.path.exists(name) and not os.path.exists(part):
+                os.replace(name, part)  # a kill came between the renames of `finish`
+        super().open(sizes)
+
     def add(self, rows: Any) -> None:
         """Adds the features of a chunk, (N, D) or N arrays (T, D), and puts them on the disk."""
         self.append(*self.encode(rows))

@@ -101,7 +101,9 @@ def write_features(
         raise ValueError(
             "Give either texts or sources. Received: " + ("both", "none")[texts is None]
         )
+    note = f"{path}.progress.json"
     if os.path.exists(path):
+        atomic.remove(note)  # of a process that was killed when it had finished
         raise FileExistsError(f"{path} is there already; remove it to have it written anew")
     extractor = Extractor(encoder, tokenizer, **settings)
     opened = [] if sources is None else open_sources(sources, field=field)
@@ -115,7 +117,6 @@ def write_features(
     }
     each = _source_texts(opened, unit) if opened else _each(texts, extractor.words)
     target = FORMATS[suffix](path, extractor.width, extractor.pooling is None, np.dtype(dtype))
-    note = f"{path}.progress.json"
     extractor.cut = 0
     most = _CHARACTERS_OF_TOKENS if extractor.pooling is None else _CHARACTERS
     with target:

@@ -92,11 +92,14 @@ class File(source.Source):
                 if final:
                     return
 
-    def numbered_lines(self, max_bytes: int, what: str) -> Iterator[tuple[int, bytes]]:
+    def numbered_lines(
+        self, max_bytes: float = float("inf"), what: str = "a line"
+    ) -> Iterator[tuple[int, bytes]]:
         """Lines with their numbers from 1, without the newline. Only "\\n" ends a line.
 
         Args:
-            max_bytes: a longer line raises; `what` says in the message what a line is.
+            max_bytes: a longer line raises.
+            what: how the message calls a line.
         """
         rest = b""
         number = 1

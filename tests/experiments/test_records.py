@@ -103,6 +103,7 @@ def test_it_reads_no_more_than_it_is_asked_for(tmp_path):
         ("a.jsonl", '{"text": "a"}\n{', "a.jsonl, line 2 is not JSON"),
         ("a.jsonl", '["a"]', "a.jsonl, line 1: a line holds one JSON object"),
         ("a.pdf", "x", "The suffix of the input tells its format: .txt"),
+        ("a.txt", "one\ntw\0o\n", "a.txt, line 2: a NUL byte, which no text holds"),
     ],
 )
 def test_what_is_wrong_in_which_line(tmp_path, name, content, message):

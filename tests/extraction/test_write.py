@@ -104,6 +104,46 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         assert (path.parent / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("renames", [1, 2])
+def test_killed_while_the_finished_files_get_their_names(
+    encoder, tokenizer, tmp_path, monkeypatch, renames
+):
+    (tmp_path / "whole").mkdir()
+    write(tmp_path / "whole" / "a.npy", encoder, tokenizer, pooling=None)
+    from kbert import atomic
+
+    path, publish, remove, published = tmp_path / "a.npy", atomic.publish, atomic.remove, []
+
+    def dying(temporary, name):
+        if name.endswith(".npy"):
+            if len(published) == renames:
+                raise Killed
+            published.append(name)
+        publish(temporary, name)
+
+    def keeping_the_note(name):
+        if name.endswith("progress.json"):
+            raise Killed
+        remove(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "publish", dying)
+        patch.setattr(atomic, "remove", keeping_the_note)
+        with pytest.raises(Killed):
+            write(path, encoder, tokenizer, pooling=None)
+    if renames == 1:
+        assert not path.exists()
+        write(path, encoder, tokenizer, pooling=None)
+    else:
+        with pytest.raises(FileExistsError, match="is there already"):
+            write(path, encoder, tokenizer, pooling=None)
+    names = sorted(os.listdir(tmp_path / "whole"))
+    assert sorted(x for x in os.listdir(tmp_path) if x != "whole") == names
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_another_run_does_not_go_on_with_the_file(encoder, tokenizer, tmp_path):
     path = tmp_path / "a.npy"
     with pytest.raises(TypeError, match="Received: 3 as number 3"):

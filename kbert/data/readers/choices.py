@@ -13,8 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 
-from kbert.data.readers import delimited
-from kbert.data.readers.content import read_files, read_text
+from kbert.data.readers.content import DataFile, read_files, read_text
 from kbert.data.readers.tables import json_lines
 from kbert.data.tables.table import Table
 
@@ -76,7 +75,7 @@ def _table(path: str, found: list[Located]) -> Table:
 def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """(line, row by column) of CSV or JSON lines, with the columns asked for."""
     if path.removesuffix(".gz").endswith(".csv"):
-        rows = delimited.rows(path, ",", quoted=True)
+        rows = DataFile(path).rows(",", quoted=True)
         _, names = next(rows, (1, []))
         found = [(line, dict(zip(names, fields, strict=True))) for line, fields in rows]
     else:
@@ -107,7 +106,7 @@ def _cosmos(path: str) -> Iterator[Located]:
 
 
 def _codah(path: str) -> Iterator[Located]:
-    for line, fields in delimited.rows(path, "\t", quoted=False):
+    for line, fields in DataFile(path).rows("\t", quoted=False):
         if len(fields) != 7:
             raise ValueError(
                 f"{path}, line {line}: CODAH has 7 columns (category, prompt, 4 endings, label). "

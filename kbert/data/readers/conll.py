@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from kbert.data.readers.content import numbered_lines, read_files
+from kbert.data.readers.content import DataFile, read_files
 from kbert.data.tables.table import Table
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -125,7 +125,9 @@ def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str
         width: the number of columns, tabs between them; 0 takes both from the first word.
     """
     lines = [
-        (number, line) for number, line in numbered_lines(path) if not line.startswith("-DOCSTART-")
+        (number, line)
+        for number, line in DataFile(path).lines()
+        if not line.startswith("-DOCSTART-")
     ]
     first = next((line for _, line in lines if line.strip(" \t") and not _COMMENT.match(line)), "")
     tabs = bool(width) or "\t" in first

@@ -1,11 +1,17 @@
-"""The content of data files: checked UTF-8, plain or gzipped; several files as one table."""
+"""The content of data files: checked UTF-8, plain or gzipped; several files as one table.
+
+Lines and records come one after the other, in memory that does not grow with the file.
+"""
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 
+from kbert.data.readers.delimited import parse_rows
 from kbert.data.tables.table import Table
 from kbert.text.files import File
+from kbert.text.source import Source
 from kbert.text.sources import expand
 
 _FORMATS = {
@@ -34,9 +40,68 @@ def format_of(path: str) -> str:
 
 
 class DataFile(File):
-    """A file of rows, where a character put in place of a bad byte could be a wrong label."""
+    """A file of rows, where a character put in place of a bad byte could be a wrong label.
+
+    Args:
+        path: the file; `.gz` is unpacked while reading.
+    """
 
     remedy = ""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "fail")
+
+    def blocks(self) -> Iterator[bytes]:
+        """As those of a `File`, without a NUL byte."""
+        lines = 1
+        for block in self._blocks():
+            if b"\0" in block:
+                line = lines + block.count(b"\n", 0, block.index(b"\0"))
+                raise ValueError(f"{self.name}, line {line}: a NUL byte, which no text holds")
+            lines += block.count(b"\n")
+            yield block
+
+    def _blocks(self) -> Iterator[bytes]:
+        return super().blocks()
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Lines with their numbers from 1, without their ends, which are \\n or \\r\\n.
+
+        Raises:
+            ValueError: invalid UTF-8, a NUL byte, unsound gzip data; with the line.
+        """
+        for number, line in self.numbered_lines():
+            yield number, line.decode().removesuffix("\r")
+
+    def rows(self, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+        """The fields of every row of CSV or TSV, as `delimited.parse_rows` gives them."""
+        lines = (f"{line.decode()}\n" for _, line in self.numbered_lines())
+        return parse_rows(lines, self.name, delimiter, quoted)
+
+    def objects(self) -> Iterator[tuple[int, dict]]:
+        """The object in every line of JSON that is not blank."""
+        for number, line in self.lines():
+            if line.strip():
+                yield number, json_object(f"{self.name}, line {number}", line)
+
+
+class StandardInput(DataFile):
+    """Lines that are typed or piped: each is there as soon as it has ended."""
+
+    def __init__(self) -> None:
+        Source.__init__(self, "standard input", 0)
+        self.path = self.name
+
+    def _blocks(self):
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{self.name}, line {number}: invalid UTF-8 at byte {error.start}: "
+                    f"{error.reason}. Received: bytes {line[error.start :][:4].hex(' ')}"
+                ) from None
+            yield line
 
 
 def read_text(path: str) -> str:
@@ -45,20 +110,7 @@ def read_text(path: str) -> str:
     Raises:
         ValueError: an empty file, invalid UTF-8, a NUL byte, unsound gzip data; with the line.
     """
-    content = b"".join(DataFile(path, "fail").blocks())
-    if b"\0" in content:
-        line = content.count(b"\n", 0, content.index(b"\0")) + 1
-        raise ValueError(f"{path}, line {line}: a NUL byte, which no text holds")
-    return content.decode("utf-8")
-
-
-def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers from 1, without their ends. Only \\n and \\r\\n end a line."""
-    lines = read_text(path).split("\n")
-    if not lines[-1]:
-        lines.pop()
-    for number, line in enumerate(lines, 1):
-        yield number, line.removesuffix("\r")
+    return b"".join(DataFile(path).blocks()).decode()
 
 
 def json_object(where: str, line: str) -> dict:

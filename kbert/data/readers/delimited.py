@@ -1,28 +1,10 @@
 """Rows of CSV and TSV with the line each begins at, one after the other."""
 
-import io
 import re
 from collections.abc import Iterable, Iterator
 
-from kbert.data.readers.content import read_text
-
 # What follows an opening quote in its line: up to the closing one, or to the line's end.
 _INSIDE = re.compile(r'[^"]*(?:""[^"]*)*')
-
-
-def rows(path: str, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
-    """`parse_rows` of a file.
-
-    Args:
-        path: the file; `.gz` is unpacked while reading.
-        delimiter: as there.
-        quoted: as there.
-
-    Raises:
-        ValueError: what `read_text` and `parse_rows` raise.
-    """
-    lines = io.StringIO(read_text(path), newline="\n")
-    return parse_rows(lines, path, delimiter, quoted)
 
 
 def parse_rows(

@@ -4,7 +4,7 @@ import os
 
 from absl import logging
 
-from kbert.data.readers.content import numbered_lines
+from kbert.data.readers.content import DataFile
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
 from kbert.data.tables.table import Table
 
@@ -48,7 +48,7 @@ def read_glue(
         raise ValueError(f"on_error is 'raise' or 'count'. Received: {on_error!r}")
     described = glue_task(task)
     path = _file(described, os.fspath(path), split)
-    numbered = [(line, text.split("\t")) for line, text in numbered_lines(path) if text]
+    numbered = [(line, text.split("\t")) for line, text in DataFile(path).lines() if text]
     if not numbered:
         raise ValueError(f"{path} holds no rows")
     places, has_header = _places(described, path, numbered[0][1])

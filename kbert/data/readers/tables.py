@@ -4,8 +4,7 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 
-from kbert.data.readers import delimited
-from kbert.data.readers.content import format_of, json_object, numbered_lines, read_files
+from kbert.data.readers.content import DataFile, format_of, read_files
 from kbert.data.readers.datasets import read_split
 from kbert.data.tables.table import Table
 
@@ -76,7 +75,7 @@ def read_table(
 
 
 def _read_lines(path: str) -> Table:
-    lines = list(numbered_lines(path))
+    lines = list(DataFile(path).lines())
     return Table(
         {"text": [text for _, text in lines]},
         source=path,
@@ -91,7 +90,7 @@ def _read_delimited(
     delimiter: str,
     quoted: bool,
 ) -> Table:
-    found = list(delimited.rows(path, delimiter, quoted))
+    found = list(DataFile(path).rows(delimiter, quoted))
     names = found.pop(0)[1] if header and found else []
     if not found:
         raise ValueError(f"{path} holds no rows{' below its header' if header else ''}")
@@ -164,11 +163,7 @@ def json_lines(path: str) -> list[tuple[int, dict]]:
     Raises:
         ValueError: a line is not a JSON object, or none is there.
     """
-    found = [
-        (number, json_object(f"{path}, line {number}", line))
-        for number, line in numbered_lines(path)
-        if line.strip()
-    ]
+    found = list(DataFile(path).objects())
     if not found:
         raise ValueError(f"{path} holds no rows")
     return found

@@ -7,7 +7,7 @@ as the Penn Treebank splits them ("wo n't": wo, n, t).
 
 import os
 
-from kbert.data.readers.content import numbered_lines
+from kbert.data.readers.content import DataFile
 
 _GROUPS = {
     "articles, determiners": """
@@ -66,7 +66,7 @@ def read_stop_words(path: str | os.PathLike) -> frozenset[str]:
     """
     path = os.fspath(path)
     words = set()
-    for number, line in numbered_lines(path):
+    for number, line in DataFile(path).lines():
         found = line.split()
         if len(found) > 1:
             raise ValueError(

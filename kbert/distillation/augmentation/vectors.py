@@ -128,7 +128,7 @@ def read_vectors(path: str | os.PathLike, limit: int | None = MAX_VECTORS) -> Wo
     words: dict[str, int] = {}
     vectors: list[np.ndarray] = []
     width = None
-    lines = DataFile(path, "fail").numbered_lines(_MAX_LINE_BYTES, "a word and its vector")
+    lines = DataFile(path).numbered_lines(_MAX_LINE_BYTES, "a word and its vector")
     for number, line in lines:
         text = line.decode().strip()
         if number == 1 and _is_header(text):
