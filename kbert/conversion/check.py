@@ -7,9 +7,9 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -22,6 +22,7 @@ from kbert.heads import MaskedLMHead
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import set_arrays
+from kbert.types import PathLike
 
 # Of the largest output (or of 1, where all are smaller): what two libraries' float32 differ by.
 TOLERANCE = 1e-4
@@ -60,7 +61,7 @@ class Check:
         )
 
 
-def check(source: str | os.PathLike, target: str | os.PathLike) -> list[Check]:
+def check(source: PathLike, target: PathLike) -> list[Check]:
     """Runs a source and what was converted from it on the same random inputs.
 
     Both are read anew from their folders. A Hugging Face folder is run by `transformers` where
@@ -113,7 +114,7 @@ def _random_inputs(config: Config) -> dict[str, np.ndarray]:
     return {name: value.astype("int32") for name, value in inputs.items()}  # (B, T)
 
 
-def _difference(expected, found):
+def _difference(expected: np.ndarray, found: np.ndarray) -> float:
     expected, found = np.asarray(expected, "float64"), np.asarray(found, "float64")
     return float(np.abs(expected - found).max() / max(1.0, np.abs(expected).max()))
 
@@ -177,7 +178,7 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
     import torch
     import transformers
 
-    def load(auto_class):
+    def load(auto_class: Any) -> Any:
         return auto_class.from_pretrained(
             folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
         )
@@ -209,14 +210,14 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
     return _without_padding(outputs, inputs)
 
 
-def _without_padding(outputs, inputs):
+def _without_padding(outputs: Outputs, inputs: Mapping[str, np.ndarray]) -> Outputs:
     """What a padding position looks at is nobody's business."""
     mask = inputs["padding_mask"] == 1
     return {name: value[mask] if value.ndim == 3 else value for name, value in outputs.items()}
 
 
 @contextlib.contextmanager
-def _quiet(logging) -> Iterator[None]:
+def _quiet(logging: Any) -> Iterator[None]:
     """Without `transformers`' notices about heads that are not loaded, and its progress bars."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

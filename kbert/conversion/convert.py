@@ -2,11 +2,11 @@
 
 import contextlib
 import dataclasses
-import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import named_weights, set_arrays
 from kbert.tokenizers import load_tokenizer
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import PathLike
 
 _SLOT = re.compile(r"/((?:adam|lamb)_[mv]|Adam(?:_1)?)$")
 _SHOWN = 12
@@ -76,8 +78,8 @@ class Conversion:
 
 
 def convert(
-    source: str | os.PathLike,
-    target: str | os.PathLike,
+    source: PathLike,
+    target: PathLike,
     *,
     format: str = "kbert",
     architecture: str | None = None,
@@ -178,7 +180,9 @@ def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:
     return Encoder(checkpoint.expect(EncoderConfig).config), "encoder"
 
 
-def _split(checkpoint: Checkpoint, model: Encoder | Decoder, prefix: str, strict: bool):
+def _split(
+    checkpoint: Checkpoint, model: Encoder | Decoder, prefix: str, strict: bool
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """The arrays that kbert has a place for, and the names of the others."""
     places = named_weights(model, prefix)
     heads = HEADS if isinstance(model, Encoder) else ()
@@ -196,7 +200,9 @@ def _split(checkpoint: Checkpoint, model: Encoder | Decoder, prefix: str, strict
     return known, unknown
 
 
-def _homeless(checkpoint, names, format, architecture):
+def _homeless(
+    checkpoint: Checkpoint, names: Iterable[str], format: str, architecture: str | None
+) -> list[str]:
     """The names of what the format has no place for."""
     if format == "huggingface":
         return [name for name in names if name.startswith("span_boundary/")]
@@ -205,7 +211,7 @@ def _homeless(checkpoint, names, format, architecture):
     return []
 
 
-def _tokenizer(folder, rows):
+def _tokenizer(folder: PathLike, rows: int) -> Tokenizer | None:
     try:
         tokenizer = load_tokenizer(folder)
     except FileNotFoundError:
@@ -218,17 +224,19 @@ def _tokenizer(folder, rows):
     return tokenizer
 
 
-def _without_layer(name):
+def _without_layer(name: str) -> str:
     return re.sub(r"\d+", "*", name)
 
 
-def _kind(name):
+def _kind(name: str) -> str:
     """An optimizer's slots by their last part alone: there are two for each weight."""
     slot = _SLOT.search(name)
     return f"*/{slot[1]}" if slot else _without_layer(name)
 
 
-def _grouped(items, rename):
+def _grouped(
+    items: Iterable[tuple[str, Any]], rename: Callable[[str], str]
+) -> dict[tuple[str, Any], int]:
     """(renamed, value) -> how many, in the order of the first."""
     groups: dict[tuple, int] = {}
     for name, value in items:
@@ -237,7 +245,7 @@ def _grouped(items, rename):
     return groups
 
 
-def _listed(left):
+def _listed(left: Sequence[str]) -> list[str]:
     if not left:
         return ["left out: nothing"]
     groups = [

@@ -1,6 +1,6 @@
 """Pictures of a model's answers: bars of probabilities, and words with their labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kbert.visualization.canvas import (
@@ -114,7 +114,9 @@ def _percent(value: float) -> str:
     return "> 99 %" if 0.995 <= value < 1 else f"{value:.0%}".replace("%", " %")
 
 
-def _groups(words, labels, outside):
+def _groups(
+    words: Sequence[str], labels: Sequence[str], outside: Collection[str]
+) -> list[tuple[str, str]]:
     """[(text, label or "")], the words of one entity joined."""
     groups: list[tuple[str, str]] = []
     for word, label in zip(words, labels, strict=True):

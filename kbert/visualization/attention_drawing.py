@@ -4,10 +4,11 @@ Shapes: L layers, N heads, T rows, S columns, P panels, K lines.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kbert.tokenizers.base import Tokenizer
 from kbert.visualization.attention_page import AttentionPage
 from kbert.visualization.attention_reading import Weights, as_weights, read_attention
 from kbert.visualization.canvas import (
@@ -21,6 +22,11 @@ from kbert.visualization.canvas import (
     shown,
     style,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 VIEWS = ("heatmap", "lines", "html")
 _COLOUR_MAP = "Blues"
@@ -74,7 +80,7 @@ def attention(
     layer: int | None = None,
     head: int | None = None,
     *,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer = None,
     kind: str = "auto",
     view: str = "heatmap",
     title: str | None = None,
@@ -140,7 +146,7 @@ def attention(
     return draw(chosen, view, title)
 
 
-def _check_view(view) -> None:
+def _check_view(view: str) -> None:
     if view not in VIEWS:
         raise ValueError(f"view must be one of {VIEWS}. Received: {view!r}")
 
@@ -165,13 +171,13 @@ def draw(weights: Weights, view: str, title: str | None) -> Any:
     return _heat_maps(panels, names, weights, title)
 
 
-def _across(panels):
+def _across(panels: np.ndarray) -> tuple[int, int]:
     """Rows and columns of a grid of panels."""
     across = min(len(panels), 4)
     return -(-len(panels) // across), across
 
 
-def _number_panels(axes, across, down) -> None:
+def _number_panels(axes: np.ndarray, across: np.ndarray, down: np.ndarray) -> None:
     """The numbers of heads above, those of layers at the left."""
     axes.set_xticks(across, [str(i) for i in range(len(across))])
     axes.set_yticks(down, [str(i) for i in range(len(down))])
@@ -181,16 +187,16 @@ def _number_panels(axes, across, down) -> None:
     bare(axes)
 
 
-def _at_the_top(axes) -> None:
+def _at_the_top(axes: "Axes") -> None:
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
 
 
-def _shorter(names):
+def _shorter(names: Sequence[str]) -> list[str]:
     return [shown(name, _LONGEST_NAME) for name in names]
 
 
-def _heat_map(values, weights, title):
+def _heat_map(values: np.ndarray, weights: Weights, title: str | None) -> "Figure":
     rows, columns = values.shape
     cell = float(np.clip(9 / max(rows, columns), 0.085, 0.36))  # inches
     font = min(10.0, cell * 72 * 0.62)
@@ -211,7 +217,9 @@ def _heat_map(values, weights, title):
     return figure
 
 
-def _heat_maps(panels, names, weights, title):
+def _heat_maps(
+    panels: np.ndarray, names: Sequence[str], weights: Weights, title: str | None
+) -> "Figure":
     """Small maps beside each other on one scale; the names stand at the left and at the top."""
     _, rows, columns = panels.shape
     down, across = _across(panels)
@@ -251,7 +259,7 @@ def _heat_maps(panels, names, weights, title):
     return figure
 
 
-def _all_heat_maps(weights):
+def _all_heat_maps(weights: Weights) -> tuple["Figure", "Axes"]:
     """All panels as one image, layers from top to bottom; the square root lets faint ones show."""
     from matplotlib.colors import PowerNorm
     from matplotlib.patches import Rectangle
@@ -276,7 +284,7 @@ def _all_heat_maps(weights):
     return figure, axes
 
 
-def tile(values):
+def tile(values: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
     """(L, N, T, S) -> one matrix with frames of NaN between the panels, and a panel's period."""
     layers, heads, rows, columns = values.shape
     gaps = [max(1, round(0.08 * size)) for size in (rows, columns)]
@@ -290,7 +298,7 @@ def tile(values):
     return mosaic[: -gaps[0], : -gaps[1]], (high, wide)
 
 
-def _cells(axes, values, largest):
+def _cells(axes: "Axes", values: np.ndarray, largest: float) -> "AxesImage":
     image = axes.imshow(
         values, cmap=_COLOUR_MAP, vmin=0, vmax=largest or 1, aspect="equal", interpolation="nearest"
     )
@@ -300,34 +308,36 @@ def _cells(axes, values, largest):
     return image
 
 
-def _name_columns(axes, weights, font, turned) -> None:
+def _name_columns(axes: "Axes", weights: Weights, font: float, turned: bool) -> None:
     rotation = {"rotation": 60, "ha": "left", "rotation_mode": "anchor"} if turned else {}
     _at_the_top(axes)
     label_axis(axes.xaxis, _shorter(weights.columns), fontsize=font, **rotation)
 
 
-def _longest(names):
+def _longest(names: Sequence[str]) -> int:
     return max(map(len, _shorter(names)))
 
 
-def _turned(names, cell, font):
+def _turned(names: Sequence[str], cell: float, font: float) -> bool:
     """Whether the widest name is wider than its cell."""
     return _longest(names) * 0.0088 * font > cell
 
 
-def _name_room(names, font):
+def _name_room(names: Sequence[str], font: float) -> float:
     """Inches that the longest name takes."""
     return 0.0080 * font * _longest(names) + 0.1
 
 
-def _scale(figure, image, axes, shrink) -> None:
+def _scale(figure: "Figure", image: "AxesImage", axes: Any, shrink: float) -> None:
     bar = figure.colorbar(image, ax=axes, shrink=shrink, pad=0.02, aspect=30)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, length=2)
     bar.set_label("weight", fontsize=9, **style(color=GREY))
 
 
-def _line_panels(panels, names, weights, title):
+def _line_panels(
+    panels: np.ndarray, names: Sequence[str], weights: Weights, title: str | None
+) -> "Figure":
     rows, columns = panels.shape[1:]
     count = max(rows, columns)
     down, across = _across(panels)
@@ -354,7 +364,7 @@ def _line_panels(panels, names, weights, title):
     return figure
 
 
-def _name_sides(axes, weights, font, named, alone) -> None:
+def _name_sides(axes: "Axes", weights: Weights, font: float, named: bool, alone: bool) -> None:
     right = axes.twinx()
     right.set_ylim(axes.get_ylim())
     sides = (
@@ -373,7 +383,7 @@ def _name_sides(axes, weights, font, named, alone) -> None:
         bare(side)
 
 
-def _all_lines(weights):
+def _all_lines(weights: Weights) -> tuple["Figure", "Axes"]:
     """All panels in one, without names."""
     layers, heads, rows, columns = weights.values.shape
     count = max(rows, columns)
@@ -393,7 +403,7 @@ def _all_lines(weights):
     return figure, axes
 
 
-def _lines(values, largest):
+def _lines(values: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the lines that can be seen (K, 2, 2), and strengths (K,), the faintest first."""
     shares = values / (largest or 1)
     row, column = np.nonzero(shares >= _FAINTEST)
@@ -403,7 +413,7 @@ def _lines(values, largest):
     return ends.reshape(-1, 2, 2)[order].astype("float64"), strengths[order]
 
 
-def _add(axes, segments, strengths, width) -> None:
+def _add(axes: "Axes", segments: np.ndarray, strengths: np.ndarray, width: float) -> None:
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgb
 

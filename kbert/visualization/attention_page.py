@@ -7,12 +7,13 @@ import base64
 import hashlib
 import html
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from kbert.types import PathLike
 from kbert.visualization.attention_reading import Weights, index_of
 
 # Beside this file lies its style and its script, attention_page.html, in which nothing is fetched.
@@ -93,7 +94,7 @@ class AttentionPage:
             sizes.append(f"{name}: {size}" if name else size)
         return f"AttentionPage({'; '.join(sizes)})"
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: PathLike) -> None:
         """Writes the page to a file that any browser opens, also without a network.
 
         Args:
@@ -109,7 +110,7 @@ class AttentionPage:
         atomic.write(path, page.encode())
 
 
-def _part(name, part):
+def _part(name: str, part: Weights) -> dict[str, Any]:
     layers, heads, *_ = part.values.shape
     steps = np.round(part.values * 255).astype("uint8")  # a browser shows whole percents
     return {
@@ -123,7 +124,7 @@ def _part(name, part):
     }
 
 
-def _fragment(data) -> str:
+def _fragment(data: dict[str, Any]) -> str:
     # Inside <script> a browser looks for "</script" and "<!--" alone, whatever the quotes.
     text = json.dumps(data)
     for character in "<>&":
@@ -133,10 +134,10 @@ def _fragment(data) -> str:
     return template.replace("__KEY__", key).replace("__DATA__", text)
 
 
-def _text(name):
+def _text(name: object) -> str:
     """What can be written as UTF-8."""
     return str(name).encode("utf-8", "replace").decode("utf-8")
 
 
-def _count(number, what) -> str:
+def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kbert.tokenizers.base import Tokenizer
+
 _CROSS_TITLES = ("written", "source")
 _TITLES = ("token", "attends to")
 # More names beside each other than these cannot be read in a picture.
@@ -108,7 +110,7 @@ def index_of(what: str, number: int, count: int) -> int:
 
 
 def read_attention(
-    model: Any, texts: str | Sequence[str], tokenizer: Any = None
+    model: Any, texts: str | Sequence[str], tokenizer: Tokenizer = None
 ) -> dict[str, Weights]:
     """The weights that `kbert.visualization.attention` draws, as arrays.
 
@@ -159,7 +161,7 @@ def read_attention(
     return reader(task, network, tokenizer, texts)
 
 
-def _as_texts(texts):
+def _as_texts(texts: str | Sequence[str]) -> list[str]:
     """One or two strings."""
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
@@ -172,7 +174,9 @@ def _as_texts(texts):
     return list(texts)
 
 
-def _encoder(task, encoder, tokenizer, texts):
+def _encoder(
+    task: Any, encoder: Any, tokenizer: Tokenizer, texts: str | Sequence[str]
+) -> dict[str, Weights]:
     import tensorflow as tf
 
     from kbert.data.tables.packing import pack
@@ -202,7 +206,9 @@ def _encoder(task, encoder, tokenizer, texts):
     return {"encoder": _weights(found["attention"], names, names, _TITLES)}
 
 
-def _decoder(task, decoder, tokenizer, texts):
+def _decoder(
+    task: Any, decoder: Any, tokenizer: Tokenizer, texts: str | Sequence[str]
+) -> dict[str, Weights]:
     if len(texts) != 1:
         raise ValueError(f"A decoder reads one text. Received: {len(texts)} texts")
     ids = _ids(tokenizer, texts[0])
@@ -214,7 +220,9 @@ def _decoder(task, decoder, tokenizer, texts):
     return {"decoder": _weights(found["attention"], names, names, _TITLES)}
 
 
-def _seq2seq(task, seq2seq, tokenizer, texts):
+def _seq2seq(
+    task: Any, seq2seq: Any, tokenizer: Tokenizer, texts: str | Sequence[str]
+) -> dict[str, Weights]:
     if len(texts) == 1:
         if task is None:
             raise ValueError(
@@ -239,11 +247,11 @@ def _seq2seq(task, seq2seq, tokenizer, texts):
     }
 
 
-def _ids(tokenizer, text):
+def _ids(tokenizer: Tokenizer, text: str) -> np.ndarray:
     return np.asarray(tokenizer.encode(text), "int32")
 
 
-def _check_length(what, length, most) -> None:
+def _check_length(what: str, length: int, most: int) -> None:
     if length > most:
         raise ValueError(
             f"A text must not be longer than the model's max_positions={most}. "
@@ -251,7 +259,9 @@ def _check_length(what, length, most) -> None:
         )
 
 
-def _weights(attention, rows, columns, titles):
+def _weights(
+    attention: Sequence[Any], rows: Sequence[str], columns: Sequence[str], titles: tuple[str, str]
+) -> Weights:
     """L × (1, N, T, S) tensors -> Weights."""
     from keras import ops
 
@@ -259,7 +269,7 @@ def _weights(attention, rows, columns, titles):
     return as_weights(np.stack(layers), rows, columns, titles)
 
 
-def token_names(tokenizer: Any, ids: Any) -> list[str]:
+def token_names(tokenizer: Tokenizer, ids: Any) -> list[str]:
     """The pieces as they are read; those of byte-level BPE as the characters they spell.
 
     A byte-level piece that is no whole character keeps the letters that stand for its bytes; so do
@@ -278,7 +288,7 @@ def token_names(tokenizer: Any, ids: Any) -> list[str]:
     return [p if i in special else _spelled(p) for i, p in zip(ids, pieces, strict=True)]
 
 
-def _spelled(piece):
+def _spelled(piece: str) -> str:
     from kbert.tokenizers.bpe.byte_alphabet import piece_bytes, spell
 
     try:

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbert.visualization.canvas import GREY, fonts, new_figure, set_title, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _FONT, _SMALL = 13, 9  # points
 _LINE, _GAP, _PAD = 0.58, 0.09, 0.05  # inches
@@ -47,7 +50,7 @@ def flow(boxes: Sequence[Box], width: float, title: str | None) -> Any:
     return figure
 
 
-def _draw(axes, box, left, width, top) -> None:
+def _draw(axes: "Axes", box: Box, left: float, width: float, top: float) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     centre = left + width / 2

@@ -4,11 +4,15 @@ Shapes: C classes, R rows, S columns.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kbert.visualization.canvas import bare, label_axis, new_figure, set_title, shown, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Relative luminance (WCAG 2) below which white is read better than black.
 _DARK = 0.18
@@ -104,7 +108,15 @@ def similarity_heatmap(
     return figure
 
 
-def _cells(values, numbers, rows, columns, colours, scale, what):
+def _cells(
+    values: np.ndarray,
+    numbers: Sequence[Sequence[str]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    colours: str,
+    scale: tuple[float, float],
+    what: str,
+) -> tuple["Figure", "Axes"]:
     """A grid of coloured cells, a text in each, and the scale of the colours beside it."""
     longest = max(len(number) for row in numbers for number in row)
     count = max(len(rows), len(columns))
@@ -140,7 +152,7 @@ def _cells(values, numbers, rows, columns, colours, scale, what):
     return figure, axes
 
 
-def _luminance(colour):
+def _luminance(colour: Sequence[float]) -> float:
     """Of red, green and blue in 0..1, as WCAG 2 defines it."""
     rgb = np.asarray(colour[:3])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

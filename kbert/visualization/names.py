@@ -1,9 +1,14 @@
 """Names beside points, each where it meets nothing else."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kbert.visualization.canvas import GREY, style
+
+if TYPE_CHECKING:
+    from matplotlib.text import Text
 
 _SIDES = ((0, "center"), (12, "left"), (-12, "right"), (24, "left"), (-24, "right"))
 # Where a name may stand beside its point, in points of type, the best place first.
@@ -65,7 +70,7 @@ def name_points(
         written.append(_box_at(text, min(cost, key=cost.__getitem__), renderer))
 
 
-def _box_at(text, place, renderer):
+def _box_at(text: "Text", place: tuple[float, float, str], renderer: Any) -> np.ndarray:
     from matplotlib.text import Text
 
     x, y, side = place
@@ -74,9 +79,9 @@ def _box_at(text, place, renderer):
     return Text.get_window_extent(text, renderer).extents  # without the line to the point
 
 
-def _meet(a, b):
+def _meet(a: Sequence[float], b: Sequence[float]) -> bool:
     return bool(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3])
 
 
-def _outside(box, frame):
+def _outside(box: Sequence[float], frame: Sequence[float]) -> bool:
     return bool(box[0] < frame[0] or box[1] < frame[1] or box[2] > frame[2] or box[3] > frame[3])

@@ -3,11 +3,15 @@
 Shapes: M positions, H width.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kbert.visualization.canvas import GREY, bare, new_figure, set_figure_title, set_title, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def positions(table: Any, count: int | None = None, *, title: str | None = None) -> Any:
@@ -64,7 +68,15 @@ def positions(table: Any, count: int | None = None, *, title: str | None = None)
     return figure
 
 
-def _draw(figure, axes, values, colours, scale, names, what) -> None:
+def _draw(
+    figure: "Figure",
+    axes: "Axes",
+    values: np.ndarray,
+    colours: str,
+    scale: tuple[float, float],
+    names: tuple[str, str],
+    what: str,
+) -> None:
     image = axes.imshow(
         values, cmap=colours, vmin=scale[0], vmax=scale[1], aspect="auto", interpolation="nearest"
     )
@@ -77,7 +89,7 @@ def _draw(figure, axes, values, colours, scale, names, what) -> None:
     bar.set_label(what, fontsize=9, **style(color=GREY))
 
 
-def _find(table):
+def _find(table: Any) -> np.ndarray:
     """The array of a table, layer, model or task."""
     import keras
 

@@ -1,7 +1,7 @@
 """A picture of what students cost and what they keep of their teacher."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from kbert.visualization.canvas import (
     style,
 )
 from kbert.visualization.names import name_points
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COSTS = ("time", "parameters")
 
@@ -113,7 +116,7 @@ def trade_off(
     return figure
 
 
-def _values(name, row, key):
+def _values(name: str, row: Mapping[str, Any], key: str) -> np.ndarray:
     """(K,) float64: one value or several of a model."""
     if not isinstance(row, Mapping) or key not in row:
         raise ValueError(f"Each model of the table has a {key!r}. Received: {row!r} for {name!r}")
@@ -127,23 +130,25 @@ def _values(name, row, key):
     return found
 
 
-def _spread(values):
+def _spread(values: np.ndarray) -> float:
     return values.std(ddof=1) if len(values) > 1 else 0.0
 
 
-def _number(values) -> str:
+def _number(values: np.ndarray) -> str:
     spread = f" ± {_spread(values):.3f}" if len(values) > 1 else ""
     return f"{values.mean():.3f}{spread}"
 
 
-def _set_limits(axes, points, spreads, lines) -> None:
+def _set_limits(
+    axes: "Axes", points: np.ndarray, spreads: np.ndarray, lines: Sequence[float]
+) -> None:
     heights = [*(points - spreads)[:, 1], *(points + spreads)[:, 1], *lines]
     room = max(np.ptp(heights), 0.01)
     axes.set_ylim(min(heights) - 0.12 * room, max(heights) + 0.12 * room)
     axes.set_xlim(0, 1.08 * (points + spreads)[:, 0].max())
 
 
-def _draw_lines(axes, lines, kept) -> None:
+def _draw_lines(axes: "Axes", lines: Sequence[float], kept: Sequence[float]) -> None:
     """Shares of the teacher's score, named to the right of the axes."""
     for number, (line, share) in enumerate(zip(lines, kept, strict=bool(lines))):
         axes.axhline(line, color="#999999", linewidth=1, linestyle=(0, (5, 4)), zorder=1)

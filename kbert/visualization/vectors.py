@@ -85,7 +85,7 @@ def neighbours_map(
     return figure
 
 
-def _principal(vectors):
+def _principal(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(N, 2) coordinates and the share of the variance that each axis has."""
     centred = vectors - vectors.mean(0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
