@@ -1,4 +1,4 @@
-"""The examples of the README run as they stand, only smaller."""
+"""Examples of the README and of docs/ run as they stand, only smaller."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,8 @@ from sklearn.pipeline import make_pipeline
 import kbert
 from kbert.models import family_table
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 SMALLER = {
     'sources = ["docs:"]': 'sources = ["docs:email", "docs:unittest", "docs:asyncio"]',
     "sentences, 8000": "sentences, 1000",
@@ -44,10 +45,11 @@ def test_which_model_to_use():
     assert table[1].strip() == family_table(), "paste what kbert.models.family_table() returns"
 
 
-def section(first_line: str) -> str:
-    """The block of code that begins with a line."""
-    found = re.search(rf"```python\n({re.escape(first_line)}.+?)```", README, re.DOTALL)
-    assert found, f"README.md has no example that begins with {first_line!r}"
+def example(page: str, first_line: str) -> str:
+    """The block of code of a page that begins with a line."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.search(rf"```python\n({re.escape(first_line)}.+?)```", text, re.DOTALL)
+    assert found, f"{page} has no example that begins with {first_line!r}"
     return found[1]
 
 
@@ -75,7 +77,7 @@ def test_fine_tuning(pretrained, tmp_path, monkeypatch):
     rows = ["sentence\tlabel", "the old red fox\t1", "the big house\t0", "a new blue pen\t1"]
     for split in ("train", "dev"):
         (tmp_path / "SST-2" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
-    code = section("task = kbert.tasks.TextClassifier.from_preset(")
+    code = example("README.md", "task = kbert.tasks.TextClassifier.from_preset(")
     assert code.count('"bert-base-uncased"') == 1
     names = {"kbert": kbert}
     exec(code.replace('"bert-base-uncased"', repr(pretrained)), names)
@@ -89,5 +91,6 @@ def test_features(pretrained):
     texts = ["the old red fox", "the big house", "a new blue pen"] * 5
     names = {"kbert": kbert, "name": pretrained, "texts": texts, "labels": [0, 1, 1] * 5}
     names |= {x.__name__: x for x in (LogisticRegression, cross_val_score, make_pipeline)}
-    exec(section("encoder, tokenizer = kbert.Encoder.from_preset(name)"), names)
+    first_line = "encoder, tokenizer = kbert.Encoder.from_preset(name)"
+    exec(example("docs/features.md", first_line), names)
     assert names["model"].fit(texts, names["labels"]).predict(texts).tolist() == names["labels"]

@@ -1,0 +1,277 @@
+"""The documents: names, flags, paths and links in them are those of the code."""
+
+import ast
+import importlib
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from absl import flags
+from absl.testing import flagsaver
+
+import kbert
+from kbert import distillation, experiments, recipes
+from kbert.data.masking.masking import MASKING_SCHEMES
+from kbert.data.pretraining.segments import SEGMENT_SCHEMES
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+}
+# What it says of earlier versions need not be there any more.
+CURRENT = [name for name in PAGES if name != "CHANGELOG.md"]
+# Flags of TensorFlow Serving and of absl itself.
+FLAGS_OF_OTHERS = {"help", "verbosity", "model_base_path"}
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of code of a page in a language, "" for those that name none."""
+    return [code for found, code in _BLOCK.findall(PAGES[page]) if found == language]
+
+
+def spans(page: str) -> list[str]:
+    """What stands in backticks in the prose and the tables of a page."""
+    return re.findall(r"`([^`\n]+)`", _BLOCK.sub("", PAGES[page]))
+
+
+def resolve(name: str):
+    """The object of a dotted name that begins with kbert."""
+    value, (_, *parts) = kbert, name.split(".")
+    for index, part in enumerate(parts):
+        if inspect.ismodule(value) and not hasattr(value, part):
+            value = importlib.import_module(".".join(("kbert", *parts[: index + 1])))
+        else:
+            value = getattr(value, part)
+    return value
+
+
+class Names:
+    """What the names of a block of code stand for, as far as kbert defines them."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.known = {"kbert": kbert}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "kbert":
+                for alias in node.names:
+                    self.known[alias.asname or alias.name] = resolve(f"{node.module}.{alias.name}")
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                made = self.made_by(node.value)
+                if made is not None:
+                    self.known[node.targets[0].id] = made
+
+    def made_by(self, node: ast.AST) -> type | None:
+        """The class of which a call makes an instance, by its constructor or `from_preset`."""
+        if not isinstance(node, ast.Call):
+            return None
+        called = node.func
+        if isinstance(called, ast.Attribute) and called.attr == "from_preset":
+            called = called.value
+        found = self.of(called)
+        return found if inspect.isclass(found) else None
+
+    def of(self, node: ast.AST):
+        """The object of an expression `name.attribute.attribute`; None where it is not known."""
+        if isinstance(node, ast.Name):
+            return self.known.get(node.id)
+        if not isinstance(node, ast.Attribute):
+            return None
+        owner = self.of(node.value)
+        if owner is None:
+            return None
+        found = hasattr(owner, node.attr) or sets_attribute(owner, node.attr)
+        assert found, f"{ast.unparse(node)} does not exist"
+        return getattr(owner, node.attr, None)
+
+
+def sets_attribute(kind: object, name: str) -> bool:
+    """Whether a class of kbert's, or one that it inherits from, says `self.name = …`."""
+    bases = [base for base in getattr(kind, "__mro__", ()) if base.__module__.startswith("kbert")]
+    return any(re.search(rf"self\.{name}\b.* = ", inspect.getsource(base)) for base in bases)
+
+
+def check_code(code: str) -> None:
+    """Fails where the code does not parse, or names what kbert does not have."""
+    tree = ast.parse(code)
+    names = Names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            names.of(node)
+        called = names.of(node.func) if isinstance(node, ast.Call) else None
+        if called is None:
+            continue
+        taken = inspect.signature(called).parameters
+        if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+            continue
+        unknown = {k.arg for k in node.keywords if k.arg} - set(taken)
+        assert not unknown, f"{ast.unparse(node.func)} takes no {', '.join(sorted(unknown))}"
+
+
+@pytest.mark.parametrize("page", [page for page in CURRENT if blocks(page, "python")])
+def test_examples_in_python(page):
+    for code in blocks(page, "python"):
+        check_code(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("kbert.Encoders", "kbert.Encoders does not exist"),
+        ("kbert.features(encoder, tokenizer, texts, layer=3)", "takes no layer"),
+        ("t = kbert.Translator.from_preset('x')\nt.translate('y')", "t.translate does not exist"),
+        ("t = kbert.tasks.TextClassifier(e, v, x)\nt.fit(x, epoch=3)", "t.fit takes no epoch"),
+    ],
+)
+def test_a_wrong_name_would_be_caught(code, message):
+    with pytest.raises(AssertionError, match=message):
+        check_code(code)
+
+
+@pytest.mark.parametrize("page", CURRENT)
+def test_names_in_the_text(page):
+    for span in spans(page):
+        for name in re.findall(r"(?<![\w./-])kbert(?:\.[A-Za-z_]\w*)+(?!\w)", span):
+            if not name.endswith(".json"):
+                resolve(name)
+
+
+def module(program: str):
+    """The module of a program such as kbert-convert."""
+    return importlib.import_module(f"pipelines.{program.removeprefix('kbert-').replace('-', '_')}")
+
+
+def flags_of(program: str) -> set[str]:
+    """The names of its flags."""
+    with flagsaver.flagsaver():
+        before = set(flags.FLAGS)
+        module(program).define_flags()
+        return set(flags.FLAGS) - before
+
+
+def programs() -> list[str]:
+    """The console scripts."""
+    return re.findall(r'"(kbert-[a-z-]+)=', (ROOT / "setup.py").read_text(encoding="utf-8"))
+
+
+def commands(page: str) -> list[list[str]]:
+    """Commands of kbert's programs in the blocks of a page, as words."""
+    lines = [line for code in blocks(page, "") for line in code.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("kbert-")]
+
+
+@pytest.mark.parametrize("page", [page for page in CURRENT if commands(page)])
+def test_commands(page):
+    for program, *words in commands(page):
+        with flagsaver.flagsaver():
+            module(program).define_flags()
+            # Refuses unknown flags, values out of range, and the lack of what must be given.
+            assert flags.FLAGS([program, *words]) == [program]
+
+
+# Of benchmarks.md and BUILD.md they are those of the benchmarks.
+ABOUT_PROGRAMS = [p for p in CURRENT if p.startswith(("README", "docs/")) and "bench" not in p]
+
+
+@pytest.mark.parametrize("page", ABOUT_PROGRAMS)
+def test_flags_in_the_text(page):
+    known = {name for program in programs() for name in flags_of(program)} | FLAGS_OF_OTHERS
+    told = {name for span in spans(page) for name in re.findall(r"--([a-z]\w*)", span)}
+    assert told <= known
+
+
+@pytest.mark.parametrize("page", CURRENT)
+def test_make_targets(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    code = [*spans(page), *(line for block in blocks(page, "") for line in block.splitlines())]
+    for line in code:
+        if line.startswith("make "):
+            words = line.partition("#")[0].split()[1:]
+            wanted = {word for word in words if "=" not in word and word != "target"}
+            assert wanted <= targets, line
+
+
+def alternatives(path: str) -> list[str]:
+    """ "a{b,c}" -> ["ab", "ac"]."""
+    found = re.search(r"\{([^}]*)\}", path)
+    return [path.replace(found[0], part) for part in found[1].split(",")] if found else [path]
+
+
+@pytest.mark.parametrize("page", CURRENT)
+def test_paths_of_files_and_names_of_tests(page):
+    # BUILD.md's table of slow tests has paths under tests/.
+    anywhere = r"(?:tests|kbert|pipelines|benchmarks|notebooks|docs)/[\w./*{},-]*"
+    of_a_test = r"[\w./*{},-]*\btest_[\w*{},]+\.py"
+    for span in spans(page):
+        path, _, test = span.partition("::")
+        if not re.fullmatch(f"{anywhere}|{of_a_test}", path):
+            continue
+        for each in alternatives(path):
+            found = [*ROOT.glob(each), *ROOT.glob(f"tests/{each}")]
+            assert found, f"{page} names {each}, which does not exist"
+            if test:
+                name = f"def {test.removesuffix('…')}" + ("" if test.endswith("…") else "(")
+                assert name in found[0].read_text(encoding="utf-8"), span
+
+
+def slugs(page: str) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", PAGES[page]), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", _BLOCK.sub("", PAGES[page])):
+        if link.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), f"{page} links to {link}"
+        if anchor:
+            assert anchor in slugs(str(target.resolve().relative_to(ROOT))), f"{page}: {link}"
+
+
+def first_column(page: str, heading: str) -> set[str]:
+    """Names in backticks in the first column of the table with that heading."""
+    table = re.search(rf"^\| {re.escape(heading)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGES[page], re.M)
+    assert table, f"{page} has no table with the first column {heading}"
+    cells = [line.split("|")[1] for line in table[1].splitlines()]
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "names"),
+    [
+        ("docs/fine_tuning.md", "`--task`", experiments.TASKS),
+        ("docs/pretraining.md", "`--segments`", SEGMENT_SCHEMES),
+        ("docs/pretraining.md", "`--masking`", MASKING_SCHEMES),
+        ("docs/pretraining.md", "`--objective`", recipes.OBJECTIVES),
+        ("docs/distillation.md", "recipe", distillation.RECIPES),
+        ("docs/programs.md", "program", programs()),
+    ],
+)
+def test_tables_are_whole(page, heading, names):
+    assert first_column(page, heading) == set(names)
+
+
+def test_every_recipe_is_named():
+    assert set(recipes.RECIPES) <= set(spans("docs/pretraining.md"))
+
+
+def test_the_readme_is_short():
+    assert len(PAGES["README.md"].splitlines()) <= 250
+
+
+def test_every_page_is_in_the_index():
+    pages = {Path(page).name for page in PAGES if page.startswith("docs/")} - {"README.md"}
+    assert pages == set(re.findall(r"^\|.*\]\((\w+\.md)\) \|$", PAGES["docs/README.md"], re.M))
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["version"] == kbert.__version__
