@@ -217,6 +217,13 @@ def test_paths_of_files_and_names_of_tests(page):
                 assert name in found[0].read_text(encoding="utf-8"), span
 
 
+def test_every_file_with_slow_tests_is_listed():
+    marked = [p for p in ROOT.glob("tests/**/test_*.py") if "pytest.mark.slow" in p.read_text()]
+    listed = set(spans("BUILD.md"))
+    files = {str(p.relative_to(ROOT / "tests")) for p in marked if p != Path(__file__)}
+    assert files <= {span.partition("::")[0] for span in listed}
+
+
 def slugs(page: str) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", PAGES[page]), re.MULTILINE)
