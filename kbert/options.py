@@ -10,6 +10,7 @@ import functools
 import inspect
 import math
 import numbers
+import os
 import textwrap
 import types
 import typing
@@ -25,7 +26,7 @@ _WORDS = {
     bool: "True or False",
     str: "a string",
     type(None): "None",
-    tuple: "a sequence",
+    os.PathLike: "a path",
     Mapping: "a mapping",
 }
 
@@ -42,6 +43,7 @@ class Details:
             value of one that changes nothing.
         by_task: whether a task may have a default of its own. The flag has none, then.
         flag: whether programs have a flag for it.
+        repeated: whether its flag is repeated for more items, which then may hold commas.
     """
 
     help: str
@@ -53,6 +55,7 @@ class Details:
     changes_numbers: bool = True
     by_task: bool = False
     flag: bool = True
+    repeated: bool = False
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **details: Any) -> Any:
@@ -86,6 +89,8 @@ class Options:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if taken := [name for name in cls.__annotations__ if hasattr(Options, name)]:
+            raise TypeError(f"Options have methods of these names. Received: {', '.join(taken)}")
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
         cls.__doc__ = _with_options(cls.__doc__, cls)
 
@@ -103,7 +108,7 @@ class Options:
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
-    def field(cls, name: str) -> dataclasses.Field:
+    def field_of(cls, name: str) -> dataclasses.Field:
         """The field of a name."""
         cls._refuse_unknown([name], ValueError, f"{cls.__name__} has no such field")
         return cls.__dataclass_fields__[name]
@@ -111,7 +116,7 @@ class Options:
     @classmethod
     def details(cls, name: str) -> Details:
         """What `option` said of a field."""
-        return cls.field(name).metadata["details"]
+        return cls.field_of(name).metadata["details"]
 
     @classmethod
     def kinds(cls, name: str) -> tuple[Any, ...]:
@@ -123,7 +128,9 @@ class Options:
     @classmethod
     def with_default(cls, name: str, default: Any) -> Any:
         """The field again, for a subclass or another class, with another default."""
-        return dataclasses.field(default=default, metadata=cls.field(name).metadata, kw_only=True)
+        return dataclasses.field(
+            default=default, metadata=cls.field_of(name).metadata, kw_only=True
+        )
 
     @classmethod
     def checked(cls, name: str, value: Any) -> Any:
@@ -163,9 +170,18 @@ class Options:
         self._refuse_unknown(changes, TypeError, f"{type(self).__name__} has no such field")
         return dataclasses.replace(self, **changes)
 
+    def arguments(self, of: type["Options"] | None = None) -> dict[str, Any]:
+        """All fields, or those of a class that this one extends, as a function takes them."""
+        return {name: getattr(self, name) for name in (of or self).names()}
+
     def identity(self) -> dict[str, Any]:
         """The fields that what is learned depends on, as JSON can hold them."""
-        return {k: v for k, v in self.to_dict().items() if self.details(k).changes_numbers}
+        return {k: v for k, v in self.to_dict().items() if k not in self.unchecked()}
+
+    @classmethod
+    def unchecked(cls) -> list[str]:
+        """Names of fields with which a run may be resumed at another value."""
+        return [name for name in cls.names() if not cls.details(name).changes_numbers]
 
     @classmethod
     def describe(cls) -> str:
@@ -276,15 +292,19 @@ def _rule(kind: Any, details: Details) -> str:
         return words
     low, high = details.at_least, details.at_most
     if low is not None and high is not None:
-        return f"{words} from {low:g} to {high:g}"
+        return f"{words} from {_number(low)} to {_number(high)}"
     bounds = {
         "of at least": low,
         "above": details.above,
-        "of at most": high,
+        "at most": high,
         "below": details.below,
     }
-    said = [f"{text} {bound:g}" for text, bound in bounds.items() if bound is not None]
+    said = [f"{text} {_number(bound)}" for text, bound in bounds.items() if bound is not None]
     return " ".join([words, " and ".join(said)]).rstrip()
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _plain(value: Any) -> Any:

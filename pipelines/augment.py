@@ -42,31 +42,21 @@ from kbert.distillation import augmentation
 from kbert.experiments.reading import read
 from kbert.tasks import Pretraining
 
-from . import command
-from .task_flags import columns, define_column_flags, define_task_flag
+from . import command, option_flags
+from .task_flags import ColumnOptions, columns, define_task_flag
 
 _KINDS = ("TextClassifier", "TextRegressor", "TokenClassifier")
 
 
 def define_flags() -> None:
-    base = augmentation.AugmentationSettings()
     define_task_flag(None, "Which kind of data, from which files, as for kbert-finetune.")
     flags.DEFINE_string("train", None, "The texts: a file, a pattern, a folder or tfds:NAME.")
-    define_column_flags()
+    option_flags.define(ColumnOptions)
     flags.DEFINE_string(
         "preset", None, "Model that fills masks: a folder with that head, or a name of the hub."
     )
     flags.DEFINE_string("output_dir", None, "Folder for the shards; the same folder goes on.")
-    flags.DEFINE_integer("copies", base.copies, "Copies of a text that are drawn (N).", 1)
-    flags.DEFINE_integer("candidates", base.candidates, "Words to draw one of (M).", 1)
-    flags.DEFINE_float(
-        "replaced_share", base.replaced_share, "How probable it is that a word is replaced (p)."
-    )
-    flags.DEFINE_boolean(
-        "with_original",
-        base.with_original,
-        "The model reads the text as it was beside the masked one. Default: where it has segments.",
-    )
+    option_flags.define(augmentation.AugmentationSettings)
     flags.DEFINE_string(
         "vectors", None, "Vectors in GloVe's text format for words of several pieces."
     )
@@ -74,7 +64,6 @@ def define_flags() -> None:
         "max_vectors", augmentation.MAX_VECTORS, "Lines of --vectors to read; 0 = all.", 0
     )
     flags.DEFINE_string("stop_words", None, "File of words that stay. Default: English ones.")
-    flags.DEFINE_integer("seed", base.seed, "Of all that is drawn.", 0)
     flags.DEFINE_integer("shards", None, "Files to write. Default: one for 1,024 rows.", 1)
     flags.DEFINE_integer("batch_size", 32, "Rows the model computes at once.", 1)
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
@@ -95,9 +84,7 @@ def _augment(options: flags.FlagValues) -> None:
             "Texts, pairs and tagged words can be augmented; of questions and choices replaced "
             f"words would move the answers. Received: --task={options.task}, a {named.kind}"
         )
-    settings = augmentation.AugmentationSettings(
-        **{name: options[name].value for name in augmentation.AugmentationSettings.__annotations__}
-    )
+    settings = option_flags.read(augmentation.AugmentationSettings, options)
     table = read(
         named,
         options.train,

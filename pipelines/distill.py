@@ -55,54 +55,35 @@ from kbert.experiments import Result, Series, Settings
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 
-from . import command
+from . import command, option_flags
 from .distill_flags import (
+    TASK,
     TASK_FLAGS,
+    TEXT,
     TEXT_FLAGS,
+    DistillationOptions,
     chosen_recipe,
-    define_distillation_flags,
     refuse_other_flags,
     student_arguments,
     student_preset,
 )
 from .distilled_text import DistilledText, apply_general
-from .flags import (
-    define_masking_flags,
-    define_optimizer_flags,
-    define_rows_flags,
-    define_run_flags,
-)
-from .task_flags import (
-    data,
-    define_data_flags,
-    define_fine_tuning_flags,
-    define_series_flags,
-    define_task_flag,
-)
+from .flags import define_dry_run_flag
+from .task_flags import data, define_task_flag
 from .task_run import make_runs
 from .training_run import check_averaging, train_objective
 
 
 def define_flags() -> None:
-    define_distillation_flags()
+    option_flags.define(DistillationOptions)
     flags.DEFINE_string("preset_dir", None, "Folder for the student at the end.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the student, to serve.")
-    # On text. What a task has too, such as --batch_size, is defined here; there the values that
-    # are given count, and the defaults are those of kbert-finetune.
-    define_rows_flags()
-    define_masking_flags()
-    define_optimizer_flags(learning_rate=None)
-    define_run_flags()
-    # On a task.
     define_task_flag(None, "On a task: what is learned from which files, see kbert-finetune.")
-    define_data_flags()
-    flags.DEFINE_string("augmented", None, "Folder of kbert-augment, in the place of --train.")
-    flags.DEFINE_string("output_dir", None, "On a task: folder of the run.")
-    define_fine_tuning_flags()
-    define_series_flags()
-    flags.DEFINE_integer("first_epochs", None, "Of the stage before the last.", 1)
-    flags.DEFINE_float("first_learning_rate", None, "Of the stage before the last.", 0.0)
-    flags.DEFINE_string("cache_dir", None, "On a task: folder for what the teacher makes of texts.")
+    define_dry_run_flag()
+    # What is read on both is defined as on text; on a task the values that are given count, and
+    # the defaults are those of kbert-finetune.
+    for options in (*TEXT, *TASK):
+        option_flags.define(options, segments="pairs", learning_rate=None)
     flags.mark_flags_as_required(["recipe", "teacher"])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from absl import flags
 
+from kbert.data.pretraining.settings import MaskingSettings
 from kbert.distillation import (
     RECIPES,
     AttentionRelations,
@@ -20,10 +21,14 @@ from kbert.distillation import (
     Term,
     recipe,
 )
+from kbert.experiments import Settings
+from kbert.options import Options, option
+from kbert.training.optimization.settings import OptimizerSettings
 
-from .flags import parse_settings
+from .flags import RowsOptions, RunOptions, parse_settings
 from .masked_text import encoder_config
-from .task_flags import SETTINGS
+from .option_flags import flag_names
+from .task_flags import DataOptions, SeriesOptions
 
 # The parts of a loss by the names that --term_weights has for them.
 PARTS: dict[str, type[Term]] = {
@@ -35,77 +40,84 @@ PARTS: dict[str, type[Term]] = {
     "attention_scores": AttentionScores,
     "relations": AttentionRelations,
 }
-# Flags that one of the two worlds alone reads; all others are read by both.
-TEXT_FLAGS = (
-    *("data_dir", "model_dir", "train_steps", "sequence_length", "phases", "segments"),
-    *("short_sequence_share", "masking", "phrases", "masked_share", "replacement"),
-    *("static_masks", "positions", "optimizer", "warmup_steps", "decay", "decay_power"),
-    *("decay_join", "beta_1", "beta_2", "epsilon", "bias_correction", "clip_norm"),
-    *("initial_accumulator_value", "xla", "evaluation_steps", "checkpoint_minutes"),
-    *("keep_checkpoints", "average_checkpoints", "tensorboard"),
-)
-_BOTH = (
-    *("learning_rate", "batch_size", "weight_decay", "micro_batches", "evaluate_every"),
-    *("checkpoint_every", "seed", "precision", "strategy"),
-)
-TASK_FLAGS = (
-    *("task", "train", "augmented", "dev", "dev_share", "test", "labels", "columns"),
-    *("text_column", "pair_columns", "label_column", "choice_columns", "label_separator"),
-    *("output_dir", "first_epochs", "first_learning_rate", "cache_dir"),
-    *("seeds", "grid", "grid_learning_rates", "grid_batch_sizes", "grid_epochs"),
-    *(name for name in SETTINGS if name not in _BOTH),
-)
 _NO_LAYER = "none"
 
 
-def define_distillation_flags() -> None:
+class DistillationOptions(Options):
     """Recipe, teacher and student."""
-    flags.DEFINE_enum("recipe", None, list(RECIPES), "What the student learns, see below.")
-    flags.DEFINE_string(
-        "teacher",
-        None,
-        "The teacher, a folder or a name of the hub: on text a pretrained model, on a task what "
-        "kbert-finetune made of one.",
+
+    recipe: str | None = option(
+        None, help="What the student learns, see below.", choices=list(RECIPES)
     )
-    flags.DEFINE_string(
-        "student",
+    teacher: str | None = option(
         None,
-        "A size from kbert.family, a JSON file with a config, or the folder of a pretrained model "
-        "to begin from. Default: on text the recipe's, on a task half of the teacher's layers.",
+        help="The teacher, a folder or a name of the hub: on text a pretrained model, on a task "
+        "what kbert-finetune made of one.",
     )
-    flags.DEFINE_integer("num_layers", None, "Layers of the student.", 1)
-    flags.DEFINE_string(
-        "init",
+    student: str | None = option(
         None,
-        "What the student's layers begin as: every_other of the teacher's, random, or the "
+        help="A size from kbert.family, a JSON file with a config, or the folder of a pretrained "
+        "model to begin from. Default: on text the recipe's, on a task half of the teacher's "
+        "layers.",
+    )
+    num_layers: int | None = option(None, help="Layers of the student.", at_least=1)
+    init: str | None = option(
+        None,
+        help="What the student's layers begin as: every_other of the teacher's, random, or the "
         "teacher's layers themselves, counted from 0, as 0,2,4,7,9,11.",
     )
-    flags.DEFINE_multi_string(
-        "set",
-        [],
-        "Another value for a field of the student's config, as field=value; repeat it for more. "
-        "For example --set=hidden_size=312 --set=intermediate_size=1200 --init=random.",
+    set: tuple[str, ...] = option(
+        (),
+        help="Another value for a field of the student's config, as field=value; repeat it for "
+        "more. For example --set=hidden_size=312 --set=intermediate_size=1200 --init=random.",
+        repeated=True,
     )
-    flags.DEFINE_float("temperature", None, "Of soft targets. Default: the recipe's.", 0.0)
-    flags.DEFINE_list(
-        "term_weights",
-        [],
-        f"Other weights of parts of the loss, as soft_targets=5,own=2; 0 leaves a part out. The "
-        f"parts: {', '.join(PARTS)}.",
+    temperature: float | None = option(
+        None, help="Of soft targets. Default: the recipe's.", at_least=0
     )
-    flags.DEFINE_list(
-        "layers",
+    term_weights: tuple[str, ...] = option(
+        (),
+        help="Other weights of parts of the loss, as soft_targets=5,own=2; 0 leaves a part out. "
+        f"The parts: {', '.join(PARTS)}.",
+    )
+    layers: tuple[str, ...] | None = option(
         None,
-        "Which of the teacher's layers each layer of the student is compared with: uniform, last, "
-        f"or one for each, counted from 1, as 2,4,6 ({_NO_LAYER}: with none). Default: the "
+        help="Which of the teacher's layers each layer of the student is compared with: uniform, "
+        f"last, or one for each, counted from 1, as 2,4,6 ({_NO_LAYER}: with none). Default: the "
         "recipe's.",
     )
-    flags.DEFINE_enum(
-        "positions",
+
+
+class OnTextOptions(Options):
+    """Of a student on shards."""
+
+    positions: str | None = option(
         None,
-        ["masked", "all"],
-        "Tokens whose soft targets are compared; all takes longer. Default: the recipe's.",
+        help="Tokens whose soft targets are compared; all takes longer. Default: the recipe's.",
+        choices=("masked", "all"),
     )
+
+
+class OnTaskOptions(Options):
+    """Of a student on the data of a task."""
+
+    augmented: str | None = option(None, help="Folder of kbert-augment, in the place of --train.")
+    output_dir: str | None = option(None, help="On a task: folder of the run.")
+    first_epochs: int | None = option(None, help="Of the stage before the last.", at_least=1)
+    first_learning_rate: float | None = option(
+        None, help="Of the stage before the last.", at_least=0
+    )
+    cache_dir: str | None = option(
+        None, help="On a task: folder for what the teacher makes of texts."
+    )
+
+
+# What is read on text, and on a task; a flag of both, such as --batch_size, is read by both.
+TEXT = (RowsOptions, MaskingSettings, OptimizerSettings, RunOptions, OnTextOptions)
+TASK = (Settings, DataOptions, SeriesOptions, OnTaskOptions)
+_text, _task = flag_names(*TEXT), ["task", *flag_names(*TASK)]
+TEXT_FLAGS = [name for name in _text if name not in _task]
+TASK_FLAGS = [name for name in _task if name not in _text]
 
 
 def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:

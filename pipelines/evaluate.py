@@ -28,9 +28,9 @@ from absl import flags
 import kbert
 from kbert import experiments
 
-from . import command
+from . import command, option_flags
 from .pictures import draw_confusion
-from .task_flags import columns, define_column_flags, define_task_flag
+from .task_flags import ColumnOptions, columns, define_task_flag
 
 
 def define_flags() -> None:
@@ -39,7 +39,7 @@ def define_flags() -> None:
         "data", None, "What it is measured on: a file, a pattern, tfds:NAME, or GLUE's folder."
     )
     define_task_flag(None, "How the data is read, see below. Default: as the model's kind.")
-    define_column_flags()
+    option_flags.define(ColumnOptions)
     flags.DEFINE_string("output_dir", None, "Folder for the metrics, the report and the answers.")
     flags.DEFINE_integer("batch_size", 32, "Rows computed at once.", 1)
     flags.DEFINE_boolean("submission", False, "Write the file that GLUE takes, into --output_dir.")

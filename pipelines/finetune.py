@@ -45,12 +45,11 @@ from absl import flags
 from kbert import experiments
 from kbert.training import NonFiniteLoss
 
-from . import command
+from . import command, option_flags
 from .task_flags import (
+    DataOptions,
+    SeriesOptions,
     data,
-    define_data_flags,
-    define_series_flags,
-    define_settings_flags,
     define_task_flag,
 )
 from .task_run import make_runs
@@ -58,13 +57,13 @@ from .task_run import make_runs
 
 def define_flags() -> None:
     define_task_flag(None, "What is learned from which files, see below.")
-    define_data_flags()
+    option_flags.define(DataOptions)
     flags.DEFINE_string("preset", None, "The pretrained model: a folder or a name of the hub.")
     flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder, the same run.")
     flags.DEFINE_string("preset_dir", None, "Another folder for the best model.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the best, to serve.")
-    define_settings_flags()
-    define_series_flags()
+    option_flags.define(experiments.Settings)
+    option_flags.define(SeriesOptions)
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 

@@ -11,10 +11,12 @@ from absl import flags
 import kbert
 from kbert.checkpoints.preset import read_json
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
+from kbert.data.pretraining.settings import MaskingSettings
 from kbert.recipes import SENTENCE_OBJECTIVES
 from kbert.training.run.phases import Phase
 
-from .flags import parse_settings, parse_shares
+from . import option_flags
+from .flags import parse_settings
 from .shards import ShardsObjective
 from .translation_flags import TRANSLATION_FLAGS
 
@@ -37,7 +39,7 @@ class MaskedText(ShardsObjective):
         self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
     ) -> None:
         super().__init__(options, tokenizer, manifest)
-        self.replacement = parse_shares(options.replacement)
+        self.masking = option_flags.read(MaskingSettings, options)
 
     def make_task(self) -> kbert.tasks.Task:
         """The task that the flags describe, not compiled."""
@@ -69,13 +71,7 @@ class MaskedText(ShardsObjective):
             sequence_length=phase.sequence_length,
             batch_size=phase.batch_size,
             seed=options.seed,
-            segments=options.segments,
-            short_sequence_share=options.short_sequence_share,
-            masking=options.masking,
-            phrases=options.phrases,
-            masked_share=options.masked_share,
-            replacement=self.replacement,
-            static_masks=options.static_masks,
+            **self.masking.arguments(),
             **settings,
         )
 

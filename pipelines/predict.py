@@ -25,15 +25,15 @@ import kbert
 from kbert import experiments
 from kbert.progress import Progress
 
-from . import command
-from .task_flags import columns, define_column_flags
+from . import command, option_flags
+from .task_flags import ColumnOptions, columns
 
 
 def define_flags() -> None:
     flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
     flags.DEFINE_string("input", None, "A .txt, .csv, .tsv or .jsonl file, or - for text lines.")
     flags.DEFINE_string("output", None, "A .jsonl file, or - for standard output.")
-    define_column_flags()
+    option_flags.define(ColumnOptions)
     flags.DEFINE_integer("batch_size", 32, "Rows computed at once.", 1)
     flags.mark_flags_as_required(["preset", "input", "output"])
 

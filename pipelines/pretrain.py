@@ -50,49 +50,53 @@ import textwrap
 
 from absl import flags, logging
 
+from kbert.data.pretraining.settings import MaskingSettings
 from kbert.recipes import Recipe, table
+from kbert.training.optimization.settings import OptimizerSettings
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 
-from . import command
+from . import command, option_flags
 from .causal import Causal
 from .flags import (
+    ModelOptions,
+    NegativesOptions,
+    ObjectiveOptions,
+    ReplacedTokensOptions,
+    RowsOptions,
+    RunOptions,
+    VocabularyOptions,
     apply_recipe,
-    define_masking_flags,
-    define_model_flags,
-    define_objective_flags,
-    define_optimizer_flags,
-    define_recipe_flag,
-    define_rows_flags,
-    define_run_flags,
-    define_vocabulary_flags,
+    define_dry_run_flag,
     departures,
 )
 from .language_model import LanguageModel
 from .masked_text import MaskedText
 from .training_run import check_averaging, train_objective
 from .translation import Translation
-from .translation_flags import define_translation_flags
+from .translation_flags import TranslationOptions
 
 # The others mask.
 UNMASKED = {"language_model": LanguageModel, "causal_lm": Causal, "translation": Translation}
 
 
 def define_flags() -> None:
-    define_rows_flags()
-    define_recipe_flag()
-    define_objective_flags()
-    define_masking_flags()
-    define_vocabulary_flags()
-    define_translation_flags()
+    option_flags.define(RowsOptions)
+    option_flags.define(ObjectiveOptions)
+    option_flags.define(ReplacedTokensOptions)
+    option_flags.define(MaskingSettings, segments="pairs")
+    option_flags.define(VocabularyOptions)
+    option_flags.define(NegativesOptions)
+    option_flags.define(TranslationOptions)
+    option_flags.define(ModelOptions)
+    option_flags.define(OptimizerSettings)
+    option_flags.define(RunOptions)
     flags.DEFINE_string(
         "init_preset", None, "Folder of a model to go on from; it says the sizes, not --model."
     )
     flags.DEFINE_string("preset_dir", None, "Folder for the model at the end, to fine-tune from.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel at the end, to serve.")
-    define_model_flags()
-    define_optimizer_flags(learning_rate=1e-4)
-    define_run_flags()
+    define_dry_run_flag()
     flags.mark_flag_as_required("model_dir")
 
 

@@ -7,17 +7,16 @@ import tensorflow as tf
 from absl import flags
 
 import kbert
+from kbert.data.pretraining.settings import MaskingSettings
 from kbert.training.run.phases import Phase, parse_phases
 from kbert.training.strategies import Strategy
 
-from .flags import refuse_flags
+from . import option_flags
+from .flags import ReplacedTokensOptions, refuse_flags
 from .translation_flags import TRANSLATION_FLAGS
 
 # Flags about masks and segments, which language models have not.
-MASKING_FLAGS = (
-    *("segments", "short_sequence_share", "masking", "phrases", "masked_share", "replacement"),
-    *("static_masks", "generator_share"),
-)
+MASKING_FLAGS = option_flags.flag_names(MaskingSettings, ReplacedTokensOptions)
 
 
 class ShardsObjective:
@@ -32,7 +31,7 @@ class ShardsObjective:
         ValueError: if a flag is given that the objective does not read.
     """
 
-    UNREAD: tuple[str, ...] = TRANSLATION_FLAGS
+    UNREAD: Sequence[str] = TRANSLATION_FLAGS
     needed_to_evaluate = "held-out documents: prepare the corpus with a larger --held_out_share"
 
     def __init__(
@@ -55,7 +54,7 @@ class ShardsObjective:
         return cls(options, kbert.load_tokenizer(options.data_dir), manifest)
 
     @property
-    def unread(self) -> tuple[str, ...]:
+    def unread(self) -> Sequence[str]:
         """Flags that shape no run of this objective."""
         return self.UNREAD
 

@@ -13,8 +13,9 @@ import kbert
 from kbert import experiments
 from kbert.experiments import Experiment, Result, Series
 
+from . import option_flags
 from .pictures import draw_confusion
-from .task_flags import GRID, settings
+from .task_flags import SeriesOptions
 
 
 def make_runs(
@@ -43,7 +44,7 @@ def _make_runs(experiment, options, also) -> None:
     tf.get_logger().setLevel("ERROR")
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid are two kinds of series: give one of them")
-    given = settings(options)
+    given = option_flags.given(experiments.Settings, options)
     print(experiment.summary())
     if options.dry_run:
         print(experiments.preview(experiment, **given))
@@ -68,24 +69,10 @@ def _run(experiment, options, given: dict) -> Result | Series:
     if options.seeds:
         return experiments.seeds(experiment, folder, count=options.seeds, **given)
     if options.grid:
-        return experiments.grid(
-            experiment,
-            folder,
-            **{name: _numbers(options, name) for name in GRID},
-            **given,
-        )
+        series = option_flags.read(SeriesOptions, options).arguments()
+        tried = {k.removeprefix("grid_"): x for k, x in series.items() if k.startswith("grid_")}
+        return experiments.grid(experiment, folder, **tried, **given)
     return experiments.run(experiment, folder, **given)
-
-
-def _numbers(options: flags.FlagValues, name: str) -> list[float | int]:
-    kind = type(GRID[name][0])
-    given = options[f"grid_{name}"].value
-    try:
-        return [kind(value) for value in given]
-    except ValueError:
-        raise ValueError(
-            f"--grid_{name} takes numbers, by commas. Received: {','.join(given)}"
-        ) from None
 
 
 def _report(result: Result, folder: Path) -> None:

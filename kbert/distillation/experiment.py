@@ -152,10 +152,10 @@ class DistillationExperiment(Experiment):
             options = _of_stage(settings, stage).training()
             if not stage.reads_heads:  # there is nothing to measure yet
                 options |= dict.fromkeys(("metric", "patience", "evaluate_every"))
+                options["keep_best"] = False
             history = distiller.fit(
                 self.train,
                 validation_data=self.dev if stage.reads_heads else None,
-                keep_best=stage.reads_heads,
                 model_dir=Path(model_dir) / stage.name,
                 verbose=verbose,
                 **options,

@@ -60,6 +60,8 @@ class RunFolder:
             return
         before = _flat({name: x for name, x in _read(path).items() if name != "kbert"})
         now = _flat(identity)
+        # A setting that the version before did not know is none that has changed.
+        now = {k: v for k, v in now.items() if k in before or not k.startswith("settings.")}
         changed = [
             f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
             for name in sorted({*before, *now})

@@ -4,47 +4,47 @@ The defaults are nearly GPT's too (openai/finetune-transformer-lm, train.py), wh
 rate of 6.25e-5 and a warm-up of 0.002 of the steps.
 """
 
-import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
-# A run may go on with other values of these: what is learned does not depend on them.
-_NO_MATTER = ("strategy", "checkpoint_every")
-_CHOICES = {
-    "precision": ("float32", "mixed_bfloat16"),
-    "strategy": ("one_device", "mirrored"),
-}
+from kbert.models.memory import PRECISIONS
+from kbert.options import Options, option
+from kbert.tasks.fine_tuning.settings import FitSettings
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How one model is fine-tuned.
+class TaskSettings(Options):
+    """What a task is made with: None is the task's own default.
 
     Args:
-        learning_rate: the highest, after the warm-up.
-        batch_size: examples of an update, of all devices together.
-        epochs: passes over the training data.
-        warmup_share: share of the steps in which the learning rate rises from 0; then it falls.
-        weight_decay: AdamW's, not applied to biases and LayerNorm.
-        layer_decay: factor of the learning rate from each layer to the one below; None = 1.
-        freeze: patterns of weights' names that are not trained, such as "encoder/embeddings/*".
-        class_weights: label -> weight of its examples in the loss, or "balanced".
-        micro_batches: parts that a device's share of a batch is computed in, one after the other.
-        metric: the metric that decides which checkpoint is best; None = the task's.
-        patience: evaluations without a better metric after which training ends; None = never.
-        evaluate_every: steps between evaluations; None = once an epoch.
-        checkpoint_every: steps between checkpoints.
-        seed: of the new head, of dropout and of the order of the data.
-        precision: "float32" or "mixed_bfloat16"; weights are float32.
-        strategy: "one_device", or "mirrored" for all GPUs of this machine.
-        max_length: tokens of a row; None = the task's default.
-        stride: tokens by which a window follows the one before in longer texts; None = the task's.
-        pooling: how the windows of a text are made one, "mean" or "max"; None = the task's.
-        dropout: before the head; None = the encoder's.
-        both_orders: whether a decoder reads pairs in both orders; None = the task's.
-        auxiliary_lm_weight: of a decoder's own loss on the texts; None = 0.5.
-        tune_threshold: whether the threshold of "no answer", or of any number of labels, is set to
-            what is best on the development data.
+        {options}
+    """
+
+    max_length: int | None = option(None, help="Tokens of a row. Default: the task's.", at_least=4)
+    stride: int | None = option(
+        None, help="Read longer texts in windows, each this many tokens after the last.", at_least=1
+    )
+    pooling: str | None = option(
+        None, help="How windows become one answer.", choices=("mean", "max")
+    )
+    dropout: float | None = option(
+        None, help="Before the head. Default: the encoder's.", at_least=0, at_most=1
+    )
+    both_orders: bool | None = option(
+        None,
+        help="Of a decoder, which reads from left to right: read pairs in both orders, as GPT does "
+        "to tell whether texts are alike (mrpc, qqp). Default: for numbers of pairs (stsb).",
+    )
+    auxiliary_lm_weight: float | None = option(
+        None,
+        help="Of a decoder: weight of its own loss on the texts. Default: 0.5.",
+        at_least=0,
+    )
+
+
+class Settings(FitSettings, TaskSettings):
+    """How one model is fine-tuned: the arguments of `fit`, of the task, and of the computer.
+
+    Args:
+        {options}
 
     Raises:
         ValueError: a number is out of range.
@@ -54,73 +54,21 @@ class Settings:
         5e-05
     """
 
-    learning_rate: float = 5e-5
-    batch_size: int = 32
-    epochs: int = 3
-    warmup_share: float = 0.1
-    weight_decay: float = 0.01
-    layer_decay: float | None = None
-    freeze: tuple[str, ...] = ()
-    class_weights: Mapping[str, float] | str | None = None
-    micro_batches: int = 1
-    metric: str | None = None
-    patience: int | None = None
-    evaluate_every: int | None = None
-    checkpoint_every: int = 500
-    seed: int = 0
-    precision: str = "float32"
-    strategy: str = "one_device"
-    max_length: int | None = None
-    stride: int | None = None
-    pooling: str | None = None
-    dropout: float | None = None
-    both_orders: bool | None = None
-    auxiliary_lm_weight: float | None = None
-    tune_threshold: bool = False
-
-    def __post_init__(self):
-        object.__setattr__(self, "freeze", tuple(self.freeze))
-        at_least_one = ("batch_size", "epochs", "micro_batches", "patience", "evaluate_every")
-        at_least_one += ("checkpoint_every", "max_length", "stride")
-        for name in at_least_one:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {value}")
-        shares = ("warmup_share", "layer_decay", "dropout")
-        for name in shares:
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise ValueError(f"`{name}` must lie in 0..1. Received: {value}")
-        if self.learning_rate < 0 or self.weight_decay < 0:
-            raise ValueError(
-                "`learning_rate` and `weight_decay` must not be below 0. Received: "
-                f"learning_rate={self.learning_rate}, weight_decay={self.weight_decay}"
-            )
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(choices)}. "
-                    f"Received: {getattr(self, name)!r}"
-                )
-
-    def replace(self, **changes: Any) -> "Settings":
-        """A copy with other values."""
-        return dataclasses.replace(self, **changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, as JSON can hold them."""
-        fields = dataclasses.asdict(self)
-        return {**fields, "freeze": list(self.freeze)}
-
-    def identity(self) -> dict[str, Any]:
-        """The fields that what is learned depends on."""
-        return {name: x for name, x in self.to_dict().items() if name not in _NO_MATTER}
+    checkpoint_every: int = FitSettings.with_default("checkpoint_every", 500)
+    precision: str = option("float32", help="Weights are float32.", choices=tuple(PRECISIONS))
+    strategy: str = option(
+        "one_device",
+        help="mirrored: all GPUs of this machine.",
+        choices=("one_device", "mirrored"),
+        changes_numbers=False,
+    )
+    tune_threshold: bool = option(
+        False,
+        help="Set the threshold of no answer, or of any number of labels, by the development data. "
+        "Default: for squad2 and multilabel.",
+        by_task=True,
+    )
 
     def training(self) -> dict[str, Any]:
         """The arguments of a task's `fit`."""
-        names = (
-            *("learning_rate", "batch_size", "epochs", "warmup_share", "weight_decay"),
-            *("layer_decay", "freeze", "class_weights", "micro_batches", "metric", "patience"),
-            *("evaluate_every", "checkpoint_every", "seed"),
-        )
-        return {name: getattr(self, name) for name in names}
+        return self.arguments(of=FitSettings)

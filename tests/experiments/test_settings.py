@@ -14,10 +14,10 @@ def test_the_defaults_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("batch_size", 0, "`batch_size` must be at least 1. Received: 0"),
-        ("patience", 0, "`patience` must be at least 1. Received: 0"),
-        ("layer_decay", 1.5, "`layer_decay` must lie in 0..1. Received: 1.5"),
-        ("learning_rate", -1.0, "must not be below 0"),
+        ("batch_size", 0, "`batch_size` must be a whole number of at least 1. Received: 0"),
+        ("patience", 0, "`patience` must be a whole number of at least 1 or None. Received: 0"),
+        ("layer_decay", 1.5, "`layer_decay` must be a number from 0 to 1 or None. Received: 1.5"),
+        ("learning_rate", -1.0, "`learning_rate` must be a number of at least 0. Received: -1.0"),
         ("precision", "float16", "must be one of float32, mixed_bfloat16. Received: 'float16'"),
     ],
 )

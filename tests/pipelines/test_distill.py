@@ -13,6 +13,7 @@ from absl.testing import flagsaver
 
 import kbert
 from kbert.checkpoints import read_checkpoint, read_safetensors
+from kbert.experiments import Settings
 from kbert.training import Checkpoints
 from pipelines import distill
 from pipelines.distill_flags import PARTS, TASK_FLAGS, TEXT_FLAGS
@@ -327,7 +328,6 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
         distill.define_flags()
         defined = set(flags.FLAGS) - before
         from kbert.experiments import LEARNING_RATES
-        from pipelines.task_flags import SETTINGS
 
         assert flags.FLAGS.grid_learning_rates == [f"{rate:g}" for rate in LEARNING_RATES]
     assert not set(TEXT_FLAGS) & set(TASK_FLAGS)
@@ -335,7 +335,7 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
     both = defined - set(TEXT_FLAGS) - set(TASK_FLAGS)
     distillation = {"recipe", "teacher", "student", "num_layers", "init", "set", "temperature"}
     distillation |= {"term_weights", "layers", "preset_dir", "export_dir", "dry_run"}
-    assert both - distillation <= set(SETTINGS)
+    assert both - distillation <= set(Settings.names())
     assert len(PARTS) == 7
 
 

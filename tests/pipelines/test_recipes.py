@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kbert
-from pipelines.flags import apply_recipe, departures, parse_shares
+from pipelines.flags import apply_recipe, departures
 from pipelines.masked_text import task_builder
 from tests.killing import kill_after_checkpoint
 from tests.pipelines.test_pretrain import failed, finished, pretrain, write_corpus
@@ -92,12 +92,6 @@ def test_every_recipe_names_a_task(parse, tiny_vocabulary):
         "albert": {"next_sentence": False, "sentence_order": True, "span_boundary": False},
         "spanbert": {"next_sentence": False, "sentence_order": False, "span_boundary": True},
     }
-
-
-def test_shares_are_numbers():
-    assert parse_shares(None) is None
-    with pytest.raises(ValueError, match=r"two shares, as 0.8,0.1. Received: --replacement=a"):
-        parse_shares("a")
 
 
 def test_an_unknown_recipe_is_told_in_one_line(data_dir, tmp_path):

@@ -1,6 +1,5 @@
 """Flags that the programs share, and what their help promises."""
 
-import dataclasses
 import re
 
 import pytest
@@ -8,12 +7,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from kbert.experiments import Settings
-from pipelines import evaluate, finetune, predict, task_flags
-from pipelines.task_flags import parse_class_weights
-
-
-def test_every_setting_has_a_flag():
-    assert set(task_flags.SETTINGS) == {field.name for field in dataclasses.fields(Settings)}
+from pipelines import evaluate, finetune, option_flags, predict
 
 
 def test_a_flag_that_is_not_given_leaves_the_default_to_the_task():
@@ -21,7 +15,7 @@ def test_a_flag_that_is_not_given_leaves_the_default_to_the_task():
         finetune.define_flags()
         required = ("--task=squad2", "--train=a", "--preset=b", "--output_dir=c")
         flags.FLAGS(["kbert-finetune", *required, "--notune_threshold", "--class_weights=balanced"])
-        given = task_flags.settings(flags.FLAGS)
+        given = option_flags.given(Settings, flags.FLAGS)
     assert given == {"tune_threshold": False, "class_weights": "balanced"}
 
 
@@ -35,8 +29,3 @@ def test_the_help_tells_of_flags_that_there_are(program):
     everywhere = {"preset", "output", "input"}  # of the program that comes next
     assert told <= defined | everywhere
     assert len(told) > 4
-
-
-def test_class_weights():
-    assert parse_class_weights(["balanced"]) == "balanced"
-    assert parse_class_weights(["a=b=2", "c=0.5"]) == {"a=b": 2.0, "c": 0.5}

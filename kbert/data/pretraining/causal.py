@@ -18,16 +18,16 @@ the ends of documents as separators are those of openai/gpt-2.
 Shapes: M tokens of a window, D documents, N rows, T steps of a row, B rows of a batch of H hosts.
 """
 
-import dataclasses
 import functools
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from kbert.data.corpus import records
-from kbert.data.corpus.blocks import WINDOW_BLOCKS, BlockReader
+from kbert.data.corpus.blocks import BlockReader
 from kbert.data.corpus.manifest import read_manifest
 from kbert.data.corpus.prepared import prepared_folder
 from kbert.data.masking.hashing import fold
@@ -37,26 +37,32 @@ from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
 from kbert.data.pretraining.stream import planned_batches
 from kbert.data.pretraining.walk import sentence_bounds, shuffled
+from kbert.options import takes
 from kbert.tokenizers.base import Tokenizer
 
 _DOCUMENTS, _ROWS = 0, 1  # streams of draws under the seed
 
 
+class CausalSettings(StreamSettings):
+    """What `causal_dataset` is set to, but where the data lies and where to start.
+
+    Args:
+        {options}
+    """
+
+    sequence_length: int = StreamSettings.with_default("sequence_length", 512)
+    batch_size: int = StreamSettings.with_default("batch_size", 64)
+
+
+@takes(CausalSettings)
 def causal_dataset(
     data: str | os.PathLike | Sequence[str],
     tokenizer: Tokenizer,
     *,
-    sequence_length: int = 512,
-    batch_size: int = 64,
-    seed: int = 0,
     split: str = "train",
     start: ArrayLike | None = None,
-    epochs: int | None = None,
-    num_hosts: int = 1,
-    host_index: int = 0,
-    threads: int | None = None,
-    window_blocks: int = WINDOW_BLOCKS,
     cache_dir: str | os.PathLike | None = None,
+    **settings: Any,
 ) -> tf.data.Dataset:
     """Batches for pretraining GPT, from shards or straight from text.
 
@@ -67,20 +73,13 @@ def causal_dataset(
     Args:
         data: folder written by `prepare_corpus`, or text, as in `pretraining_dataset`.
         tokenizer: the tokenizer whose ids lie in the shards.
-        sequence_length: T, steps of a row.
-        batch_size: B, rows of a batch of all hosts together.
-        seed: seed of the order of blocks, documents and rows.
         split: "train" or "held_out".
         start: `position` of the batch to go on after, one row or all; None begins with the first.
             Made with the same `batch_size`.
-        epochs: passes over the data; None never ends. The last batch of all is filled up with rows
-            without weight.
-        num_hosts: H hosts share the work: each makes its slice of every batch. Divides B.
-        host_index: which of them this is.
-        threads: threads that make batches; None lets TensorFlow decide.
-        window_blocks: blocks (of 64k tokens) whose documents are joined and whose rows are
-            permuted together; at least 2.
         cache_dir: where text is prepared to; None is the user's cache folder.
+        **settings: the fields of its settings:
+
+            {options}
 
     Returns:
         A dataset of one dict of tensors, of static shapes, R = B / H: `token_ids` (R, T) int32,
@@ -109,16 +108,7 @@ def causal_dataset(
         >>> batch["weights"].numpy().tolist()
         [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]]
     """
-    settings = CausalSettings(
-        sequence_length=sequence_length,
-        batch_size=batch_size,
-        seed=seed,
-        epochs=epochs,
-        num_hosts=num_hosts,
-        host_index=host_index,
-        threads=threads,
-        window_blocks=window_blocks,
-    )
+    options = CausalSettings.from_arguments(settings, "causal_dataset")
     if tokenizer.sep_id is None:
         raise ValueError(
             'Texts are joined by an end of text, the tokenizer\'s "sep" token. Received: a '
@@ -131,20 +121,10 @@ def causal_dataset(
         raise ValueError(
             f"The {split!r} split of {manifest.folder} must hold a document. Received: none"
         )
-    reader = BlockReader.from_manifest(manifest, split, seed, window_blocks)
+    reader = BlockReader.from_manifest(manifest, split, options.seed, options.window_blocks)
     start = checked_start(start, reader.windows)
-    made = batches(settings, reader, tokenizer.sep_id, start)
-    return made.with_options(exact_options(threads))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CausalSettings(StreamSettings):
-    """What `causal_dataset` was told, but where the data lies and where to start."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._rule(1 <= self.sequence_length <= 2**16,
-                   "`sequence_length` must lie in 1..65536", "sequence_length")  # fmt: skip
+    made = batches(options, reader, tokenizer.sep_id, start)
+    return made.with_options(exact_options(options.threads))
 
 
 def batches(

@@ -17,16 +17,16 @@ Source: `LMDataset` and `BidirectionalLMDataset` of allenai/bilm-tf, bilm/data.p
 Shapes: M steps of a window, B rows of a batch of H hosts, T steps of a row, C characters of a word.
 """
 
-import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from kbert.data.corpus import records
-from kbert.data.corpus.blocks import WINDOW_BLOCKS, BlockReader
+from kbert.data.corpus.blocks import BlockReader
 from kbert.data.corpus.manifest import read_manifest
 from kbert.data.corpus.prepared import prepared_folder
 from kbert.data.pipeline import exact_options, stage
@@ -34,29 +34,46 @@ from kbert.data.position import checked_start
 from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
 from kbert.data.pretraining.walk import sentence_bounds
+from kbert.options import option, takes
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.words.characters import MAX_CHARACTERS, character_ids
 
 _TABLE_WORDS = 1 << 16  # spelled at once: of a million words, all together would take a gigabyte
 
 
+class LanguageModelSettings(StreamSettings):
+    """What `language_model_dataset` is set to, but where the data lies and where to start.
+
+    Args:
+        {options}
+    """
+
+    sequence_length: int = option(
+        20,
+        help="Words of a row (T) and steps through which the gradient flows.",
+        at_least=1,
+        at_most=2**16,
+    )
+    batch_size: int = StreamSettings.with_default("batch_size", 128)
+    target_vocabulary: int | None = option(
+        None,
+        help="Entries of the vocabulary that are predicted, its first and most frequent; other "
+        "words are unknown as targets, and keep their letters as inputs. Default: all of them.",
+    )
+    max_characters: int = option(
+        MAX_CHARACTERS, help="Ids of a word (C), see `kbert.tokenizers.character_ids`."
+    )
+
+
+@takes(LanguageModelSettings)
 def language_model_dataset(
     data: str | os.PathLike | Sequence[str],
     tokenizer: Tokenizer,
     *,
-    sequence_length: int = 20,
-    batch_size: int = 128,
-    target_vocabulary: int | None = None,
-    max_characters: int = MAX_CHARACTERS,
-    seed: int = 0,
     split: str = "train",
     start: ArrayLike | None = None,
-    epochs: int | None = None,
-    num_hosts: int = 1,
-    host_index: int = 0,
-    threads: int | None = None,
-    window_blocks: int = WINDOW_BLOCKS,
     cache_dir: str | os.PathLike | None = None,
+    **settings: Any,
 ) -> tf.data.Dataset:
     """Batches for pretraining ELMo, from shards or straight from text.
 
@@ -71,22 +88,13 @@ def language_model_dataset(
     Args:
         data: folder written by `prepare_corpus`, or text, as in `pretraining_dataset`.
         tokenizer: the word tokenizer whose ids lie in the shards.
-        sequence_length: T, words of a row and steps through which the gradient flows.
-        batch_size: B, rows of a batch of all hosts together.
-        target_vocabulary: entries of the vocabulary that are predicted, its first and most
-            frequent; other words are unknown as targets, and keep their letters as inputs. None is
-            all of them.
-        max_characters: C, ids of a word, see `kbert.tokenizers.character_ids`.
-        seed: seed of the order of blocks.
         split: "train" or "held_out".
         start: `position` of the batch to go on after, one row or all; None begins with the first.
             Made with the same `batch_size`.
-        epochs: passes over the data; None never ends.
-        num_hosts: H hosts share the work: each makes its slice of every batch. Divides B.
-        host_index: which of them this is.
-        threads: threads that make batches; None lets TensorFlow decide.
-        window_blocks: blocks (of 64k words) that are cut into runs together; at least 2.
         cache_dir: where text is prepared to; None is the user's cache folder.
+        **settings: the fields of its settings:
+
+            {options}
 
     Returns:
         A dataset of one dict of tensors, of static shapes, R = B / H: `character_ids` and
@@ -115,43 +123,19 @@ def language_model_dataset(
         >>> batch["targets"].numpy().tolist(), batch["reverse_targets"].numpy().tolist()
         ([[6, 3, 4, 0], [3, 4, 5, 0]], [[4, 3, 6, 1], [5, 4, 3, 1]])
     """
-    settings = LanguageModelSettings(
-        sequence_length=sequence_length,
-        batch_size=batch_size,
-        target_vocabulary=target_vocabulary,
-        max_characters=max_characters,
-        seed=seed,
-        epochs=epochs,
-        num_hosts=num_hosts,
-        host_index=host_index,
-        threads=threads,
-        window_blocks=window_blocks,
-    )
-    _check_vocabulary(tokenizer, target_vocabulary)
+    options = LanguageModelSettings.from_arguments(settings, "language_model_dataset")
+    _check_vocabulary(tokenizer, options.target_vocabulary)
     manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
     manifest.check_tokenizer(tokenizer)
     if not manifest.split(split).documents:
         raise ValueError(
             f"The {split!r} split of {manifest.folder} must hold a document. Received: none"
         )
-    reader = BlockReader.from_manifest(manifest, split, seed, window_blocks)
-    characters = character_table(tokenizer.vocabulary, max_characters)
+    reader = BlockReader.from_manifest(manifest, split, options.seed, options.window_blocks)
+    characters = character_table(tokenizer.vocabulary, options.max_characters)
     start = checked_start(start, reader.windows)
-    made = batches(settings, reader, tokenizer, characters, start)
-    return made.with_options(exact_options(threads))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageModelSettings(StreamSettings):
-    """What `language_model_dataset` was told, but where the data lies and where to start."""
-
-    target_vocabulary: int | None
-    max_characters: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._rule(1 <= self.sequence_length <= 2**16,
-                   "`sequence_length` must lie in 1..65536", "sequence_length")  # fmt: skip
+    made = batches(options, reader, tokenizer, characters, start)
+    return made.with_options(exact_options(options.threads))
 
 
 def _check_vocabulary(tokenizer: Tokenizer, target_vocabulary: int | None) -> None:

@@ -1,84 +1,141 @@
 """The settings of datasets made from shards, each checked as a whole."""
 
-import dataclasses
-from collections.abc import Iterable
+import os
 from typing import Any
 
+from kbert.data.corpus.blocks import WINDOW_BLOCKS
 from kbert.data.masking.masking import MASKING_SCHEMES, MaskingScheme
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES, SegmentScheme
+from kbert.options import Options, option
 from kbert.types import Tensor
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StreamSettings:
-    """What every stream of batches is told: shape, order, end, and which host makes it."""
+class StreamSettings(Options):
+    """What every stream of batches is set to: shape, order, end, and which host makes it.
 
-    sequence_length: int
-    batch_size: int
-    seed: int
-    epochs: int | None
-    num_hosts: int
-    host_index: int
-    threads: int | None
-    window_blocks: int
+    Args:
+        {options}
+    """
 
-    def __post_init__(self) -> None:
-        rule, batch, hosts = self._rule, self.batch_size, self.num_hosts
-        rule(0 <= self.seed < 2**63, "`seed` must lie in 0..2**63-1", "seed")
-        rule(self.epochs is None or self.epochs > 0,
-             "`epochs` must be above 0, or None to go on for ever", "epochs")  # fmt: skip
-        rule(0 <= self.host_index < hosts,
-             "`host_index` must lie in 0..num_hosts-1", "host_index", "num_hosts")  # fmt: skip
-        rule(batch > 0 and batch % hosts == 0,
-             "`batch_size` counts the rows of all hosts: it must be above 0 and a multiple of "
-             "`num_hosts`", "batch_size", "num_hosts")  # fmt: skip
-        rule(self.threads is None or self.threads > 0,
-             "`threads` must be above 0, or None to leave it to TensorFlow", "threads")  # fmt: skip
-        # A window of one block may hold a single document, which has no random next.
-        rule(self.window_blocks >= 2, "`window_blocks` must be at least 2", "window_blocks")
+    sequence_length: int = option(help="Tokens of a row (T).", at_least=1, at_most=2**16)
+    batch_size: int = option(
+        help="Rows of a batch (B), of all devices and hosts together.", at_least=1
+    )
+    seed: int = option(
+        0, help="Of the order of blocks, of rows and of masks.", at_least=0, at_most=2**63 - 1
+    )
+    epochs: int | None = option(
+        None, help="Passes over the data. Default: without an end.", at_least=1
+    )
+    num_hosts: int = option(
+        1,
+        help="Hosts that share the work (H): each makes its slice of every batch. Divides B.",
+        at_least=1,
+    )
+    host_index: int = option(0, help="Which of them this is.", at_least=0)
+    threads: int | None = option(
+        None, help="Threads that make batches. Default: TensorFlow decides.", at_least=1
+    )
+    # A window of one block may hold a single document, which has no random next.
+    window_blocks: int = option(
+        WINDOW_BLOCKS,
+        help="Blocks (of 64k tokens) among which rows are mixed and random next sentences are "
+        "found. More takes more memory and time to start.",
+        at_least=2,
+    )
+
+    def check(self) -> None:
+        self._rule(self.host_index < self.num_hosts,
+                   "`host_index` must be below `num_hosts`", "host_index", "num_hosts")  # fmt: skip
+        self._rule(self.batch_size % self.num_hosts == 0,
+                   "`batch_size` counts the rows of all hosts: it must be a multiple of "
+                   "`num_hosts`", "batch_size", "num_hosts")  # fmt: skip
 
     def _rule(self, holds: bool, text: str, *names: str) -> None:
         if not holds:
-            received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+            received = ", ".join(f"{name}={getattr(self, name)!r:.100}" for name in names)
             raise ValueError(f"{text}. Received: {received}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(StreamSettings):
-    """What `pretraining_dataset` was told, apart from where the data lies and where to start.
+class MaskingSettings(Options):
+    """How text becomes rows in which tokens are masked.
+
+    Args:
+        {options}
+    """
+
+    segments: str | None = option(
+        None,
+        help="How text is laid out in rows. pairs adds next-sentence prediction, halves "
+        "sentence-order prediction, the others no sentence objective.",
+        choices=list(SEGMENT_SCHEMES),
+    )
+    short_sequence_share: float | None = option(
+        None,
+        help="Share of rows cut shorter, to a random length. Default: the segments': 0.1, of "
+        "consecutive 0.05, of whole sentences 0.",
+        at_least=0,
+        at_most=1,
+    )
+    masking: str = option("token", help="What is masked together.", choices=list(MASKING_SCHEMES))
+    phrases: str | os.PathLike | tuple[str, ...] | None = option(
+        None, help="File of a phrase a line, each masked as a whole with --masking=phrase."
+    )
+    masked_share: float = option(
+        0.15, help="Share of the tokens that is predicted.", above=0, at_most=1
+    )
+    replacement: tuple[float, float] | None = option(
+        None,
+        help="Shares of these that become [MASK], and a random token, as 0.8,0.1; the others stay. "
+        "Default: the masking's: 0.8,0.1, of independent 0.85,0.",
+        at_least=0,
+        at_most=1,
+    )
+    static_masks: int | None = option(
+        None,
+        help="Versions of an epoch, with fixed order, rows and masks, that come in turn. Default: "
+        "every epoch is new.",
+        at_least=1,
+    )
+
+
+class Settings(StreamSettings, MaskingSettings):
+    """What `pretraining_dataset` is set to, apart from where the data lies and where to start.
 
     Values left out (None) become those of the masking or segment scheme. After construction
     `segments`, `replacement` and `short_sequence_share` are never None.
+
+    Args:
+        {options}
     """
 
-    masking: str
-    masked_share: float
-    replacement: tuple[float, float] | None
-    segments: str | None
-    next_sentence: bool | None
-    short_sequence_share: float | None
-    static_masks: int | None
-    drop_remainder: bool
+    sequence_length: int = option(
+        128, help="Tokens of a row (T), specials included.", at_least=8, at_most=2**16
+    )
+    batch_size: int = StreamSettings.with_default("batch_size", 256)
+    next_sentence: bool | None = option(
+        None, help='True asks for "pairs"; False, with `segments` left out, for "single".'
+    )
+    drop_remainder: bool = option(
+        False,
+        help="Leave out the last rows of the last epoch where they do not fill a batch; otherwise "
+        "empty rows, of no weight, fill it.",
+    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         rule = self._rule
-        rule(8 <= self.sequence_length <= 2**16,
-             "`sequence_length` must lie in 8..65536", "sequence_length")  # fmt: skip
-        rule(self.masking in MASKING_SCHEMES,
-             f"`masking` must be {_one_of(MASKING_SCHEMES)}", "masking")  # fmt: skip
+        rule((self.masking == "phrase") == (self.phrases is not None),
+             'masking="phrase" needs `phrases`, and no other masking reads them',
+             "masking", "phrases")  # fmt: skip
         if self.segments is None:
             self._set("segments", "single" if self.next_sentence is False else "pairs")
-        rule(self.segments in SEGMENT_SCHEMES,
-             f"`segments` must be {_one_of(SEGMENT_SCHEMES)}", "segments")  # fmt: skip
         rule(self.next_sentence in (None, self.segments == "pairs"),
              'Next sentences are predicted with segments="pairs" and with no other: leave out '
              "`next_sentence` or `segments`", "next_sentence", "segments")  # fmt: skip
-        rule(0 < self.masked_share <= 1, "`masked_share` must lie in (0, 1]", "masked_share")
         if self.replacement is None:
             self._set("replacement", self.masking_scheme.replacement)
-        rule(len(self.replacement) == 2 and min(self.replacement) >= 0
-             and sum(self.replacement) <= 1 + 1e-9,
+        rule(sum(self.replacement) <= 1 + 1e-9,
              "`replacement` must be two shares, of [MASK] and of random tokens, with a sum of at "
              "most 1", "replacement")  # fmt: skip
         rule(not self.masking_scheme.repeats or self.replacement[1] == 0,
@@ -86,11 +143,6 @@ class Settings(StreamSettings):
              "tokens: pass (share, 0.0)", "masking", "replacement")  # fmt: skip
         if self.short_sequence_share is None:
             self._set("short_sequence_share", self.segment_scheme.short_share)
-        rule(0 <= self.short_sequence_share <= 1,
-             "`short_sequence_share` must lie in [0, 1]", "short_sequence_share")  # fmt: skip
-        rule(self.static_masks is None or self.static_masks > 0,
-             "`static_masks` must be above 0, or None for new masks in every epoch",
-             "static_masks")  # fmt: skip
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -108,8 +160,3 @@ class Settings(StreamSettings):
     def version(self, epoch: Tensor) -> Tensor:
         """Which plan and masks an epoch has: new ones, or those of one of `static_masks`."""
         return epoch if self.static_masks is None else epoch % self.static_masks
-
-
-def _one_of(names: Iterable[str]) -> str:
-    *most, last = (f'"{name}"' for name in names)
-    return f"{', '.join(most)} or {last}"

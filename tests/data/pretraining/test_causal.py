@@ -270,11 +270,14 @@ def test_large_vocabularies(tmp_path, write_corpus, tokenizer_of):
 
 def test_settings_out_of_range_are_refused(corpus, tokenizer):
     for changes, message in [
-        ({"sequence_length": 0}, "`sequence_length` must lie in 1.*Received: sequence_length=0"),
+        (
+            {"sequence_length": 0},
+            "`sequence_length` must be a whole number from 1 to 65,536. Received: 0",
+        ),
         ({"batch_size": 7, "num_hosts": 2}, "`batch_size` counts .*batch_size=7, num_hosts=2"),
-        ({"num_hosts": 2, "host_index": 2}, "`host_index` must lie in"),
-        ({"seed": -1}, "`seed` must lie in"),
-        ({"epochs": 0}, "`epochs` must be above 0"),
+        ({"num_hosts": 2, "host_index": 2}, "`host_index` must be below"),
+        ({"seed": -1}, "`seed` must be a whole number from 0"),
+        ({"epochs": 0}, "`epochs` must be a whole"),
         ({"start": (0, 99, 0)}, "`start` must be .*Received: start=.0, 99, 0."),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -166,10 +166,10 @@ def test_tables_of_other_kinds_are_refused(model, columns, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"copies": 0}, "`copies` is a whole number from 1. Received: copies=0"),
-        ({"candidates": True}, "`candidates` is a whole number"),
-        ({"replaced_share": 1.5}, "`replaced_share` is a number above 0 and at most 1"),
-        ({"seed": -1}, "`seed` is a whole number from 0"),
+        ({"copies": 0}, "`copies` must be a whole number of at least 1. Received: 0"),
+        ({"candidates": True}, "`candidates` must be a whole number"),
+        ({"replaced_share": 1.5}, "`replaced_share` must be a number above 0 and at most 1"),
+        ({"seed": -1}, "`seed` must be a whole number from 0"),
         ({"shards": 2}, "Shards are written to a folder"),
     ],
 )

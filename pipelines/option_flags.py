@@ -1,0 +1,141 @@
+"""Flags that are fields of `kbert.options.Options`: name, type, range, default and help."""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from absl import flags
+
+from kbert.options import Options
+
+
+def define(options: type[Options], **defaults: Any) -> None:
+    """A flag for each field that there is none for yet.
+
+    A field whose default depends on the task has a flag without one.
+
+    Args:
+        options: the class.
+        **defaults: of flags that have another one than the field.
+    """
+    for name in flag_names(options):
+        if name not in flags.FLAGS:
+            _define(options, name, defaults)
+
+
+def flag_names(*options: type[Options]) -> list[str]:
+    """The fields of classes that programs have a flag for; of two of a name one."""
+    names = (name for each in options for name in each.names() if each.details(name).flag)
+    return list(dict.fromkeys(names))
+
+
+def given(options: type[Options], parsed: flags.FlagValues) -> dict[str, Any]:
+    """The fields whose flags the user gave, as the class takes them."""
+    names = (name for name in flag_names(options) if parsed[name].present)
+    return {name: parse(options, name, parsed[name].value) for name in names}
+
+
+def read(options: type[Options], parsed: flags.FlagValues) -> Options:
+    """All of them, given or not."""
+    names = flag_names(options)
+    return options(**{name: parse(options, name, parsed[name].value) for name in names})
+
+
+def parse(options: type[Options], name: str, value: Any) -> Any:
+    """The value of a flag as the field holds it."""
+    kind, item, _ = _kind(options, name)
+    if kind is Mapping and value is not None:
+        return parse_weights(name, value)
+    if kind is tuple and item is not str and value is not None:
+        return parse_numbers(name, value, item)
+    return value
+
+
+def parse_weights(name: str, items: list[str]) -> dict[str, float] | str:
+    """Reads `label=weight` items, or the word "balanced".
+
+    Example:
+        >>> parse_weights("class_weights", ["spam=3", "ham=1"])
+        {'spam': 3.0, 'ham': 1.0}
+    """
+    if items == ["balanced"]:
+        return "balanced"
+    weights = {}
+    for item in items:
+        label, _, weight = item.rpartition("=")
+        try:
+            weights[label] = float(weight)
+        except ValueError:
+            label = ""
+        if not label:
+            raise ValueError(
+                f"--{name} takes label=weight, or balanced. Received: --{name}={','.join(items)}"
+            )
+    return weights
+
+
+def parse_numbers(
+    name: str, value: str | list[str], kind: type[int | float] = float
+) -> tuple[float, ...]:
+    """Reads numbers separated by commas.
+
+    Example:
+        >>> parse_numbers("replacement", "0.8,0.1")
+        (0.8, 0.1)
+    """
+    items = value.split(",") if isinstance(value, str) else value
+    try:
+        return tuple(kind(item) for item in items)
+    except ValueError:
+        raise ValueError(
+            f"--{name} takes numbers, by commas. Received: --{name}={','.join(items)}"
+        ) from None
+
+
+def _define(options: type[Options], name: str, defaults: Mapping[str, Any]) -> None:
+    details, default = options.details(name), options.field_of(name).default
+    text, default = details.help, None if default is dataclasses.MISSING else default
+    if details.by_task and default is not None:
+        if "Default" not in text:
+            text += f" Default: {default:g}."
+        default = None
+    default = defaults.get(name, default)
+    if isinstance(default, tuple):
+        default = [x if isinstance(x, str) else f"{x:g}" for x in default]
+    kind, inner, more = _kind(options, name)
+    if kind is bool:
+        flags.DEFINE_boolean(name, default, text)
+    elif kind is int:
+        flags.DEFINE_integer(name, default, text, details.at_least, details.at_most)
+    elif kind is float:
+        bounds = (details.at_least, details.at_most)
+        flags.DEFINE_float(name, default, text, *(x if x is None else float(x) for x in bounds))
+    elif kind is str and details.choices is not None:
+        flags.DEFINE_enum(name, default, list(details.choices), text)
+    elif kind is tuple and inner is str and details.repeated:
+        flags.DEFINE_multi_string(name, default, text)
+    elif kind is Mapping or (kind is tuple and more == [...]):
+        flags.DEFINE_list(name, default, text)
+    else:
+        flags.DEFINE_string(name, default, text)
+    if details.above is not None or details.below is not None:
+        flags.register_validator(name, functools.partial(_is_taken, options, name))
+
+
+def _is_taken(options: type[Options], name: str, value: Any) -> bool:
+    """Raises what absl prints where a number is not in the range."""
+    try:
+        if value is not None:
+            options.checked(name, value)
+    except ValueError as error:
+        raise flags.ValidationError(str(error)) from error
+    return True
+
+
+def _kind(options: type[Options], name: str) -> tuple[Any, Any, list[Any]]:
+    """The first type that a field takes, that of its items, and what follows it."""
+    first = options.kinds(name)[0]
+    item, *more = typing.get_args(first) or (None,)
+    return typing.get_origin(first) or first, item, more

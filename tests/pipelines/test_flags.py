@@ -1,0 +1,42 @@
+"""The flags of every program: names, types and defaults are a promise, kept in `flags.txt`.
+
+A new flag is added there, by `python -m tests.pipelines.test_flags > tests/pipelines/flags.txt`.
+"""
+
+import importlib
+from pathlib import Path
+
+from absl import flags
+from absl.testing import flagsaver
+
+PROGRAMS = (
+    *("augment", "convert", "distill", "evaluate", "finetune", "predict", "prepare_corpus"),
+    *("pretrain", "quickstart"),
+)
+
+
+def listed(program: str) -> list[str]:
+    """A line for each flag: program, name, type, default, and whether it must be given."""
+    module = importlib.import_module(f"pipelines.{program}")
+    with flagsaver.flagsaver():
+        before = set(flags.FLAGS)
+        module.define_flags()
+        names = sorted(set(flags.FLAGS) - before)
+        return [described(program, flags.FLAGS[name]) for name in names]
+
+
+def described(program: str, flag: flags.Flag) -> str:
+    kind = flag.flag_type()
+    if getattr(flag.parser, "enum_values", None):
+        kind += f" of {','.join(flag.parser.enum_values)}"
+    return f"{program} --{flag.name} {kind} = {flag.default!r}"
+
+
+def test_names_types_and_defaults_are_as_they_were():
+    golden = (Path(__file__).parent / "flags.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for program in PROGRAMS for line in listed(program)] == golden
+
+
+if __name__ == "__main__":
+    for name in PROGRAMS:
+        print("\n".join(listed(name)))
