@@ -237,9 +237,9 @@ def test_settings_out_of_range_are_refused(corpus, tokenizer):
     for changes, message in [
         (
             {"sequence_length": 7},
-            "`sequence_length` must be a whole number from 8 to 65,536. Received: 7",
+            "`sequence_length` must be .* from 8 to 65,536. Received: 7",
         ),
-        ({"masking": "words"}, '`masking` must be "token", .* or "independent". Received: mask'),
+        ({"masking": "words"}, "`masking` must be one of token, .*Received: 'words'"),
         ({"segments": "triples"}, "`segments` must be one of pairs, .*Received: 'triples'"),
         ({"segments": "halves", "next_sentence": True}, "Next sentences are predicted with segm"),
         ({"segments": "pairs", "next_sentence": False}, "Received: next_sentence=False, segm"),
@@ -251,7 +251,7 @@ def test_settings_out_of_range_are_refused(corpus, tokenizer):
         ({"static_masks": 0}, "`static_masks` must be a whole number of at least 1"),
         (
             {"masked_share": 0.0},
-            "`masked_share` must be a number above 0 and at most 1. Received: 0.0",
+            "`masked_share` must be .* above 0 and at most 1. Received: 0.0",
         ),
         ({"short_sequence_share": 1.5}, "`short_sequence_share` must be a number from 0 to 1"),
         ({"seed": -1}, "`seed` must be a whole number from 0 to"),
@@ -259,7 +259,7 @@ def test_settings_out_of_range_are_refused(corpus, tokenizer):
         ({"num_hosts": 5}, "`batch_size` counts .*Received: batch_size=12, num_hosts=5"),
         (
             {"num_hosts": 2, "host_index": 2},
-            "`host_index` must be below `num_hosts`. Received: host_index=2, num_hosts=2",
+            "`host_index` must be below .*host_index=2, num_hosts=2",
         ),
         ({"window_blocks": 1}, "`window_blocks` must be a whole number of at least 2"),
         ({"epochs": 0}, "`epochs` must be a whole number of at least 1 or None"),
