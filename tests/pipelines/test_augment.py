@@ -88,7 +88,6 @@ def test_a_look_writes_nothing(masked_lm, call, mail_file, tmp_path, capsys):
     [
         (("--task=squad",), "would move the answers. Received: --task=squad, a QuestionAnswerer"),
         (("--task=swag",), "Received: --task=swag, a MultipleChoice"),
-        (("--replaced_share=0",), "`replaced_share` is a number above 0"),
         (("--vectors=nowhere.txt",), "nowhere.txt"),
         (("--preset=ENCODER",), "no head that kbert knows"),
     ],
