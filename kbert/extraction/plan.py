@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kbert.data.tables.packing import pair_limits
-from kbert.data.tables.windows import window_counts
+from kbert.data.tables.windows import pair_spans
 
 
 class Window(NamedTuple):
@@ -120,21 +120,12 @@ def plan_windows(
         >>> [(window.text, window.first_start, window.first_end) for window in windows]
         [(0, 0, 2), (1, 0, 5), (1, 3, 8), (1, 6, 9)]
     """
-    lengths = np.stack([first, second], 1).astype(np.int32)  # (N, 2)
-    rooms = np.stack(pair_limits(lengths[:, 0], lengths[:, 1], room), 1)
+    lengths = [np.asarray(side, np.int32) for side in (first, second)]
+    kept = np.stack(pair_limits(*lengths, room), 1)
     if stride is None:
-        return [Window(n, 0, a, 0, b) for n, (a, b) in enumerate(rooms.tolist())], rooms
-    rows = np.arange(len(lengths))
-    longer = (lengths[:, 1] >= lengths[:, 0]).astype(int)
-    counts = window_counts(lengths[rows, longer], rooms[rows, longer], stride).numpy()
-    kept = rooms.copy()
-    kept[rows, longer] = lengths[rows, longer]
-    windows = []
-    for text, (count, slides) in enumerate(zip(counts.tolist(), longer.tolist(), strict=True)):
-        step = min(stride, int(rooms[text, slides]))
-        for number in range(count):
-            starts = [0, 0]
-            starts[slides] = number * step
-            ends = np.minimum(starts + rooms[text], lengths[text]).tolist()
-            windows.append(Window(text, starts[0], ends[0], starts[1], ends[1]))
-    return windows, kept
+        return [Window(n, 0, a, 0, b) for n, (a, b) in enumerate(kept.tolist())], kept
+    windows, spans = pair_spans(*lengths, room, stride)
+    sides = [side for starts, sizes in spans for side in (starts, starts + sizes)]
+    rows = np.stack([windows.text, *sides], 1)
+    np.maximum.at(kept, rows[:, 0], rows[:, [2, 4]])
+    return [Window(*row) for row in rows.tolist()], kept

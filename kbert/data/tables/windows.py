@@ -1,10 +1,15 @@
 """Texts that are longer than the encoder takes, as windows that overlap.
 
+One rule for classifiers, features and questions (`doc_stride` of google-research/bert's
+run_squad.py), in closed form: the same in a graph and eagerly, for any number of texts. Windows of
+whole words, for labels of words, are those of `kbert.data.tables.words`.
+
 Core TensorFlow operations alone, as in `kbert.data.tables.packing`.
 
-Shapes: B texts, W windows of all texts together.
+Shapes: B texts, W windows of all texts together, P tokens of all windows together.
 """
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -12,45 +17,182 @@ import tensorflow as tf
 from kbert.data.tables.packing import pair_lengths, pair_limits
 
 
-def text_windows(ids: tf.RaggedTensor, room: int, stride: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """Windows of at most `room` tokens, each beginning `stride` tokens after the one before.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Windows:
+    """Where windows lie, counted in tokens of their texts.
 
-    The last one of a text ends with the text. (`doc_stride` in run_squad.py of
-    google-research/bert.)
+    Attributes:
+        text: (W,) int32, whose windows they are; those of a text follow each other.
+        number: (W,) int32, counted from 0 in each text.
+        starts: (W,) int32, first token.
+        sizes: (W,) int32, how many tokens.
+        counts: (B,) int32, windows of each text: 1 at least, also of an empty one.
+        steps: (B,) int32, tokens from the start of a window to that of the next.
+        room: (B,) int32, tokens of a window that is not the last.
+        lengths: (B,) int32, tokens of the text.
+    """
+
+    text: tf.Tensor
+    number: tf.Tensor
+    starts: tf.Tensor
+    sizes: tf.Tensor
+    counts: tf.Tensor
+    steps: tf.Tensor
+    room: tf.Tensor
+    lengths: tf.Tensor
+
+    def positions(self) -> tf.RaggedTensor:
+        """(W, ragged) int32, the tokens in each window as positions in the text."""
+        return tf.ragged.range(self.starts, self.starts + self.sizes)
+
+    def most_context(self) -> tf.RaggedTensor:
+        """(W, ragged) bool, True in the one window of those with a token that shows most around it.
+
+        What counts is the smaller of the numbers of tokens to its left and to its right, plus a
+        hundredth of the window's size; the first of equally good windows (run_squad.py,
+        `_check_is_max_context`).
+        """
+        positions = self.positions()
+        window = positions.value_rowids()
+        p = positions.flat_values  # (P,)
+        text = tf.gather(self.text, window)
+        room, step = tf.gather(self.room, text), tf.gather(self.steps, text)
+        length = tf.gather(self.lengths, text)
+        last = tf.gather(self.counts, text) - 1
+
+        def score(number: tf.Tensor) -> tf.Tensor:
+            start = number * step
+            size = tf.minimum(room, length - start)
+            around = tf.minimum(p - start, start + size - 1 - p)
+            # float64, as Python computes it there: ties are ties.
+            total = tf.cast(around, tf.float64) + 0.01 * tf.cast(size, tf.float64)
+            return tf.where(around < 0, tf.constant(-1.0, tf.float64), total)
+
+        # Windows before the last are of one size: the nearest to being centred on the token is
+        # best of them. The last one may be shorter, and is compared by itself.
+        before = (2 * p - (room - 1)) // (2 * step)
+        best = tf.clip_by_value(before, 0, tf.maximum(last - 1, 0))
+        for other in (tf.clip_by_value(before + 1, 0, tf.maximum(last - 1, 0)), last):
+            best = tf.where(score(other) > score(best), other, best)
+        return positions.with_flat_values(best == tf.gather(self.number, window))
+
+
+def cut_windows(lengths: Any, room: Any, doc_stride: int) -> Windows:
+    """Cuts texts into windows; the last one of a text ends with the text.
+
+    Args:
+        lengths: (B,), tokens of each text.
+        room: (B,), tokens of a window.
+        doc_stride: tokens from the start of a window to that of the next, 1 or more; more than the
+            room counts as the room, so that no token is passed over.
+
+    Returns:
+        The windows, those of the first text first. A text that fits is one window.
+
+    Example:
+        >>> windows = cut_windows([10, 3], [6, 6], 3)
+        >>> windows.positions().to_list()
+        [[0, 1, 2, 3, 4, 5], [3, 4, 5, 6, 7, 8], [6, 7, 8, 9], [0, 1, 2]]
+        >>> windows.most_context()[0].numpy().tolist()
+        [True, True, True, True, True, False]
+    """
+    lengths, room = (tf.cast(x, tf.int32) for x in (lengths, room))
+    steps = tf.maximum(tf.minimum(doc_stride, room), 1)
+    counts = window_counts(lengths, room, doc_stride)
+    text = tf.repeat(tf.range(tf.size(counts)), counts)
+    number = tf.cast(tf.ragged.range(counts).flat_values, tf.int32)
+    starts = number * tf.gather(steps, text)
+    return Windows(
+        text=text,
+        number=number,
+        starts=starts,
+        sizes=tf.minimum(tf.gather(room, text), tf.gather(lengths, text) - starts),
+        counts=counts,
+        steps=steps,
+        room=room,
+        lengths=lengths,
+    )
+
+
+def window_counts(lengths: Any, rooms: Any, doc_stride: int) -> tf.Tensor:
+    """How many windows of `rooms` tokens cover texts of `lengths` tokens, int32.
+
+    >>> window_counts([0, 3, 5], [3, 3, 3], doc_stride=2).numpy().tolist()
+    [1, 1, 2]
+    """
+    lengths, rooms = (tf.cast(x, tf.int32) for x in (lengths, rooms))
+    step = tf.maximum(tf.minimum(doc_stride, rooms), 1)
+    return 1 + (tf.maximum(lengths - rooms, 0) + step - 1) // step
+
+
+def text_windows(
+    ids: tf.RaggedTensor, room: int, doc_stride: int
+) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    """The tokens in windows of single texts.
 
     Args:
         ids: (B, ragged).
         room: tokens of a window.
-        stride: 1 or more; more than `room` counts as `room`, so that no token is passed over.
+        doc_stride: as in `cut_windows`.
 
     Returns:
         Windows (W, ragged), and how many each text has, (B,) int32: at least one.
 
     Example:
         >>> ids = tf.ragged.constant([[1, 2, 3, 4, 5], [6]], dtype=tf.int32)
-        >>> windows, counts = text_windows(ids, room=3, stride=2)
+        >>> windows, counts = text_windows(ids, room=3, doc_stride=2)
         >>> windows.to_list(), counts.numpy().tolist()
         ([[1, 2, 3], [3, 4, 5], [6]], [2, 1])
     """
-    length = tf.cast(ids.row_lengths(), tf.int32)
-    rooms = tf.fill(tf.shape(length), room)
-    row, number, counts = _numbered(length, rooms, stride)
-    return _slices(ids, row, number * min(stride, room), tf.gather(rooms, row)), counts
+    lengths = tf.cast(ids.row_lengths(), tf.int32)
+    windows = cut_windows(lengths, tf.fill(tf.shape(lengths), room), doc_stride)
+    return _slices(ids, windows.text, windows.starts, windows.sizes), windows.counts
 
 
-def pair_windows(
-    first: tf.RaggedTensor, second: tf.RaggedTensor, room: int, stride: int
-) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
-    """Windows of pairs: they go over the longer text, the shorter one is in each of them.
+Span = tuple[tf.Tensor, tf.Tensor]
+
+
+def pair_spans(
+    first: Any, second: Any, room: int, doc_stride: int
+) -> tuple[Windows, tuple[Span, Span]]:
+    """Where the windows of pairs lie: over the longer text, with the shorter one in each of them.
 
     The first window is what a pair that is too long is cut to without windows. Of two texts that
     both have more than half of the room, the shorter one is cut to that half.
 
     Args:
+        first: (B,) int32, tokens of each first text.
+        second: (B,) int32, tokens of each second text.
+        room: tokens of both together in a window.
+        doc_stride: as in `cut_windows`.
+
+    Returns:
+        The windows over the longer text, and of both texts what each window holds: its first
+        tokens (W,) and how many (W,), int32.
+    """
+    kept = pair_limits(first, second, room)
+    first_is_longer = first > second
+    longer, rooms = tf.where(first_is_longer, first, second), tf.where(first_is_longer, *kept)
+    windows = cut_windows(longer, rooms, doc_stride)
+    slides = tf.gather(first_is_longer, windows.text)
+
+    def span(slides: tf.Tensor, keep: tf.Tensor) -> Span:
+        sizes = tf.where(slides, windows.sizes, tf.gather(keep, windows.text))
+        return tf.where(slides, windows.starts, 0), sizes
+
+    return windows, (span(slides, kept[0]), span(~slides, kept[1]))
+
+
+def pair_windows(
+    first: tf.RaggedTensor, second: tf.RaggedTensor, room: int, doc_stride: int
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
+    """The tokens in windows of pairs, see `pair_spans`.
+
+    Args:
         first: ids, (B, ragged).
         second: ids, (B, ragged).
         room: tokens of both together in a window.
-        stride: as in `text_windows`.
+        doc_stride: as in `cut_windows`.
 
     Returns:
         Both texts of the windows (W, ragged), and how many windows each pair has, (B,) int32.
@@ -58,48 +200,21 @@ def pair_windows(
     Example:
         >>> question = tf.ragged.constant([[1, 2]], dtype=tf.int32)
         >>> text = tf.ragged.constant([[5, 6, 7, 8, 9]], dtype=tf.int32)
-        >>> first, second, counts = pair_windows(question, text, room=5, stride=2)
+        >>> first, second, counts = pair_windows(question, text, room=5, doc_stride=2)
         >>> first.to_list(), second.to_list()
         ([[1, 2], [1, 2]], [[5, 6, 7], [7, 8, 9]])
     """
-    lengths = pair_lengths(first, second)
-    kept = pair_limits(*lengths, room)
-    first_is_longer = lengths[0] > lengths[1]
-    longer, rooms = (tf.where(first_is_longer, *both) for both in (lengths, kept))
-    row, number, counts = _numbered(longer, rooms, stride)
-    moves = number * tf.minimum(stride, tf.gather(rooms, row))
-    windows = []
-    for ids, keep, slides in ((first, kept[0], True), (second, kept[1], False)):
-        starts = tf.where(tf.gather(first_is_longer, row) == slides, moves, 0)
-        windows.append(_slices(ids, row, starts, tf.gather(keep, row)))
-    return *windows, counts
-
-
-def window_counts(lengths: Any, rooms: Any, stride: int) -> tf.Tensor:
-    """How many windows of `rooms` tokens cover texts of `lengths` tokens, int32.
-
-    >>> window_counts([0, 3, 5], [3, 3, 3], stride=2).numpy().tolist()
-    [1, 1, 2]
-    """
-    lengths, rooms = (tf.cast(x, tf.int32) for x in (lengths, rooms))
-    step = tf.maximum(tf.minimum(stride, rooms), 1)
-    return 1 + (tf.maximum(lengths - rooms, 0) + step - 1) // step
-
-
-def _numbered(
-    lengths: tf.Tensor, rooms: tf.Tensor, stride: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """(W,) which text a window is of and its number there; (B,) how many windows there are."""
-    counts = window_counts(lengths, rooms, stride)
-    row = tf.repeat(tf.range(tf.size(counts)), counts)
-    return row, tf.ragged.range(counts).flat_values, counts
+    windows, spans = pair_spans(*pair_lengths(first, second), room, doc_stride)
+    first, second = (
+        _slices(ids, windows.text, *span) for ids, span in zip((first, second), spans, strict=True)
+    )
+    return first, second, windows.counts
 
 
 def _slices(
-    ids: tf.RaggedTensor, row: tf.Tensor, starts: tf.Tensor, lengths: tf.Tensor
+    ids: tf.RaggedTensor, row: tf.Tensor, starts: tf.Tensor, sizes: tf.Tensor
 ) -> tf.RaggedTensor:
-    """(W, ragged): ids[row, start : start + length], or to the row's end."""
+    """(W, ragged): ids[row, start : start + size]."""
     begin = tf.gather(tf.cast(ids.row_starts(), tf.int32), row) + starts
-    end = tf.gather(tf.cast(ids.row_limits(), tf.int32), row)
-    index = tf.ragged.range(begin, tf.minimum(begin + lengths, end), row_splits_dtype=tf.int64)
+    index = tf.ragged.range(begin, begin + sizes, row_splits_dtype=tf.int64)
     return index.with_flat_values(tf.gather(ids.flat_values, index.flat_values))

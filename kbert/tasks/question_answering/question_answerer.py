@@ -190,7 +190,7 @@ class QuestionAnswerer(FineTuned):
             ragged=ragged,
             dense=dense,
             lengths=tokens + self.windows.specials,
-            examples=windows.question.numpy(),
+            examples=windows.text.numpy(),
             cut=int(np.sum(self.windows.too_long(questions))),
         )
 

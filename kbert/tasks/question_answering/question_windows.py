@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from kbert import inference
+from kbert.data.tables.windows import Windows, cut_windows
 from kbert.tasks.question_answering.answer_edges import Edges, covering_pieces, find_edges
-from kbert.tasks.question_answering.context_windows import Windows, context_windows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,10 @@ class QuestionWindows:
         room = self._max_length - self.specials - tf.cast(questions.row_lengths(), tf.int32)
         ids, edges = contexts.ids, contexts.edges
         lengths = tf.gather(tf.cast(ids.row_lengths(), tf.int32), context)
-        windows = context_windows(lengths, room, self._doc_stride)
+        windows = cut_windows(lengths, room, self._doc_stride)
         positions = windows.positions()  # (W, ragged), in the context
         offsets = tf.gather(tf.cast(ids.row_starts(), tf.int32), context)
-        offsets = tf.gather(offsets, windows.question)
+        offsets = tf.gather(offsets, windows.text)
         pieces = positions.flat_values + tf.gather(offsets, positions.value_rowids())
 
         def characters(place, allowed):
@@ -119,7 +119,7 @@ class QuestionWindows:
             "answer_starts": starts,
             "answer_ends": characters(edges.ends, edges.can_end),
         }
-        first = tf.gather(questions, windows.question)
+        first = tf.gather(questions, windows.text)
         return {"first": first} | {
             k: positions.with_flat_values(x) for k, x in flat.items()
         }, windows
@@ -148,7 +148,7 @@ class QuestionWindows:
         starts, _ = answers
         pieces = np.stack(covering_pieces(contexts.edges, context, *answers), 1)  # (Q, 2)
         pieces[starts < 0] = -1
-        pieces = pieces[windows.question.numpy()]  # (W, 2)
+        pieces = pieces[windows.text.numpy()]  # (W, 2)
         places = pieces - windows.starts.numpy()[:, None]
         sizes = windows.sizes.numpy()
         inside = (pieces[:, 0] >= 0) & (places[:, 0] >= 0) & (places[:, 1] < sizes)

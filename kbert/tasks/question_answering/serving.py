@@ -27,8 +27,8 @@ def answer_signature(task: Any) -> Signature:
             questions = task.tokenizer.encode(question)
         contexts = task.windows.read(context)
         rows, windows = task.windows.columns(questions, contexts, tf.range(count))
-        outputs = _encode_windows(task, rows, tf.size(windows.question))
-        merged = merge_windows(windows.question, count, outputs)
+        outputs = _encode_windows(task, rows, tf.size(windows.text))
+        merged = merge_windows(windows.text, count, outputs)
         chosen = choose(merged, task.null_threshold)
         start, end = chosen["starts"], chosen["ends"]
         return {

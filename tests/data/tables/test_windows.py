@@ -59,7 +59,7 @@ def test_the_first_window_of_a_pair_is_what_truncation_leaves():
     first, second = ragged([9, 2, 8, 0]), ragged([3, 12, 8, 20], 1000)
     options = {"cls_id": 1, "sep_id": 2, "pad_id": 0, "max_length": 13, "multiple": 1}
     cut = pack(first, second, **options)["token_ids"].numpy()
-    a, b, counts = pair_windows(first, second, room=10, stride=3)
+    a, b, counts = pair_windows(first, second, room=10, doc_stride=3)
     windows = pack(a, b, **options)["token_ids"].numpy()
     firsts = np.cumsum([0, *counts.numpy()[:-1]])
     np.testing.assert_array_equal(windows[firsts], cut)

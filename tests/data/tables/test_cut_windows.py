@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbert.tasks.question_answering.context_windows import context_windows
+from kbert.data.tables.windows import cut_windows
 
 
 def loop(length, room, stride):
@@ -39,7 +39,7 @@ def loop(length, room, stride):
 
 
 def check(lengths, room, stride):
-    windows = context_windows(tf.constant(lengths), tf.constant(room), stride)
+    windows = cut_windows(tf.constant(lengths), tf.constant(room), stride)
     expected, flags, questions = [], [], []
     for question, (length, space) in enumerate(zip(lengths, room, strict=True)):
         found, most = loop(length, space, stride)
@@ -47,7 +47,7 @@ def check(lengths, room, stride):
         flags += most
         questions += [question] * len(found)
     assert list(zip(windows.starts.numpy(), windows.sizes.numpy(), strict=True)) == expected
-    assert windows.question.numpy().tolist() == questions
+    assert windows.text.numpy().tolist() == questions
     assert windows.most_context().to_list() == flags
     wanted = [list(range(start, start + size)) for start, size in expected]
     assert windows.positions().to_list() == wanted
@@ -69,19 +69,19 @@ def test_at_the_usual_sizes(length):
 
 
 def test_every_piece_has_most_context_in_one_window():
-    windows = context_windows(tf.constant([1000]), tf.constant([50]), 7)
+    windows = cut_windows(tf.constant([1000]), tf.constant([50]), 7)
     inside = tf.ragged.boolean_mask(windows.positions(), windows.most_context())
     assert sorted(inside.flat_values.numpy()) == list(range(1000))
 
 
 def test_no_questions():
-    windows = context_windows(tf.constant([], tf.int32), tf.constant([], tf.int32), 3)
+    windows = cut_windows(tf.constant([], tf.int32), tf.constant([], tf.int32), 3)
     assert windows.positions().to_list() == windows.most_context().to_list() == []
 
 
 def test_the_same_inside_a_graph():
     def starts(length):
-        windows = context_windows(length[None], tf.constant([6]), 3)
+        windows = cut_windows(length[None], tf.constant([6]), 3)
         return windows.starts, windows.most_context().flat_values
 
     lengths = np.array([0, 5, 10, 23], np.int32)
