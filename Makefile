@@ -9,12 +9,13 @@ BENCH_FLAGS ?=
 # What a process compiles stays for the next one; so pip need not compile what nobody imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test test-slow bench lint clean
+.PHONY: help quickstart test test-slow coverage bench lint clean
 
 help:
 	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in under ten minutes on two cores"
 	@echo "make test         the tests (TensorFlow backend, then the model on the JAX backend)"
 	@echo "make test-slow    the tests marked slow"
+	@echo "make coverage     the tests on the TensorFlow backend, and the share of kbert's lines that they run"
 	@echo "make bench        speed and memory beside the nearest peers, as ratios"
 	@echo "make lint         ruff: style and import order"
 
@@ -44,6 +45,9 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) -m slow
+
+coverage: $(VENV)/.installed-test
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks $(BENCH_FLAGS)

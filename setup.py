@@ -12,6 +12,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "kbert/version.py").read_
 # own rounding does not move under the tolerances.
 TEST = [
     "pytest>=8",
+    "pytest-cov",  # make coverage
     "pytest-xdist>=3.7",  # --no-loadscope-reorder
     "hypothesis",
     "ruff",

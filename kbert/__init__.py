@@ -8,6 +8,7 @@ Example:
     128
 """
 
+import warnings
 from importlib import import_module
 
 from kbert.version import __version__
@@ -71,7 +72,10 @@ def __getattr__(name: str):
     elif name in _SUBPACKAGES:
         value = import_module(f"kbert.{name}")
     elif name in _RENAMED:
-        return import_module(f"kbert.{name}")  # which warns
+        now = f"kbert.{_RENAMED[name]}"
+        # Here and not in a module of the old name: only this frame is next to the one that asks.
+        warnings.warn(f"kbert.{name} is now {now}", DeprecationWarning, stacklevel=2)
+        return import_module(now)
     else:
         raise AttributeError(f"module 'kbert' has no attribute {name!r}")
     globals()[name] = value
