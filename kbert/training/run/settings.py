@@ -4,7 +4,7 @@ import json
 import warnings
 from pathlib import Path
 
-from kbert import atomic
+from kbert import atomic, registry
 from kbert.version import __version__
 
 
@@ -20,10 +20,13 @@ def write_settings(path: Path, settings: dict, resumed: bool) -> None:
     if not (resumed and path.exists()):
         atomic.write(path, (json.dumps(settings, indent=2) + "\n").encode())
         return
-    before, now = _flat(json.loads(path.read_text())), _flat(settings)
+    began = json.loads(path.read_text())
+    if isinstance(began.get("task"), dict):
+        began["task"] = registry.current(began["task"])
+    before, now = _flat(began), _flat(settings)
     changed = [
         f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
-        for name in sorted({*before, *now})
+        for name in sorted({*before} & {*now})  # of the others one of two versions knows nothing
         if before.get(name) != now.get(name)
     ]
     if changed:
