@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbert.graphs import graph
 from kbert.types import Shape, Tensors
 
 BATCH_SIZE = 32
@@ -40,8 +41,8 @@ class _Forward(keras.Model):
 def _tensorflow_graph(function: Callable, features: Tensors) -> Callable:
     """One graph for all shapes, without XLA, which would compile each anew."""
     spec = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in features.items()}
-    graph = tf.function(function, input_signature=[spec], autograph=False)
-    return lambda features: tf.nest.map_structure(lambda x: x.numpy(), graph(features))
+    run = graph(function, input_signature=[spec], autograph=False)
+    return lambda features: tf.nest.map_structure(lambda x: x.numpy(), run(features))
 
 
 def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
@@ -79,11 +80,11 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
 
 def on_cpu(function: Callable, *specs: tf.TypeSpec) -> Callable:
     """`function` of tensors as one TensorFlow graph for all shapes, run beside the strings."""
-    graph = tf.function(function, input_signature=specs, autograph=False)
+    made = graph(function, input_signature=specs, autograph=False)
 
     def run(*tensors: tf.Tensor) -> Any:
         with tf.device("CPU"):
-            return graph(*tensors)
+            return made(*tensors)
 
     return run
 

@@ -31,7 +31,8 @@ class Experiment:
         train: a path as the task's reader takes it, or data as `kbert.data.as_table` takes it.
         dev: the same, of development data: it chooses the best checkpoint.
         test: the same, of data that is only measured, or without labels only predicted.
-        dev_share: share of `train` to keep apart as development data where there is no `dev`.
+        dev_share: share of `train` to keep apart as development data where there is no `dev`; of
+            rows with one class, the same of each class.
         labels: names of the classes, where more are wanted than occur in `train`.
         columns: our name of a column -> the file's, see `kbert.experiments.reading`.
         label_separator: what stands between the labels of one text, for "multilabel".
@@ -178,12 +179,57 @@ class Experiment:
 
 
 def _split(table: Table, share: float) -> tuple[Table, Table]:
-    """The table without and with a share of its rows, drawn at random, in their order."""
+    """The table without and with a share of its rows, drawn at random, in their order.
+
+    Where every row has one class, by name, the share is one of each class, as nearly as whole rows
+    allow, and the last row of a class stays in the first part.
+    """
     count = round(len(table) * share)
-    if not 0 < count < len(table):
+    groups = _class_rows(table)
+    counts = _apportion([len(rows) for rows in groups], count) if count < len(table) else [0]
+    if not sum(counts):
+        classes = f" of {len(groups)} classes" if len(groups) > 1 else ""
         raise ValueError(
-            "`dev_share` must leave rows on both sides. Received: "
-            f"dev_share={share} of {len(table)} rows"
+            "`dev_share` must leave rows on both sides, and training a row of each class. "
+            f"Received: dev_share={share} of {len(table)} rows{classes}"
         )
-    drawn = np.random.default_rng(_SPLIT_SEED).permutation(len(table))
-    return table.take(sorted(drawn[count:].tolist())), table.take(sorted(drawn[:count].tolist()))
+    generator = np.random.default_rng(_SPLIT_SEED)
+    drawn = {
+        rows[place]
+        for rows, number in zip(groups, counts, strict=True)
+        for place in generator.permutation(len(rows))[:number]
+    }
+    rows = range(len(table))
+    return (
+        table.take([row for row in rows if row not in drawn]),
+        table.take([row for row in rows if row in drawn]),
+    )
+
+
+def _class_rows(table: Table) -> list[list[int]]:
+    """The rows of each class; all rows together where they have no class by name."""
+    labels = table.columns.get("label", [])
+    if not labels or not all(isinstance(label, str) for label in labels):
+        return [list(range(len(table)))]
+    found: dict[str, list[int]] = {}
+    for row, label in enumerate(labels):
+        found.setdefault(label, []).append(row)
+    return list(found.values())
+
+
+def _apportion(sizes: list[int], count: int) -> list[int]:
+    """So many of each group that `count` come together, in proportion, and one of each is left.
+
+    Fewer come together where there are not as many.
+
+    >>> _apportion([6, 3, 1], 5), _apportion([1, 1, 2], 3)
+    ([3, 2, 0], [0, 0, 1])
+    """
+    shares = [size * count / sum(sizes) for size in sizes]
+    counts = [min(int(share), size - 1) for share, size in zip(shares, sizes, strict=True)]
+    while sum(counts) < count:
+        free = [i for i, size in enumerate(sizes) if counts[i] < size - 1]
+        if not free:
+            break
+        counts[max(free, key=lambda i: (shares[i] - counts[i], -i))] += 1
+    return counts

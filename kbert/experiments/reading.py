@@ -205,13 +205,17 @@ def _join_labels(table: Table, columns: dict) -> Table:
 
 def _names(table: Table) -> list[str]:
     """Classes by name: integers written out."""
+    names = []
     for row, label in enumerate(table["label"]):
+        if isinstance(label, float) and label.is_integer():  # pandas, beside a missing label
+            label = int(label)
         if isinstance(label, float | list):
             raise ValueError(
                 f"{table.place(row)}: a class is a name or an integer; numbers are for the task "
                 f"regress, lists of names for multilabel. Received: {label!r:.80}"
             )
-    return [str(label) for label in table["label"]]
+        names.append(str(label))
+    return names
 
 
 def _with(table: Table, name: str, column: list) -> Table:

@@ -67,10 +67,8 @@ class Extractor:
         check_pooling(pooling, special_tokens)
         inference.check_batch_size(batch_size)
         self._check()
-        # Partial functions: TensorFlow takes two graphs of one function for one that is retraced.
         self._features = {
-            sides: inference.on_cpu(functools.partial(self.pack), *[inference.IDS] * sides)
-            for sides in (1, 2)
+            sides: inference.on_cpu(self.pack, *[inference.IDS] * sides) for sides in (1, 2)
         }
         self._forward = {
             pooling: inference.compiled(functools.partial(self.vectors, pooling=pooling), encoder)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kbert.graphs import graph
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.serializable import Serializable
 
@@ -68,17 +69,17 @@ class Tokenizer(Serializable):
             setattr(self, f"{role}_token", token)
             setattr(self, f"{role}_id", None if token is None else self._id_of[token])
         batch = tf.TensorSpec([None], tf.string)
-        self._encode_graph = tf.function(self._encode, input_signature=[batch])
-        self._words_graph = tf.function(self._encode_words, input_signature=[batch])
+        self._encode_graph = graph(self._encode, input_signature=[batch])
+        self._words_graph = graph(self._encode_words, input_signature=[batch])
         self._offsets_graphs = {
-            unit: tf.function(
+            unit: graph(
                 lambda texts, unit=unit: self._encode_with_offsets(texts, unit),
                 input_signature=[batch],
             )
             for unit in ("byte", "character")
         }
         self._decode_graphs = {
-            skip: tf.function(
+            skip: graph(
                 lambda ids, skip=skip: self._decode_rows(ids, skip),
                 input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)],
             )

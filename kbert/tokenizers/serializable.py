@@ -4,10 +4,12 @@ import abc
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
+
+import tensorflow as tf
 
 from kbert import atomic
 
@@ -22,6 +24,27 @@ class Serializable(abc.ABC):
     """
 
     kind: str
+
+    @abc.abstractmethod
+    def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        """Ids of texts; see the kinds."""
+
+    def __call__(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        """`encode`: eagerly, in `tf.data`, and in the `call` of a Keras layer.
+
+        Args:
+            texts: a list or 1-D tensor of strings, or one string.
+
+        Returns:
+            An int32 RaggedTensor with a row for each text; for one string its row, a tensor.
+
+        Example:
+            >>> from kbert.tokenizers import WordPieceTokenizer
+            >>> tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+            >>> tokenizer(["a a", "b"]).to_list(), tokenizer("a").numpy().tolist()
+            ([[5, 5], [1]], [5])
+        """
+        return self.encode(texts)
 
     @abc.abstractmethod
     def get_config(self) -> dict[str, Any]:

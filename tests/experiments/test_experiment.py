@@ -75,3 +75,34 @@ def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
         Experiment("wnli", preset=preset, train=labelled, dev=labelled, test=pair)
     with pytest.raises(ValueError, match=r"`labels` are of tasks with classes.*TextRegressor"):
         Experiment("regress", preset=preset, train=mail, dev=dev, labels=named)
+
+
+def split(labels, share, preset):
+    data = {"text": [f"the fox {n}" for n in range(len(labels))], "label": labels}
+    made = Experiment("classify", preset=preset, train=data, dev_share=share)
+    return made.train, made.dev
+
+
+def test_a_share_is_one_of_each_class(preset):
+    rare = ["ham"] * 90 + ["spam"] * 10  # sorted, and drawn by chance it was 1 of 10, or 5
+    train, dev = split(rare, 0.3, preset)
+    assert (len(train), len(dev)) == (70, 30)
+    assert dev["label"].count("spam") == 3
+    assert train["text"] == sorted(train["text"], key=lambda text: int(text.split()[-1]))
+    # Whatever the share, training keeps a row of each class.
+    train, dev = split(["a"] * 8 + ["b", "c"], 0.8, preset)
+    assert set(train["label"]) == {"a", "b", "c"}
+    assert dev["label"] == ["a"] * 7
+    train, dev = split([0.0, 1.0] * 4 + [2.0], 0.5, preset)  # pandas' integers
+    assert sorted(set(train["label"])) == ["0", "1", "2"]
+    with pytest.raises(ValueError, match=r"row of each class. Received: .*0.5 of 3 rows of 3 cl"):
+        split(["a", "b", "c"], 0.5, preset)
+
+
+def test_rows_without_one_class_are_drawn_together(preset):
+    data = {"text": ["the fox"] * 10, "label": [0.5 * n for n in range(10)]}
+    made = Experiment("regress", preset=preset, train=data, dev_share=0.3)
+    assert (len(made.train), len(made.dev)) == (7, 3)
+    data["label"] = [["a"], ["a", "b"]] * 5
+    made = Experiment("multilabel", preset=preset, train=data, dev_share=0.3)
+    assert (len(made.train), len(made.dev)) == (7, 3)

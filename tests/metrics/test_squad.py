@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kbert.metrics.squad import (
     best_no_answer_threshold,
@@ -130,3 +132,59 @@ def test_bad_calls():
         squad_scores(["x"], [["x"], ["y"]])
     with pytest.raises(ValueError, match=r"threshold=0.0 without them"):
         squad_scores(["x"], [["x"]], threshold=0.0)
+
+
+def added(scores):
+    """`total += score`, question by question, as the official scorers do."""
+    total = 0.0
+    for score in scores:
+        total += score
+    return 100.0 * total / len(scores)
+
+
+WORDS = st.lists(st.sampled_from("norman rock sea gull king fox x y z".split()), max_size=7)
+TEXTS = WORDS.map(" ".join)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    rows=st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=3)), min_size=1, max_size=60),
+    version=st.sampled_from([1, 2]),
+)
+def test_the_last_digit_is_that_of_the_official_scorers(rows, version):
+    """Their definition written down plainly; no text here has punctuation or articles."""
+    if version == 1:
+        rows = [(answer, golds or ["fox"]) for answer, golds in rows]
+    rows = [(answer, [gold for gold in golds if gold or version == 1]) for answer, golds in rows]
+
+    def f1(answer, gold):
+        found, wanted = answer.split(), gold.split()
+        if version == 2 and not (found and wanted):
+            return float(found == wanted)
+        same = sum(min(found.count(word), wanted.count(word)) for word in set(found))
+        if same == 0:
+            return 0.0
+        precision, recall = 1.0 * same / len(found), 1.0 * same / len(wanted)
+        return (2 * precision * recall) / (precision + recall)
+
+    best = [max(f1(answer, gold) for gold in golds or [""]) for answer, golds in rows]
+    exact = [float(answer in (golds or [""])) for answer, golds in rows]
+    scores = squad_scores(*zip(*rows, strict=True))
+    assert (scores["exact"], scores["f1"]) == (added(exact), added(best))
+    for name, answered in (("HasAns_f1", True), ("NoAns_f1", False)):
+        part = [
+            score for score, (_, golds) in zip(best, rows, strict=True) if bool(golds) is answered
+        ]
+        if name in scores:
+            assert scores[name] == added(part)
+
+
+def test_ten_thousand_questions_are_added_in_their_order():
+    """NumPy's mean is another number here."""
+    words = "a b c d e f g h i j k".split()[1:]
+    answers = [" ".join(words[: 1 + n % 7]) for n in range(10_570)]
+    golds = [[" ".join(words[: 1 + n % 9])] for n in range(10_570)]
+    scores = [token_f1(*pair) for pair in zip(answers, golds, strict=True)]
+    found = squad_scores(answers, golds)["f1"]
+    assert found == added(scores)
+    assert found != 100.0 * np.mean(scores)

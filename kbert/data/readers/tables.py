@@ -28,7 +28,8 @@ def read_table(
         format: "csv", "tsv", "jsonl" (an object a line) or "lines" (a text a line); by the
             suffix where None.
         columns: name in the table -> name (or position from 0) in the file, such as
-            {"text": "review", "label": "stars"}; None takes every column by its own name.
+            {"text": "review", "label": "stars"}; None takes every column by its own name. A file
+            of lines has one, "text" or 0.
         header: the first line of CSV and TSV names the columns; without it `columns` gives
             positions.
         delimiter: between the fields; by the format where None.
@@ -59,7 +60,7 @@ def read_table(
     def read(file: str) -> Table:
         kind = format or format_of(file)
         if kind == "lines":
-            return _read_lines(file)
+            return _read_lines(file, columns)
         if kind == "jsonl":
             return _read_json_lines(file, columns)
         if kind not in ("csv", "tsv"):
@@ -74,10 +75,16 @@ def read_table(
     return read_files(path, read)
 
 
-def _read_lines(path: str) -> Table:
+def _read_lines(path: str, columns: Mapping[str, str | int] | None) -> Table:
+    wanted = columns or {"text": "text"}
+    if unknown := {name: there for name, there in wanted.items() if there not in ("text", 0)}:
+        raise ValueError(
+            f"{path} holds a text a line, one column: it is called 'text', or 0 by its position. "
+            f"Received: columns={unknown}"
+        )
     lines = list(DataFile(path).lines())
     return Table(
-        {"text": [text for _, text in lines]},
+        {name: [text for _, text in lines] for name in wanted},
         source=path,
         lines=[number for number, _ in lines],
     )

@@ -10,7 +10,7 @@ names are kept as they are.
 import json
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Reversible, Sequence, Set
 
 TEXT = ("text", "first", "second", "question", "context")
 TEXT_LISTS = ("words", "labels", "choices", "answers")
@@ -18,6 +18,8 @@ TEXT_LISTS = ("words", "labels", "choices", "answers")
 
 class Table:
     """Columns of equal length, with the place each row comes from.
+
+    `table["text"]` is a column, a list; `table[:500]` the table of these rows, any slice.
 
     Args:
         columns: name -> values, one a row.
@@ -31,6 +33,8 @@ class Table:
         >>> table = Table({"text": ["Free!", "Hi"], "label": ["spam", "ham"]})
         >>> len(table), table["label"], table.place(1)
         (2, ['spam', 'ham'], 'row 1 of the data')
+        >>> table[-1:]["text"]
+        ['Hi']
     """
 
     def __init__(
@@ -69,7 +73,15 @@ class Table:
     def __contains__(self, name: str) -> bool:
         return name in self.columns
 
-    def __getitem__(self, name: str) -> list:
+    def __getitem__(self, name: str | slice) -> "list | Table":
+        """A column by its name, or the rows of a slice as a table."""
+        if isinstance(name, slice):
+            return self.take(range(len(self))[name])
+        if not isinstance(name, str):
+            raise ValueError(
+                "In brackets stands the name of a column, or a slice of rows, table[:500]; for "
+                f"single rows see take([0, 2]). Received: {name!r:.80} ({type(name).__name__})"
+            )
         if name not in self.columns:
             raise ValueError(
                 f"There is no column {name!r} in {self._origin()}. "
@@ -196,8 +208,9 @@ def as_table(data: object, labels: Sequence | None = None) -> Table:
     Args:
         data: a `Table`; a mapping of columns; a pandas frame; a list (array, series, generator)
             of texts, of (first, second) tuples, of lists of words, or of dicts; a tuple of one of
-            these and its labels, as Keras' `validation_data`; a `tf.data.Dataset` of unbatched
-            dicts or of (x, y).
+            these and its labels, as Keras' `validation_data`; a `tf.data.Dataset` of dicts or of
+            (x, y). Its batches are taken apart where they can be told from rows: a vector of
+            strings alone is a row of words.
         labels: the labels, where `data` has none: the column `label`, or `labels` (of lists of
             names) where the rows are lists of words.
 
@@ -238,6 +251,7 @@ def _columns(data: object) -> dict[str, list]:
     if hasattr(data, "element_spec"):
         return _dataset_columns(data)
     data = _without_tensor(data)
+    _check_order(data, "The data")
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise ValueError(
             "The data is a Table, columns, a frame, a list of texts, pairs or words, or a "
@@ -275,6 +289,8 @@ def _dataset_columns(dataset) -> dict[str, list]:
     """Columns of a `tf.data.Dataset` whose elements are x or (x, y), x as in `_row_columns`."""
     if int(dataset.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
         raise ValueError("The data set never ends: take(n) rows of it, or drop repeat()")
+    if _is_batched(dataset.element_spec):
+        dataset = dataset.unbatch()
     spec = dataset.element_spec
     labelled = isinstance(spec, tuple)
     if labelled and len(spec) != 2:
@@ -291,14 +307,38 @@ def _dataset_columns(dataset) -> dict[str, list]:
     return columns
 
 
+def _is_batched(spec: object) -> bool:
+    """Whether elements hold several texts where a row has one."""
+    x = spec[0] if isinstance(spec, tuple) else spec
+    if isinstance(x, Mapping):
+        texts = [name for name in (*TEXT, *TEXT_LISTS) if name in x]
+        return any((x[name].shape.rank or 0) > (name in TEXT_LISTS) for name in texts)
+    if isinstance(x, tuple):  # a pair
+        return any(side.shape.rank for side in x)
+    y = spec[1] if isinstance(spec, tuple) and len(spec) == 2 else None
+    # A vector of strings is a row of words, whose labels are names or indices; texts may have
+    # numbers.
+    return x.shape.rank == 2 or bool(y is not None and y.shape.rank and y.dtype.is_floating)
+
+
 def _values(name: str, column: object) -> list:
     column = _without_tensor(column)
+    _check_order(column, f"The column {name!r}")
     if isinstance(column, str | bytes) or not isinstance(column, Iterable):
         raise ValueError(
             f"The column {name!r} must be a sequence with one value a row. "
             f"Received: {column!r:.80} ({type(column).__name__})"
         )
     return list(column)
+
+
+def _check_order(values: object, what: str) -> None:
+    """Raises for a set: which text a label belongs to is told by their order, and it has none."""
+    if isinstance(values, Set) and not isinstance(values, Reversible):  # a dict's views have one
+        raise ValueError(
+            f"{what} must have an order, by which texts, labels and answers belong together. "
+            f"Received: a {type(values).__name__}, which has none; sorted(…) gives it one"
+        )
 
 
 def _without_tensor(values: object) -> object:

@@ -189,6 +189,7 @@ class FineTuned(Asked, EncoderTask):
         labels: Any = None,
         *,
         validation_data: Any = None,
+        validation_split: float = 0.0,
         model_dir: str | os.PathLike | None = None,
         verbose: str | int = "auto",
         callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -207,6 +208,8 @@ class FineTuned(Asked, EncoderTask):
                 (first, second) tuples, columns, a frame, a `Table` from a file, ….
             labels: their labels, where `data` holds none.
             validation_data: likewise, or a tuple of data and labels: evaluated after each epoch.
+            validation_split: share of `data`, its last rows, that is evaluated on instead, and not
+                trained on. Rows that are sorted by label must be shuffled before.
             model_dir: where checkpoints and logs are written, to resume from.
             verbose: 1 for a progress bar, 2 for a line an epoch, 0 for silence; "auto" = 1 in a
                 terminal or a notebook, else 2.
@@ -228,6 +231,8 @@ class FineTuned(Asked, EncoderTask):
         trained = self if trained is None else trained
         self._check_parts(options.batch_size, options.micro_batches)
         table = as_table(data, labels)
+        if validation_split:
+            table, validation_data = _split_end(table, validation_split, validation_data)
         if not len(table):
             raise ValueError("Training needs examples. Received: a table without rows")
         rows = self.rows(table, labelled=True)
@@ -347,3 +352,16 @@ class FineTuned(Asked, EncoderTask):
         finally:
             if names:
                 freezing.thaw(self, names)
+
+
+def _split_end(table, share, validation_data):
+    """The table, and the last rows of it that are held out, as Keras' `validation_split` does."""
+    first = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
+    if validation_data is not None or not 0 < first < len(table):
+        both = "" if validation_data is None else " and validation_data"
+        raise ValueError(
+            "validation_split is a share between 0 and 1, of which the data has a row on both "
+            "sides, and stands in the place of validation_data. Received: "
+            f"validation_split={share}{both}, {len(table)} rows"
+        )
+    return table[:first], table[first:]

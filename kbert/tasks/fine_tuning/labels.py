@@ -1,6 +1,7 @@
 """Labels by name: what a table calls a class, and its place among the task's classes."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ from kbert.data.tables.table import Table
 class Labels:
     """The names of a task's classes, in the order of its logits.
 
+    A number in the data stands for the class of that name where all names are whole numbers, or
+    "True" and "False"; elsewhere it is an index.
+
     Args:
-        names: distinct strings.
+        names: distinct strings; whole numbers and booleans are written out. A number of classes
+            names them LABEL_0, LABEL_1, …, as Hugging Face does.
 
     Raises:
         ValueError: if there are fewer than one, or one comes twice.
@@ -21,15 +26,16 @@ class Labels:
         >>> labels = Labels(["ham", "spam"])
         >>> labels.ids(Table({"label": ["spam", "ham", "spam"]})).tolist()
         [1, 0, 1]
+        >>> Labels([1, 2, 3]).ids(Table({"label": [3, 1]})).tolist()
+        [2, 0]
+        >>> Labels(2).names
+        ['LABEL_0', 'LABEL_1']
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        if isinstance(names, str) or not len(names) or not all(isinstance(x, str) for x in names):
-            raise ValueError(
-                f"labels must be a list of names of classes, strings. Received: {names!r:.200}"
-            )
-        self.names = [str(name) for name in names]  # also of an array's strings
+    def __init__(self, names: Sequence[str | int | bool] | int) -> None:
+        self.names = _written_out(names)
         self._ids = {name: i for i, name in enumerate(self.names)}
+        self._numbers = class_numbers(self.names)
         if len(self._ids) < len(self.names):
             twice = sorted({x for x in self.names if self.names.count(x) > 1})
             raise ValueError(f"Every class must have a name of its own. Received: {twice} twice")
@@ -41,7 +47,7 @@ class Labels:
         """(N,) int32, the class of each row.
 
         Args:
-            table: with a column `label` of names, or of indices into the names.
+            table: with a column `label` of names, or of numbers; see the class.
 
         Raises:
             ValueError: a label that is no class, by its row.
@@ -79,13 +85,13 @@ class Labels:
         seen: set[Any] = set()
         for row, labels in enumerate(table[column]):
             seen |= {self._id(table, row, x) for x in _as_list(labels)}
-        form = type(_first(table[column]))
+        form = _form(_first(table[column]))
         for row, labels in enumerate(held_out[column]):
             for label in _as_list(labels):
-                if not isinstance(label, form):
+                if _form(label) != form:
                     raise ValueError(
                         f"{held_out.place(row)}: held-out labels must be of the kind of the "
-                        f"training data's, {form.__name__}. Received: {label!r:.80}"
+                        f"training data's, {form}. Received: {label!r:.80}"
                     )
                 if self._id(held_out, row, label) not in seen:
                     raise ValueError(
@@ -96,12 +102,55 @@ class Labels:
     def _id(self, table: Table, row: int, label: Any) -> int:
         if isinstance(label, str) and label in self._ids:
             return self._ids[label]
-        if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(self):
-            return label
+        # pandas has whole numbers as floats where one is missing; 1.0 is equal to 1, also as a key.
+        if isinstance(label, int | float) and label in self._numbers:
+            return self._numbers[label]
+        is_index = all(number == index for number, index in self._numbers.items())
+        by_index = " or by index from 0" if is_index else ""
         raise ValueError(
             f"{table.place(row)}: a label must be one of the task's {len(self)} classes, by name "
-            f"({shown(self.names)}) or by index from 0. Received: {label!r:.80}"
+            f"({shown(self.names)}){by_index}. Received: {label!r:.80}"
         )
+
+
+def _written_out(names) -> list[str]:
+    """The names of classes as strings; see `Labels`."""
+    if isinstance(names, int | np.integer) and not isinstance(names, bool) and names > 0:
+        return [f"LABEL_{i}" for i in range(names)]
+    values = [] if isinstance(names, str | bytes) or not isinstance(names, Iterable) else names
+    values = [x.item() if isinstance(x, np.generic) else x for x in values]
+    written = [_as_name(x) for x in values]
+    if not written or None in written or isinstance(names, Set):
+        raise ValueError(
+            "labels must be a list of names of classes, in the order of the logits, or how many "
+            f"there are. Received: {names!r:.200}"
+        )
+    return written
+
+
+def _as_name(value) -> str | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value) if isinstance(value, str | int) else None
+
+
+def class_numbers(names: Sequence[str]) -> dict[int, int]:
+    """What a number in the data stands for, number -> class; see `Labels`.
+
+    Example:
+        >>> class_numbers(["no", "yes"]), class_numbers(["3", "5"])
+        ({0: 0, 1: 1}, {3: 0, 5: 1})
+    """
+    truths = {"False": 0, "True": 1}
+    if set(names) <= set(truths):
+        return {truths[name]: i for i, name in enumerate(names)}
+    if all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in names):
+        return {int(name): i for i, name in enumerate(names)}
+    return {i: i for i in range(len(names))}
+
+
+def _form(label: Any) -> str:
+    return "names" if isinstance(label, str) else "numbers"
 
 
 def shown(names: Sequence[str], most: int = 10) -> str:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kbert.data.tables.table import Table
 from kbert.data.tables.words import WordWindows, split_at_white_space, word_windows
 from kbert.metrics import entity_spans
-from kbert.tasks.fine_tuning.labels import shown
+from kbert.tasks.fine_tuning.labels import class_numbers, shown
 
 
 class Words(NamedTuple):
@@ -53,7 +53,7 @@ def word_labels(names: Sequence[str], table: Table, words: tf.RaggedTensor) -> n
     Raises:
         ValueError: a row has not one label a word, or a label is no class; by its row.
     """
-    ids = {name: index for index, name in enumerate(names)} | {i: i for i in range(len(names))}
+    ids = {name: index for index, name in enumerate(names)} | class_numbers(names)
     found: list[int] = []
     for row, (labels, count) in enumerate(
         zip(table["labels"], words.row_lengths().numpy(), strict=True)

@@ -37,7 +37,7 @@ class TextClassifier(TextTask):
     Args:
         encoder: a `kbert.Encoder` with a pooler, or another that `TextTask` takes.
         tokenizer: its tokenizer.
-        labels: names of the classes.
+        labels: names of the classes, or how many there are: LABEL_0, LABEL_1, …
         multi_label: whether a text has any number of labels, none too.
         threshold: with `multi_label`, the probability from which on a label is given; one number,
             or one for each label by its name. See `tune_threshold`.
@@ -76,7 +76,7 @@ class TextClassifier(TextTask):
         self,
         encoder: keras.Model,
         tokenizer: Any,
-        labels: Sequence[str],
+        labels: Sequence[str] | int,
         *,
         multi_label: bool = False,
         threshold: float | Mapping[str, float] = 0.5,
@@ -91,7 +91,9 @@ class TextClassifier(TextTask):
         self._classes = Labels(labels)
         options = {"max_length": max_length, "stride": stride, "pooling": pooling}
         options |= {"both_orders": both_orders, "auxiliary_lm_weight": auxiliary_lm_weight}
-        super().__init__(encoder, tokenizer, len(labels), dropout=dropout, name=name, **options)
+        super().__init__(
+            encoder, tokenizer, len(self._classes), dropout=dropout, name=name, **options
+        )
         self.multi_label = multi_label
         self.threshold = threshold
         thresholds_of(self.labels, threshold)  # raises now

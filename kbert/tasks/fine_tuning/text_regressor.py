@@ -15,6 +15,9 @@ from kbert.serving import Signature
 from kbert.tasks.fine_tuning.text_task import TextTask
 from kbert.tasks.losses import Prediction, squared_error
 
+# The square of an error of twice as much fits float32, in a sum over a batch of thousands.
+LARGEST = 1e15
+
 
 class TextRegressor(TextTask):
     """Gives a text, or a pair of texts, a score in the units of the data.
@@ -82,6 +85,12 @@ class TextRegressor(TextTask):
                 raise ValueError(
                     f"{table.place(row)}: the label of a regression must be a number. "
                     f"Received: {label!r:.80}"
+                )
+            if not abs(label) <= LARGEST:
+                raise ValueError(
+                    f"{table.place(row)}: the label of a regression must be at most {LARGEST:.0e}, "
+                    "for float32 holds no square of a larger one: divide the labels by a number, "
+                    f"and multiply the predictions by it. Received: {label!r:.80}"
                 )
         return np.array(table["label"], np.float32)
 

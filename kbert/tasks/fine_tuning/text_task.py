@@ -281,9 +281,10 @@ def _text_columns(table):
     for names in TEXT_COLUMNS:
         if all(name in table for name in names):
             return names
+    hint = "; of a batched tf.data.Dataset give dataset.unbatch()" if "words" in table else ""
     raise ValueError(
         "A table of texts has the column `text`, or `first` and `second` for pairs; rename() "
-        f"gives a table's columns these names. Received: {', '.join(table.columns)}"
+        f"gives a table's columns these names{hint}. Received: {', '.join(table.columns)}"
     )
 
 

@@ -54,7 +54,7 @@ class TokenClassifier(FineTuned):
     Args:
         encoder: a `kbert.Encoder`.
         tokenizer: its tokenizer.
-        labels: names of the labels.
+        labels: names of the labels, or how many there are: LABEL_0, LABEL_1, …
         max_length: tokens of a row, special tokens included; None = all that the encoder takes.
         stride: how many tokens apart the windows of a sentence begin that is too long, at most;
             None = half of what a window holds.
@@ -92,7 +92,7 @@ class TokenClassifier(FineTuned):
         self,
         encoder: keras.Model,
         tokenizer: Any,
-        labels: Sequence[str],
+        labels: Sequence[str] | int,
         *,
         max_length: int | None = None,
         stride: int | None = None,

@@ -4,6 +4,7 @@ import functools
 
 import tensorflow as tf
 
+from kbert.graphs import graph
 from kbert.training.step.base import StepBase, only_features
 
 
@@ -26,7 +27,7 @@ class TensorFlowStep(StepBase):
             self.optimizer.gradients_are_summed = True
         self._differentiate = self._gradients
         if self.jit_compile:
-            self._differentiate = tf.function(self._gradients, autograph=False, jit_compile=True)
+            self._differentiate = graph(self._gradients, autograph=False, jit_compile=True)
 
     def prepare(self, spec) -> None:
         with self.distribute_strategy.scope():
@@ -54,7 +55,7 @@ class TensorFlowStep(StepBase):
         def trace(batch) -> None:
             names[:] = [list(terms) for terms in self.loss_terms(batch, training=False)]
 
-        tf.function(trace, autograph=False).get_concrete_function(spec)
+        graph(trace, autograph=False).get_concrete_function(spec)
         return tuple(names)
 
     def make_train_function(self, force: bool = False):
@@ -80,8 +81,8 @@ class TensorFlowStep(StepBase):
             return on_batch(iterator.get_next())
 
         if not self.run_eagerly:
-            on_batch = tf.function(on_batch, autograph=False)
-            on_iterator = tf.function(on_iterator, autograph=False)
+            on_batch = graph(on_batch, autograph=False)
+            on_iterator = graph(on_iterator, autograph=False)
 
         def function(iterator):
             if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):

@@ -241,3 +241,13 @@ def test_any_bytes_are_read_or_named(tmp_path_factory, content, suffix):
         assert str(path) in str(error)
         whole = ("is empty", "holds no rows", "is not sound gzip data", "is truncated")
         assert "line" in str(error) or any(part in str(error) for part in whole)
+
+
+def test_a_file_of_lines_has_one_column(tmp_path):
+    path = write(tmp_path / "a.txt", "one\ntwo\n")
+    for columns in ({"first": 0}, {"first": "text"}):
+        assert read_table(path, columns=columns).columns == {"first": ["one", "two"]}
+    with pytest.raises(ValueError, match=r"a.txt holds a text a line.*Received: .*'label': 'star"):
+        read_table(path, columns={"text": "text", "label": "stars"})
+    with pytest.raises(ValueError, match=r"Received: columns=\{'text': 1\}"):
+        read_table(path, columns={"text": 1})

@@ -146,7 +146,7 @@ def test_changing_a_table_leaves_the_callers_data_alone():
         ([{"text": "a"}, {"body": "b"}], r"row 1.*columns \['text'\]. Received: \['body'\]"),
         ([["a"], "b"], "row 1 of the data: 'words' must be a list of strings. Received: 'b'"),
         ([["a", 3]], "row 0 of the data: 'words' must be a string. Received: 3"),
-        (dataset({"text": TEXTS}).batch(2), "batches of rows must be unbatched"),
+        ({"text": [TEXTS, TEXTS]}, "batches of rows must be unbatched"),
         (dataset(TEXTS).repeat(), "never ends"),
         (dataset((TEXTS, TEXTS, LABELS)), "Elements are x or .x, y.. Received: tuples of 3"),
         ("one text", "a list of texts, pairs or words.*Received: 'one text' .str."),
@@ -203,3 +203,68 @@ def test_columns_that_are_not_there_and_names_that_clash():
         Table({"body": [1]}, source="dev.tsv").rename({"body": "text"})
     with pytest.raises(ValueError, match=r"Received: {'text': 2, 'lines': 1}"):
         Table({"text": TEXTS}, lines=[1])
+
+
+def test_a_slice_is_a_table_of_its_rows():
+    table = Table({"text": list("abcde")}, source=list("vwxyz"), lines=range(5))
+    for rows in (slice(2), slice(-2, None), slice(None, None, -2), slice(1, 4, 2), slice(9, 12)):
+        part = table[rows]
+        assert part["text"] == list("abcde")[rows]
+        assert [part.place(row) for row in range(len(part))] == [
+            f"{'vwxyz'[row]}, line {row}" for row in range(5)[rows]
+        ]
+    for row in (3, np.int64(3), [0, 1], True):
+        with pytest.raises(ValueError, match=r"slice of rows, table\[:500\].*Received: "):
+            table[row]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        set(TEXTS),
+        frozenset(TEXTS),
+        {"text": set(TEXTS)},
+        {"a": 1, "b": 2}.keys() & {"a", "b"},
+        (TEXTS, set(LABELS)),
+    ],
+)
+def test_what_has_no_order_is_refused(data):
+    with pytest.raises(ValueError, match=r"must have an order.*Received: a (frozen)?set, which"):
+        as_table(data)
+
+
+def test_views_of_a_dict_have_an_order():
+    mail = dict(zip(TEXTS, LABELS, strict=True))
+    table = as_table(mail.keys(), mail.values())
+    assert table.columns == {"text": TEXTS, "label": LABELS}
+    assert as_table(mail.items()).columns == {"first": TEXTS, "second": LABELS}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"text": TEXTS, "label": LABELS},
+        ({"text": TEXTS}, LABELS),
+        (TEXTS, [0.5, 1.0]),
+        ((TEXTS, LABELS), [0, 1]),
+        ({"first": TEXTS, "second": LABELS}, [0, 1]),
+        [PAIRS[0], PAIRS[1]],
+        {"context": TEXTS, "choices": [["a", "b"]] * 2},
+    ],
+    ids=["columns", "x and y", "numbers", "pairs", "pairs in columns", "words", "choices"],
+)
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_batches_are_taken_apart(values, drop_remainder):
+    rows = dataset(values)
+    batches = rows.repeat(3).batch(2, drop_remainder=drop_remainder)
+    assert as_table(batches).columns == as_table(rows.repeat(3)).columns
+    with pytest.raises(ValueError, match="The data set never ends"):
+        as_table(rows.repeat().batch(2))
+
+
+def test_a_vector_of_strings_is_a_row_of_words():
+    rows = tf.data.Dataset.from_generator(
+        lambda: iter([(["a", "b"], [0, 1]), (["c"], [1])]),
+        output_signature=(tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int32)),
+    )
+    assert as_table(rows).columns == {"words": [["a", "b"], ["c"]], "labels": [[0, 1], [1]]}

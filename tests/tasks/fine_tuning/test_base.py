@@ -128,6 +128,17 @@ def test_a_bar_shows_how_many_examples_are_done(config, tokenizer, monkeypatch, 
     assert "9/9" in capsys.readouterr().err
 
 
+def test_a_split_keeps_the_last_rows_apart(config, tokenizer):
+    texts, labels = data(16)
+    options = {"epochs": 1, "batch_size": 4, "learning_rate": 1e-3, "verbose": 0}
+    split, given = make(config, tokenizer), make(config, tokenizer)
+    found = split.fit(texts, labels, validation_split=0.3, **options)
+    held_out = (texts[11:], labels[11:])  # floor(16 * 0.7), as Keras splits
+    wanted = given.fit(texts[:11], labels[:11], validation_data=held_out, **options)
+    assert "val_loss" in found.history
+    assert found.history == wanted.history
+
+
 TEXTS, WORDS = ["the red fox", "a dog"], [["the", "fox"], ["a", "dog"]]
 
 
@@ -217,6 +228,19 @@ def test_a_metric_that_is_none_is_told_before_training(config, tokenizer, tmp_pa
             "validation_data needs examples. Received: a table without rows",
         ),
         (lambda task: task.fit(["a"], [1, 0]), "all columns have the same number of rows"),
+        (lambda task: task.fit({"a", "b"}, [1, 0]), "The data must have an order.*a set, which"),
+        (
+            lambda task: task.fit(["a"] * 9, [1] * 9, validation_split=0.1, validation_data=[]),
+            "in the place of validation_data. Received: .*=0.1 and validation_data, 9 rows",
+        ),
+        (lambda task: task.fit(["a"], [1], validation_split=0.5), "both sides, .*=0.5, 1 rows"),
+        (lambda task: task.fit(["a", "b"], [1, 0], validation_split=2), "Received: .*=2, 2 rows"),
+        (
+            lambda task: task.fit(
+                tf.data.Dataset.from_tensor_slices((["a", "b"], [0, 1])).batch(2)
+            ),
+            r"column `text`.*of a batched tf.data.Dataset give dataset.unbatch\(\)",
+        ),
         (lambda task: task.predict([3]), "row 0 .*'text' must be a string. Received: 3"),
         (lambda task: task.fit(["a"], [1], freeze="encoder/layer_9/*"), "A pattern must match"),
     ],

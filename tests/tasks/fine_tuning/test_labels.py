@@ -1,8 +1,15 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from kbert.data.tables.table import Table
-from kbert.tasks.fine_tuning.labels import Labels, class_weights_of, shown, thresholds_of
+from kbert.tasks.fine_tuning.labels import (
+    Labels,
+    class_numbers,
+    class_weights_of,
+    shown,
+    thresholds_of,
+)
 
 LABELS = Labels(["a", "b", "c"])
 
@@ -24,11 +31,56 @@ def test_names_and_indices():
     assert all(type(name) is str for name in names)
 
 
-@pytest.mark.parametrize("label", ["d", -1, 3, 1.0, ""])
+@pytest.mark.parametrize("label", ["d", -1, 3, 1.5, ""])
 def test_what_is_no_class_is_named_with_its_line(label):
     bad = table([label], source="dev.tsv", lines=[7])
     with pytest.raises(ValueError, match=r"dev.tsv, line 7: a label must be one of the task's 3"):
         LABELS.ids(bad)
+
+
+def test_whole_numbers_may_be_floats_as_pandas_has_them():
+    frame = pd.DataFrame({"label": [0, 2, None]}).dropna()
+    assert LABELS.ids(table(frame["label"])).tolist() == [0, 2]
+    LABELS.check_seen(table([0, 1]), table([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("names", "written"),
+    [
+        (3, ["LABEL_0", "LABEL_1", "LABEL_2"]),
+        (np.int64(1), ["LABEL_0"]),
+        ([1, 2, 5], ["1", "2", "5"]),
+        (np.array([1, 2, 5]), ["1", "2", "5"]),
+        (pd.Series([0.0, 1.0]).unique(), ["0", "1"]),
+        ([True, False], ["True", "False"]),
+        (np.array([False, True]), ["False", "True"]),
+        ("a b".split(), ["a", "b"]),
+    ],
+)
+def test_names_of_classes_in_any_form(names, written):
+    labels = Labels(names)
+    assert labels.names == written
+    assert all(type(name) is str for name in labels.names)
+    if not isinstance(names, int | np.integer):
+        assert labels.ids(table(names)).tolist() == list(range(len(written)))
+    assert Labels(labels.names).ids(table(written)).tolist() == list(range(len(written)))
+
+
+def test_a_number_is_the_class_that_is_called_so():
+    """Ratings from 1 to 5 are no indices from 0."""
+    assert Labels(["1", "2", "3"]).ids(table([3, 1])).tolist() == [2, 0]
+    assert Labels(["True", "False"]).ids(table([True, False, np.bool_(True)])).tolist() == [0, 1, 0]
+    assert class_numbers(["1", "two"]) == {0: 0, 1: 1}
+    with pytest.raises(ValueError, match=r"by name \('1', '2', '3'\)\. Received: 0"):
+        Labels([1, 2, 3]).ids(table([0]))
+
+
+@pytest.mark.parametrize(
+    "names", ["ham", b"ham", 0, -2, True, [], {"a", "b"}, [0.5, 1], [None], [["a"]], None, 2.0]
+)
+def test_what_are_no_names(names):
+    with pytest.raises(ValueError, match="labels must be a list of names .* or how many there are"):
+        Labels(names)
 
 
 def test_held_out_labels():
@@ -36,7 +88,7 @@ def test_held_out_labels():
     LABELS.check_seen(table([["a"], []]), table([[], ["a"]]))
     with pytest.raises(ValueError, match=r"row 1 .*occur in the training data. Received: 'c'"):
         LABELS.check_seen(table([[], ["a"]]), table([["a"], ["c"]]))
-    with pytest.raises(ValueError, match=r"row 0 .*of the kind .*, int. Received: 'a'"):
+    with pytest.raises(ValueError, match=r"row 0 .*of the kind .*, numbers. Received: 'a'"):
         LABELS.check_seen(table([0]), table(["a"]))
 
 

@@ -105,3 +105,17 @@ def test_it_learns_in_the_units_of_the_data(task, tmp_path):
 def test_what_does_not_fit(task, call, message):
     with pytest.raises(ValueError, match=message):
         call(task)
+
+
+@pytest.mark.parametrize("label", [1e300, -1e300, 1e20, 10**400])
+def test_a_label_whose_square_float32_cannot_hold_is_told_by_its_row(task, label):
+    with pytest.raises(
+        ValueError, match="row 1 .*at most 1e.15.*divide the labels .* Received: -?1"
+    ):
+        task.fit(["fox", "dog"], [1, label], epochs=1, verbose=0)
+
+
+def test_the_largest_label_is_trained_on(config, tokenizer):
+    task = TextRegressor(kbert.Encoder(config), tokenizer)
+    history = task.fit(["fox", "dog"] * 8, [1e15, -1e15] * 8, epochs=1, batch_size=16, verbose=0)
+    assert history.history["loss"][0] == pytest.approx(1e30, rel=1e-3)
