@@ -1,5 +1,6 @@
 """The command-line programs: flags → calls of kbert → a run. Nothing imports them."""
 
-from . import quiet
+from . import interrupts, quiet
 
+interrupts.end_at_once(__name__)
 quiet.import_tensorflow()

@@ -3,9 +3,17 @@
 import contextlib
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 
+import tensorflow as tf
 from absl import app, flags, logging
+
+from kbert.data.corpus.blocks import unreadable_record
+
+from . import interrupts
+
+INTERRUPTED = 128 + signal.SIGINT  # as a shell says it
 
 
 def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc: str) -> None:
@@ -19,7 +27,17 @@ def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc
     for name in set(flags.FLAGS) - before:
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     sys.modules["__main__"].__doc__ = doc
-    app.run(main)
+    warnings.formatwarning = _message_alone
+    try:
+        interrupts.raise_as_usual()
+        app.run(main)
+    except KeyboardInterrupt:  # before or behind what `one_line_errors` surrounds
+        sys.exit(INTERRUPTED)
+
+
+def _message_alone(message, category, filename, lineno, line=None) -> str:
+    """A warning without the file and the line of source, which say nothing to a user."""
+    return f"{category.__name__}: {message}\n"
 
 
 @contextlib.contextmanager
@@ -33,7 +51,13 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(INTERRUPTED)
+    except tf.errors.OpError as error:
+        reason = unreadable_record(error)
+        if reason is None:
+            raise
+        logging.debug("", exc_info=True)
+        sys.exit(f"{program}: {reason}")
     except (ValueError, OSError, *more) as error:
         logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
         sys.exit(f"{program}: {error}")

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,6 +146,22 @@ def test_mistakes_are_told_in_one_line(data_dir, tmp_path):
     message = failed(pretrain(data_dir, tmp_path, "--set=hidden_width=8"))
     assert message.startswith("kbert-pretrain: ")
     assert "hidden_width" in message
+
+
+def test_a_corrupt_record_is_told_in_one_line(data_dir, tmp_path, call):
+    from pipelines import pretrain
+
+    shards = shutil.copytree(data_dir, tmp_path / "shards")
+    path = next(shards.glob("train-*.tfrecord"))
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SystemExit) as stopped:
+        call(pretrain, *arguments(shards, tmp_path / "run"))
+    assert stopped.value.code == (
+        f"kbert-pretrain: Cannot read {path}, record at byte 0: missing, truncated or corrupt "
+        "(verify_corpus reads it all)"
+    )
 
 
 def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary, call):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.data.corpus import manifest, records
-from kbert.data.corpus.blocks import BlockReader
+from kbert.data.corpus.blocks import BlockReader, unreadable_record
 
 
 @pytest.fixture
@@ -58,10 +58,15 @@ def test_a_corrupt_record_is_named_with_its_file(reader):
         byte = file.read(1)
         file.seek(offset + 40)
         file.write(bytes([byte[0] ^ 1]))
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=f"Cannot read {path}, record at byte {offset}:"
-    ):
+    where = f"Cannot read {path}, record at byte {offset}:"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=where) as eager:
         first_tokens(reader, 0, 0)
+    windows = iter(reader.windows_from(0, 0))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=where) as in_a_graph:
+        tf.function(windows.get_next)()
+    for error in (eager, in_a_graph):
+        line = f"{where} missing, truncated or corrupt (verify_corpus reads it all)"
+        assert unreadable_record(error.value) == line
 
 
 def test_a_shard_that_disappears_is_named(reader):

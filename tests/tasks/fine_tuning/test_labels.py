@@ -79,7 +79,7 @@ def test_a_number_is_the_class_that_is_called_so():
     "names", ["ham", b"ham", 0, -2, True, [], {"a", "b"}, [0.5, 1], [None], [["a"]], None, 2.0]
 )
 def test_what_are_no_names(names):
-    with pytest.raises(ValueError, match="labels must be a list of names .* or how many there are"):
+    with pytest.raises(ValueError, match=r"must be a list of names .* or how many there are"):
         Labels(names)
 
 

@@ -110,7 +110,7 @@ def test_what_does_not_fit(task, call, message):
 @pytest.mark.parametrize("label", [1e300, -1e300, 1e20, 10**400])
 def test_a_label_whose_square_float32_cannot_hold_is_told_by_its_row(task, label):
     with pytest.raises(
-        ValueError, match="row 1 .*at most 1e.15.*divide the labels .* Received: -?1"
+        ValueError, match=r"row 1 .*at most 1e.15.*divide the labels .* Received: -?1"
     ):
         task.fit(["fox", "dog"], [1, label], epochs=1, verbose=0)
 

@@ -1,0 +1,84 @@
+"""What programs begin and end with: Ctrl-C at any moment, warnings without source."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines import interrupts
+from tests.processes import LIGHT, ROOT
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux' /proc")
+def test_ctrl_c_while_tensorflow_is_imported():
+    process = start("-m", "pipelines.pretrain", "--model_dir=nowhere")
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and "libtensorflow" not in maps.read_text():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=300)
+    assert (process.returncode, out, errors) == (130, "", "")
+
+
+PROGRAM = """
+import signal, sys, warnings
+sys.argv = ["kbert-anything"]
+from pipelines import command
+
+def main(argv):
+    warnings.warn("the shards are old")
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        print("cleared away")
+
+command.run(main, lambda: None, "What it does.")
+"""
+
+
+def test_ctrl_c_while_it_runs_and_a_warning_before():
+    process = start("-c", LIGHT + PROGRAM)
+    out, errors = process.communicate(timeout=300)
+    assert (process.returncode, out) == (130, "cleared away\n")
+    assert "Traceback" not in errors
+    assert errors.endswith("UserWarning: the shards are old\n")  # no line of source behind it
+
+
+@pytest.mark.parametrize(
+    ("argv", "command", "ends"),
+    [
+        (["/usr/bin/kbert-pretrain", "--x"], ["python", "/usr/bin/kbert-pretrain"], True),
+        (["-m"], ["python", "-m", "kbert.pipelines.predict"], True),
+        (["-m"], ["python", "-m", "pytest", "tests/pipelines"], False),
+        (["notebook.py"], ["python", "notebook.py"], False),
+        ([""], ["python"], False),
+    ],
+)
+def test_only_programs_end_at_once(monkeypatch, argv, command, ends):
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", command)
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        interrupts.end_at_once("kbert.pipelines")
+        assert (signal.getsignal(signal.SIGINT) is not signal.default_int_handler) == ends
+        interrupts.raise_as_usual()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # in the background of a shell
+        interrupts.end_at_once("kbert.pipelines")
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
