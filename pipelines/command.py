@@ -1,6 +1,8 @@
 """What every program of this folder starts with."""
 
 import contextlib
+import logging as python_logging
+import os
 import signal
 import sys
 import warnings
@@ -13,6 +15,7 @@ from kbert.data.corpus.blocks import unreadable_record
 
 from . import interrupts
 
+_TENSORFLOW = os.path.dirname(tf.__file__) + os.sep
 INTERRUPTED = 128 + signal.SIGINT  # as a shell says it
 
 
@@ -28,11 +31,19 @@ def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     sys.modules["__main__"].__doc__ = doc
     warnings.formatwarning = _message_alone
+    for logger in (tf.get_logger(), logging.get_absl_logger()):
+        logger.addFilter(_is_news)
     try:
         interrupts.raise_as_usual()
         app.run(main)
     except KeyboardInterrupt:  # before or behind what `one_line_errors` surrounds
         sys.exit(INTERRUPTED)
+
+
+def _is_news(record: python_logging.LogRecord) -> bool:
+    """Not what TensorFlow tells of each file and each sum; `--verbosity=1` shows it."""
+    told = record.levelno > python_logging.INFO or not record.pathname.startswith(_TENSORFLOW)
+    return told or logging.get_verbosity() >= logging.DEBUG
 
 
 def _message_alone(message, category, filename, lineno, line=None) -> str:

@@ -34,11 +34,18 @@ def test_ctrl_c_while_tensorflow_is_imported():
 
 
 PROGRAM = """
-import signal, sys, warnings
+import signal, sys, tempfile, warnings
 sys.argv = ["kbert-anything"]
 from pipelines import command
+import tensorflow as tf
+from absl import logging
+from kbert.serving import Signature, export_saved_model
 
 def main(argv):
+    logging.info("what kbert tells")
+    tf.distribute.MirroredStrategy(["CPU:0"])
+    double = Signature(lambda x: {"y": 2 * x}, [tf.TensorSpec([None], tf.float32, "x")])
+    export_saved_model(tempfile.mkdtemp(), {"double": double})
     warnings.warn("the shards are old")
     try:
         signal.raise_signal(signal.SIGINT)
@@ -49,9 +56,12 @@ command.run(main, lambda: None, "What it does.")
 """
 
 
-def test_ctrl_c_while_it_runs_and_a_warning_before():
+def test_what_a_program_tells_and_ctrl_c_in_the_end():
     process = start("-c", LIGHT + PROGRAM)
     out, errors = process.communicate(timeout=300)
+    assert "] what kbert tells\n" in errors
+    for notice in ("Using MirroredStrategy", "Assets written", "fingerprint", "Sharding"):
+        assert notice not in errors
     assert (process.returncode, out) == (130, "cleared away\n")
     assert "Traceback" not in errors
     assert errors.endswith("UserWarning: the shards are old\n")  # no line of source behind it
