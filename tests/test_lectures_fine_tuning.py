@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.data.tables.packing import pack
 from kbert.heads import ChoiceHead, SentenceHead, SpanHead, TokenHead
 from kbert.tokenizers import SPECIAL_TOKENS
 
@@ -91,3 +92,52 @@ def test_the_first_piece_of_a_word_has_its_label(encoder):
     batch = task.assemble(rows.gather([0]))
     assert batch["label_weights"].numpy()[0, :6].tolist() == [0, 1, 0, 1, 1, 0]  # bank ##s win …
     assert batch["labels"].numpy()[0, [1, 3, 4]].tolist() == [0, 1, 0]
+
+
+SST2 = {
+    "a stirring , funny and finally transporting re imagining of beauty and the beast and 1930s "
+    "horror films": [101, 1037, 18385, 1010, 6057, 1998, 2633, 18276],
+    "apparently reassembled from the cutting room floor of any given daytime soap": [
+        *(101, 4593, 2128, 27241, 23931, 2013, 1996, 6276),
+    ],
+    "they presume their audience wo n't sit still for a sociology lesson": [
+        *(101, 2027, 3653, 23545, 2037, 4378, 24185, 1050),
+    ],
+    "this is a visually stunning rumination on love , memory , history and the war between art and "
+    "commerce": [101, 2023, 2003, 1037, 17453, 14726, 19379],
+    "jonathan parker 's bartleby should have been the be all end all of the modern office anomie "
+    "films": [101, 5655, 6262, 1005, 1055, 12075, 2571, 3762],
+}
+
+
+# BERT, slide "A sentence as numbers": the first rows of SST-2 as ids, padded with 0 to the longest.
+# The slide cuts the ids off; of the third it shows "10…", which is the 1050 of "wo n't".
+def test_ids_of_five_sentences_of_sst2(uncased):
+    specials = {name: getattr(uncased, name) for name in ("cls_id", "sep_id", "pad_id")}
+    ids = uncased(list(SST2))
+    packed = pack(ids, **specials, max_length=512, multiple=1)
+    rows, lengths = packed["token_ids"].numpy(), ids.row_lengths().numpy() + 2
+    assert rows.shape == (5, max(lengths))
+    for row, length, first in zip(rows, lengths, SST2.values(), strict=True):
+        assert row[: len(first)].tolist() == first
+        assert row[length - 1] == 102
+        assert not row[length:].any()
+        assert row[:length].all()
+
+
+# BERT, slide "DistilBERT as a source of features": 2,000 sentences, of which the longest has 66
+# tokens, are a table (2000, 66); the encoder makes (2000, 66, 768) of it, of which the vectors at
+# [CLS] (2000, 768) are the features.
+def test_shapes_of_two_thousand_sentences(uncased):
+    texts = ["love " * (1 + n % 64) for n in range(2000)]
+    specials = {name: getattr(uncased, name) for name in ("cls_id", "sep_id", "pad_id")}
+    packed = pack(uncased(texts), **specials, max_length=512, multiple=1)
+    assert packed["token_ids"].shape == (2000, 66)
+    config = kbert.family("distilbert-base-uncased").replace(num_layers=1, vocabulary_size=100)
+    spec = {
+        name: keras.KerasTensor(packed[name].shape, "int32")
+        for name in ("token_ids", "padding_mask")
+    }
+    sequence = kbert.Encoder(config).compute_output_spec(spec)["sequence"]
+    assert sequence.shape == (2000, 66, 768)
+    assert sequence[:, 0].shape == (2000, 768)

@@ -8,10 +8,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert.decoding import stream
+from kbert.graphs import graph
 
 
 class TokenStream:
@@ -66,7 +66,7 @@ def tensor_function(function: Callable, *layers: keras.Layer) -> Callable:
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
-        return tf.function(function, autograph=False, reduce_retracing=True)
+        return graph(function, autograph=False, reduce_retracing=True)
     if backend != "jax":
         return function
     import jax

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
 
+from kbert.graphs import graph
 from kbert.tokenizers.batching import batches, each_text, with_progress
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
@@ -138,11 +139,11 @@ def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
 def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:
     """The lines of the texts, prepared, without those that hold nothing."""
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def prepare(lines: tf.Tensor) -> tf.Tensor:
+    def prepared(lines: tf.Tensor) -> tf.Tensor:
         with tf.device("CPU"):
             return text(text.hide(lines))
 
+    prepare = graph(prepared, input_signature=[tf.TensorSpec([None], tf.string)])
     for batch in batches(_cut(texts)):
         for line in prepare(tf.constant(batch)).numpy():
             if line.strip():
