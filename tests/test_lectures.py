@@ -270,11 +270,10 @@ def test_static_masks_repeat_and_dynamic_ones_do_not(uncased, corpus):
         # The position tells the epochs apart whatever is masked in them.
         return b"".join(batch[k].tobytes() for k in sorted(batch) if k != "position")
 
-    epochs = (0, 1, 10, 11, 20, 30)
-    static = [first_batch(epoch, 10) for epoch in epochs]
-    assert [static.count(batch) for batch in static] == [4, 2, 4, 2, 4, 4]
-    dynamic = [first_batch(epoch, None) for epoch in epochs]
-    assert len(set(dynamic)) == len(epochs)
+    static = [first_batch(epoch, 10) for epoch in (0, 1, 10, 20, 30)]
+    assert [static.count(batch) for batch in static] == [4, 1, 4, 4, 4]
+    dynamic = [first_batch(epoch, None) for epoch in (0, 10, 20, 30)]
+    assert len(set(dynamic)) == 4
 
 
 # BERT, slide "Masked language model": predictions per sequence. 15 % of 128 is 19, of 512 is 77;

@@ -23,9 +23,9 @@ SCORES = np.array(
 )
 
 
-# Transformer, slide "Masked self-attention": scores behind a token are masked, the others go through
-# a softmax. The slide prints .48 .52, then .45 .21 .34, then .25 .16 .33 .26, which is wrong: these
-# are no softmax of its scores. The right values are these.
+# Transformer, slide "Masked self-attention": scores behind a token are masked, the others go
+# through a softmax. The slide prints .48 .52, then .45 .21 .34, then .25 .16 .33 .26, which is
+# wrong: these are no softmax of its scores. The test has the right values.
 def test_the_causal_softmax_of_the_slides_scores():
     layer = SelfAttention(1)
     layer.build((1, 4, 4))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
+from kbert.graphs import graph
 from kbert.tokenizers.batching import batches, with_progress
 
 # Different words held at a time (about 1 GB); past it the words seen once are forgotten.
@@ -53,13 +54,12 @@ def _distinct_words(
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """A batch of texts -> its different words and how often each is in it. Traced once."""
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def distinct(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.device("CPU"):
             words, _, repeats = tf.unique_with_counts(divide(batch).flat_values)
             return words, repeats
 
-    return distinct
+    return graph(distinct, input_signature=[tf.TensorSpec([None], tf.string)])
 
 
 def limited(counts: Counter[str]) -> Counter[str]:
