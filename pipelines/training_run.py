@@ -13,6 +13,7 @@ from kbert import atomic
 from kbert.training import average_checkpoints
 from kbert.training.optimization.optimizers import make_optimizer
 from kbert.training.optimization.schedules import WarmupDecay
+from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.estimates import estimate
 from kbert.training.run.phases import Phase
 from kbert.training.run.run import Start, train
@@ -73,6 +74,9 @@ def train_objective(
         print(estimate(task, training, phases, strategy).summary(phases))
         return
     extra_scores = objective.extra_scores(task)
+    latest = Checkpoints(Path(options.model_dir) / "checkpoints").latest()
+    if strategy.is_chief and latest and latest["step"] >= options.train_steps:
+        print(f"trained for {latest['step']} steps already: nothing to do")
     history = train(
         task,
         training,

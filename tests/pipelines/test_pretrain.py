@@ -85,10 +85,15 @@ def test_a_terminated_run_says_so_and_goes_on(data_dir, tmp_path):
     assert f"stopped by SIGTERM: checkpoint of step {step} written" in out
     assert step < 12
 
-    preset = tmp_path / "preset"
-    out = finished(pretrain(data_dir, tmp_path / "run", f"--preset_dir={preset}"))
+    out = finished(pretrain(data_dir, tmp_path / "run"))
     assert "step 12/12 · loss" in out
     assert "evaluation after step 12: loss" in out
+    assert "already" not in out
+
+    preset = tmp_path / "preset"
+    out = finished(pretrain(data_dir, tmp_path / "run", f"--preset_dir={preset}"))
+    assert "trained for 12 steps already: nothing to do" in out
+    assert "loss" not in out
     assert kbert.Encoder.from_preset(preset).config.hidden_size == 16
 
 

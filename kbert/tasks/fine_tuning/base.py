@@ -354,7 +354,7 @@ class FineTuned(Asked, EncoderTask):
                 freezing.thaw(self, names)
 
 
-def _split_end(table, share, validation_data):
+def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table, Table]:
     """The table, and the last rows of it that are held out, as Keras' `validation_split` does."""
     first = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
     if validation_data is not None or not 0 < first < len(table):

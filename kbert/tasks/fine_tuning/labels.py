@@ -113,7 +113,7 @@ class Labels:
         )
 
 
-def _written_out(names) -> list[str]:
+def _written_out(names: object) -> list[str]:
     """The names of classes as strings; see `Labels`."""
     if isinstance(names, int | np.integer) and not isinstance(names, bool) and names > 0:
         return [f"LABEL_{i}" for i in range(names)]
@@ -128,7 +128,7 @@ def _written_out(names) -> list[str]:
     return written
 
 
-def _as_name(value) -> str | None:
+def _as_name(value: object) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value) if isinstance(value, str | int) else None
