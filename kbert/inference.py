@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.graphs import graph
+from kbert.order import check_order
 from kbert.types import Shape, Tensors
 
 BATCH_SIZE = 32
@@ -99,9 +100,11 @@ def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | byte
 
     Raises:
         TypeError: if an element is not a string.
+        ValueError: for a set, which has no order.
     """
     if isinstance(texts, str | bytes):
         return [texts]
+    check_order(texts, f"What is given for {what}")
     texts = texts.numpy().tolist() if tf.is_tensor(texts) else list(texts)
     for number, text in enumerate(texts, start):
         if not isinstance(text, str | bytes):

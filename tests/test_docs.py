@@ -16,6 +16,7 @@ import kbert
 from kbert import distillation, experiments, recipes
 from kbert.data.masking.masking import MASKING_SCHEMES
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
+from tests.processes import run_code
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -129,6 +130,15 @@ def test_examples_in_python(page):
 def test_a_wrong_name_would_be_caught(code, message):
     with pytest.raises(AssertionError, match=message):
         check_code(code)
+
+
+def test_what_follows_kbert_in_an_example_is_public():
+    """`import kbert` is enough for it: a subpackage that nothing has imported yet is loaded."""
+    code = "\n".join(block for page in CURRENT for block in blocks(page, "python"))
+    names = set(re.findall(r"(?<![\w.])kbert\.(\w+)", code))
+    assert {"decoding", "tasks", "Encoder"} <= names <= set(kbert.__all__)
+    beam = "import kbert; print(kbert.decoding.Beam(width=8, num_results=3).width)"
+    assert run_code(beam) == "8\n"
 
 
 @pytest.mark.parametrize("page", CURRENT)

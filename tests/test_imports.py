@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = {
-    **dict.fromkeys(("atomic", "cache", "chunks", "graphs", "progress", "types", "version"), -2),
+    **dict.fromkeys(
+        ("atomic", "cache", "chunks", "graphs", "order", "progress", "types", "version"), -2
+    ),
     **dict.fromkeys(("hub", "options", "registry", "resumable"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),

@@ -14,6 +14,9 @@ def test_as_texts():
     assert inference.as_texts([]) == []
     with pytest.raises(TypeError, match=r"texts must be strings. Received: 3 as number 1"):
         inference.as_texts(["a", 3])
+    with pytest.raises(ValueError, match=r"given for prompts must have an order.*Received: a set"):
+        inference.as_texts({"a", "b"}, "prompts")
+    assert inference.as_texts({"b": 1, "a": 2}.keys()) == ["b", "a"]
 
 
 def test_by_length_covers_each_row_once_and_sorts():

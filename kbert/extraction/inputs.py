@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kbert.data.tables.table import Table, as_table
 from kbert.inference import as_texts
+from kbert.order import check_order
 
 
 class Texts(NamedTuple):
@@ -63,6 +64,7 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
     texts = [texts] if isinstance(texts, str | bytes) else texts
     if not isinstance(texts, Iterable):
         raise TypeError(f"texts are strings, pairs or lists of words. Received: {texts!r}")
+    check_order(texts, "What is given for texts")
     texts = texts.numpy().tolist() if tf.is_tensor(texts) else list(texts)
     if not texts or isinstance(texts[0], str | bytes):
         return Texts(as_texts(texts, start=start), start=start)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import kbert
 from kbert.extraction import features
+from kbert.extraction.inputs import as_inputs
 from tests.extraction.conftest import PAIRS, TEXTS
 from tests.harness import assert_close
 
@@ -246,3 +247,8 @@ def test_few_layers_have_no_last_four(tokenizer, tiny_vocabulary, encoder):
     config = encoder.config.replace(num_layers=2)
     with pytest.raises(ValueError, match="'sum_last_four' needs an encoder of more layers"):
         features(kbert.Encoder(config), tokenizer, ["x"], layers="sum_last_four")
+
+
+def test_texts_without_an_order_are_refused():
+    with pytest.raises(ValueError, match=r"texts must have an order.*Received: a frozenset"):
+        as_inputs(frozenset(["a", "b"]))

@@ -10,7 +10,9 @@ names are kept as they are.
 import json
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Reversible, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
+
+from kbert.order import check_order
 
 TEXT = ("text", "first", "second", "question", "context")
 TEXT_LISTS = ("words", "labels", "choices", "answers")
@@ -251,7 +253,7 @@ def _columns(data: object) -> dict[str, list]:
     if hasattr(data, "element_spec"):
         return _dataset_columns(data)
     data = _without_tensor(data)
-    _check_order(data, "The data")
+    check_order(data, "The data")
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise ValueError(
             "The data is a Table, columns, a frame, a list of texts, pairs or words, or a "
@@ -323,22 +325,13 @@ def _is_batched(spec: object) -> bool:
 
 def _values(name: str, column: object) -> list:
     column = _without_tensor(column)
-    _check_order(column, f"The column {name!r}")
+    check_order(column, f"The column {name!r}")
     if isinstance(column, str | bytes) or not isinstance(column, Iterable):
         raise ValueError(
             f"The column {name!r} must be a sequence with one value a row. "
             f"Received: {column!r:.80} ({type(column).__name__})"
         )
     return list(column)
-
-
-def _check_order(values: object, what: str) -> None:
-    """Raises for a set: which text a label belongs to is told by their order, and it has none."""
-    if isinstance(values, Set) and not isinstance(values, Reversible):  # a dict's views have one
-        raise ValueError(
-            f"{what} must have an order, by which texts, labels and answers belong together. "
-            f"Received: a {type(values).__name__}, which has none; sorted(…) gives it one"
-        )
 
 
 def _without_tensor(values: object) -> object:
