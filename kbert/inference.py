@@ -135,6 +135,24 @@ def by_length(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
     return (order[i : i + batch_size] for i in range(0, len(order), batch_size))
 
 
+def as_ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
+    """Ids of texts, a row each, one at least."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    ids = np.concatenate(rows).astype(np.int32)
+    return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
+
+
+def as_rows(ragged: tf.RaggedTensor) -> list[np.ndarray]:
+    """The rows of a ragged tensor as arrays.
+
+    >>> [row.tolist() for row in as_rows(as_ragged([np.array([1, 2]), np.array([3])]))]
+    [[1, 2], [3]]
+    """
+    if not ragged.nrows():
+        return []
+    return np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
+
+
 def next_power_of_two(n: int) -> int:
     """1, 2, 4, 8, …: the smallest that is not below n."""
     return 1 << max(int(n) - 1, 0).bit_length()

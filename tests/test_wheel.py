@@ -52,7 +52,7 @@ def test_it_holds_the_library_and_nothing_beside_it(wheel):
     for folder, place in (("kbert", ""), ("pipelines", "kbert/")):
         files = {f"{place}{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
         assert files <= set(names)
-    assert "kbert/py.typed" in names
+    assert {"kbert/py.typed", "kbert/visualization/attention_page.html"} <= set(names)
 
 
 def test_every_console_script_starts(wheel, tmp_path):

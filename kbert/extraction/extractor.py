@@ -168,7 +168,7 @@ class Extractor:
             parts = [[sides[0][w.text].ids[w.first_start : w.first_end] for w in batch]]
             if len(sides) == 2:
                 parts.append([sides[1][w.text].ids[w.second_start : w.second_end] for w in batch])
-            features = self._features[len(sides)](*map(_ragged, parts))
+            features = self._features[len(sides)](*map(inference.as_ragged, parts))
             yield index, self._forward[pooling](inference.pad(features))[: len(index)]
 
     def pack(
@@ -218,8 +218,3 @@ class Extractor:
         if self.with_tokens:
             return describe_tokens(whole, self.tokenizer, encoded, layout, kept)
         return whole[kept]
-
-
-def _ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
-    lengths = np.array([len(row) for row in rows], np.int64)
-    return tf.RaggedTensor.from_row_lengths(np.concatenate(rows), lengths, validate=False)

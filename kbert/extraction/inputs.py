@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.data.tables.table import Table, as_table
-from kbert.inference import as_texts
+from kbert.inference import as_rows, as_texts
 from kbert.order import check_order
 
 
@@ -127,10 +127,10 @@ def encode(tokenizer: Any, texts: Sequence, *, offsets: bool) -> list[Encoded]:
     """Tokenises strings, with offsets where they are asked for: that is several times slower."""
     batch = tf.constant(list(texts), tf.string)
     if not offsets:
-        return [Encoded(ids) for ids in _rows(tokenizer.encode(batch))]
+        return [Encoded(ids) for ids in as_rows(tokenizer.encode(batch))]
     found = tokenizer.encode_with_offsets(batch, unit="character")
     names = ("token_ids", "starts", "ends", "word_index")
-    return [Encoded(*row) for row in zip(*(_rows(found[name]) for name in names), strict=True)]
+    return [Encoded(*row) for row in zip(*(as_rows(found[name]) for name in names), strict=True)]
 
 
 def encode_words(tokenizer: Any, texts: Sequence[Sequence[str]]) -> list[Encoded]:
@@ -141,11 +141,5 @@ def encode_words(tokenizer: Any, texts: Sequence[Sequence[str]]) -> list[Encoded
     word_of = tf.ragged.range(counts).flat_values  # from 0 in each text
     word_of = pieces.with_values(tf.gather(word_of, pieces.value_rowids()))
     columns = [tf.RaggedTensor.from_row_lengths(x, counts) for x in (pieces, word_of)]
-    ids, word_of = (_rows(column.merge_dims(1, 2)) for column in columns)
+    ids, word_of = (as_rows(column.merge_dims(1, 2)) for column in columns)
     return [Encoded(own, word_of=of) for own, of in zip(ids, word_of, strict=True)]
-
-
-def _rows(ragged: tf.RaggedTensor) -> list[np.ndarray]:
-    if not ragged.nrows():
-        return []
-    return np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])

@@ -21,6 +21,7 @@ from kbert.distillation.augmentation.settings import AugmentationSettings
 from kbert.distillation.augmentation.stop_words import STOP_WORDS
 from kbert.distillation.augmentation.vectors import WordVectors, model_vectors
 from kbert.experiments import model_checksum
+from kbert.inference import as_rows
 from kbert.tasks import Pretraining
 
 # Rows of a table whose texts go through the model together.
@@ -153,7 +154,7 @@ class Augmenter:
         encoded = self.model.tokenizer.encode_with_offsets(
             [sentence.text for sentence in sentences], unit="character"
         )
-        ids, starts, ends = (_split(encoded[name]) for name in ("token_ids", "starts", "ends"))
+        ids, starts, ends = (as_rows(encoded[name]) for name in ("token_ids", "starts", "ends"))
         found: list[list[list[str]]] = [[[] for _ in x.spans] for x in sentences]
         masked: dict[tuple[int, int], int] = {}
         others: list[tuple[int, int]] = []
@@ -302,11 +303,6 @@ def _cased(word: str, candidates: Sequence[str]) -> list[str]:
     """The candidates in the word's case, each once, without the word."""
     fitting = dict.fromkeys(match_case(word, candidate) for candidate in candidates)
     return [candidate for candidate in fitting if candidate.casefold() != word.casefold()]
-
-
-def _split(rows: tf.RaggedTensor) -> list[np.ndarray]:
-    """The rows as arrays."""
-    return np.split(rows.flat_values.numpy(), rows.row_splits.numpy()[1:-1])
 
 
 def _grouped(items: Iterable, size: int) -> Iterator[tuple]:

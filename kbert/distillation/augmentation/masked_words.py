@@ -6,7 +6,6 @@ Shapes: `B` rows, `T` tokens, `V` vocabulary, `M` candidates.
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
@@ -96,7 +95,7 @@ class MaskedWords:
             positions.append([1 + position])  # behind [CLS]
             own.append([self._spelling[texts[text][place]]])
         parts = [firsts, seconds] if self.with_original else [firsts]
-        features = self._pack(*map(_ragged, parts))
+        features = self._pack(*map(inference.as_ragged, parts))
         features = {
             **features,
             "mask_positions": np.array(positions, np.int32),
@@ -121,9 +120,3 @@ def _is_near(values: np.ndarray, count: int) -> bool:
         return False
     largest = np.abs(values).max()
     return bool(values[count - 1] - values[count] <= _NEAR + _NEAR_SHARE * largest)
-
-
-def _ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
-    return tf.RaggedTensor.from_row_lengths(
-        np.concatenate(rows).astype(np.int32), [len(row) for row in rows]
-    )
