@@ -31,8 +31,8 @@ class Experiment:
         train: a path as the task's reader takes it, or data as `kbert.data.as_table` takes it.
         dev: the same, of development data: it chooses the best checkpoint.
         test: the same, of data that is only measured, or without labels only predicted.
-        dev_share: share of `train` to keep apart as development data where there is no `dev`; of
-            rows with one class, the same of each class.
+        dev_share: share of `train` to keep apart as development data where there is no `dev`;
+            whatever it is, `train` keeps a row of each class.
         labels: names of the classes, where more are wanted than occur in `train`.
         columns: our name of a column -> the file's, see `kbert.experiments.reading`.
         label_separator: what stands between the labels of one text, for "multilabel".
@@ -181,29 +181,36 @@ class Experiment:
 def _split(table: Table, share: float) -> tuple[Table, Table]:
     """The table without and with a share of its rows, drawn at random, in their order.
 
-    Where every row has one class, by name, the share is one of each class, as nearly as whole rows
-    allow, and the last row of a class stays in the first part.
+    Where every row has one class, by name, and a class would be missing in the first part, the
+    share is drawn from each class, as nearly as whole rows allow, and the last row of a class
+    stays. Else the rows are those of version 0.1, whose runs are resumed.
     """
     count = round(len(table) * share)
-    groups = _class_rows(table)
-    counts = _apportion([len(rows) for rows in groups], count) if count < len(table) else [0]
-    if not sum(counts):
-        classes = f" of {len(groups)} classes" if len(groups) > 1 else ""
+    if not 0 < count < len(table):
         raise ValueError(
-            "`dev_share` must leave rows on both sides, and training a row of each class. "
-            f"Received: dev_share={share} of {len(table)} rows{classes}"
+            "`dev_share` must leave rows on both sides. Received: "
+            f"dev_share={share} of {len(table)} rows"
         )
-    generator = np.random.default_rng(_SPLIT_SEED)
-    drawn = {
-        rows[place]
-        for rows, number in zip(groups, counts, strict=True)
-        for place in generator.permutation(len(rows))[:number]
-    }
+    groups = _class_rows(table)
+    drawn = _draw(range(len(table)), count)
+    if any(drawn.issuperset(rows) for rows in groups):
+        counts = _apportion([len(rows) for rows in groups], count)
+        drawn = set().union(*map(_draw, groups, counts))
+    if not drawn:
+        raise ValueError(
+            "`dev_share` must leave a row of each class for training. Received: "
+            f"dev_share={share} of {len(table)} rows of {len(groups)} classes"
+        )
     rows = range(len(table))
     return (
         table.take([row for row in rows if row not in drawn]),
         table.take([row for row in rows if row in drawn]),
     )
+
+
+def _draw(rows: Sequence[int], count: int) -> set[int]:
+    places = np.random.default_rng(_SPLIT_SEED).permutation(len(rows))[:count]
+    return {rows[place] for place in places}
 
 
 def _class_rows(table: Table) -> list[list[int]]:

@@ -83,20 +83,29 @@ def split(labels, share, preset):
     return made.train, made.dev
 
 
-def test_a_share_is_one_of_each_class(preset):
-    rare = ["ham"] * 90 + ["spam"] * 10  # sorted, and drawn by chance it was 1 of 10, or 5
-    train, dev = split(rare, 0.3, preset)
-    assert (len(train), len(dev)) == (70, 30)
-    assert dev["label"].count("spam") == 3
-    assert train["text"] == sorted(train["text"], key=lambda text: int(text.split()[-1]))
-    # Whatever the share, training keeps a row of each class.
-    train, dev = split(["a"] * 8 + ["b", "c"], 0.8, preset)
-    assert set(train["label"]) == {"a", "b", "c"}
-    assert dev["label"] == ["a"] * 7
-    train, dev = split([0.0, 1.0] * 4 + [2.0], 0.5, preset)  # pandas' integers
-    assert sorted(set(train["label"])) == ["0", "1", "2"]
-    with pytest.raises(ValueError, match=r"row of each class. Received: .*0.5 of 3 rows of 3 cl"):
-        split(["a", "b", "c"], 0.5, preset)
+@pytest.mark.parametrize(
+    ("labels", "share", "in_dev"),
+    [
+        (["ham", "spam", "spam"] * 4, 0.25, 3),
+        (["a"] * 8 + ["b", "c"], 0.8, 7),  # all that leaves a row of each class
+        (["a"] * 6 + ["b"] * 3, 0.6, 5),
+        ([0.0, 1.0] * 4 + [2.0], 0.9, 6),  # integers, as pandas has them
+    ],
+)
+def test_training_keeps_a_row_of_each_class(preset, labels, share, in_dev):
+    """By chance one class alone may be left, and no two to be learned."""
+    for start in range(len(labels)):  # each row is drawn in one of these orders
+        train, dev = split([*labels[start:], *labels[:start]], share, preset)
+        assert set(train["label"]) == {f"{x:g}" if isinstance(x, float) else x for x in labels}
+        assert len(train) + len(dev) == len(labels)
+        assert len(dev) == in_dev
+        numbers = [int(text.split()[-1]) for text in train["text"]]
+        assert numbers == sorted(numbers)
+
+
+def test_a_share_without_a_row_that_can_be_spared(preset):
+    with pytest.raises(ValueError, match=r"row of each class.*dev_share=0.5 of 4 rows of 4 cl"):
+        split(["a", "b", "c", "d"], 0.5, preset)
 
 
 def test_rows_without_one_class_are_drawn_together(preset):
