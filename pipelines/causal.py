@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import flags
 
 import kbert
-from kbert.checkpoints.preset import read_json
+from kbert.json_file import read_json
 from kbert.training.run.phases import Phase
 
 from .flags import parse_settings

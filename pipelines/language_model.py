@@ -9,8 +9,8 @@ from absl import flags
 
 import kbert
 from kbert.checkpoints import read_checkpoint
-from kbert.checkpoints.preset import read_json
 from kbert.hub import locate
+from kbert.json_file import read_json
 from kbert.training.run.phases import Phase
 
 from .flags import parse_settings

@@ -9,9 +9,9 @@ import tensorflow as tf
 from absl import flags
 
 import kbert
-from kbert.checkpoints.preset import read_json
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from kbert.data.pretraining.settings import MaskingSettings
+from kbert.json_file import read_json
 from kbert.recipes import SENTENCE_OBJECTIVES
 from kbert.training.run.phases import Phase
 

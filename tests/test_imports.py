@@ -10,8 +10,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 RANKS = {
     **dict.fromkeys(
-        ("atomic", "cache", "chunks", "graphs", "order", "progress", "types", "version"), -2
+        ("atomic", "cache", "chunks", "graphs", "json_file", "order", "progress", "types"), -2
     ),
+    "version": -2,
     **dict.fromkeys(("hub", "options", "registry", "resumable"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
@@ -27,7 +28,7 @@ RANKS = {
 ORDER = {
     "checkpoints": """
         checkpoint keys matching renames safetensors sizes vocabulary
-        preset
+        groups hdf5 preset
         bilm huggingface keras_hub
         google
         folder
@@ -120,7 +121,7 @@ ORDER = {
         pairs
     """,
     "tokenizers": """
-        batching folder normalization serializable
+        batching folder lines normalization serializable
         base offsets word_counts
         bpe unigram wordpiece
         loading_keras_hub words

@@ -33,6 +33,7 @@ class Checkpoint:
             format keeps them beside the weights; else None.
         left: names there of what no weight of the model was made from: buffers, optimizer slots,
             the generator beside a discriminator.
+        homeless: the head that is there and that kbert has no task for, in words; else None.
     """
 
     config: EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig
@@ -41,6 +42,7 @@ class Checkpoint:
     source: str
     labels: tuple[str, ...] | None = None
     left: tuple[str, ...] = ()
+    homeless: str | None = None
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays whose names begin with `prefix`, e.g. "encoder/"."""
@@ -90,6 +92,8 @@ def infer_task(
     Example:
         >>> infer_task({"masked_lm/bias": np.zeros(9)})
         {'kind': 'pretrain', 'next_sentence': False}
+        >>> infer_task({"sentence/dense/kernel": np.zeros((9, 2))}, "next_sentence")
+        {'kind': 'pretrain', 'next_sentence': True, 'masked_lm': False}
         >>> infer_task({"classifier/dense/bias": np.zeros(1)})
         {'kind': 'regress'}
     """
@@ -102,12 +106,19 @@ def infer_task(
             return {"kind": kind}
     if "discriminator/output/kernel" in arrays:
         return {"kind": "detect_replaced"}
-    if "masked_lm/bias" not in arrays:
+    masked_lm = "masked_lm/bias" in arrays
+    sentence = "sentence/dense/kernel" in arrays and sentence_objective is not None
+    if not masked_lm and not sentence:
         return None
     settings: dict[str, Any] = {"kind": "pretrain", "next_sentence": False}
-    if "sentence/dense/kernel" in arrays and sentence_objective is not None:
+    if sentence:
         settings[sentence_objective] = True
-    return settings
+    return settings if masked_lm else {**settings, "masked_lm": False}
+
+
+def default_labels(count: int) -> tuple[str, ...]:
+    """What classes without names are called, here as in transformers."""
+    return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def problem_type_of(task: Mapping[str, Any]) -> str | None:

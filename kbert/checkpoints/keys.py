@@ -1,7 +1,31 @@
 """Keys of another library's config: each is used, or known to say nothing, or refused."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+from absl import logging
+
+from kbert.configs.base import Config
+
+
+def make_config(kind: type[Config], fields: Mapping[str, Any], source: str) -> Any:
+    """A config of values out of a file.
+
+    Args:
+        kind: of the config.
+        fields: its fields.
+        source: the file, for messages.
+
+    Returns:
+        A config of that kind.
+
+    Raises:
+        ValueError: a field that it has not, lacks, or cannot have such a value; with the file.
+    """
+    try:
+        return kind.from_dict(fields)
+    except ValueError as error:
+        raise ValueError(f"{error} in {source}") from error
 
 
 def check_keys(
@@ -13,6 +37,7 @@ def check_keys(
     ignored: Collection[str],
     title: str,
     source: str,
+    harmless: Callable[[str, Any], bool] | None = None,
 ) -> None:
     """Refuses a config that may be of another model than kbert would make of it.
 
@@ -24,6 +49,8 @@ def check_keys(
         ignored: keys that say nothing about the encoder's function.
         title: whose config it is, for messages.
         source: where it is from, for messages.
+        harmless: key, value -> whether an unknown key says nothing about the model all the same:
+            then it is named in a warning. None = no such key.
 
     Raises:
         ValueError: a key is unknown or missing, or a value that kbert's encoder has no equal for.
@@ -43,6 +70,12 @@ Received: unknown speed in memory
                 f"Received: {content[key]!r} in {source}"
             )
     unknown = [key for key in content if key not in {*fields, *required, *ignored}]
+    unused = [key for key in unknown if harmless is not None and harmless(key, content[key])]
+    unknown = [key for key in unknown if key not in unused]
+    if unused and not unknown:
+        logging.warning(
+            "%s: not used, as they say nothing about the model: %s", source, ", ".join(unused)
+        )
     if unknown:
         raise ValueError(
             "Every key of a config must be understood, or the model may be another one. "

@@ -14,11 +14,14 @@ import numpy as np
 
 from kbert import registry
 from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.keys import make_config
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
+from kbert.checkpoints.sizes import check_layers
 from kbert.configs.base import Config, EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.json_file import read_json
 
 CONFIG_FILE = "kbert.json"
 FORMAT_VERSION = 1
@@ -94,12 +97,22 @@ def read_folder(folder: Path) -> Checkpoint:
             f"have task and labels. Received: {', '.join(content)} in {path}"
         )
     (kind,) = kinds
+    for key in (kind, "task"):
+        if not isinstance(content.get(key, {}), dict):
+            raise ValueError(
+                f"`{key}` must be a JSON object. Received: {content[key]!r:.80} in {path}"
+            )
+    labels = content.get("labels")
+    if "labels" in content and not isinstance(labels, list):
+        raise ValueError(f"`labels` must be a list. Received: {labels!r:.80} in {path}")
+    config = make_config(_KINDS[kind], content[kind], str(path))
+    check_layers(config, str(path))
     return Checkpoint(
-        config=_KINDS[kind].from_dict(content[kind]),
+        config=config,
         arrays=read_safetensors(folder / WEIGHTS_FILE),
         task=registry.current(content["task"]) if "task" in content else None,
         source=str(folder),
-        labels=tuple(content["labels"]) if "labels" in content else None,
+        labels=None if labels is None else tuple(labels),
     )
 
 
@@ -110,14 +123,3 @@ def refuse_other(folder: Path, config_file: str, kind: str) -> None:
             f"The folder holds {kind}, whose weights would be overwritten; choose another. "
             f"Received: {folder}"
         )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, or a ValueError that names the file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"The file is not JSON ({error}). Received: {path}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"The file must hold a JSON object. Received: {path}")
-    return content

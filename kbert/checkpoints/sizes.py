@@ -1,6 +1,7 @@
-"""Whether a config and the weights beside it can be of one model, before one is made.
+"""Whether files can be what they declare, before memory is taken for it.
 
-A damaged config could otherwise fill the memory with a model that nothing fits.
+A damaged config could otherwise fill the memory with a model that nothing fits, and a damaged file
+of weights with arrays that it does not hold.
 """
 
 from kbert.configs.base import Config, EncoderConfig
@@ -8,6 +9,7 @@ from kbert.configs.base import Config, EncoderConfig
 # Not less, for what is loaded in part (strict=False).
 _LARGEST_RATIO = 20
 _ALWAYS_ALLOWED = 1 << 26  # numbers: 256 MiB
+MOST_LAYERS = 1000  # tables of names and the loop over layers grow with them
 
 
 def fewest_numbers(config: Config) -> int:
@@ -35,12 +37,47 @@ def check_size(config: Config, stored: int, source: str) -> None:
         source: where both are from, for the message.
 
     Raises:
-        ValueError: the model would be more than 20 times as large.
+        ValueError: the model would be more than 20 times as large, or have more than 1000 layers.
     """
+    check_layers(config, source)
     fewest = fewest_numbers(config)
     if fewest > max(_LARGEST_RATIO * stored, _ALWAYS_ALLOWED):
         raise ValueError(
             f"A config of a model more than {_LARGEST_RATIO} times as large as its weights is "
             f"taken to be damaged. Received: {fewest:,} numbers by the config, {stored:,} in the "
             f"weights of {source}"
+        )
+
+
+def check_layers(config: Config, source: str) -> None:
+    """Refuses a config of more than 1000 layers: those that share their weights store few.
+
+    Args:
+        config: the model's.
+        source: where it is from, for the message.
+    """
+    layers = getattr(config, "num_layers", 0)
+    if layers > MOST_LAYERS:
+        raise ValueError(
+            f"A config of more than {MOST_LAYERS} layers is taken to be damaged. "
+            f"Received: {layers:,} in {source}"
+        )
+
+
+def check_ratio(declared: int, stored: int, source: str) -> None:
+    """Refuses a file whose arrays would be far larger than the file, as weights never shrink to.
+
+    Args:
+        declared: bytes of the arrays, by their shapes.
+        stored: bytes of the file.
+        source: the file, for the message.
+
+    Raises:
+        ValueError: the arrays would be more than 20 times as large.
+    """
+    if declared > max(_LARGEST_RATIO * stored, 4 * _ALWAYS_ALLOWED):
+        raise ValueError(
+            f"A file whose arrays would be more than {_LARGEST_RATIO} times as large as itself is "
+            f"taken to be damaged. Received: {declared:,} bytes declared in {source}, "
+            f"which has {stored:,}"
         )

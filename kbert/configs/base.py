@@ -24,7 +24,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """The reverse of `to_dict`; an unknown key raises and names the close ones."""
+        """The reverse of `to_dict`; a key that is unknown or missing raises and is named."""
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             if key not in known:
@@ -34,6 +34,16 @@ class Config:
                     f"{cls.__name__} has no such field.{hint} Known: {', '.join(known)}. "
                     f"Received: {key!r}"
                 )
+        missing = [
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.default is dataclasses.MISSING and field.name not in fields
+        ]
+        if missing:
+            raise ValueError(
+                f"{cls.__name__} must be given {', '.join(missing)}. "
+                f"Received: {', '.join(map(str, fields)) or 'nothing'}"
+            )
         return cls(**fields)
 
     def replace(self, **changes: Any) -> Self:

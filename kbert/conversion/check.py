@@ -6,7 +6,6 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary.
 import contextlib
 import dataclasses
 import importlib.util
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.heads import MaskedLMHead
+from kbert.json_file import read_json
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import set_arrays
@@ -133,7 +133,7 @@ def _runners(folder: Path) -> list[tuple[str, Callable[[Path, dict, bool], Outpu
 
 
 def _names_its_architecture(path: Path) -> bool:
-    return path.is_file() and "model_type" in json.loads(path.read_text(encoding="utf-8"))
+    return path.is_file() and "model_type" in read_json(path)
 
 
 def _run_kbert(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:

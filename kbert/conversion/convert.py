@@ -128,8 +128,7 @@ def convert(
     # Refuses what does not fit, as for everyone who loads the model.
     part = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
     set_arrays(model, prefix, part, checkpoint.source)
-    if isinstance(model, Encoder):
-        check_heads(model, arrays, checkpoint.source)
+    check_heads(model, arrays, checkpoint.source)
     homeless = _homeless(checkpoint, arrays, format, architecture)
     arrays = {name: array for name, array in arrays.items() if name not in homeless}
     if format == "keras_hub" and checkpoint.labels:
@@ -185,7 +184,7 @@ def _split(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """The arrays that kbert has a place for, and the names of the others."""
     places = named_weights(model, prefix)
-    heads = HEADS if isinstance(model, Encoder) else ()
+    heads = HEADS if isinstance(model, Encoder) else ("classifier",)
     known, unknown = {}, []
     for name, array in checkpoint.arrays.items():
         if name in places or name.split("/")[0] in heads:

@@ -7,7 +7,7 @@ import numpy as np
 
 from kbert.heads import DiscriminatorHead, MaskedLMHead, SpanBoundaryHead
 from kbert.heads.linear import LinearHead
-from kbert.models import Encoder
+from kbert.models import Decoder, Encoder
 from kbert.models.weights import set_arrays
 
 # First parts of the names of the heads' weights.
@@ -16,11 +16,11 @@ HEADS = "masked_lm sentence span_boundary discriminator classifier tokens span c
 _UNITS = {"sentence": 2, "span": 2, "choice": 1}
 
 
-def check_heads(encoder: Encoder, arrays: Mapping[str, np.ndarray], source: str) -> None:
+def check_heads(encoder: Encoder | Decoder, arrays: Mapping[str, np.ndarray], source: str) -> None:
     """Refuses a head that a task could not load.
 
     Args:
-        encoder: whose heads they are.
+        encoder: whose heads they are; of a decoder there is a classifier alone.
         arrays: weight name -> array; what is of no head is left alone.
         source: where they are from, for the message.
 
@@ -43,7 +43,9 @@ def check_heads(encoder: Encoder, arrays: Mapping[str, np.ndarray], source: str)
             set_arrays(_make(head, encoder, own), head, own, source)
 
 
-def _make(head: str, encoder: Encoder, arrays: Mapping[str, np.ndarray]) -> keras.layers.Layer:
+def _make(
+    head: str, encoder: Encoder | Decoder, arrays: Mapping[str, np.ndarray]
+) -> keras.layers.Layer:
     config = encoder.config
     if head == "masked_lm":
         return MaskedLMHead(config, encoder.token_embedding)

@@ -90,6 +90,10 @@ def _check_pretraining(student, teacher) -> None:
             "Distributions over the vocabulary are compared, so the token tables must have as many "
             f"rows. Received: {rows[0]:,} and {rows[1]:,}"
         )
+    if (teacher.masked_lm is None) != (student.masked_lm is None):
+        raise ValueError(
+            "Student and teacher must both fill masks, or neither. Received: masked_lm=False of one"
+        )
     if teacher.span_boundary_head is not None and student.span_boundary_head is None:
         raise ValueError(
             "A teacher with a span-boundary head reads spans that a student without one has not "

@@ -12,12 +12,11 @@ import keras
 import tensorflow as tf
 
 from kbert.checkpoints import Checkpoint
-from kbert.configs.base import Config
 from kbert.data.tables.packing import pack
 from kbert.models import Decoder, DecoderEncoder
 from kbert.serving import Signature
 from kbert.tasks.input_form import input_form
-from kbert.tasks.loading import load_encoder
+from kbert.tasks.loading import has_input_tokens, load_encoder
 from kbert.tasks.task import Task
 
 
@@ -92,7 +91,7 @@ class EncoderTask(Task):
             )
         rows = 0 if read else encoder.config.vocabulary_size
         if is_decoder:
-            rows = encoder.start_id
+            rows = encoder.text_rows
         if read is None and tokenizer.vocabulary_size > rows:
             raise ValueError(
                 "The encoder's token table must have a row for each vocabulary entry"
@@ -219,9 +218,11 @@ class EncoderTask(Task):
         return {"encode": Signature(encode, [tf.TensorSpec([None], tf.string, "text")])}
 
     @classmethod
-    def _make_model(cls, config: Config, dtype: Any) -> keras.Model:
-        model = super()._make_model(config, dtype)
-        return DecoderEncoder(model) if isinstance(model, Decoder) else model
+    def _make_model(cls, checkpoint: Checkpoint, dtype: Any) -> keras.Model:
+        model = super()._make_model(checkpoint, dtype)
+        if not isinstance(model, Decoder):
+            return model
+        return DecoderEncoder(model, input_tokens=has_input_tokens(checkpoint))
 
     @classmethod
     def _without_heads(

@@ -13,10 +13,10 @@ from kbert.models.generators.decoder_encoder import INPUT_TOKENS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputForm:
-    """`[cls] text [last]`, or `[cls] text [sep] text [last]`, and padding behind.
+    """`[cls] text [last]`, or `[cls] text [sep] text [last]`, and padding behind; or texts alone.
 
     Attributes:
-        cls_id: what begins a row.
+        cls_id: what begins a row. None, and so the next two: nothing stands around the texts.
         sep_id: what stands between two texts.
         last_id: what ends a row.
         pad_id: what stands behind it.
@@ -24,12 +24,18 @@ class InputForm:
         names: of tokens that are none of the tokenizer's.
     """
 
-    cls_id: TokenId
-    sep_id: TokenId
-    last_id: TokenId
+    cls_id: TokenId | None
+    sep_id: TokenId | None
+    last_id: TokenId | None
     pad_id: TokenId
     separators: int
     names: Mapping[int, str]
+
+    def specials(self, texts: int) -> int:
+        """How many special tokens a row of one text or two has."""
+        if self.cls_id is None:
+            return 0
+        return 2 if texts == 1 else 2 + self.separators
 
 
 def input_form(encoder: keras.Model, tokenizer: Any) -> InputForm:
@@ -58,6 +64,9 @@ def input_form(encoder: keras.Model, tokenizer: Any) -> InputForm:
             "A task fine-tunes a decoder as a kbert.models.DecoderEncoder, which "
             "DecoderEncoder.extend(decoder) makes. Received: a Decoder"
         )
+    if isinstance(encoder, DecoderEncoder) and not encoder.has_input_tokens:
+        nothing = dict.fromkeys(("cls_id", "sep_id", "last_id"))
+        return InputForm(**nothing, pad_id=0, separators=0, names={})
     if isinstance(encoder, DecoderEncoder):
         ids = (encoder.start_id, encoder.delimiter_id, encoder.extract_id)
         return InputForm(

@@ -16,6 +16,13 @@ from kbert.models import Decoder, DecoderEncoder, Elmo, ElmoEncoder, Encoder, Se
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers import CharacterTokenizer, load_tokenizer
 
+_INPUT_TOKENS = "input_tokens"
+
+
+def has_input_tokens(checkpoint: Checkpoint) -> bool:
+    """Whether the rows of a task on the folder's decoder have tokens of their own around texts."""
+    return (checkpoint.task or {}).get(_INPUT_TOKENS, True)
+
 
 def find_class(asked: type, kind: str, module: str | None, source: str) -> type:
     """The class of a folder's task.
@@ -48,24 +55,30 @@ def find_class(asked: type, kind: str, module: str | None, source: str) -> type:
     )
 
 
-def saved_settings(checkpoint: Checkpoint, strict: bool, asked: str) -> dict[str, Any]:
+def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type) -> dict[str, Any]:
     """Kind and constructor arguments of the task that was saved.
 
     Args:
         checkpoint: the folder's content.
-        strict: whether there must be a task.
-        asked: name of the class whose `from_preset` was called.
+        strict: whether there must be the task that is asked for, and nothing besides.
+        asked: the class whose `from_preset` was called.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or a head that no task has.
     """
-    if checkpoint.task is None and strict:
+    if checkpoint.task is None and strict and (asked.has_head or checkpoint.homeless):
+        way_out = (
+            "new_head=True takes the encoder of any, and begins the heads anew"
+            if asked.has_head
+            else "strict=False takes the model alone"
+        )
         raise ValueError(
-            f"A {asked} is loaded from a folder with its heads; new_head=True takes the encoder "
-            f"of any, and begins the heads anew. Received: no head that kbert knows in "
+            f"A {asked.__name__} is loaded from a folder with its own heads and no others; "
+            f"{way_out}. Received: {checkpoint.homeless or 'no head that kbert knows'} in "
             f"{checkpoint.source}"
         )
     settings = dict(checkpoint.task or {})
+    settings.pop(_INPUT_TOKENS, None)  # the model's
     if checkpoint.labels is not None:
         settings["labels"] = list(checkpoint.labels)
     return settings
@@ -133,7 +146,8 @@ def _load_decoder(checkpoint, dtype, strict):
     arrays = checkpoint.part("decoder/")
     saved = checkpoint.task or {}
     # Of all tasks on encoders; a decoder alone has no such rows.
-    if not getattr(registry.find("task", saved.get("kind", "")), "takes_decoders", False):
+    tuned = getattr(registry.find("task", saved.get("kind", "")), "takes_decoders", False)
+    if not tuned or not has_input_tokens(checkpoint):
         config, source = checkpoint.config, checkpoint.source
         return DecoderEncoder.from_arrays(config, arrays, source, dtype, strict)
     decoder = Decoder(checkpoint.config, dtype=dtype)

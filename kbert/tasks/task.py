@@ -11,7 +11,6 @@ from absl import logging
 
 from kbert import registry
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from kbert.configs.base import Config
 from kbert.hub import locate
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
@@ -268,10 +267,10 @@ class Task(TrainStep, keras.Model):
             return cls(
                 cls._without_heads(checkpoint, tokenizer, dtype, strict), tokenizer, **settings
             )
-        saved = saved_settings(checkpoint, strict and cls.has_head, cls.__name__)
+        saved = saved_settings(checkpoint, strict, cls)
         kind, module = saved.pop("kind", cls.kind), saved.pop("module", None)
         cls = find_class(cls, kind, module, checkpoint.source)
-        task = cls(cls._make_model(checkpoint.config, dtype), tokenizer, **{**saved, **settings})
+        task = cls(cls._make_model(checkpoint, dtype), tokenizer, **{**saved, **settings})
         for prefix, part in task.parts.items():
             arrays = checkpoint.part(f"{prefix}/")
             if strict or arrays or prefix in task.model_parts:
@@ -281,9 +280,9 @@ class Task(TrainStep, keras.Model):
         return task
 
     @classmethod
-    def _make_model(cls, config: Config, dtype: Any) -> keras.Model:
+    def _make_model(cls, checkpoint: Checkpoint, dtype: Any) -> keras.Model:
         """The model of a folder's config, its weights drawn."""
-        return make_model(config, dtype)
+        return make_model(checkpoint.config, dtype)
 
     @classmethod
     def _without_heads(

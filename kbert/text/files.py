@@ -7,13 +7,13 @@ wrong is named by file and line or byte.
 
 import codecs
 import gzip
-import json
 import os
 import re
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from kbert.json_file import parse_json
 from kbert.text import source
 
 # A line of JSON cannot be cut like text.
@@ -212,11 +212,10 @@ class JsonLinesFile(File):
     def text(self, line: bytes, where: str) -> bytes:
         """The UTF-8 text in a line; the messages of errors begin with `where`."""
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
+            record = parse_json(line)
+        except ValueError as error:
             raise ValueError(
-                f"{where} is not JSON: {error.msg} at character {error.pos}. Received: "
-                f"{line[:80].decode(errors='replace')!r}"
+                f"{where} is not JSON: {error}. Received: {line[:80].decode(errors='replace')!r}"
             ) from None
         if not isinstance(record, dict) or not isinstance(record.get(self.field), str):
             found = sorted(record) if isinstance(record, dict) else type(record).__name__

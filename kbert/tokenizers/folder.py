@@ -1,32 +1,114 @@
 """The files in which a tokenizer's folder tells what its tokenizer is."""
 
-import json
-import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from kbert.json_file import read_json
 
 # What Hugging Face's files call "…_token".
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
-def read_json(path: str | os.PathLike) -> dict[str, Any]:
-    """A JSON object from a file.
+# The rule for a value, in words, and whether it holds.
+Form = tuple[str, Callable[[Any], bool]]
 
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: not a JSON object; the message names the file.
+
+def check_forms(content: Mapping[str, Any], forms: Mapping[str, Form], path: Path) -> None:
+    """Raises ValueError where a value is not of its key's form.
+
+    Args:
+        content: key -> value.
+        forms: key -> rule. A key may be absent.
+        path: the file, for the message.
+
+    Example:
+        >>> check_forms({"do_lower_case": "maybe"}, {"do_lower_case": FLAG}, Path("x.json"))
+        Traceback (most recent call last):
+        ...
+        ValueError: `do_lower_case` must be true, false or null. Received: 'maybe' in x.json
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"No such JSON file. Received: {path}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"Not a JSON file. Received: {path}: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"Not a JSON object. Received: {path}")
-    return content
+    for key, (rule, holds) in forms.items():
+        if key in content and not holds(content[key]):
+            shown = repr(content[key])
+            shown = shown if len(shown) <= 80 else f"{shown[:80]}…"
+            raise ValueError(f"`{key}` must be {rule}. Received: {shown} in {path}")
+
+
+def _is_token(entry: Any) -> bool:
+    return isinstance(entry["content"] if _is_entry(entry) else entry, str)
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("content"), str)
+
+
+def _is_step(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("type"), str)
+
+
+def _is_normalizer(entry: Any) -> bool:
+    steps = entry.get("normalizers", [entry]) if isinstance(entry, dict) else None
+    return isinstance(steps, list) and all(map(_is_step, steps))
+
+
+def _is_model(entry: Any) -> bool:
+    """Pieces with their ids, or with their scores in the order of their ids."""
+    if not isinstance(entry, dict):
+        return False
+    vocabulary = entry.get("vocab", {})
+    if isinstance(vocabulary, dict):
+        return all(type(number) is int for number in vocabulary.values())
+    return isinstance(vocabulary, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+        for pair in vocabulary
+    )
+
+
+FLAG: Form = ("true, false or null", lambda x: x is None or isinstance(x, bool))
+_TOKEN: Form = ("a token, or null", lambda x: not x or _is_token(x))
+_TOKENS: Form = (
+    "a list of tokens",
+    lambda x: not x or (isinstance(x, list) and all(map(_is_token, x))),
+)
+_NAMED = {**{f"{role}_token": _TOKEN for role in _ROLES}, "additional_special_tokens": _TOKENS}
+_FORMS: Mapping[str, Mapping[str, Form]] = {
+    "tokenizer_config.json": {
+        **_NAMED,
+        **dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), FLAG),
+        **dict.fromkeys(("add_prefix_space", "keep_accents", "special_tokens_in_text"), FLAG),
+        "added_tokens_decoder": (
+            "an object of tokens by their ids",
+            lambda x: (
+                not x
+                or (
+                    isinstance(x, dict)
+                    and all(map(str.isdecimal, x))
+                    and all(map(_is_entry, x.values()))
+                )
+            ),
+        ),
+        "tokenizer_class": ("a name, or null", lambda x: x is None or isinstance(x, str)),
+    },
+    "special_tokens_map.json": _NAMED,
+    "tokenizer.json": {
+        "model": ("an object with pieces and their numbers", _is_model),
+        "config": ("an object", lambda x: isinstance(x, dict)),
+        "normalizer": ("a normalizer, or null", lambda x: not x or _is_normalizer(x)),
+        "pre_tokenizer": ("a pre-tokenizer, or null", lambda x: not x or _is_step(x)),
+        "added_tokens": (
+            "a list of tokens with ids",
+            lambda x: (
+                not x
+                or (
+                    isinstance(x, list)
+                    and all(_is_entry(e) and type(e.get("id")) is int for e in x)
+                )
+            ),
+        ),
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -47,13 +129,20 @@ class TokenizerFolder:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads what is there."""
+        """Reads what is there.
+
+        Raises:
+            ValueError: a file is damaged, or holds something of another form; it is named.
+        """
 
         def content(name: str) -> dict[str, Any]:
-            return read_json(path / name) if (path / name).is_file() else {}
+            if not (path / name).is_file():
+                return {}
+            found = read_json(path / name)
+            check_forms(found, _FORMS[name], path / name)
+            return found
 
-        names = ("tokenizer_config.json", "special_tokens_map.json", "tokenizer.json")
-        return cls(path, *map(content, names))
+        return cls(path, *map(content, _FORMS))
 
     def has(self, *names: str) -> bool:
         """Whether all these files are there."""

@@ -7,7 +7,7 @@ from typing import Any
 from kbert.hub import locate
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.loading import load_byte_pair
-from kbert.tokenizers.folder import TokenizerFolder
+from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
 from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
 from kbert.tokenizers.unigram.loading import load_unigram, model_file
 from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
@@ -56,7 +56,10 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     files = TokenizerFolder.read(locate(folder, weights=False))
     kind = (files.full.get("model") or {}).get("type")
     if files.config.get("tokenizer_class") == CharacterTokenizer.__name__:
-        return CharacterTokenizer(**({"max_characters": files.config["max_characters"]} | options))
+        path = files.path / "tokenizer_config.json"
+        check_forms(files.config, {"max_characters": ("an integer", _is_int)}, path)
+        said = {k: v for k, v in files.config.items() if k == "max_characters"}
+        return CharacterTokenizer(**(said | options))
     if words := words_file(files):
         return WordTokenizer(words, **options)
     if files.has("vocab.txt"):
@@ -94,8 +97,8 @@ def _wordpiece_vocabulary(files: TokenizerFolder) -> list[str]:
     prefix = model.get("continuing_subword_prefix")
     if prefix != "##":
         raise ValueError(f'Word pieces continue words with "##". Received: {path} with {prefix!r}')
-    ids = model["vocab"]
-    if sorted(ids.values()) != list(range(len(ids))):
+    ids = model.get("vocab", {})
+    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {path}")
     return sorted(ids, key=ids.get)
 
@@ -108,10 +111,16 @@ def _wordpiece_settings(files: TokenizerFolder) -> dict[str, Any]:
         found["special_tokens_in_text"] = config["special_tokens_in_text"]
     normalizer = files.full.get("normalizer") or {}
     if normalizer.get("type") == "BertNormalizer":
-        found["lowercase"] = normalizer["lowercase"]
-        found["strip_accents"] = normalizer["strip_accents"]
-        found["split_chinese"] = normalizer["handle_chinese_chars"]
+        names = ("lowercase", "strip_accents", "handle_chinese_chars")
+        check_forms(normalizer, dict.fromkeys(names, FLAG), files.path / "tokenizer.json")
+        found["lowercase"] = normalizer.get("lowercase", True)
+        found["strip_accents"] = normalizer.get("strip_accents")
+        found["split_chinese"] = normalizer.get("handle_chinese_chars", True)
     return found
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int
 
 
 def _has_upper_case(vocabulary: list[str]) -> bool:

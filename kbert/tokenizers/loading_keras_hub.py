@@ -9,7 +9,7 @@ from typing import Any
 
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
-from kbert.tokenizers.folder import TokenizerFolder
+from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
 from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
@@ -44,6 +44,7 @@ def load_keras_hub(folder: TokenizerFolder, **options: Any) -> Tokenizer:
             assets / "vocabulary.txt", **(_wordpiece_settings(settings, folder.path) | options)
         )
     if (assets / "vocabulary.json").is_file():
+        check_forms(settings, {"add_prefix_space": FLAG}, folder.path / "tokenizer.json")
         found = {"add_prefix_space": settings.get("add_prefix_space", False)}
         files = (assets / "vocabulary.json", assets / "merges.txt")
         return BytePairTokenizer(*files, **(found | options))
@@ -65,4 +66,5 @@ def _wordpiece_settings(settings: dict[str, Any], path: Path) -> dict[str, Any]:
                 f"Received: {settings[name]!r} in {path / 'tokenizer.json'}"
             )
     names = ("lowercase", "strip_accents")
+    check_forms(settings, dict.fromkeys(names, FLAG), path / "tokenizer.json")
     return {name: settings[name] for name in names if settings.get(name) is not None}

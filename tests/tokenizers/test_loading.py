@@ -81,6 +81,41 @@ def test_gaps_in_the_ids_are_refused(tmp_path):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer_config.json", {"do_lower_case": "maybe"}, "`do_lower_case` must be true, fal"),
+        ("tokenizer_config.json", {"do_lower_case": 1}, "null. Received: 1 in"),
+        ("tokenizer_config.json", {"strip_accents": [True]}, "`strip_accents` must be true"),
+        ("tokenizer_config.json", {"mask_token": 7}, "`mask_token` must be a token.* 7 in"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": 1}}, "must be an object of tok"),
+        ("special_tokens_map.json", {"cls_token": {"id": 1}}, "`cls_token` must be a token"),
+        ("tokenizer.json", {"model": []}, "`model` must be an object with pieces"),
+        ("tokenizer.json", {"model": {"vocab": {"a": "b"}}}, "`model` must be an object with pie"),
+        ("tokenizer.json", {"normalizer": {"lowercase": True}}, "`normalizer` must be a normal"),
+        ("tokenizer.json", {"added_tokens": [{"id": 1}]}, "`added_tokens` must be a list of tok"),
+        (
+            "tokenizer.json",
+            {"normalizer": {"type": "BertNormalizer", "lowercase": "no"}},
+            "`lowercase` must be true, false or null. Received: 'no' in",
+        ),
+    ],
+)
+def test_settings_of_another_kind_are_refused_with_the_file(tmp_path, file, content, message):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"{message}.*{file}$"):
+        load_tokenizer(tmp_path)
+
+
+def test_what_a_normalizer_does_not_say_is_bert_s(tmp_path):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    (tmp_path / "tokenizer.json").write_text('{"normalizer": {"type": "BertNormalizer"}}')
+    settings = load_tokenizer(tmp_path).settings
+    assert (settings["lowercase"], settings["strip_accents"]) == (True, None)
+    assert settings["split_chinese"]
+
+
 def test_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no such folder.*Received: .*nowhere"):
         load_tokenizer(tmp_path / "nowhere")
@@ -92,5 +127,5 @@ def test_missing_files(tmp_path):
 def test_broken_settings_name_the_file(tmp_path):
     save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
     (tmp_path / "tokenizer_config.json").write_text("{do_lower_case")
-    with pytest.raises(ValueError, match=r"Not a JSON file. Received: .*tokenizer_config.json"):
+    with pytest.raises(ValueError, match=r"not JSON .* Received: .*tokenizer_config.json"):
         load_tokenizer(tmp_path)

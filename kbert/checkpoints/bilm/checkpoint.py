@@ -19,10 +19,12 @@ from kbert import atomic
 from kbert.checkpoints.bilm.names import places
 from kbert.checkpoints.bilm.options import read_options, write_options
 from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.hdf5 import open_datasets
 from kbert.checkpoints.matching import check_arrays
-from kbert.checkpoints.preset import CONFIG_FILE, read_json, refuse_other
+from kbert.checkpoints.preset import CONFIG_FILE, refuse_other
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.elmo import ElmoConfig
+from kbert.json_file import read_json
 
 OPTIONS_FILE, WEIGHTS_FILE = "options.json", "lm_weights.hdf5"  # as they are written
 _OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # as they are found
@@ -30,7 +32,7 @@ _OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # as they are found
 
 def is_folder(folder: Path) -> bool:
     """Whether one of the two files is there."""
-    return any(any(folder.glob(pattern)) for pattern in (_OPTIONS, _WEIGHTS))
+    return bool(_files(folder, _OPTIONS) or _files(folder, _WEIGHTS))
 
 
 def read_folder(folder: Path) -> Checkpoint:
@@ -101,8 +103,12 @@ def write_bilm(
     )
 
 
+def _files(folder, pattern):
+    return sorted(path for path in folder.glob(pattern) if path.is_file())
+
+
 def _only(folder, pattern):
-    found = sorted(folder.glob(pattern))
+    found = _files(folder, pattern)
     if len(found) != 1:
         raise ValueError(
             f"A folder of a biLM holds one {_OPTIONS} and one {_WEIGHTS}. Received: "
@@ -112,24 +118,13 @@ def _only(folder, pattern):
 
 
 def _read_hdf5(path) -> dict[str, np.ndarray]:
-    import h5py
-
-    arrays: dict[str, Any] = {}
-
-    def collect(name, item) -> None:
-        if isinstance(item, h5py.Dataset):
-            if item.dtype.kind not in "fiu":
-                raise ValueError(f"Weights are numbers. Received: {name} ({item.dtype}) in {path}")
-            arrays[name] = np.asarray(item[()])
-
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(collect)
-    except (OSError, RuntimeError, KeyError) as error:
-        raise ValueError(
-            f"The file is damaged, cut short, or no HDF5 file ({error}). Received: {path}"
-        ) from error
-    return arrays
+    with open_datasets(path) as datasets:
+        for name, dataset in datasets.items():
+            if dataset.dtype.kind not in "fiu":
+                raise ValueError(
+                    f"Weights are numbers. Received: {name} ({dataset.dtype}) in {path}"
+                )
+        return {name: np.asarray(dataset[()]) for name, dataset in datasets.items()}
 
 
 def _hdf5_bytes(arrays):

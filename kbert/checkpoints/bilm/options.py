@@ -6,7 +6,7 @@ Every key is used, known to say nothing about the model, or refused.
 from collections.abc import Mapping
 from typing import Any
 
-from kbert.checkpoints.keys import check_keys
+from kbert.checkpoints.keys import check_keys, make_config
 from kbert.configs.elmo import ElmoConfig
 
 # Key -> field of ElmoConfig. bin/train_elmo.py of allenai/bilm-tf has them all.
@@ -95,10 +95,7 @@ def read_options(content: Mapping[str, Any], source: str) -> ElmoConfig:
     fields["character_size"] = embedding["dim"]
     if "dropout" in content:
         fields["dropout"] = content["dropout"]
-    try:
-        config = ElmoConfig(**(_ABSENT | fields))
-    except ValueError as error:
-        raise ValueError(f"{error} in {source}") from error
+    config = make_config(ElmoConfig, _ABSENT | fields, source)
     _check_projection(config, source)
     return config
 

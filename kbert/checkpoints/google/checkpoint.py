@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.checkpoints.checkpoint import Checkpoint, infer_task
+from kbert.checkpoints.checkpoint import Checkpoint, default_labels, infer_task
 from kbert.checkpoints.google.names import albert_rules, bert_rules, electra_model
 from kbert.checkpoints.google.tensorflow1 import (
     find_checkpoint,
@@ -38,11 +38,13 @@ from kbert.checkpoints.google.tensorflow1 import (
     read_tensors,
     variable_names,
 )
+from kbert.checkpoints.groups import check_groups
 from kbert.checkpoints.huggingface.architectures.bert import Bert
-from kbert.checkpoints.keys import check_keys
-from kbert.checkpoints.preset import read_json
+from kbert.checkpoints.keys import check_keys, make_config
 from kbert.checkpoints.renames import Rule, read_arrays
+from kbert.checkpoints.sizes import check_layers
 from kbert.configs.base import EncoderConfig
+from kbert.json_file import read_json
 
 # Hugging Face kept Google's keys; only the epsilon is fixed in Google's code.
 _FIELDS = {key: field for key, field in Bert.fields.items() if key != "layer_norm_eps"}
@@ -68,6 +70,7 @@ class _Architecture:
         sentence_objective: what the sentence head was trained for, as `infer_task` takes it.
         gelu: the form that "gelu" has.
         rules: config, names of the variables -> table, and the beginnings of names to leave out.
+        group_of: layer, layers, groups -> the group of the layer, where layers share weights.
     """
 
     name: str
@@ -77,6 +80,7 @@ class _Architecture:
     sentence_objective: str | None
     gelu: str
     rules: Callable[[EncoderConfig, Mapping[str, np.ndarray]], tuple[list[Rule], tuple[str, ...]]]
+    group_of: Callable[[int, int, int], int] | None = None
 
 
 _BERT = _Architecture(
@@ -104,6 +108,8 @@ _ALBERT = _Architecture(
     sentence_objective="sentence_order",
     gelu="gelu_tanh",
     rules=lambda config, _: (albert_rules(config), ()),
+    # `transformer_model` in modeling.py
+    group_of=lambda layer, layers, groups: int(layer / layers * groups),
 )
 _ELECTRA = _Architecture(
     name="electra",
@@ -159,21 +165,21 @@ def read_folder(folder: Path) -> Checkpoint:
     architecture = _architecture(tensors, prefix)
     content, source = _read_config_file(folder, architecture, tensors)
     config = _read_config(architecture, content, source)
-    if config.num_blocks > len(tensors):  # or the table of names could fill the memory
-        raise ValueError(
-            "A config cannot have more layers than the checkpoint has variables. "
-            f"Received: {config.num_blocks} in {source}, {len(tensors)} in {prefix}"
-        )
     table, other = architecture.rules(config, tensors)
     own = {name: array for name, array in tensors.items() if not name.startswith(other)}
     arrays, rest = read_arrays(table, own)
     if "encoder/pooler/kernel" not in arrays:
         config = config.replace(pooler_activation=None)
+    task = infer_task(arrays, architecture.sentence_objective)
+    labels = None
+    if task is not None and task["kind"] == "classify":  # whose names no file holds
+        labels = default_labels(len(arrays["classifier/dense/bias"]))
     return Checkpoint(
         config=config,
         arrays={**arrays, **{f"encoder/{name}": array for name, array in rest.items()}},
-        task=infer_task(arrays, architecture.sentence_objective),
+        task=task,
         source=str(prefix),
+        labels=labels,
         left=tuple(name for name in variable_names(prefix) if name not in own),
     )
 
@@ -227,7 +233,14 @@ def _read_config(architecture, content, source):
             f"`hidden_act` must be one of {', '.join(activations)}. "
             f"Received: {values['activation']!r} in {source}"
         )
-    return EncoderConfig(**{**values, "activation": activations[values["activation"]]})
+    values["activation"] = activations[values["activation"]]
+    config = make_config(EncoderConfig, values, source)
+    check_layers(config, source)
+    layers, groups = config.num_layers, config.num_blocks
+    if architecture.group_of is not None:
+        group_of = architecture.group_of
+        check_groups(layers, groups, lambda i: group_of(i, layers, groups), "Google", source)
+    return config
 
 
 def _electra_content(tensors):

@@ -1,5 +1,6 @@
 """TensorFlow 1 checkpoints: finding the one a folder means, and reading it whole or not at all."""
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -77,14 +78,22 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
     """
     import tensorflow as tf
 
-    if not any(path.name.startswith(f"{prefix.name}.data-") for path in _files(prefix.parent)):
+    values = [p for p in _files(prefix.parent) if p.name.startswith(f"{prefix.name}.data-")]
+    if not values:
         raise ValueError(
             "A TF1 checkpoint's values lie in its .data files, which are missing. "
             f"Received: {prefix}.index alone"
         )
     try:
         reader = tf.train.load_checkpoint(str(prefix))
-        names = [name for name in reader.get_variable_to_shape_map() if wanted(name)]
+        shapes = reader.get_variable_to_shape_map()
+        names = [name for name in shapes if wanted(name)]
+        types = reader.get_variable_to_dtype_map()
+        # TensorFlow takes the memory of a shape before it looks for the values.
+        declared = sum(math.prod(shapes[name]) * types[name].size for name in names)
+        stored = sum(path.stat().st_size for path in values)
+        if declared > stored:  # nothing is compressed there
+            raise ValueError(f"{declared:,} bytes declared, {stored:,} stored")
         return {name: reader.get_tensor(name) for name in sorted(names)}
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
         reason = getattr(error, "message", None) or str(error)

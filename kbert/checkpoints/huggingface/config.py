@@ -5,9 +5,11 @@ from typing import Any
 
 from absl import logging
 
-from kbert.checkpoints.checkpoint import PROBLEM_TYPES
+from kbert.checkpoints.checkpoint import PROBLEM_TYPES, default_labels
 from kbert.checkpoints.huggingface.architectures import Architecture
-from kbert.checkpoints.keys import check_keys
+from kbert.checkpoints.huggingface.unread_keys import says_nothing
+from kbert.checkpoints.keys import check_keys, make_config
+from kbert.checkpoints.sizes import check_layers
 from kbert.configs.base import Config
 
 
@@ -40,6 +42,7 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
         defaults=architecture.defaults,
         required=architecture.required,
         ignored=architecture.ignored,
+        harmless=says_nothing,
         title=f"Hugging Face's {architecture.title}",
         source=source,
     )
@@ -51,7 +54,10 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
             f"Received: {fields['activation']!r} in {source}"
         )
     fields["activation"] = known[fields["activation"]]
-    return architecture.config_class(**{**fields, **architecture.fixed, **architecture.unsaid})
+    fields |= {**architecture.fixed, **architecture.unsaid}
+    config = make_config(architecture.config_class, fields, source)
+    check_layers(config, source)
+    return config
 
 
 def write_config(
@@ -124,7 +130,7 @@ def read_problem_type(content: Mapping[str, Any], source: str) -> str | None:
         'regression'
     """
     problem_type = content.get("problem_type")
-    if problem_type is not None and problem_type not in PROBLEM_TYPES:
+    if problem_type is not None and problem_type not in list(PROBLEM_TYPES):  # of any kind
         raise ValueError(
             f"`problem_type` must be one of {', '.join(PROBLEM_TYPES)}. "
             f"Received: {problem_type!r} in {source}"
@@ -186,11 +192,6 @@ def write_head_dropout(
     if key is None or (rate is None and absent is None):
         return {}
     return {key: usual if rate is None else rate}
-
-
-def default_labels(count: int) -> tuple[str, ...]:
-    """What transformers calls classes that have no names."""
-    return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def write_labels(labels: Sequence[str] | None, count: int) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards, write_
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
 from kbert.configs.base import Config
+from kbert.json_file import read_json
 
 CONFIG_FILE = "config.json"
-_MOST_LAYERS = 1000  # the table of names grows with them, so that a wrong number could fill memory
 
 
 def is_folder(folder: Path) -> bool:
@@ -47,7 +47,7 @@ def read_folder(folder: Path) -> Checkpoint:
     Where the weights lie both in one file and in several, the one file counts, as it does for
     transformers.
     """
-    content = preset.read_json(folder / CONFIG_FILE)
+    content = read_json(folder / CONFIG_FILE)
     weights = folder / WEIGHTS_FILE
     arrays = read_safetensors(weights) if weights.is_file() else read_shards(folder)
     return import_model(content, arrays, str(folder))
@@ -102,13 +102,8 @@ def import_model(
     """
     architecture = find(content.get("model_type", "bert"), source)
     config = read_config(architecture, content, source)
-    if config.num_layers > _MOST_LAYERS:
-        raise ValueError(
-            f"A config of more than {_MOST_LAYERS} layers is taken to be damaged. "
-            f"Received: {config.num_layers} in {source}"
-        )
     there = _with_prefix(architecture, {modern_name(k): array for k, array in arrays.items()})
-    head = _classifier(content, there)
+    head = architecture.classifier(content, there)
     here, rest = read_arrays(architecture.rules(config, head), architecture.fold(there, content))
     architecture.check_masked_lm(config, here)
     if "encoder/pooler/kernel" in here:
@@ -116,7 +111,12 @@ def import_model(
         config = config.replace(pooler_activation=activation)
     problem_type = read_problem_type(content, source)
     task = infer_task(here, architecture.sentence_objective, problem_type)
-    if architecture.task is not None:
+    unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
+    left = tuple(n for n in rest if n in unread or re.search(architecture.unread, n))
+    homeless = _homeless(architecture, content, task, here, [n for n in rest if n not in left])
+    if homeless is not None:
+        task = None
+    elif task is None and architecture.task is not None:
         task = {"kind": architecture.task}
     labels = None
     if task is not None and task["kind"] in ("classify", "tag"):
@@ -124,8 +124,8 @@ def import_model(
     if task is not None and head is not None:
         dropout = read_head_dropout(architecture, content, head, config.dropout, source)
         task |= {} if dropout is None else {"dropout": dropout}
-    unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
-    left = tuple(n for n in rest if n in unread or re.search(architecture.unread, n))
+    if task is not None and head == "classifier":
+        task |= architecture.classifier_settings
     for name, array in rest.items():
         if name not in left:
             own = name.startswith(architecture.heads)
@@ -137,6 +137,7 @@ def import_model(
         source=source,
         labels=labels,
         left=left,
+        homeless=homeless,
     )
 
 
@@ -167,6 +168,7 @@ def export_model(
     content = write_config(table, config, tokenizer)
     table.check_masked_lm(config, arrays)
     _check_objective(table, arrays, task or {})
+    _check_rows(table, arrays, task or {})
     heads = [name for name in CLASSIFIERS if f"{name}/dense/kernel" in arrays]
     if len(heads) > 1:
         raise ValueError(f"A model there has one head for classes. Received: {' and '.join(heads)}")
@@ -194,26 +196,28 @@ def _with_prefix(architecture: Architecture, arrays):
     }
 
 
-def _classifier(content, arrays):
-    """Which head goes by the name of `classifier` there: the class that was saved says it."""
-    if not any(name.startswith("classifier.") for name in arrays):
+def _homeless(architecture, content, task, here, rest):
+    """The head that kbert has no task for, in words, or None."""
+    bias = here.get("classifier/dense/bias")
+    if task is not None and task["kind"] == "regress" and len(bias) != 1:
+        return (
+            f"a regression of {len(bias)} numbers for each text, where kbert's TextRegressor "
+            "gives one"
+        )
+    names = sorted(name for name in rest if name.startswith(architecture.heads))
+    if task is not None or not names:
         return None
     classes = content.get("architectures")
-    classes = [str(name) for name in classes] if isinstance(classes, list) else []
-    for head, ending in CLASSIFIERS.items():
-        if any(name.endswith(ending) for name in classes):
-            return head
-    if any(name.startswith("sequence_summary.") for name in arrays):
-        return "choice"
-    pooled = any("pooler." in name or "pre_classifier." in name for name in arrays)
-    return "classifier" if pooled or has_inner_classifier(arrays) else "tokens"
+    named = isinstance(classes, list) and classes and isinstance(classes[0], str)
+    whose = classes[0] if named else architecture.title
+    return f"a head of {whose} that kbert has no task for ({', '.join(names)})"
 
 
 def _class_ending(architecture, arrays, head):
-    if architecture.task == "causal_lm":
-        return "LMHeadModel"
     if head:
         return CLASSIFIERS[head]
+    if architecture.task == "causal_lm":
+        return "LMHeadModel"
     if "span/dense/kernel" in arrays:
         return "ForQuestionAnswering"
     masked, sentence = "masked_lm/bias" in arrays, "sentence/dense/kernel" in arrays
@@ -224,6 +228,16 @@ def _class_ending(architecture, arrays, head):
     if sentence:
         return architecture.sentence_class
     return "Model"
+
+
+def _check_rows(architecture, arrays, task) -> None:
+    """A classifier learned on rows of one form; there every model of an architecture has one."""
+    bare = not architecture.classifier_settings.get("input_tokens", True)
+    if bare and "classifier/dense/kernel" in arrays and task.get("input_tokens", True):
+        raise ValueError(
+            f"A classifier on Hugging Face's {architecture.title} reads the text alone. "
+            "Received: one that learned on rows with input tokens"
+        )
 
 
 def _check_objective(architecture, arrays, task) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from kbert import atomic
-from kbert.checkpoints.preset import read_json
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
+from kbert.json_file import read_json
 
 INDEX_FILE = "model.safetensors.index.json"
 

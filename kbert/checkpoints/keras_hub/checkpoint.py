@@ -29,14 +29,16 @@ from absl import logging
 from kbert import atomic
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.hdf5 import open_datasets
 from kbert.checkpoints.keras_hub.names import BACKBONES, Backbone, choose
 from kbert.checkpoints.keras_hub.tokenizer import write_tokenizer
-from kbert.checkpoints.keys import check_keys
+from kbert.checkpoints.keys import check_keys, make_config
 from kbert.checkpoints.matching import check_arrays
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
-from kbert.checkpoints.sizes import fewest_numbers
+from kbert.checkpoints.sizes import check_layers, fewest_numbers
 from kbert.configs.base import EncoderConfig
+from kbert.json_file import read_json
 
 CONFIG_FILE = "config.json"
 # Weights in one file, or the index of several.
@@ -92,13 +94,14 @@ def read_folder(folder: Path) -> Checkpoint:
         ValueError: another class, or a file that is damaged or not understood.
     """
     path = folder / CONFIG_FILE
-    content = preset.read_json(path)
+    content = read_json(path)
     class_name = content.get("class_name")
     spec = next((spec for spec in BACKBONES if spec.class_name == class_name), None)
     if spec is None or not isinstance(content.get("config"), dict):
         raise ValueError(_unknown(class_name, str(path)))
     config = _read_config(spec, content["config"], str(path))
     weights = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
+    check_layers(config, str(path))
     stored, fewest = _stored_numbers(weights), fewest_numbers(config)
     if stored < fewest:  # before a model is made whose size a damaged config says
         raise ValueError(f"{_MISFIT}. Received: {weights} with {stored:,} numbers for {fewest:,}")
@@ -214,36 +217,27 @@ def _read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> Enc
     fields = {field: content[key] for key, field in spec.fields.items()}
     if fields.get("embedding_size") == fields["hidden_size"] and not spec.always_projects:
         del fields["embedding_size"]
-    return EncoderConfig(
-        **{"num_segments": 0, **fields},
-        attention_dropout=fields["dropout"],
-        activation=spec.activation,
-        layer_norm_epsilon=spec.layer_norm_epsilon,
-        pooler_activation="tanh" if spec.pooler else None,
-    )
+    fixed = {
+        "attention_dropout": fields["dropout"],
+        "activation": spec.activation,
+        "layer_norm_epsilon": spec.layer_norm_epsilon,
+        "pooler_activation": "tanh" if spec.pooler else None,
+    }
+    return make_config(EncoderConfig, {"num_segments": 0, **fields, **fixed}, source)
 
 
 def _stored_numbers(path):
-    import h5py
-
-    sizes = []
-
-    def note(_, item) -> None:
-        if isinstance(item, h5py.Dataset):
-            sizes.append(item.size)
-
+    stored = 0
     for shard in _shards(path):
-        try:
-            with h5py.File(shard) as file:
-                file.visititems(note)
-        except OSError as error:
-            raise ValueError(f"{_MISFIT} ({error}). Received: {shard}") from error
-    return sum(sizes)
+        with open_datasets(shard) as datasets:
+            stored += sum(dataset.size for dataset in datasets.values())
+    return stored
 
 
 def _shards(path):
     if path.suffix != ".json":
         return [path]
+    read_json(path)  # Keras opens it, and says nothing useful of one that is damaged
     return sorted(path.parent.glob(f"{path.name.removesuffix('.weights.json')}_*.weights.h5"))
 
 

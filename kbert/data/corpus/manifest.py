@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kbert import atomic
 from kbert.data.corpus import records
+from kbert.json_file import parse_json
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
 
@@ -203,14 +204,14 @@ def read_manifest(folder: PathLike) -> Manifest:
 
 
 def _read_json(path: str) -> dict:
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         text = file.read()
     try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
+        fields = parse_json(text)
+    except ValueError as error:
         raise ValueError(
             f"{path} is cut off or was changed: it must be the JSON that prepare_corpus wrote. "
-            f"Received: {len(text)} characters, {error}"
+            f"Received: {len(text)} bytes, {error}"
         ) from None
     if not isinstance(fields, dict):
         raise ValueError(f"{path} must hold a JSON object. Received: {type(fields).__name__}")

@@ -32,6 +32,7 @@ from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.corpus.vocabulary import check_kind
 from kbert.data.corpus.workers import Workers
+from kbert.json_file import read_json
 from kbert.progress import Progress
 from kbert.text import open_sources
 from kbert.text import source as text_source
@@ -162,8 +163,7 @@ def _read_plan(output_dir: str) -> dict | None:
     path = os.path.join(output_dir, PLAN_FILE)
     if not os.path.exists(path):
         return None
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    return read_json(path)
 
 
 def _differences(old: dict | None, new: dict) -> list[str]:

@@ -9,6 +9,7 @@ import re
 from kbert import atomic
 from kbert.data.corpus import records, spill
 from kbert.data.corpus.manifest import Shard
+from kbert.json_file import read_json
 from kbert.tokenizers.base import Tokenizer
 
 # Text that goes into one shard; what a shard takes in memory while it is merged is below that.
@@ -109,8 +110,7 @@ def write_shard(
 def _read_note(note: str, key: str, path: str) -> Shard | None:
     if not os.path.exists(note):
         return None
-    with open(note, encoding="utf-8") as file:
-        content = json.load(file)
+    content = read_json(note)
     shard = Shard(**content["shard"])
     if content["key"] != key or not os.path.exists(path) or os.path.getsize(path) != shard.bytes:
         return None

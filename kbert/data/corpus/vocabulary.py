@@ -11,6 +11,7 @@ from absl import logging
 
 from kbert import atomic, tokenizers
 from kbert.data.corpus import manifest
+from kbert.json_file import read_json
 from kbert.text.source import Source
 from kbert.text.sources import open_sources
 from kbert.types import PathLike
@@ -145,8 +146,8 @@ def _read_record(path: Path) -> dict:
     if not path.exists():
         return {}
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
+        return read_json(path)
+    except ValueError:
         logging.warning("%s is damaged; the tokenizer is trained anew", path)
         return {}
 

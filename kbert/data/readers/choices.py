@@ -9,13 +9,13 @@ Sources: Zellers et al. 2018 (SWAG), Lai et al. 2017 (RACE), Chen et al. 2019 (C
 """
 
 import glob
-import json
 import os
 from collections.abc import Callable, Iterator
 
 from kbert.data.readers.content import DataFile, read_files, read_text
 from kbert.data.readers.tables import json_lines
 from kbert.data.tables.table import Table
+from kbert.json_file import parse_json
 
 # A row: context, choices, label (None without), id (None without).
 Row = tuple[str, list[str], int | None, str | None]
@@ -119,8 +119,8 @@ def _codah(path: str) -> Iterator[Located]:
 def _race(path: str) -> Iterator[Located]:
     if path.removesuffix(".gz").endswith(".txt"):
         try:
-            article = json.loads(read_text(path))
-        except (ValueError, RecursionError) as error:
+            article = parse_json(read_text(path))
+        except ValueError as error:
             raise ValueError(f"{path} is not an article of RACE: {error}") from None
         found = [(None, article)]
     else:

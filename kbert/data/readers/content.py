@@ -3,13 +3,13 @@
 Lines and records come one after the other, in memory that does not grow with the file.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 
 from kbert.data.readers.delimited import parse_rows
 from kbert.data.tables.table import Table
+from kbert.json_file import parse_json
 from kbert.text.files import File
 from kbert.text.source import Source
 from kbert.text.sources import expand
@@ -120,8 +120,8 @@ def json_object(where: str, line: str) -> dict:
         ValueError: it holds something else; the message begins with `where`.
     """
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise ValueError(f"{where} is not JSON: {error}. Received: {line[:80]!r}") from None
     if not isinstance(record, dict):
         raise ValueError(f"{where}: a line holds one JSON object. Received: {line[:80]!r}")

@@ -11,6 +11,7 @@ from absl import logging
 
 from kbert.data.readers.content import read_files, read_text
 from kbert.data.tables.table import Table
+from kbert.json_file import parse_json
 from kbert.types import PathLike
 
 
@@ -58,14 +59,14 @@ def read_squad(path: PathLike, *, on_error: str = "raise") -> Table:
 
 def _read(path: str, on_error: str) -> Table:
     try:
-        content = json.loads(read_text(path))
+        content = parse_json(read_text(path))
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{path}, line {error.lineno} is not JSON: {error.msg}. "
             f"Received: {error.doc[error.pos : error.pos + 40]!r}"
         ) from None
-    except RecursionError:
-        raise ValueError(f"{path} is not SQuAD: its JSON is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not SQuAD: {error}") from None
     columns = {"id": [], "question": [], "context": [], "answers": [], "answer_starts": []}
     unlabelled, moved, lost = [], [], []
     for context, question in _questions(path, content):

@@ -42,8 +42,8 @@ def pack(
     first: tf.RaggedTensor,
     second: tf.RaggedTensor | None = None,
     *,
-    cls_id: TokenId,
-    sep_id: TokenId,
+    cls_id: TokenId | None,
+    sep_id: TokenId | None,
     pad_id: TokenId,
     last_id: TokenId | None = None,
     max_length: int,
@@ -60,7 +60,8 @@ def pack(
         first: ids of segment A, (B, ragged), without special tokens; or (B, ragged, C) where C
             numbers stand for a token, such as the characters of a word.
         second: ids of segment B, likewise, or None for single texts.
-        cls_id, sep_id, pad_id: the tokenizer's special ids.
+        cls_id, sep_id, pad_id: the tokenizer's special ids. None of the first two: no special
+            tokens stand around the texts.
         last_id: what ends a row; None = `sep_id`.
         max_length: the widest row, special tokens included (the encoder's `max_positions`).
         multiple: the width is a multiple of this, except that it never exceeds `max_length`.
@@ -80,7 +81,9 @@ def pack(
         >>> batch["token_ids"].numpy().tolist()
         [[2, 7, 8, 3], [2, 3, 0, 0]]
     """
-    specials = 2 if second is None else 2 + separators
+    around = 0 if cls_id is None else 1  # before the texts, and behind them
+    separators = separators * around
+    specials = 2 * around if second is None else 2 * around + separators
     if max_length < specials or multiple < 1:
         raise ValueError(
             f"max_length must be at least {specials} ([CLS] and the [SEP] of each segment) and "
@@ -89,32 +92,35 @@ def pack(
     budget = max_length - specials
     if second is None:
         length_a = tf.minimum(tf.cast(first.row_lengths(), tf.int32), budget)
-        total = length_a + 2
+        total = length_a + specials
     else:
         length_a, length_b = pair_lengths(first, second)
         length_a, length_b = pair_limits(length_a, length_b, budget)
         total = length_a + length_b + specials
 
-    longest = tf.reduce_max(tf.concat([total, [specials]], 0))  # an empty batch has a width too
+    # An empty batch has a width too.
+    longest = tf.reduce_max(tf.concat([total, [max(specials, 1)]], 0))
     width = tf.minimum((longest + multiple - 1) // multiple * multiple, max_length)
     column = tf.range(width)[None, :]  # (1, T)
-    total, end_a = total[:, None], length_a[:, None] + 1  # end_a: column of the first [SEP]
+    total, end_a = total[:, None], length_a[:, None] + around  # end_a: column of the first [SEP]
 
     # Which of all tokens, the special ones behind those of the texts, stands in each place.
     texts = [first] if second is None else [first, second]
     last_id = sep_id if last_id is None else last_id
-    special = [tf.cast(x, first.dtype) for x in (cls_id, sep_id, last_id, pad_id)]
+    special = (cls_id, sep_id, last_id, pad_id) if around else [pad_id] * 4
+    special = [tf.cast(x, first.dtype) for x in special]
     tokens = tf.concat([*(ids.flat_values for ids in texts), tf.stack(special)], 0)
     cls, sep, last, pad = (tf.shape(tokens)[0] - x for x in (4, 3, 2, 1))
-    inside = (column >= 1) & (column < end_a)  # (B, T)
-    index = tf.where(inside, _starts(first) + column - 1, sep)
+    inside = (column >= around) & (column < end_a)  # (B, T)
+    index = tf.where(inside, _starts(first) + column - around, sep)
     start_b = end_a + separators
     if second is not None:
-        inside = (column >= start_b) & (column < total - 1)
+        inside = (column >= start_b) & (column < total - around)
         behind_a = tf.shape(first.flat_values)[0] + _starts(second)
         index = tf.where(inside, behind_a + column - start_b, index)
-    index = tf.where(column == 0, cls, index)
-    index = tf.where(column == total - 1, last, index)
+    if around:
+        index = tf.where(column == 0, cls, index)
+        index = tf.where(column == total - 1, last, index)
     real = column < total
     return {
         "token_ids": tf.cast(tf.gather(tokens, tf.where(real, index, pad)), tf.int32),

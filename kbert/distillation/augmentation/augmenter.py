@@ -247,10 +247,10 @@ def check_model(model: Any) -> Pretraining:
     Raises:
         ValueError: it is none.
     """
-    if not isinstance(model, Pretraining):
+    if not isinstance(model, Pretraining) or model.masked_lm is None:
         raise ValueError(
-            "Words are named by a masked language model, a kbert.tasks.Pretraining. Received: "
-            f"a {type(model).__name__}"
+            "Words are named by a masked language model, a kbert.tasks.Pretraining with masks. "
+            f"Received: a {type(model).__name__}"
         )
     return model
 

@@ -68,14 +68,19 @@ class DecoderEncoder(keras.Model):
     `TextClassifier.from_preset(folder, labels=…, new_head=True)` does the same. The rates are those
     of the original fine-tuning, the other defaults of `fit` are the same there.
 
+    With `input_tokens=False` a row is the text alone, two texts are one behind the other, and the
+    table has no such rows: so Hugging Face's `GPT2ForSequenceClassification` reads.
+
     Args:
         decoder: whose token table ends with the three rows, see `extend`.
+        input_tokens: False for rows without them.
         name: of the model.
 
     Attributes:
         decoder: the `kbert.Decoder`.
         pooler: a `LastToken`.
-        start_id, delimiter_id, extract_id: the three tokens.
+        has_input_tokens: whether there are the three tokens.
+        start_id, delimiter_id, extract_id: the three tokens, or None.
 
     Example:
         >>> config = DecoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
@@ -89,10 +94,12 @@ class DecoderEncoder(keras.Model):
         True
     """
 
-    def __init__(self, decoder: Decoder, *, name: str = "encoder", **kwargs: Any) -> None:
+    def __init__(
+        self, decoder: Decoder, *, input_tokens: bool = True, name: str = "encoder", **kwargs: Any
+    ) -> None:
         super().__init__(name=name, dtype=decoder.dtype_policy, **kwargs)
         size = decoder.config.vocabulary_size
-        if size <= len(INPUT_TOKENS):
+        if input_tokens and size <= len(INPUT_TOKENS):
             raise ValueError(
                 f"The last {len(INPUT_TOKENS)} rows of the token table are those of "
                 f"{', '.join(INPUT_TOKENS)}; before them are a vocabulary's. "
@@ -101,7 +108,11 @@ class DecoderEncoder(keras.Model):
         self.config = DecoderEncoderConfig.from_dict(decoder.config.to_dict())
         self.decoder = decoder
         self.pooler = LastToken(self.config.hidden_size, dtype=self.dtype_policy, name="last_token")
-        self.start_id, self.delimiter_id, self.extract_id = range(size - len(INPUT_TOKENS), size)
+        self.has_input_tokens = input_tokens
+        # Rows of the token table that are a tokenizer's.
+        self.text_rows = size - len(INPUT_TOKENS) if input_tokens else size
+        ids = range(self.text_rows, size) if input_tokens else [None] * len(INPUT_TOKENS)
+        self.start_id, self.delimiter_id, self.extract_id = ids
         self.built = True
 
     @classmethod

@@ -113,7 +113,9 @@ class FineTuned(Asked, EncoderTask):
     def settings(self) -> dict[str, Any]:
         if not self.reads_by_decoder:
             return {}
-        return {"auxiliary_lm_weight": self.auxiliary_lm_weight}
+        # What `DecoderEncoder` is made again with: see `loading.has_input_tokens`.
+        bare = {} if self.encoder.has_input_tokens else {"input_tokens": False}
+        return {"auxiliary_lm_weight": self.auxiliary_lm_weight, **bare}
 
     @property
     def row_length(self) -> int:

@@ -103,7 +103,7 @@ class MultipleChoice(FineTuned):
         lengths = np.repeat(first.row_lengths().numpy(), counts) + second.row_lengths().numpy()
         starts = np.cumsum(counts) - counts
         longest = np.maximum.reduceat(lengths, starts) if len(counts) else counts
-        longest = longest + 2 + self.form.separators
+        longest = longest + self.form.specials(2)
         return Rows(
             ragged={
                 "first": first,

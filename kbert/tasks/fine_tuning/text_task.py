@@ -141,7 +141,7 @@ class TextTask(FineTuned):
         """Tokens of each row in a batch (N,), and how many of its text are in none (N,)."""
         specials, room = self._room(len(lengths))
         total = sum(lengths)
-        tokens = np.minimum(total + specials, self.row_length)
+        tokens = np.clip(total + specials, 1, self.row_length)
         if self.stride is None:
             return tokens, np.maximum(total - room, 0)
         if len(lengths) == 1:
@@ -154,7 +154,7 @@ class TextTask(FineTuned):
 
     def _room(self, texts):
         """Special tokens of a row of one text or two, and tokens that are left for the texts."""
-        specials = 2 if texts == 1 else 2 + self.form.separators
+        specials = self.form.specials(texts)
         room = self.row_length - specials
         if texts == 2 and self.both_orders and self.stride is not None:
             room -= room % 2  # equal halves, so that both orders have the same windows

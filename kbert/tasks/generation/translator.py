@@ -214,8 +214,8 @@ class Translator(GenerationTask):
         return super().evaluate(held_out_batches(self, pairs, max_tokens), **kwargs)
 
     @classmethod
-    def _make_model(cls, config, dtype):
-        model = super()._make_model(config, dtype)
+    def _make_model(cls, checkpoint, dtype):
+        model = super()._make_model(checkpoint, dtype)
         return PrefixSeq2Seq(model) if isinstance(model, Encoder) else model
 
     @classmethod

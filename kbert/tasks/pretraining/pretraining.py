@@ -32,7 +32,7 @@ class Pretraining(EncoderTask):
     Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is the sum of
     means: over real masked tokens for the masks, over rows for the pairs. Metrics:
 
-    - always `mlm_loss`, `mlm_accuracy` and `perplexity`;
+    - `mlm_loss`, `mlm_accuracy` and `perplexity` with masks, as all but a few have them;
     - `nsp_loss`, `nsp_accuracy` with next sentences (BERT, section 3.1,
       https://arxiv.org/abs/1810.04805);
     - `sop_loss`, `sop_accuracy` with sentence order (ALBERT, section 3.1,
@@ -50,11 +50,13 @@ class Pretraining(EncoderTask):
             `segments="halves"`, in the place of next sentences; the encoder needs a pooler.
         span_boundary: whether to predict masked spans from their ends too, for batches of
             `masking="span"`.
+        masked_lm: False for a sentence objective alone, as in Hugging Face's
+            `BertForNextSentencePrediction`.
         name: of the model.
 
     Raises:
         ValueError: if the vocabularies differ, the encoder has no pooler for a sentence objective,
-            or two of them are asked for.
+            two of them are asked for, or nothing is to be predicted.
 
     Example:
         >>> import kbert
@@ -69,9 +71,8 @@ class Pretraining(EncoderTask):
     """
 
     kind = "pretrain"
-    held_elsewhere = ("next_sentence", "sentence_order", "span_boundary")
+    held_elsewhere = ("masked_lm", "next_sentence", "sentence_order", "span_boundary")
     shown_metrics = ("mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy")
-    derived_metrics = {"perplexity": ("mlm_loss", ops.exp)}
     unknown_elsewhere = ("span_boundary",)
 
     def __init__(
@@ -82,20 +83,28 @@ class Pretraining(EncoderTask):
         next_sentence: bool | None = None,
         sentence_order: bool = False,
         span_boundary: bool = False,
+        masked_lm: bool = True,
         name: str = "pretraining",
     ) -> None:
         super().__init__(encoder, tokenizer, name=name)
         next_sentence = not sentence_order if next_sentence is None else next_sentence
         _check_sentence_objective(encoder.config, next_sentence, sentence_order)
+        if not masked_lm and (span_boundary or not (next_sentence or sentence_order)):
+            raise ValueError(
+                "Without masked_lm a task predicts next sentences or sentence order, and nothing "
+                f"about masks. Received: masked_lm=False, next_sentence={next_sentence}, "
+                f"sentence_order={sentence_order}, span_boundary={span_boundary}"
+            )
         policy, table = encoder.dtype_policy, encoder.token_embedding
         self.next_sentence = next_sentence
         self.sentence_order = sentence_order
-        self.span_boundary_head = None
-        self.masked_lm = MaskedLMHead(encoder.config, table, dtype=policy)
+        self.span_boundary_head = self.masked_lm = None
+        if masked_lm:
+            self.masked_lm = MaskedLMHead(encoder.config, table, dtype=policy)
+            self._fill_mask = fill_mask.FillMask(self, self.masked_lm)
         if span_boundary:
             self.span_boundary_head = SpanBoundaryHead(encoder.config, table, dtype=policy)
         self.sentence = None
-        self._fill_mask = fill_mask.FillMask(self, self.masked_lm)
         if next_sentence or sentence_order:
             self.sentence = SentenceHead(encoder.config, dtype=policy)
             self._classify = inference.compiled(self._as_written, encoder, self.sentence)
@@ -104,6 +113,11 @@ class Pretraining(EncoderTask):
                 *(inference.IDS, inference.IDS, inference.ROWS),
             )
         self.build()
+
+    @property
+    def derived_metrics(self):
+        """Perplexity, where there are masks."""
+        return {} if self.masked_lm is None else {"perplexity": ("mlm_loss", ops.exp)}
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
@@ -120,16 +134,19 @@ class Pretraining(EncoderTask):
             "next_sentence": self.next_sentence,
             "sentence_order": self.sentence_order,
             "span_boundary": self.span_boundary_head is not None,
+            "masked_lm": self.masked_lm is not None,
         }
 
     def call(self, batch, training=False):
         """Logits of the heads: `masked_lm` (B, P, V), `sentence` (B, 2), `span_boundary` (B, P, V).
 
-        The last two where the task has them.
+        Those that the task has.
         """
         out = self.encode(batch, training)
-        positions = batch["mask_positions"]
-        logits = {"masked_lm": self.masked_lm(out["sequence"], positions)}
+        logits = {}
+        if self.masked_lm is not None:
+            positions = batch["mask_positions"]
+            logits["masked_lm"] = self.masked_lm(out["sequence"], positions)
         if self.sentence is not None:
             logits["sentence"] = self.sentence(out["pooled"])
         if self.span_boundary_head is not None:
@@ -143,7 +160,9 @@ class Pretraining(EncoderTask):
 
     def terms(self, logits: Mapping, batch: Mapping) -> tuple[dict[str, Pair], dict[str, Pair]]:
         """Losses and metrics of a batch and its logits, see `call`."""
-        answers = {"mlm": (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])}
+        answers = {}
+        if self.masked_lm is not None:
+            answers["mlm"] = (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])
         if self.sentence is not None:
             name, labels = ("sop", SOP_LABELS) if self.sentence_order else ("nsp", NSP_LABELS)
             # A row that only fills the last batch up is all padding, its first column too.
@@ -158,7 +177,10 @@ class Pretraining(EncoderTask):
 
     def predictions(self, logits: Mapping, batch: Mapping) -> dict[str, Prediction]:
         """What the heads predict, for a student or a teacher to compare."""
-        found = {"masked_lm": Prediction("classes", logits["masked_lm"], batch["mask_weights"])}
+        found = {}
+        if self.masked_lm is not None:
+            logits_of_masks = logits["masked_lm"]
+            found["masked_lm"] = Prediction("classes", logits_of_masks, batch["mask_weights"])
         if self.sentence is not None:
             rows = batch["padding_mask"][:, 0]
             found["sentence"] = Prediction("classes", logits["sentence"], rows)
@@ -215,9 +237,11 @@ class Pretraining(EncoderTask):
             of the best answers, the most probable first, or of the candidates. No mask: empty.
 
         Raises:
-            ValueError: `top_k` or `batch_size` is out of range, a candidate is not one vocabulary
-                entry, or a mask lies behind the longest text that the encoder takes.
+            ValueError: the task was built without masks, `top_k` or `batch_size` is out of range, a
+                candidate is not one vocabulary entry, or a mask lies behind the longest text that
+                the encoder takes.
         """
+        self._check_has("masked-LM", "masked_lm", self.masked_lm)
         texts = inference.as_texts(texts)
         inference.check_batch_size(batch_size)
         fill_mask.check_top_k(self.tokenizer, top_k)
@@ -270,7 +294,7 @@ class Pretraining(EncoderTask):
         return self._predict_pairs(pairs, batch_size)
 
     def _check_has(self, what, setting, has) -> None:
-        if not has:
+        if has is None or has is False:
             raise ValueError(
                 f"The task has no {what} head: build it with {setting}=True. "
                 f"Received: a task with {setting}=False"
@@ -295,7 +319,9 @@ class Pretraining(EncoderTask):
         return answers
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
-        """`fill_mask` (also `serving_default`), `next_sentence` or `sentence_order`, and `encode`.
+        """`fill_mask`, `next_sentence` or `sentence_order`, and `encode`.
+
+        Those that the task has; the first of them is `serving_default` too.
 
         Args:
             top_k: K, how many answers `fill_mask` gives for each mask.
@@ -308,7 +334,9 @@ class Pretraining(EncoderTask):
             `probability` (B,) that the second follows, or that the two stand in their order.
             `encode`: see `EncoderTask.signatures`.
         """
-        entries = {"fill_mask": self._fill_mask.signature(top_k)}
+        entries = {}
+        if self.masked_lm is not None:
+            entries["fill_mask"] = self._fill_mask.signature(top_k)
         if self.sentence is not None:
 
             def classify(first, second):

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kbert import atomic
+from kbert.json_file import read_json
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, is_spelled
-from kbert.tokenizers.folder import read_json
+from kbert.tokenizers.lines import read_lines
 
 _VERSION = "#version: 0.2"  # first line of a merges.txt
 
@@ -31,7 +32,8 @@ def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) 
                 f"Each piece of a vocabulary stands in it once. Received: {repeated[0]!r} twice."
             )
         return list(given)
-    if sorted(given.values()) != list(range(len(given))):
+    whole = all(type(number) is int for number in given.values())
+    if not whole or sorted(given.values()) != list(range(len(given))):
         raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {source}")
     return sorted(given, key=given.get)
 
@@ -46,10 +48,7 @@ def as_merges(
         ValueError: something else than two pieces in an entry.
     """
     if isinstance(given, str | os.PathLike):
-        path = Path(given)
-        if not path.is_file():
-            raise FileNotFoundError(f"No file of merges (a pair a line). Received: {path}")
-        lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8").split("\n")]
+        lines = read_lines(given, "merges", "pair")
         given = [line for line in lines if line and not line.startswith("#version")]
     pairs = [tuple(entry.split(" ") if isinstance(entry, str) else entry) for entry in given]
     for number, pair in enumerate(pairs):

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from kbert.json_file import read_json
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
-from kbert.tokenizers.folder import TokenizerFolder, read_json, text_of
+from kbert.tokenizers.folder import TokenizerFolder, text_of
 
 # Of the model in a tokenizer.json: what must stand there, or nothing.
 _MODEL = {
@@ -48,7 +49,10 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         "special_tokens_in_text": folder.config.get("special_tokens_in_text", False),
         "mask_takes_space": _mask_takes_space(folder, roles.get("mask"), added),
     }
-    return BytePairTokenizer(vocabulary, merges, **(settings | options))
+    try:
+        return BytePairTokenizer(vocabulary, merges, **(settings | options))
+    except ValueError as error:
+        raise ValueError(f"{error} in {folder.path}") from error
 
 
 def _refuse_suffixes(folder: TokenizerFolder, vocabulary: dict[str, int]) -> None:

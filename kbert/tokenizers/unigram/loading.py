@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from kbert.tokenizers.folder import TokenizerFolder, read_json
+from kbert.json_file import read_json
+from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.unigram.model import (
     is_fairseq,
     model_of_tokenizer_json,
@@ -72,7 +73,10 @@ def load_unigram(
             "Pass preparation=False for one that does nothing, or True for one that does what "
             f"ALBERT's does. Received: {path} of class {name or 'unknown'}"
         )
-    return UnigramTokenizer(model, **(settings | _named(folder) | options))
+    try:
+        return UnigramTokenizer(model, **(settings | _named(folder) | options))
+    except ValueError as error:
+        raise ValueError(f"{error} in {path}") from error
 
 
 def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kbert import atomic
+from kbert.tokenizers.lines import read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # tensorflow-text's limit.
@@ -38,31 +39,6 @@ def read_vocabulary(path: str | os.PathLike) -> list[str]:
     pieces = read_lines(path)
     check_vocabulary(pieces, source=str(path))
     return pieces
-
-
-def read_lines(path: str | os.PathLike) -> list[str]:
-    """The lines of a vocabulary file. Only line feeds end one, with or without a return before.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: not UTF-8; the message names file and line.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"No vocabulary file (one piece a line). Received: {path}")
-    raw = path.read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"A vocabulary must be UTF-8. Received: {path}, line {line}: {error.reason} "
-            f"at byte {error.start}."
-        ) from error
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
 
 
 def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kbert import atomic
 from kbert.tokenizers.folder import TokenizerFolder
-from kbert.tokenizers.wordpiece.vocab_txt import read_lines
+from kbert.tokenizers.lines import read_lines
 from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
 
 FILE_NAME = "words.txt"

@@ -11,6 +11,8 @@ from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.google.names import albert_rules, bert_rules, electra_rules
 from kbert.checkpoints.renames import write_arrays
 from kbert.models import Encoder
+from kbert.tasks import Task, TextClassifier
+from kbert.tokenizers import WordPieceTokenizer
 from tests.harness import SIGMA, assert_close, tiny_inputs, to_numpy
 
 torch = pytest.importorskip("torch")
@@ -265,7 +267,54 @@ def test_heads_of_fine_tuned_models(bert, tmp_path):
     tensors["output_weights"] = np.ones((3, 32), "float32")
     tensors["output_bias"] = np.ones(3, "float32")
     write_release(tmp_path, tensors, prefix="model.ckpt-900")
-    assert read_checkpoint(folder).part("classifier/")["classifier/dense/kernel"].shape == (32, 3)
+    checkpoint = read_checkpoint(folder)
+    assert checkpoint.part("classifier/")["classifier/dense/kernel"].shape == (32, 3)
+    assert checkpoint.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+@pytest.mark.tensorflow
+def test_a_classifier_of_run_classifier_is_one_without_further_ado(tmp_path):
+    """Its classes have no names in the file; its logits are those of the same head elsewhere."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{i}" for i in range(45))]
+    WordPieceTokenizer(pieces).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()  # Google's releases have none
+    model = random_model("BertForSequenceClassification", "gelu_new", BERT, num_labels=3)
+    tensors = {google_name(name): array for name, array in google_tensors(model).items()}
+    tensors["output_weights"] = tensors.pop("classifier/kernel").T
+    tensors["output_bias"] = tensors.pop("classifier/bias")
+    write_release(tmp_path, tensors, "bert_config.json", BERT, "model.ckpt-900")
+    task = Task.from_preset(tmp_path)
+    assert type(task) is TextClassifier
+    assert task.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    (answer,) = task.predict(["word3 word40 word7"])
+    with torch.no_grad():
+        logits = model(torch.tensor([[2, 8, 45, 12, 3]])).logits
+    assert_close([*answer["probabilities"].values()], logits.softmax(-1)[0], 1e-5)
+    named = TextClassifier.from_preset(tmp_path, labels=["a", "b", "c"])
+    assert list(named.predict(["word3"])[0]["probabilities"]) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("layers", "groups"), [(22, 22), (44, 22)])
+def test_albert_in_groups_that_google_rounds_otherwise(tmp_path, layers, groups):
+    """Layer 15 of 22 is of group 14, so that group 15 is in no file of theirs."""
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1}
+    content = {**ALBERT, **small, "num_hidden_layers": layers, "num_hidden_groups": groups}
+    tensors = google_tensors(random_model("AlbertForPreTraining", "gelu_new", content))
+    write_release(tmp_path, tensors, "albert_config.json", content)
+    message = r"Google rounds .*group 14, not 15. Received: 22 groups of .*albert_config.json"
+    for whole in (True, False):
+        if not whole:
+            tensors = {name: x for name, x in tensors.items() if "group_15/" not in name}
+            write_release(tmp_path, tensors)
+        with pytest.raises(ValueError, match=message):
+            Encoder.from_preset(tmp_path)
+
+
+def test_albert_in_groups_that_do_not_divide_the_layers(tmp_path):
+    content = {**ALBERT, "num_hidden_layers": 7, "num_hidden_groups": 3}
+    model = random_model("AlbertForPreTraining", "gelu_new", content)
+    folder = write_release(tmp_path, google_tensors(model), "albert_config.json", content)
+    assert_same_outputs(Encoder.from_preset(folder), model.albert)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +361,10 @@ def test_values_of_the_config(file, content, changes, fields, bert, electra, tmp
     [
         ({"hidden_act": "mish"}, "`hidden_act` must be one of gelu, relu, tanh. Received: 'mish'"),
         ({"hidden_act": ["gelu"]}, r"`hidden_act` must be one of gelu.*Received: \['gelu'\] in"),
-        ({"num_hidden_layers": 10**12}, "more layers than .* variables.*Received: 1000000000000"),
+        (
+            {"num_hidden_layers": 10**12},
+            "more than 1000 layers.*Received: 1,000,000,000,000 in",
+        ),
         ({"vocab_size": "50"}, "`vocabulary_size` must be an integer.*Received: '50'"),
         ({"directionality": "unidi"}, "`directionality` must be 'bidi'.*'unidi' in .*bert_config"),
         ({"rotary": 1}, "Every key .* understood.*unknown rotary in .*bert_config.json"),
@@ -361,6 +413,16 @@ def test_no_config(release):
     (release / "bert_config.json").unlink()
     with pytest.raises(ValueError, match=r"lie in bert_config.json beside its checkpoint.*missing"):
         read_checkpoint(release)
+
+
+def test_values_that_are_not_in_the_file_take_no_memory(tmp_path, bert):
+    """The index declares 4 MB, and the file beside it has 1 kB: no memory is taken for them."""
+    tensors = {**google_tensors(bert), "bert/embeddings/more": np.zeros((1000, 1000), "float32")}
+    write_release(tmp_path, tensors, "bert_config.json", BERT)
+    data = tmp_path / "bert_model.ckpt.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"\(4,\d+,\d+ bytes declared, 1,000 stored\). Received: "):
+        read_checkpoint(tmp_path)
 
 
 def test_other_checkpoints_of_tensorflow_are_refused(tmp_path):

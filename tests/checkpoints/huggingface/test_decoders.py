@@ -165,6 +165,10 @@ def test_the_output_matrix_is_the_token_table_or_refused():
     table = there["transformer.wte.weight"]
     tied = import_model(small(), {**there, "lm_head.weight": table}, "there")
     assert tied.arrays.keys() == get_arrays(decoder, "decoder").keys()
+    del there["transformer.wte.weight"]  # of the two names one is in the file, either of them
+    other = import_model(small(), {**there, "lm_head.weight": table}, "there")
+    np.testing.assert_array_equal(other.arrays["decoder/embeddings/token"], table)
+    there["transformer.wte.weight"] = table
     with pytest.raises(ValueError, match=r"lm_head.weight' must be equal to 'transformer.wte"):
         import_model(small(), {**there, "lm_head.weight": table + 1}, "there")
 
@@ -172,9 +176,15 @@ def test_the_output_matrix_is_the_token_table_or_refused():
 def test_heads_and_unknown_weights_are_handed_back():
     decoder = decoder_of()
     _, there = export_model(decoder.config, get_arrays(decoder, "decoder"))
-    there |= {"score.weight": np.ones((3, 8)), "transformer.h.9.ln_1.bias": np.ones(8)}
-    arrays = import_model(small(), there, "there").arrays
-    assert {"score.weight", "decoder/transformer.h.9.ln_1.bias"} <= arrays.keys()
+    there |= {"qa_outputs.weight": np.ones((2, 8)), "transformer.h.9.ln_1.bias": np.ones(8)}
+    found = import_model(small(), there, "there")
+    assert {"qa_outputs.weight", "decoder/transformer.h.9.ln_1.bias"} <= found.arrays.keys()
+    assert found.task is None
+    assert found.homeless == (
+        "a head of GPT2LMHeadModel that kbert has no task for (qa_outputs.weight)"
+    )
+    found = import_model({**small(), "architectures": None}, there, "there")
+    assert found.homeless.startswith("a head of GPT-2 that")
 
 
 def test_a_decoder_that_the_architecture_cannot_be():

@@ -126,7 +126,6 @@ def test_pretraining_heads_say_the_task():
     ("head", "said", "expected"),
     [
         ("classifier", {}, {"kind": "classify"}),
-        ("classifier", {"problem_type": "regression"}, {"kind": "regress"}),
         (
             "classifier",
             {"problem_type": "multi_label_classification"},
@@ -153,6 +152,23 @@ def test_heads_of_fine_tuned_models_say_the_task(head, said, expected):
 def test_one_output_is_a_number():
     one = {f"classifier/dense/{x}": np.ones((16, 1)[i:], "float32") for i, x in enumerate(PARTS)}
     assert task(one) == {"kind": "regress"}
+    content, there = export_model(tiny_config(), one)
+    found = import_model({**content, "problem_type": "regression"}, there, "")
+    assert (found.task, found.homeless) == ({"kind": "regress"}, None)
+    again, _ = export_model(tiny_config(), one, task=found.task)
+    assert again["problem_type"] == "regression"
+
+
+def test_a_regression_of_two_numbers_has_no_task():
+    content, there = export_model(tiny_config(), arrays("classifier"))
+    found = import_model({**content, "problem_type": "regression"}, there, "")
+    assert (found.task, found.labels) == (None, None)
+    assert found.homeless.startswith("a regression of 2 numbers for each text")
+
+
+def test_next_sentences_alone_say_the_task():
+    found = task(arrays("sentence"))
+    assert found == {"kind": "pretrain", "next_sentence": True, "masked_lm": False}
 
 
 def task(found, **changes):

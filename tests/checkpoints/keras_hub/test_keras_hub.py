@@ -216,7 +216,8 @@ def change_config(folder, **changes):
     [
         ({"rotary": True}, "Every key .* understood.*unknown rotary in .*config.json"),
         ({"num_layers": 1}, "do not fit its config.*with [0-9,]+ numbers for [0-9,]+$"),
-        ({"num_layers": 10**9}, "do not fit its config.*with [0-9,]+ numbers for [0-9,]+$"),
+        ({"num_layers": 900}, "do not fit its config.*with [0-9,]+ numbers for [0-9,]+$"),
+        ({"num_layers": 10**9}, "more than 1000 layers.*Received: 1,000,000,000 in .*config.json"),
         ({"num_layers": 3}, "damaged or do not fit its config.*Received: .*model.weights.h5"),
         ({"hidden_dim": 16}, "damaged or do not fit its config.*Received: .*model.weights.h5"),
     ],
@@ -253,9 +254,26 @@ def test_nan_weights_are_named(saved):
 def test_damaged_weights(saved):
     weights = saved / "model.weights.h5"
     weights.write_bytes(weights.read_bytes()[:2000])
-    with pytest.raises(
-        ValueError, match=r"(?s)damaged or do not fit.*Received: .*model.weights.h5"
-    ):
+    with pytest.raises(ValueError, match=r"damaged, cut short.*Received: .*model.weights.h5"):
+        Encoder.from_preset(saved)
+
+
+def test_weights_that_are_declared_and_not_there(saved):
+    import h5py
+
+    with h5py.File(saved / "model.weights.h5", "r+") as file:
+        names = []
+        file.visititems(lambda name, x: names.append(name) if isinstance(x, h5py.Dataset) else None)
+        del file[names[0]]
+        file.create_dataset(names[0], (40_000, 40_000), "float32")
+    with pytest.raises(ValueError, match=r"read as zeros. Received: .* of shape \(40000, 40000\)"):
+        Encoder.from_preset(saved)
+
+
+def test_an_index_of_weights_that_is_no_json(saved):
+    (saved / "model.weights.h5").unlink()
+    (saved / "model.weights.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"nested too deeply\). Received: .*model.weights.json"):
         Encoder.from_preset(saved)
 
 

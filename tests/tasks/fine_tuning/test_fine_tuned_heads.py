@@ -136,6 +136,17 @@ def test_what_a_classifier_is_for(tmp_path, tokenizer, problem_type, outputs, ki
     assert again.settings == task.settings
 
 
+def test_a_regression_of_several_numbers_is_told(tmp_path, tokenizer):
+    saved(
+        *(tmp_path, tokenizer, "bert", "ForSequenceClassification"),
+        **{"problem_type": "regression", "num_labels": 2, "id2label": {0: "a", 1: "b"}},
+    )
+    for kind in (tasks.Task, tasks.TextRegressor, tasks.TextClassifier):
+        with pytest.raises(ValueError, match=r"Received: a regression of 2 numbers for each text"):
+            kind.from_preset(tmp_path)
+    assert kbert.Encoder.from_preset(tmp_path).pooler is not None
+
+
 def test_a_problem_that_transformers_does_not_know_is_refused(tmp_path, tokenizer):
     saved(tmp_path, tokenizer, "bert", "ForSequenceClassification")
     content = json.loads((tmp_path / "config.json").read_text())

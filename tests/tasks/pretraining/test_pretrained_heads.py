@@ -74,6 +74,58 @@ def test_pairs_are_judged_as_there(tmp_path, tokenizer, model_type, ask):
         assert abs(out[1][0].softmax(-1)[0].item() - probability) < 1e-5
 
 
+def test_a_folder_with_next_sentences_alone(tmp_path, tokenizer):
+    model = saved(tmp_path / "theirs", tokenizer, "bert", "ForNextSentencePrediction")
+    task = kbert.tasks.Task.from_preset(tmp_path / "theirs")
+    assert type(task) is Pretraining
+    assert task.settings == {
+        "next_sentence": True,
+        "sentence_order": False,
+        "span_boundary": False,
+        "masked_lm": False,
+    }
+    assert "masked_lm" not in task.parts
+    wanted = task.predict_next_sentence(PAIRS)
+    for (first, second), probability in zip(PAIRS, wanted, strict=True):
+        first = [tokenizer.cls_id, *encoded(tokenizer, first), tokenizer.sep_id]
+        second = [*encoded(tokenizer, second), tokenizer.sep_id]
+        out = run(model, first + second, [0] * len(first) + [1] * len(second))
+        assert abs(out[0][0].softmax(-1)[0].item() - probability) < 1e-5
+    with pytest.raises(ValueError, match="no masked-LM head: build it with masked_lm=True"):
+        task.predict(TEXTS)
+    for format_ in ("kbert", "huggingface"):
+        task.save_to_preset(tmp_path / format_, format_)
+        again = Pretraining.from_preset(tmp_path / format_)
+        assert again.settings == task.settings
+        np.testing.assert_allclose(again.predict_next_sentence(PAIRS), wanted, atol=1e-6)
+    back = type(model).from_pretrained(tmp_path / "huggingface")
+    assert type(back).__name__ == "BertForNextSentencePrediction"
+
+
+@pytest.mark.tensorflow
+def test_next_sentences_alone_are_learned_measured_and_exported(tmp_path, tokenizer):
+    import tensorflow as tf
+
+    saved(tmp_path, tokenizer, "bert", "ForNextSentencePrediction")
+    task = Pretraining.from_preset(tmp_path)
+    texts = ["the red pen", "it is day.", "a fox jumps", "the moon, the sun"] * 2
+    batch = task.pack(tokenizer.encode(texts), tokenizer.encode(texts[1:] + texts[:1]))
+    dataset = tf.data.Dataset.from_tensors(
+        {**batch, "next_sentence_labels": tf.constant([0, 1] * 4)}
+    ).repeat(20)
+    losses = task.fit(dataset, epochs=2, verbose=0).history
+    assert losses["nsp_loss"][1] < losses["nsp_loss"][0]
+    assert not any("mlm" in name or name == "perplexity" for name in losses)
+    entries = task.signatures()
+    assert list(entries) == ["next_sentence", "encode"]
+
+
+@pytest.mark.parametrize("more", [{"next_sentence": False}, {"span_boundary": True}])
+def test_nothing_or_spans_without_masks(tokenizer, config, more):
+    with pytest.raises(ValueError, match=r"Without masked_lm .* Received: masked_lm=False"):
+        Pretraining(kbert.Encoder(config), tokenizer, masked_lm=False, **more)
+
+
 def test_replaced_tokens_are_told_as_there(tmp_path, tokenizer):
     model = saved(tmp_path, tokenizer, "electra", "ForPreTraining")
     text = "the quick fox jumps over the moon"

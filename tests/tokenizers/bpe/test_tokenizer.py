@@ -247,5 +247,5 @@ def test_errors(vocabulary, merges, options, message):
 def test_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"No such JSON file. Received: .*vocab.json"):
         BytePairTokenizer(tmp_path / "vocab.json", [])
-    with pytest.raises(FileNotFoundError, match=r"No file of merges .*merges.txt"):
+    with pytest.raises(FileNotFoundError, match=r"No merges file .*merges.txt"):
         BytePairTokenizer(VOCABULARY, tmp_path / "merges.txt")

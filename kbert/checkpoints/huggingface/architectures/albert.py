@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kbert.checkpoints.groups import check_groups
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
     IGNORED,
@@ -81,11 +82,11 @@ class Albert(Architecture):
         fields = super().read_fields(content, source)
         layers, groups = fields["num_layers"], fields["num_layer_groups"]
         if isinstance(layers, int) and isinstance(groups, int):  # else the config refuses them
-            _check_groups(layers, groups)
+            _check_groups(layers, groups, source)
         return fields
 
     def write_fields(self, config, tokenizer):
-        _check_groups(config.num_layers, config.num_blocks)
+        _check_groups(config.num_layers, config.num_blocks, "the config")
         fields = {
             **super().write_fields(config, tokenizer),
             "embedding_size": config.embedding_width,
@@ -122,14 +123,6 @@ class Albert(Architecture):
         }
 
 
-def _check_groups(layers, groups) -> None:
-    """Both say which group a layer is of, one by rounding a float: 14 groups of 18 layers differ.
-
-    (`AlbertTransformer.forward` in modeling_albert.py.)
-    """
-    several = range(layers) if 1 < groups <= layers else ()
-    if any(int(i / (layers / groups)) != i * groups // layers for i in several):
-        raise ValueError(
-            "Hugging Face's ALBERT rounds so that a layer of this model is of another group. "
-            f"Received: {groups} groups of {layers} layers"
-        )
+def _check_groups(layers, groups, source) -> None:
+    """(`AlbertTransformer.forward` in modeling_albert.py; 14 groups of 18 layers differ.)"""
+    check_groups(layers, groups, lambda i: int(i / (layers / groups)), "Hugging Face", source)

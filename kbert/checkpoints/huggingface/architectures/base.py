@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from kbert.checkpoints.huggingface.unread_keys import IGNORED
 from kbert.checkpoints.renames import Rule
 from kbert.configs.base import Config, EncoderConfig
 
@@ -44,21 +45,6 @@ REQUIRED = {
 # Buffers, which hold no knowledge, and TinyBERT's projections to the width of its teacher, which
 # nothing reads after the distillation.
 UNREAD = r"(^|\.)(embeddings\.(position_ids|token_type_ids)$|fit_denses?\.)"
-# Keys that say nothing about the encoder's function.
-IGNORED = frozenset(
-    "_name_or_path _attn_implementation_autoset _num_labels adapters architectures bos_token_id "
-    "chunk_size_feed_forward classifier_dropout cross_attention_hidden_size dtype eos_token_id "
-    "finetuning_task gradient_checkpointing id2label label2id language model_type name num_labels "
-    "output_attentions output_hidden_states output_past pad_token_id prefix problem_type "
-    "return_dict sbert_ce_default_activation_function sentence_transformers sep_token_id "
-    "task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript "
-    "transformers_version use_bfloat16 use_cache xla_device".split()
-) | frozenset(
-    # Of the generation of text: transformers 2 wrote them into every config.
-    "bad_words_ids decoder_start_token_id do_sample early_stopping eos_token_ids length_penalty "
-    "max_length min_length no_repeat_ngram_size num_beams num_return_sequences repetition_penalty "
-    "temperature top_k top_p".split()
-)
 
 
 class Architecture:
@@ -81,6 +67,7 @@ class Architecture:
         ignored: keys that say nothing about the encoder's function.
         head_dropouts: which of `CLASSIFIERS` -> key of the rate of dropout before its last layer,
             and what transformers takes where it is absent; None = the encoder's rate.
+        classifier_settings: of the task of a sequence classifier.
         fixed: fields of `config_class` that have one value in all models.
         unsaid: fields that the weights decide about, and what they are until then.
         activations: name of an activation there -> here; the first of several is written.
@@ -114,6 +101,7 @@ class Architecture:
         "classifier": ("classifier_dropout", None),
         "tokens": ("classifier_dropout", None),
     }
+    classifier_settings: ClassVar[Mapping[str, Any]] = {}
     fixed: ClassVar[Mapping[str, Any]] = {}
     unsaid: ClassVar[Mapping[str, Any]] = {"pooler_activation": None}
     activations: ClassVar[Mapping[str, str]] = ACTIVATIONS
@@ -150,6 +138,22 @@ class Architecture:
         """
         fields = {key: getattr(config, field) for key, field in self.fields.items()}
         return fields if tokenizer is None else {**fields, "pad_token_id": tokenizer.pad_id}
+
+    def classifier(
+        self, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    ) -> str | None:
+        """Which of `CLASSIFIERS` the weights hold: all go by one name, and the class says it."""
+        if not any(name.startswith("classifier.") for name in arrays):
+            return None
+        classes = content.get("architectures")
+        classes = [str(name) for name in classes] if isinstance(classes, list) else []
+        for head, ending in CLASSIFIERS.items():
+            if any(name.endswith(ending) for name in classes):
+                return head
+        if any(name.startswith("sequence_summary.") for name in arrays):
+            return "choice"
+        pooled = any("pooler." in name or "pre_classifier." in name for name in arrays)
+        return "classifier" if pooled or has_inner_classifier(arrays) else "tokens"
 
     def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
         """Of the dense layer under `head`, which kbert has as the pooler."""

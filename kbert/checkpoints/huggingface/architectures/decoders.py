@@ -3,9 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from absl import logging
 
-from kbert.checkpoints.huggingface.architectures.base import IGNORED, REQUIRED, Architecture, norm
+from kbert.checkpoints.huggingface.architectures.base import (
+    IGNORED,
+    REQUIRED,
+    Architecture,
+    dense,
+    norm,
+)
 from kbert.checkpoints.renames import Rule
 from kbert.configs.decoder import DecoderConfig
 
@@ -20,6 +27,14 @@ class DecoderArchitecture(Architecture):
     root = "decoder"
     task = "causal_lm"
     prefix = "transformer"
+    # Sequence classifiers read a text alone, and its last token, through a layer without a bias.
+    classifier_settings: Mapping[str, Any] = {
+        "dropout": 0.0,
+        "both_orders": False,
+        "auxiliary_lm_weight": 0.0,
+        "input_tokens": False,
+    }
+    head_dropouts: Mapping[str, Any] = {}
     heads = ("lm_head.", "multiple_choice_head.", "score.", "classifier.", "qa_outputs.")
     unread = _BUFFERS
     fields = {
@@ -71,7 +86,30 @@ class DecoderArchitecture(Architecture):
                 table += kernel(f"{here}/{name}", f"{there}.{source}")
             for number, name in enumerate(self.norms, start=1):
                 table += norm(f"{here}/{name}", f"{there}.ln_{number}")
-        return table
+        return [*table, *(dense("classifier/dense", "score") if head else ())]
+
+    def classifier(self, content, arrays):
+        return "classifier" if "score.weight" in arrays else None
+
+    def fold(self, arrays, content):
+        folded = dict(arrays)
+        token = f"{self.prefix}.{self.tables[0]}.weight"
+        if token not in arrays and "lm_head.weight" in arrays:  # of two that are tied, the other
+            folded[token] = folded.pop("lm_head.weight")
+        if "score.weight" in arrays:
+            weight = arrays["score.weight"]
+            folded["score.bias"] = np.zeros(len(weight), weight.dtype)
+        return folded
+
+    def unfold(self, arrays, content):
+        unfolded = dict(arrays)
+        bias = unfolded.pop("score.bias", None)
+        if bias is not None and bias.any():
+            raise ValueError(
+                f"A classifier on Hugging Face's {self.title} has no bias. "
+                f"Received: a bias of up to {np.abs(bias).max():.3g}"
+            )
+        return unfolded
 
     def read_fields(self, content, source):
         found = super().read_fields(content, source)
@@ -98,3 +136,8 @@ class DecoderArchitecture(Architecture):
 def kernel(name: str, source: str) -> tuple[Rule, Rule]:
     """Rules of a dense layer that is called `Conv1D` there: inputs by outputs, as in kbert."""
     return Rule(f"{name}/kernel", (f"{source}.weight",)), Rule(f"{name}/bias", (f"{source}.bias",))
+
+
+def four_times(hidden_size: Any) -> Any:
+    """The usual width inside; what is no number goes on as it is, and the config refuses it."""
+    return 4 * hidden_size if isinstance(hidden_size, int) else hidden_size

@@ -11,6 +11,8 @@ from kbert.checkpoints.huggingface.architectures.base import (
 from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
 from kbert.checkpoints.renames import Rule
 
+_PROJECTION = "electra.embeddings_project"
+
 
 class Electra(Architecture):
     """Sequence and choice classifiers have a dense layer with GELU in place of the pooler."""
@@ -43,7 +45,7 @@ class Electra(Architecture):
         classifier = "classifier.out_proj" if head == "classifier" else "classifier"
         return [
             *encoder_rules(config, "electra", tied=("generator_lm_head.weight",)),
-            *dense("encoder/embeddings/projection", "electra.embeddings_project"),
+            *dense("encoder/embeddings/projection", _PROJECTION),
             *dense("encoder/pooler", pooler),
             *dense("masked_lm/transform", "generator_predictions.dense"),
             *norm("masked_lm/norm", "generator_predictions.LayerNorm"),
@@ -52,6 +54,18 @@ class Electra(Architecture):
             *dense("discriminator/output", "discriminator_predictions.dense_prediction"),
             *fine_tuned_rules(head, classifier),
         ]
+
+    def fold(self, arrays, content):
+        tokens = arrays.get("electra.embeddings.word_embeddings.weight")
+        said, hidden = content.get("embedding_size", 128), content["hidden_size"]
+        if tokens is None or said == hidden or f"{_PROJECTION}.weight" in arrays:
+            return arrays
+        raise ValueError(
+            f"Where an ELECTRA's embeddings are narrower than its layers, {_PROJECTION} must widen "
+            "them; where they are as wide, `embedding_size` must say so (absent, it is 128). "
+            f"Received: embedding_size={said}, hidden_size={hidden}, a token table of width "
+            f"{tokens.shape[-1]} and no {_PROJECTION}"
+        )
 
     def write_fields(self, config, tokenizer):
         fields = super().write_fields(config, tokenizer)

@@ -1,7 +1,7 @@
 """Hugging Face's GPT-2, and what has its architecture: DistilGPT-2, DialoGPT."""
 
 from kbert.checkpoints.huggingface.architectures.base import norm
-from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture
+from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture, four_times
 
 
 class Gpt2(DecoderArchitecture):
@@ -37,7 +37,7 @@ class Gpt2(DecoderArchitecture):
     def read_fields(self, content, source):
         found = super().read_fields(content, source)
         if found["intermediate_size"] is None:
-            found["intermediate_size"] = 4 * found["hidden_size"]
+            found["intermediate_size"] = four_times(found["hidden_size"])
         return found
 
     def write_fields(self, config, tokenizer):

@@ -1,6 +1,6 @@
 """Hugging Face's GPT, the first one."""
 
-from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture
+from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture, four_times
 
 
 class OpenAIGpt(DecoderArchitecture):
@@ -19,7 +19,7 @@ class OpenAIGpt(DecoderArchitecture):
 
     def read_fields(self, content, source):
         found = super().read_fields(content, source)
-        return {**found, "intermediate_size": 4 * found["hidden_size"]}
+        return {**found, "intermediate_size": four_times(found["hidden_size"])}
 
     def misfits(self, config):
         if config.intermediate_size == 4 * config.hidden_size:

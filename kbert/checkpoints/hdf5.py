@@ -1,0 +1,71 @@
+"""HDF5 files that others wrote: what a file declares is compared with what it holds.
+
+A dataset's shape costs a few bytes, and values that were never written are read as zeros. So a file
+of a kilobyte could fill the memory, and half a model could pass for a whole one.
+"""
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kbert.checkpoints.sizes import check_ratio
+
+
+@contextlib.contextmanager
+def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The datasets of a file, all of which can be read.
+
+    Args:
+        path: the file.
+
+    Yields:
+        name -> `h5py.Dataset`.
+
+    Raises:
+        ValueError: the file is damaged or no HDF5 file, a dataset lies in another file or is not
+            there whole, or the file is far too small for what it declares.
+    """
+    import h5py
+
+    found: dict[str, Any] = {}
+
+    def collect(name, item) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(collect)
+            for name, dataset in found.items():
+                _check_dataset(name, dataset, path)
+            declared = sum(dataset.nbytes for dataset in found.values())
+            check_ratio(declared, os.path.getsize(path), str(path))
+            yield found
+    except (OSError, RuntimeError, KeyError, TypeError, UnicodeError) as error:
+        raise ValueError(
+            f"The file is damaged, cut short, or no HDF5 file ({' '.join(str(error).split())}). "
+            f"Received: {path}"
+        ) from error
+
+
+def _check_dataset(name, dataset, path) -> None:
+    if dataset.is_virtual or dataset.external:
+        raise ValueError(
+            f"Weights lie in the file itself, not in another one. Received: {name} in {path}"
+        )
+    if dataset.shape is None:
+        raise ValueError(f"Weights have a shape. Received: {name}, which is null, in {path}")
+    if dataset.chunks is None:
+        whole = dataset.id.get_storage_size() == dataset.nbytes
+    else:
+        sides = zip(dataset.shape, dataset.chunks, strict=True)
+        whole = dataset.id.get_num_chunks() == math.prod(-(-side // of) for side, of in sides)
+    if not whole:
+        raise ValueError(
+            "A dataset's values must all be in the file: what was never written would be read as "
+            f"zeros. Received: {name} of shape {dataset.shape}, {dataset.nbytes:,} bytes, of which "
+            f"{dataset.id.get_storage_size():,} are stored, in {path}"
+        )

@@ -1,0 +1,69 @@
+"""Keys of a `config.json` that say nothing about what the model computes of token ids.
+
+`IGNORED` are those that transformers itself writes into configs of every model. Others come from
+the programs that people train and serve with: `says_nothing` knows them by what they are about, and
+they are named in a warning. Every other key that an architecture's table does not have is refused,
+as it may stand for another model: `auto_map`, `rope_theta`, `use_bias`, `num_experts`.
+"""
+
+import re
+from typing import Any
+
+IGNORED = frozenset(
+    "_name_or_path _attn_implementation_autoset _num_labels adapters architectures bos_token_id "
+    "chunk_size_feed_forward classifier_dropout cross_attention_hidden_size dtype eos_token_id "
+    "finetuning_task gradient_checkpointing id2label label2id language model_type name num_labels "
+    "output_attentions output_hidden_states output_past pad_token_id prefix problem_type "
+    "return_dict sbert_ce_default_activation_function sentence_transformers sep_token_id "
+    "task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript "
+    "transformers_version use_bfloat16 use_cache xla_device".split()
+) | frozenset(
+    # Of the generation of text: versions 2 to 4 wrote them into configs of every kind.
+    "bad_words_ids begin_suppress_tokens decoder_start_token_id diversity_penalty do_sample "
+    "early_stopping encoder_no_repeat_ngram_size eos_token_ids exponential_decay_length_penalty "
+    "forced_bos_token_id forced_eos_token_id length_penalty max_length min_length "
+    "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
+    "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens temperature "
+    "tie_encoder_decoder top_k top_p typical_p".split()
+)
+
+_HARMLESS = re.compile(
+    "|".join(
+        (
+            # Notes of the library to itself, and of tools by their names.
+            r"_\w+|(unsloth|wandb|mlflow|sagemaker|neptune|comet|hf|sbert)_\w+",
+            # Files, names and versions of what made the model or is made with it.
+            r"\w+_(file|path|url|dir)|author|commit_hash|description|license|tags",
+            r"((model|torch|pytorch|tokenizers|datasets|library|framework)_)?version",
+            r"(base_)?model_name(_or_path)?|dataset(s|_name)?|library_name|pipeline_tag|task_name",
+            # The tokenizer: what becomes of a text before there are ids.
+            r"(bos|eos|unk|sep|pad|cls|mask|start|end)_token(_id)?|(padding|truncation)_side",
+            r"do_(basic_tokenize|lower_case)|lowercase|tokenizer_\w+|(model_)?max_(seq_)?(len|length)",
+            # The loss and how it was made small.
+            r"loss|loss_\w+|label_smoothing(_factor)?|(num_)?(train_)?epochs|(num_)?train_\w*steps",
+            r"((per_device|per_gpu)_)?((train|eval|test)_)?batch_size|gradient_\w+|max_grad_norm",
+            r"(peak_|init_)?(learning_rate|lr)|lr_scheduler(_\w+)?|optim(izer)?|adam_\w+|adafactor",
+            r"weight_decay|warmup_\w+|(max|save|eval|logging)_steps|seed|fp16(_\w+)?|bf16(_\w+)?",
+            # What is computed otherwise to the same end, and what of it is handed out.
+            r"attn_implementation|use_(flash|sdpa|memory_efficient)_\w+|output_logits|torch_compile",
+        )
+    )
+)
+
+
+def says_nothing(key: str, value: Any) -> bool:
+    """Whether a key that no table of keys has is about something else than the model.
+
+    A value of null asks for nothing, whatever the key.
+
+    Args:
+        key: of a `config.json`.
+        value: what stands there.
+
+    Example:
+        >>> [says_nothing(key, True) for key in ("unsloth_fixed", "vocab_file", "use_bias")]
+        [True, True, False]
+        >>> says_nothing("rope_scaling", None)
+        True
+    """
+    return value is None or _HARMLESS.fullmatch(key) is not None

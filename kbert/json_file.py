@@ -1,0 +1,71 @@
+"""JSON out of files that somebody else wrote: an object, or one line that says what is wrong."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text says.
+
+    Args:
+        text: a string, or UTF-8 with or without a byte order mark.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: no UTF-8, no JSON, brackets nested deeper or a number longer than Python takes.
+            The message is the reason alone: whoever knows the file adds its name.
+
+    Example:
+        >>> parse_json(b'\\xef\\xbb\\xbf{"layers": 2}')
+        {'layers': 2}
+        >>> parse_json("[" * 100_000)
+        Traceback (most recent call last):
+        ...
+        ValueError: brackets nested too deeply
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig")
+    try:
+        return json.loads(text.removeprefix("\ufeff"))
+    except RecursionError:
+        raise ValueError("brackets nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # the limit of int(): time grows with the square of the digits
+        raise ValueError("a number with thousands of digits") from None
+
+
+def read_json(path: str | os.PathLike) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Args:
+        path: the file, in UTF-8.
+
+    Returns:
+        The object.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it holds something else; the message names the file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "config.json")
+        >>> _ = path.write_text('{"layers": 2}')
+        >>> read_json(path)
+        {'layers': 2}
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No such JSON file. Received: {path}")
+    try:
+        content = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"The file is not JSON ({error}). Received: {path}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"The file must hold a JSON object. Received: {path}")
+    return content

@@ -1,0 +1,125 @@
+"""Which unknown keys of a config.json are harmless, and which may stand for another model."""
+
+import json
+
+import pytest
+
+from kbert.checkpoints.huggingface.architectures import ARCHITECTURES
+from kbert.checkpoints.huggingface.huggingface import export_model, import_model
+from kbert.checkpoints.huggingface.unread_keys import says_nothing
+from kbert.configs.decoder import DecoderConfig
+from tests.harness import tiny_config
+
+HARMLESS = {
+    # What made the model, and what is made with it.
+    "unsloth_fixed": True,
+    "unsloth_version": "2024.9",
+    "vocab_file": "vocab.txt",
+    "merges_file": "merges.txt",
+    "base_model_name_or_path": "bert-base-cased",
+    "_commit_hash": "abc",
+    "_flash_attn_2_enabled": False,
+    "model_name": "mine",
+    "license": "mit",
+    "torch_version": "2.1",
+    # The tokenizer's.
+    "model_max_length": 512,
+    "max_seq_length": 128,
+    "do_lower_case": True,
+    "mask_token_id": 4,
+    "padding_side": "right",
+    # How it was trained.
+    "loss_type": "ForMaskedLM",
+    "label_smoothing": 0.1,
+    "learning_rate": 2e-5,
+    "num_train_epochs": 3,
+    "per_device_train_batch_size": 8,
+    "warmup_ratio": 0.1,
+    "weight_decay": 0.01,
+    "adam_epsilon": 1e-8,
+    "fp16": True,
+    "seed": 42,
+    # How it is computed.
+    "attn_implementation": "sdpa",
+    "use_flash_attention": True,
+    # Not set.
+    "rope_scaling": None,
+    "another": None,
+}
+# Each is of a published architecture that calls itself after one of these, or would change it.
+OTHER_MODELS = {
+    "auto_map": {"AutoModel": "modeling_mine.Mine"},
+    "rope_theta": 10000.0,
+    "rotary": True,
+    "use_bias": False,
+    "num_experts": 8,
+    "num_key_value_heads": 2,
+    "layer_norm_type": "rms_norm",
+    "norm_first": True,
+    "emb_pooler": "mean",
+    "alibi_starting_size": 512,
+    "attention_window": [512],
+    "adapter_layers": 2,
+    "lora_rank": 8,
+    "pooling_mode": "mean",
+    "hidden_act_name": "mish",
+    "output_dim": 3,
+    "scale_embeddings": True,
+    "classifier_activation": "tanh",
+    "conv_kernel_size": 9,
+    "feed_forward_proj": "gated-gelu",
+}
+SIZES = {"vocabulary_size": 9, "hidden_size": 8, "num_layers": 1, "num_heads": 2}
+
+
+def config_of(model_type):
+    architecture = ARCHITECTURES[model_type]
+    if architecture.config_class is DecoderConfig:
+        fixed = architecture.fixed
+        return DecoderConfig(**SIZES, intermediate_size=32, **fixed)
+    changes = {"num_layer_groups": 1} if architecture.shared_layers else {}
+    pooler = architecture.pooler_activations[0]
+    return tiny_config(**changes, pooler_activation=pooler, **dict(architecture.fixed))
+
+
+def content_of(model_type):
+    config = config_of(model_type)
+    if model_type in ("roberta", "xlm-roberta"):
+        config = config.replace(num_segments=0)
+    content, _ = export_model(config, {}, architecture=model_type)
+    return content
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_harmless_keys_change_nothing_and_are_named(model_type, caplog):
+    content = content_of(model_type)
+    found = import_model({**content, **HARMLESS}, {}, "there").config
+    assert found == import_model(content, {}, "there").config
+    (record,) = caplog.records
+    assert record.getMessage().startswith("there: not used, as they say nothing about the model: ")
+    said = record.getMessage().rpartition(": ")[2].split(", ")
+    known = {*ARCHITECTURES[model_type].ignored}
+    assert said == [key for key in HARMLESS if key not in known]
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize("key", OTHER_MODELS)
+def test_keys_that_may_change_the_model_are_refused(model_type, key, caplog):
+    content = {**content_of(model_type), **HARMLESS, key: OTHER_MODELS[key]}
+    with pytest.raises(ValueError, match=f"Every key .* understood.*Received: unknown {key} in"):
+        import_model(content, {}, "there")
+    assert not caplog.records
+
+
+def test_no_key_of_another_architecture_passes_for_harmless():
+    """What one architecture reads must not be silently left in another's file."""
+    keys = {key for table in ARCHITECTURES.values() for key in (*table.fields, *table.required)}
+    assert not [key for key in keys if says_nothing(key, 1)]
+
+
+def test_a_config_that_transformers_writes_whole():
+    """Every attribute, as programs do that dump `config.to_dict()`."""
+    transformers = pytest.importorskip("transformers")
+    made = transformers.BertConfig(vocab_size=9, hidden_size=8, num_attention_heads=2)
+    content = json.loads(json.dumps(made.to_dict()))
+    assert import_model(content, {}, "there").config.vocabulary_size == 9
