@@ -102,6 +102,9 @@ def read_folder(folder: Path) -> Checkpoint:
             raise ValueError(
                 f"`{key}` must be a JSON object. Received: {content[key]!r:.80} in {path}"
             )
+    kind_of_task = content.get("task", {}).get("kind")
+    if kind_of_task is not None and not isinstance(kind_of_task, str):
+        raise ValueError(f"A task's `kind` is a name. Received: {kind_of_task!r:.80} in {path}")
     labels = content.get("labels")
     if "labels" in content and not isinstance(labels, list):
         raise ValueError(f"`labels` must be a list. Received: {labels!r:.80} in {path}")

@@ -18,6 +18,18 @@ def test_a_decoder_brings_its_tokens_and_asks_none_of_the_tokenizer():
     assert form.names == {40: "[start]", 41: "[delimiter]", 42: "[extract]"}
 
 
+def test_a_decoder_without_tokens_of_its_own_reads_texts_alone():
+    encoder = DecoderEncoder(tiny_decoder(), input_tokens=False)
+    assert (encoder.start_id, encoder.text_rows) == (None, 40)
+    form = input_form(encoder, kbert.BytePairTokenizer(CHARACTERS, []))
+    assert (form.cls_id, form.sep_id, form.last_id, form.pad_id) == (None, None, None, 0)
+    assert (form.specials(1), form.specials(2)) == (0, 0)
+    extended = input_form(
+        DecoderEncoder.extend(tiny_decoder()), kbert.BytePairTokenizer(CHARACTERS, [])
+    )
+    assert (extended.specials(1), extended.specials(2)) == (2, 3)
+
+
 def test_an_encoder_takes_the_tokenizer_s(config, tokenizer):
     form = input_form(kbert.Encoder(config), tokenizer)
     assert (form.cls_id, form.sep_id, form.last_id, form.pad_id) == (2, 3, 3, 0)

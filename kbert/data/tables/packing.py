@@ -3,6 +3,8 @@
 Between A and B RoBERTa has two separators: <s> A </s></s> B </s>. Where a decoder is fine-tuned, a
 token of its own ends the row: [START] A [DELIMITER] B [EXTRACT].
 
+Or the texts alone, one behind the other.
+
 Core TensorFlow operations alone, so that a SavedModel holding this graph loads in any TensorFlow
 Serving binary: tensorflow-text's own round-robin trimmer is an operation that older servers lack.
 

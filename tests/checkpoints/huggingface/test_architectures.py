@@ -201,6 +201,18 @@ def test_a_number_of_layers_that_would_fill_memory():
         import_model(content, {}, "there")
 
 
+def test_an_electra_without_its_projection():
+    """Absent, `embedding_size` is 128: then embeddings of the hidden width say so."""
+    content = {**PUBLISHED["google/electra-small-discriminator"], "vocab_size": 9}
+    del content["embedding_size"]
+    arrays = {"electra.embeddings.word_embeddings.weight": np.zeros((9, 256), "float32")}
+    message = r"embeddings_project must widen .*embedding_size=128, hidden_size=256, .*width 256 an"
+    with pytest.raises(ValueError, match=message):
+        import_model(content, arrays, "there")
+    found = import_model({**content, "embedding_size": 256}, arrays, "there")
+    assert found.config.embedding_width == 256
+
+
 def test_rows_of_roberta_s_positions_follow_its_padding():
     assert read("roberta-base", pad_token_id=0).max_positions == 513
     assert read("roberta-base", max_position_embeddings=130).max_positions == 128

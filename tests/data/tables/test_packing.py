@@ -145,3 +145,16 @@ def test_a_token_of_its_own_ends_a_row():
     usual = pack(first, second, **{**options, "last_id": None})
     for name in ("segment_ids", "padding_mask"):
         np.testing.assert_array_equal(pair[name], usual[name])
+
+
+def test_texts_alone_without_special_tokens():
+    bare = {"cls_id": None, "sep_id": None, "pad_id": 0, "multiple": 4}
+    first, second = ragged([[5, 6, 7], [], [8]]), ragged([[9], [], [5, 6, 7, 8]])
+    batch = pack(first, max_length=8, **bare)
+    assert batch["token_ids"].numpy().tolist() == [[5, 6, 7, 0], [0, 0, 0, 0], [8, 0, 0, 0]]
+    assert batch["padding_mask"].numpy().sum(1).tolist() == [3, 0, 1]
+    assert not batch["segment_ids"].numpy().any()
+    batch = pack(first, second, max_length=4, **bare)
+    assert batch["token_ids"].numpy().tolist() == [[5, 6, 7, 9], [0, 0, 0, 0], [8, 5, 6, 7]]
+    assert batch["segment_ids"].numpy().tolist() == [[0, 0, 0, 1], [0, 0, 0, 0], [0, 1, 1, 1]]
+    assert pack(ragged([[5, 6, 7]]), max_length=2, **bare)["token_ids"].numpy().tolist() == [[5, 6]]
