@@ -109,7 +109,7 @@ def test_a_flipped_byte_is_found_and_located(folder, position):
 def test_an_index_that_does_not_fit(folder):
     path = records.index_path(shard(folder))
     table = np.load(path)
-    np.save(path, [*table, 0, 1, 0, 0])
+    np.save(path, table + np.array([0, 1, 0, 0]))
     with pytest.raises(ValueError, match=r"record 0 at byte 0 does not fit its index"):
         verify_corpus(folder)
     np.save(path, table[:-1])
@@ -145,7 +145,7 @@ def test_a_manifest_that_is_cut_off_or_incomplete(folder):
     whole = path.read_text()
     for content in ("", whole[: len(whole) // 2]):
         path.write_text(content)
-        with pytest.raises(ValueError, match=rf"{path} is cut off .*Received: {len(content)} char"):
+        with pytest.raises(ValueError, match=rf"{path} is cut off .*Received: {len(content)} bytes"):
             read_manifest(folder)
     path.write_text("[]")
     with pytest.raises(ValueError, match=rf"{path} must hold a JSON object. Received: list"):
