@@ -21,7 +21,7 @@ def read_lines(
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "vocab.txt")
-        >>> _ = path.write_bytes("\ufeffpen\r\n##cil\r\n".encode())
+        >>> _ = path.write_bytes(b"\\xef\\xbb\\xbfpen\\r\\n##cil\\r\\n")
         >>> read_lines(path)
         ['pen', '##cil']
     """
