@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
+F = typing.TypeVar("F", bound=Callable)
 _PLACE = "{options}"  # in a docstring: where the fields are described
 _WORDS = {
     int: "a whole number",
@@ -214,7 +215,7 @@ class Options:
                 raise error(f"{text}.{hint} Known: {', '.join(known)}. Received: {name!r}")
 
 
-def takes(options: type[Options]) -> Callable[[Callable], Callable]:
+def takes(options: type[Options]) -> Callable[[F], F]:
     """Lets `help()` show the fields as arguments of a function that has them as `**settings`.
 
     Its docstring says by `{options}`, on a line of its own, where they are described.
@@ -229,7 +230,7 @@ def takes(options: type[Options]) -> Callable[[Callable], Callable]:
         (<Signature (cake, *, degrees: int = 200)>, 200)
     """
 
-    def show(function: Callable) -> Callable:
+    def show(function: F) -> F:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         function.__signature__ = signature.replace(parameters=[*own, *options.parameters()])

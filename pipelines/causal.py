@@ -11,15 +11,15 @@ import kbert
 from kbert.json_file import read_json
 from kbert.training.run.phases import Phase
 
-from .flags import parse_settings
-from .shards import MASKING_FLAGS, ShardsObjective
-from .translation_flags import TRANSLATION_FLAGS
+from .flags import NegativesOptions, VocabularyOptions, parse_settings
+from .shards import MASKED, ShardsObjective
+from .translation_flags import TranslationOptions
 
 
 class Causal(ShardsObjective):
     """The objective causal_lm."""
 
-    UNREAD = (*MASKING_FLAGS, "vocabulary_size", "negatives", *TRANSLATION_FLAGS)
+    UNREAD = (*MASKED, VocabularyOptions, NegativesOptions, TranslationOptions)
 
     def make_task(self) -> kbert.tasks.CausalLM:
         """The task that the flags describe, not compiled."""

@@ -14,8 +14,8 @@ from kbert.json_file import read_json
 from kbert.training.run.phases import Phase
 
 from .flags import parse_settings
-from .shards import MASKING_FLAGS, ShardsObjective
-from .translation_flags import TRANSLATION_FLAGS
+from .shards import MASKED, ShardsObjective
+from .translation_flags import TranslationOptions
 
 
 class LanguageModel(ShardsObjective):
@@ -31,7 +31,7 @@ class LanguageModel(ShardsObjective):
             hold words.
     """
 
-    UNREAD = (*MASKING_FLAGS, *TRANSLATION_FLAGS)
+    UNREAD = (*MASKED, TranslationOptions)
 
     def __init__(
         self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest

@@ -16,9 +16,9 @@ from kbert.recipes import SENTENCE_OBJECTIVES
 from kbert.training.run.phases import Phase
 
 from . import option_flags
-from .flags import parse_settings
+from .flags import NegativesOptions, VocabularyOptions, parse_settings
 from .shards import ShardsObjective
-from .translation_flags import TRANSLATION_FLAGS
+from .translation_flags import TranslationOptions
 
 
 class MaskedText(ShardsObjective):
@@ -33,7 +33,7 @@ class MaskedText(ShardsObjective):
         ValueError: if a flag is given that these objectives do not read.
     """
 
-    UNREAD = ("vocabulary_size", "negatives", *TRANSLATION_FLAGS)
+    UNREAD = (VocabularyOptions, NegativesOptions, TranslationOptions)
 
     def __init__(
         self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest

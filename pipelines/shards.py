@@ -8,15 +8,16 @@ from absl import flags
 
 import kbert
 from kbert.data.pretraining.settings import MaskingSettings
+from kbert.options import Options
 from kbert.training.run.phases import Phase, parse_phases
 from kbert.training.strategies import Strategy
 
-from . import option_flags
 from .flags import ReplacedTokensOptions, refuse_flags
-from .translation_flags import TRANSLATION_FLAGS
+from .option_flags import flag_names
+from .translation_flags import TranslationOptions
 
-# Flags about masks and segments, which language models have not.
-MASKING_FLAGS = option_flags.flag_names(MaskingSettings, ReplacedTokensOptions)
+# What language models have not: masks and segments.
+MASKED = (MaskingSettings, ReplacedTokensOptions)
 
 
 class ShardsObjective:
@@ -31,13 +32,13 @@ class ShardsObjective:
         ValueError: if a flag is given that the objective does not read.
     """
 
-    UNREAD: Sequence[str] = TRANSLATION_FLAGS
+    UNREAD: Sequence[type[Options]] = (TranslationOptions,)
     needed_to_evaluate = "held-out documents: prepare the corpus with a larger --held_out_share"
 
     def __init__(
         self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
     ) -> None:
-        refuse_flags(options, self.UNREAD)
+        refuse_flags(options, flag_names(*self.UNREAD))
         self.options = options
         self.tokenizer = tokenizer
         self.manifest = manifest
@@ -56,7 +57,7 @@ class ShardsObjective:
     @property
     def unread(self) -> Sequence[str]:
         """Flags that shape no run of this objective."""
-        return self.UNREAD
+        return flag_names(*self.UNREAD)
 
     def phases(self) -> list[Phase]:
         """The phases of the run."""

@@ -19,8 +19,9 @@ from kbert.training.run.phases import Phase
 from kbert.training.strategies import Strategy
 
 from .causal import read_config, with_changes
-from .flags import parse_settings, refuse_flags
-from .shards import MASKING_FLAGS
+from .flags import NegativesOptions, parse_settings, refuse_flags
+from .option_flags import flag_names
+from .shards import MASKED
 from .translation_flags import DEV_PAIRS, PAIRS
 
 VOCABULARY_SIZE = 37_000  # Vaswani et al. 2017, section 5.1
@@ -37,7 +38,7 @@ class Translation:
         row_multiple: what the rows of every batch divide by.
     """
 
-    unread = (*MASKING_FLAGS, "data_dir", "batch_size", "phases", "negatives")
+    unread = (*flag_names(*MASKED, NegativesOptions), "data_dir", "batch_size", "phases")
     needed_to_evaluate = "held-out pairs: give --dev_source and --dev_target, or --dev_pairs"
 
     def __init__(

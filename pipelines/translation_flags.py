@@ -51,6 +51,3 @@ class TranslationOptions(Options):
     length_penalty: float = option(
         0.6, help="Beams are compared by log P / ((5 + length) / 6) ** this.", at_least=0
     )
-
-
-TRANSLATION_FLAGS = TranslationOptions.names()
