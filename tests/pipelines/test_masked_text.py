@@ -48,7 +48,7 @@ def test_every_phase_is_checked_before_the_first_step(parse, tmp_path, tiny_voca
     objective.check_phases(parse_phases("16:0.5,64:0.5", 10, 8), task)
     with pytest.raises(ValueError, match="Received: sequence_length=65, max_positions=64"):
         objective.check_phases(parse_phases("16:0.5,65:0.5", 10, 8), task)
-    with pytest.raises(ValueError, match=r"must lie in 8..65536. Received: sequence_length=7"):
+    with pytest.raises(ValueError, match=r"from 8 to 65,536. Received: 7"):
         objective.check_phases(parse_phases("16:0.5,7:0.5", 10, 8), task)
 
 
