@@ -1,33 +1,33 @@
-r"""Texts of a task to many copies in which words are replaced, for a student to learn from.
+r"""Data augmentation: copies of a task's texts in which words are replaced, to train a student on.
 
   kbert-augment --task=sst2 --train=SST-2/train.tsv --preset=bert-base-uncased \
     --vectors=glove.6B.300d.txt --output_dir=augmented
 
-It is the data augmentation of TinyBERT (https://arxiv.org/abs/1909.10351, algorithm 1). A word that
-is one piece of the vocabulary is masked, and the --preset, a pretrained model that fills masks,
-names the --candidates likeliest words for its place; a word of several pieces gets the words that
-are nearest to it in --vectors. Then every text is copied --copies times, and in a copy each word is
-replaced with the probability --replaced_share. Stop words, numbers and punctuation stay, and so do
-labels and all other columns; copies that are equal count once. Labels may no longer be right for a
-copy: let a student learn the teacher's answers to it, not the labels.
+The algorithm is TinyBERT's (https://arxiv.org/abs/1909.10351, algorithm 1). A word that is one
+piece of the vocabulary is masked, and the --preset, a pretrained masked LM, predicts the
+--candidates most probable words for it; a word of several pieces gets its nearest neighbours in
+--vectors. Then every text is copied --copies times, and in a copy each word is replaced with the
+probability --replaced_share. Stop words, numbers and punctuation are kept, and so are labels and
+all other columns; duplicate copies are dropped. A label may be wrong for a copy: train the student
+on the teacher's predictions, not on the labels.
 
-First look, then work: --dry_run shows a few texts with the replaced words in brackets, and measures
-the time. More kinds of data, the tasks being those of kbert-finetune:
+--dry_run shows a few texts with the replaced words in brackets and measures the time. The tasks are
+those of kbert-finetune:
 
   kbert-augment --task=rte --train=RTE --preset=P --output_dir=out        pairs: both texts
   kbert-augment --task=classify --train=t.csv --text_column=review --label_column=stars …
   kbert-augment --task=ner --train=train.conll …                          words keep their tags
 
 Data without labels has a column called text, or first and second. Questions with contexts and
-choices are refused: replaced words would move their answers. How many copies? TinyBERT took 30, of
-large tasks fewer: 20 of SST-2 and QNLI, 10 of MNLI and QQP. Without --vectors the neighbours are
-found in the model's own table of tokens, among the words of its vocabulary and of the data; those
-are nearer in spelling than in meaning, so take GloVe's vectors where you have them. For another
-language than English give --stop_words, a word a line.
+choices are refused: replaced words would move their answers. How many copies? TinyBERT used 30, and
+fewer for large tasks: 20 for SST-2 and QNLI, 10 for MNLI and QQP. Without --vectors, neighbours
+come from the model's own embedding table, among the words of its vocabulary and of the data; those
+are similar in spelling rather than in meaning, so use GloVe's vectors where you have them. For a
+language other than English give --stop_words, one word per line.
 
-output_dir holds augmented-00000-of-00007.jsonl and so on, a row and then its copies, and
-manifest.json with all settings and counts. Killed at any moment, the same command goes on to the
-same bytes, whatever its --batch_size; a folder of other settings is refused.
+output_dir holds augmented-00000-of-00007.jsonl and so on, each row followed by its copies, and
+manifest.json with all settings and counts. Killed at any moment, the same command resumes and
+writes the same bytes, whatever its --batch_size; a folder with other settings is refused.
 
 Then: kbert-distill --augmented=augmented …, or kbert-finetune --task=classify
 --train='augmented/*.jsonl' …
@@ -53,9 +53,9 @@ def define_flags() -> None:
     flags.DEFINE_string("train", None, "The texts: a file, a pattern, a folder or tfds:NAME.")
     option_flags.define(ColumnOptions)
     flags.DEFINE_string(
-        "preset", None, "Model that fills masks: a folder with that head, or a name of the hub."
+        "preset", None, "Pretrained masked LM: a folder with that head, or a name on the hub."
     )
-    flags.DEFINE_string("output_dir", None, "Folder for the shards; the same folder goes on.")
+    flags.DEFINE_string("output_dir", None, "Folder for the shards; the same folder resumes.")
     option_flags.define(augmentation.AugmentationSettings)
     flags.DEFINE_string(
         "vectors", None, "Vectors in GloVe's text format for words of several pieces."
@@ -63,9 +63,11 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_vectors", augmentation.MAX_VECTORS, "Lines of --vectors to read; 0 = all.", 0
     )
-    flags.DEFINE_string("stop_words", None, "File of words that stay. Default: English ones.")
-    flags.DEFINE_integer("shards", None, "Files to write. Default: one for 1,024 rows.", 1)
-    flags.DEFINE_integer("batch_size", 32, "Rows the model computes at once.", 1)
+    flags.DEFINE_string(
+        "stop_words", None, "File of words that are never replaced. Default: English ones."
+    )
+    flags.DEFINE_integer("shards", None, "Number of files. Default: one for every 1,024 rows.", 1)
+    flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 

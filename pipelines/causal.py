@@ -52,7 +52,7 @@ def make_decoder(options: flags.FlagValues, tokenizer: Any) -> kbert.Decoder:
         theirs = kbert.load_tokenizer(options.init_preset)
         if theirs.checksum != tokenizer.checksum:
             raise ValueError(
-                "A decoder goes on with its own vocabulary: prepare the corpus with "
+                "A pretrained decoder keeps its own vocabulary: prepare the corpus with "
                 f"--vocabulary={options.init_preset}. Received: shards of another tokenizer, of "
                 f"{tokenizer.vocabulary_size} entries; the model's has {theirs.vocabulary_size}"
             )

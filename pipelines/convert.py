@@ -1,22 +1,22 @@
-r"""A model from one format to another: config, weights, heads and tokenizer, with a report.
+r"""Converts a model between formats: config, weights, heads and tokenizer, with a report.
 
   kbert-convert --from=bert-base-uncased --to=bert --check
   kbert-convert --from=hf:owner/name@v1.0 --to=folder --format=huggingface
   kbert-convert --from=uncased_L-12_H-768_A-12.zip --to=folder --format=huggingface --check
   kbert-convert --from=runs/preset --to=folder --format=huggingface --architecture=roberta
 
-What it reads, told apart by the files:
+Formats it reads, recognised by the files:
 
-  a name of the hub        "bert-base-uncased", or hf:owner/name with @revision behind it
+  a name on the hub        "bert-base-uncased", or hf:owner/name with @revision behind it
   a Hugging Face folder    config.json and model.safetensors
   a KerasHub folder        config.json and model.weights.h5
   a Google folder or zip   *_config.json and *.ckpt.*, TensorFlow 1
   a kbert folder           kbert.json and model.safetensors
 
-The report lists every weight with its shape, and what the target does not hold. With --check both
-models, read anew from their folders, run on the same random inputs, by the library whose format it
-is where that is installed; a difference above the tolerance that is printed ends the program with
-exit code 1. Nothing is written over: --to is a new or empty folder.
+The report lists every weight with its shape, and what the target has no place for. With --check
+both models are loaded from their folders and run on the same random inputs, each in the library
+whose format it is, where that is installed; a difference above the printed tolerance ends the
+program with exit code 1. Nothing is overwritten: --to is a new or empty folder.
 """
 
 import sys
@@ -30,16 +30,16 @@ from . import command
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("from", None, "Folder, zip file or name of the model to read, see above.")
+    flags.DEFINE_string("from", None, "Model to read: a folder, zip file or name, see above.")
     flags.DEFINE_string("to", None, "Folder to write, empty or not there yet.")
-    flags.DEFINE_enum("format", "kbert", kbert.checkpoints.FORMATS, "What to write.")
+    flags.DEFINE_enum("format", "kbert", kbert.checkpoints.FORMATS, "Format to write.")
     flags.DEFINE_string(
         "architecture",
         None,
-        "Which of the other library's models to write, such as bert or roberta. Default: as the "
-        "model's values say.",
+        "Architecture to write in the other library, such as bert or roberta. Default: inferred "
+        "from the config.",
     )
-    flags.DEFINE_string("revision", None, "Branch, tag or commit of a repository of the hub.")
+    flags.DEFINE_string("revision", None, "Branch, tag or commit of a repository on the hub.")
     flags.DEFINE_boolean(
         "strict", True, "Refuse tensors that kbert has no place for; --nostrict leaves them out."
     )

@@ -1,42 +1,42 @@
-r"""A large model to a small one: DistilBERT, TinyBERT, MiniLM; on text and on the data of a task.
+r"""Distils a large model into a small one, as DistilBERT, TinyBERT, MiniLM; on text or on a task.
 
-On the data of a task, from what kbert-finetune made, to a student with half of its layers:
+On the data of a task, from a model that kbert-finetune wrote to a student with half its layers:
 
   kbert-finetune --task=sst2 --train=SST-2/train.tsv --dev=SST-2/dev.tsv --preset=P --output_dir=big
   kbert-distill --recipe=tinybert-task --task=sst2 --train=SST-2/train.tsv --dev=SST-2/dev.tsv \
     --teacher=big/preset --output_dir=small
 
-The table at the end has both on --dev: metric, what the student retained, parameters, speed. The
-flags are those of kbert-finetune, also --seeds, --grid and --dry_run; --epochs and --learning_rate
-are of the last stage, --first_epochs and --first_learning_rate of the stage before it. --augmented
-takes a folder of kbert-augment in the place of --train. --cache_dir keeps what the teacher makes of
-each text, so that it reads it once for all epochs, runs and students.
+The closing table compares both on --dev: metric, what the student retained, parameters, speed. The
+flags are those of kbert-finetune, including --seeds, --grid and --dry_run; --epochs and
+--learning_rate apply to the last stage, --first_epochs and --first_learning_rate to the stage
+before it. --augmented takes a folder of kbert-augment instead of --train. --cache_dir stores the
+teacher's outputs for each text, so that it reads a text once for all epochs, runs and students.
 
-On text, from a pretrained model to a student that can be fine-tuned for anything, on shards that
-were prepared with the teacher's vocabulary:
+On text, from a pretrained model to a student that can be fine-tuned for any task, on shards
+prepared with the teacher's vocabulary:
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=TEACHER --output_dir=shards
   kbert-distill --recipe=distilbert --data_dir=shards --teacher=TEACHER --model_dir=run \
     --batch_size=32 --train_steps=50000 --preset_dir=student
 
 The flags are those of kbert-pretrain: phases, optimizer, strategies, precision, --evaluate_every,
---tensorboard, --dry_run. A recipe sets the default of every flag that it says something about, and
-a flag that is given wins; its batch size is a cluster's. A recipe that reads heads needs a teacher
+--tensorboard, --dry_run. A recipe changes the defaults of the other flags, and a given flag
+overrides it; its batch size is meant for a cluster. A recipe that compares heads needs a teacher
 with a masked-LM head; tinybert-general and minilm take any encoder, and write an encoder alone.
 
 The student and the loss, on either:
 
-  --num_layers=3                          of the teacher's width, begun as every other layer of it
-  --num_layers=6 --init=0,2,4,7,9,11      begun as these layers, as DistilBERT
-  --student=bert-small                    sizes of the family or of a JSON file, begun at random
-  --student=FOLDER                        a pretrained or distilled model to begin from
+  --num_layers=3                          the teacher's width; initialised with every other layer
+  --num_layers=6 --init=0,2,4,7,9,11      initialised with these layers, as DistilBERT
+  --student=bert-small                    a size of the family or a JSON file, randomly initialised
+  --student=FOLDER                        a pretrained or distilled model to start from
   --set=hidden_size=312 --init=random     other fields of the teacher's config
-  --layers=2,4,6                          teacher's layer for each of the student's; uniform, last
-  --term_weights=soft_targets=5,own=0     0 leaves a part out
+  --layers=2,4,6                          teacher layer for each student layer; uniform, last
+  --term_weights=soft_targets=5,own=0     0 removes a term
   --temperature=4                         of soft targets
 
-Killed at any moment, the same command goes on as if nothing had happened; the teacher is in no
-checkpoint. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
+Killed at any moment, the same command resumes exactly; the teacher is in no checkpoint. After
+SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
 """
 
 import json

@@ -47,24 +47,24 @@ class DistillationOptions(Options):
     """Recipe, teacher and student."""
 
     recipe: str | None = option(
-        None, help="What the student learns, see below.", choices=list(RECIPES)
+        None, help="Loss terms and settings, see below.", choices=list(RECIPES)
     )
     teacher: str | None = option(
         None,
-        help="The teacher, a folder or a name of the hub: on text a pretrained model, on a task "
-        "what kbert-finetune made of one.",
+        help="The teacher, a folder or a name on the hub: on text a pretrained model, on a task a "
+        "model that kbert-finetune wrote.",
     )
     student: str | None = option(
         None,
         help="A size from kbert.family, a JSON file with a config, or the folder of a pretrained "
-        "model to begin from. Default: on text the recipe's, on a task half of the teacher's "
+        "model to start from. Default: on text the recipe's, on a task half of the teacher's "
         "layers.",
     )
     num_layers: int | None = option(None, help="Layers of the student.", at_least=1)
     init: str | None = option(
         None,
-        help="What the student's layers begin as: every_other of the teacher's, random, or the "
-        "teacher's layers themselves, counted from 0, as 0,2,4,7,9,11.",
+        help="Initial weights of the student's layers: every_other of the teacher's, random, or a "
+        "list of teacher layers counted from 0, as 0,2,4,7,9,11.",
     )
     set: tuple[str, ...] = option(
         (),
@@ -73,18 +73,17 @@ class DistillationOptions(Options):
         repeated=True,
     )
     temperature: float | None = option(
-        None, help="Of soft targets. Default: the recipe's.", at_least=0
+        None, help="Temperature of soft targets. Default: the recipe's.", at_least=0
     )
     term_weights: tuple[str, ...] = option(
         (),
-        help="Other weights of parts of the loss, as soft_targets=5,own=2; 0 leaves a part out. "
-        f"The parts: {', '.join(PARTS)}.",
+        help="Other weights of loss terms, as soft_targets=5,own=2; 0 removes a term. "
+        f"The terms: {', '.join(PARTS)}.",
     )
     layers: tuple[str, ...] | None = option(
         None,
-        help="Which of the teacher's layers each layer of the student is compared with: uniform, "
-        f"last, or one for each, counted from 1, as 2,4,6 ({_NO_LAYER}: with none). Default: the "
-        "recipe's.",
+        help="Which teacher layer each student layer is compared with: uniform, last, or one for "
+        f"each, counted from 1, as 2,4,6 ({_NO_LAYER}: not compared). Default: the recipe's.",
     )
 
 
@@ -101,14 +100,14 @@ class OnTextOptions(Options):
 class OnTaskOptions(Options):
     """Of a student on the data of a task."""
 
-    augmented: str | None = option(None, help="Folder of kbert-augment, in the place of --train.")
+    augmented: str | None = option(None, help="Folder of kbert-augment, instead of --train.")
     output_dir: str | None = option(None, help="On a task: folder of the run.")
-    first_epochs: int | None = option(None, help="Of the stage before the last.", at_least=1)
+    first_epochs: int | None = option(None, help="Epochs of the stage before the last.", at_least=1)
     first_learning_rate: float | None = option(
-        None, help="Of the stage before the last.", at_least=0
+        None, help="Learning rate of the stage before the last.", at_least=0
     )
     cache_dir: str | None = option(
-        None, help="On a task: folder for what the teacher makes of texts."
+        None, help="On a task: folder that caches the teacher's outputs."
     )
 
 

@@ -131,7 +131,7 @@ class DistilledText(MaskedText):
         return "\n".join([f"{super().summary()}; about {steps:,} steps an epoch", *self._lines])
 
     def save(self, task: Distiller, folder: str) -> None:
-        """The student; where no head was taught, its encoder alone, for a head that begins anew."""
+        """The student; without a trained head its encoder alone, to put a new head on."""
         if self.reads_heads:
             super().save(task, folder)
             return

@@ -1,19 +1,20 @@
-r"""A fine-tuned model measured on labelled data: metrics, report by class, every answer.
+r"""Evaluates a fine-tuned model on labelled data: metrics, report per class, every answer.
 
   kbert-evaluate --preset=out/preset --data=test.csv --text_column=review --label_column=stars
   kbert-evaluate --preset=out/preset --task=sst2 --data=SST-2/dev.tsv --output_dir=report
   kbert-evaluate --preset=out/preset --task=squad2 --data=dev-v2.0.json --tune_threshold \
     --preset_dir=tuned
 
---task says how the file is read; without it the model's kind does, as classify, multilabel,
-regress, tag, answer or choose. With --output_dir it writes metrics.json, test_answers.jsonl (every
-answer beside what was expected), and for classes and tags test_report.txt and confusion_matrix.png.
+--task selects how the file is read; the default follows from the model's kind: classify,
+multilabel, regress, tag, answer or choose. With --output_dir it writes metrics.json,
+test_answers.jsonl (every answer with the label), and for classes and tags test_report.txt and
+confusion_matrix.png.
 
---tune_threshold finds the threshold that is best on these data: of SQuAD 2.0's "no answer", or of
-the probability from which a text has a label, for models with any number of labels a text. The
-model with this threshold is written to --preset_dir. Tune on development data, not on the test set.
+--tune_threshold finds the best threshold on these data: for SQuAD 2.0's "no answer", or, in models
+with any number of labels per text, for the probability above which a text has a label. The model
+with this threshold is written to --preset_dir. Tune on development data, not on the test set.
 
-GLUE keeps the labels of its test sets: --submission answers them, in a file to hand in.
+GLUE's test sets have no labels: --submission writes predictions in the format to upload.
 
   kbert-evaluate --preset=out/preset --task=cola --data=CoLA/test.tsv --submission --output_dir=glue
 """
@@ -36,15 +37,15 @@ from .task_flags import ColumnOptions, columns, define_task_flag
 def define_flags() -> None:
     flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
     flags.DEFINE_string(
-        "data", None, "What it is measured on: a file, a pattern, tfds:NAME, or GLUE's folder."
+        "data", None, "Labelled data: a file, a pattern, tfds:NAME, or GLUE's folder."
     )
     define_task_flag(None, "How the data is read, see below. Default: as the model's kind.")
     option_flags.define(ColumnOptions)
     flags.DEFINE_string("output_dir", None, "Folder for the metrics, the report and the answers.")
-    flags.DEFINE_integer("batch_size", 32, "Rows computed at once.", 1)
-    flags.DEFINE_boolean("submission", False, "Write the file that GLUE takes, into --output_dir.")
-    flags.DEFINE_boolean("tune_threshold", False, "Find the threshold that is best on the data.")
-    flags.DEFINE_string("preset_dir", None, "Folder for the model with the threshold found.")
+    flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
+    flags.DEFINE_boolean("submission", False, "Write GLUE's submission file into --output_dir.")
+    flags.DEFINE_boolean("tune_threshold", False, "Find the best threshold on the data.")
+    flags.DEFINE_string("preset_dir", None, "Folder for the model with that threshold.")
     flags.mark_flags_as_required(["preset", "data"])
 
 

@@ -1,12 +1,12 @@
-r"""A pretrained model and a table of texts to a measured model: classes, tags, answers, choices.
+r"""Fine-tunes a pretrained model on labelled texts: classes, numbers, tags, answers, choices.
 
   kbert-finetune --task=classify --train=train.csv --dev=dev.csv --preset=bert-base-uncased \
     --text_column=review --label_column=stars --output_dir=out
 
-First look, then work: --dry_run shows the first examples as tokens with their labels and measures
-the time a run will take. Killed at any moment, the same command goes on to the same numbers; a
-finished run is only shown. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
-One line for each kind of task:
+--dry_run shows the first examples as tokens with their labels and measures the time a run will
+take. Killed at any moment, the same command resumes and gives the same numbers; of a finished run
+it shows the results. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
+One command for each kind of task:
 
   kbert-finetune --task=sst2 --train=SST-2/train.tsv --dev=SST-2/dev.tsv --preset=P --output_dir=out
   kbert-finetune --task=classify --train=t.tsv --dev_share=0.1 --pair_columns=question,answer …
@@ -16,23 +16,23 @@ One line for each kind of task:
   kbert-finetune --task=squad2 --train=train-v2.0.json --dev=dev-v2.0.json …
   kbert-finetune --task=swag --train=train.csv --dev=val.csv …
 
-How sure are the numbers, and which settings are best?
+How certain are the numbers, and which settings are best?
 
-  --seeds=5    five runs that differ in the seed alone: a table with mean and standard deviation
-  --grid       BERT's own: learning rates 5e-5 to 2e-5, batches 16 and 32, 2 to 4 epochs, best on
-               --dev; the values by --grid_learning_rates and so on
+  --seeds=5    five runs that differ in the seed: a table with mean and standard deviation
+  --grid       the BERT paper's: learning rates 5e-5 to 2e-5, batches 16 and 32, 2 to 4 epochs,
+               best on --dev; other values with --grid_learning_rates and so on
 
 Both go on after a kill, run by run. Where memory is short: --micro_batches=4; faster on GPUs and
 new CPUs: --precision=mixed_bfloat16; texts longer than the model: --stride=128 reads windows.
 
-The preset may be a decoder too, such as gpt2, for texts, pairs and choices: its own loss on the
-texts is trained along, and --both_orders reads pairs both ways round. GPT was fine-tuned with
+The preset may be a decoder such as gpt2, for texts, pairs and choices: its language-model loss on
+the texts is added, and --both_orders reads pairs in both orders. GPT was fine-tuned with
 --learning_rate=6.25e-5 --warmup_share=0.002.
 
 output_dir holds run.json (all settings), results.json (metrics, seconds, peak memory), preset/ (the
-best model), dev_answers.jsonl (every answer beside what was expected), and for classes and tags
+best model), dev_answers.jsonl (every answer with the label), and for classes and tags
 dev_report.txt and confusion_matrix.png; training/ has every step's loss and every evaluation. A
---test file is measured too, or without labels answered; of GLUE as a file to hand in.
+--test file is evaluated too, or predicted if it has no labels; for GLUE as a submission file.
 
 Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
 """
@@ -58,8 +58,8 @@ from .task_run import make_runs
 def define_flags() -> None:
     define_task_flag(None, "What is learned from which files, see below.")
     option_flags.define(DataOptions)
-    flags.DEFINE_string("preset", None, "The pretrained model: a folder or a name of the hub.")
-    flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder, the same run.")
+    flags.DEFINE_string("preset", None, "The pretrained model: a folder or a name on the hub.")
+    flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder resumes it.")
     flags.DEFINE_string("preset_dir", None, "Another folder for the best model.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the best, to serve.")
     option_flags.define(experiments.Settings)

@@ -22,8 +22,9 @@ class RowsOptions(Options):
     sequence_length: int = Settings.with_default("sequence_length", 128)
     phases: str | None = option(
         None,
-        help="Lengths in turn with their shares of the steps, as length:share[:batch_size],… "
-        "For example 128:0.9:256,512:0.1:64. Takes the place of --sequence_length.",
+        help="Sequence lengths in turn with their shares of the steps, as "
+        "length:share[:batch_size],… For example 128:0.9:256,512:0.1:64. Replaces "
+        "--sequence_length.",
     )
 
 
@@ -46,16 +47,16 @@ class ObjectiveOptions(Options):
 
     objective: str = option(
         "masked_lm",
-        help="masked_lm: fill the masks. span_boundary: fill masked spans from their ends too. "
-        "replaced_tokens: ELECTRA's, tell which tokens a generator replaced. language_model: "
-        "ELMo's, the next word and the one before; it has neither masks nor segments, nor have: "
-        "causal_lm: GPT's, the next token; translation: the Transformer's, of sentence pairs.",
+        help="masked_lm: predict masked tokens. span_boundary: also predict masked spans from "
+        "their boundaries. replaced_tokens: ELECTRA's, detect the tokens a generator replaced. "
+        "Without masks and segments: language_model, ELMo's next and previous word; causal_lm, "
+        "GPT's next token; translation, the Transformer's sentence pairs.",
         choices=OBJECTIVES,
     )
     recipe: str | None = option(
         None,
-        help="How a published model was trained: sets the default of every flag that it says "
-        "something about. A flag that is given wins. Its batch size and steps are a cluster's.",
+        help="How a published model was trained: changes the defaults of the other flags. A given "
+        "flag overrides it. Its batch size and steps are meant for a cluster.",
         choices=list(RECIPES),
     )
 
@@ -64,7 +65,7 @@ class ReplacedTokensOptions(Options):
     """Of ELECTRA's objective."""
 
     generator_share: float = option(
-        0.25, help="Width of ELECTRA's generator over the discriminator's.", at_least=0
+        0.25, help="Width of ELECTRA's generator relative to the discriminator's.", at_least=0
     )
 
 
@@ -73,9 +74,9 @@ class VocabularyOptions(Options):
 
     vocabulary_size: int | None = option(
         None,
-        help="Of --objective=language_model: words that it predicts, the most frequent ones; "
-        "others count as unknown, and are read letter by letter all the same. Default: all of the "
-        "shards. Of --objective=translation: entries of the vocabulary that both languages share. "
+        help="For --objective=language_model: number of the most frequent words to predict; others "
+        "are unknown to the softmax, but are still read by their characters. Default: all of the "
+        "shards. For --objective=translation: entries of the vocabulary that both languages share. "
         "Default: 37,000.",
         at_least=4,
     )
@@ -86,7 +87,7 @@ class NegativesOptions(Options):
 
     negatives: int = option(
         8192,
-        help="Words that each one is told from in training, where the vocabulary has more.",
+        help="Negative samples of the sampled softmax, if the vocabulary has more words.",
         at_least=1,
     )
 
@@ -96,19 +97,21 @@ class RunOptions(Options):
 
     model_dir: str | None = option(
         None,
-        help="Folder of the run; the same folder goes on with the same run.",
+        help="Folder of the run; the same folder resumes it.",
         changes_numbers=False,
     )
-    train_steps: int | None = option(None, help="Updates of the whole run.", at_least=1)
-    seed: int = option(0, help="Of weights, dropout, order and masks.", at_least=0)
+    train_steps: int | None = option(None, help="Optimizer updates of the whole run.", at_least=1)
+    seed: int = option(0, help="Seed of weights, dropout, order and masks.", at_least=0)
     precision: str = option(
-        "float32", help="Of the computation; weights are float32.", choices=list(PRECISIONS)
+        "float32",
+        help="Precision of the computation; weights are float32.",
+        choices=list(PRECISIONS),
     )
-    xla: bool | None = option(None, help="Compile with XLA. Default: where there is a GPU.")
+    xla: bool | None = option(None, help="Compile with XLA. Default: on a GPU.")
     strategy: str = option(
         "one_device",
         help="mirrored: all GPUs of this machine. multi_worker: several machines, the same command "
-        "on each, told of each other by TF_CONFIG. tpu: set KERAS_BACKEND=jax.",
+        "on each, with TF_CONFIG set. tpu: set KERAS_BACKEND=jax.",
         choices=STRATEGIES,
         changes_numbers=False,
     )
@@ -119,7 +122,7 @@ class RunOptions(Options):
         changes_numbers=False,
     )
     evaluation_steps: int | None = option(
-        None, help="Batches of an evaluation; default all.", at_least=1, changes_numbers=False
+        None, help="Batches per evaluation. Default: all.", at_least=1, changes_numbers=False
     )
     checkpoint_every: int = option(
         1000, help="Steps between checkpoints.", at_least=1, changes_numbers=False
@@ -128,12 +131,12 @@ class RunOptions(Options):
         None, help="Minutes between checkpoints.", at_least=0, changes_numbers=False
     )
     keep_checkpoints: int = option(
-        3, help="How many of the newest are kept.", at_least=1, changes_numbers=False
+        3, help="Number of newest checkpoints to keep.", at_least=1, changes_numbers=False
     )
     average_checkpoints: int = option(
         1,
-        help="The model at the end has the mean of the weights of so many of the last checkpoints; "
-        "as many are kept, and --checkpoint_every is 1000 or so that they are of the last quarter.",
+        help="The final weights are the mean of this many last checkpoints; as many are kept, and "
+        "--checkpoint_every is 1000 or less, so that they are from the last quarter.",
         at_least=1,
         changes_numbers=False,
     )
@@ -145,7 +148,7 @@ class RunOptions(Options):
 def define_dry_run_flag() -> None:
     """Of the programs that train on shards."""
     flags.DEFINE_boolean(
-        "dry_run", False, "Show examples and what the run will take in memory and time, and stop."
+        "dry_run", False, "Show examples and an estimate of memory and time, and exit."
     )
 
 

@@ -1,4 +1,4 @@
-r"""Texts of any number to answers of a fine-tuned model, a line of JSON each.
+r"""Predicts with a fine-tuned model: any number of texts in, one line of JSON each out.
 
   kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
   kbert-predict --preset=out/preset --input=reviews.csv.gz --text_column=review --output=a.jsonl
@@ -7,14 +7,14 @@ r"""Texts of any number to answers of a fine-tuned model, a line of JSON each.
 
 What it reads, plain or .gz; - is text from standard input:
 
-  texts.txt       a text a line; an empty line is an empty text
-  *.csv, *.tsv    a line of names, then a record a line; the columns by the flags
-  *.jsonl         an object a line: text, or first and second, or words (a list), or question and
+  texts.txt       one text per line; an empty line is an empty text
+  *.csv, *.tsv    a header, then one record per line; flags name the columns
+  *.jsonl         one object per line: text, or first and second, or words (a list), or question and
                   context, or context and choices (a list)
 
-Answers stand in the order of the input, with the text they are to: {"text": "…", "label": "spam",
+Answers are in the order of the input and include the text: {"text": "…", "label": "spam",
 "probability": 0.98, …}. Memory does not grow with the input. Killed at any moment, the same command
-goes on after the last whole line; it refuses where the input or the model is another.
+resumes after the last complete line; it refuses another input or model.
 """
 
 import sys
@@ -34,7 +34,7 @@ def define_flags() -> None:
     flags.DEFINE_string("input", None, "A .txt, .csv, .tsv or .jsonl file, or - for text lines.")
     flags.DEFINE_string("output", None, "A .jsonl file, or - for standard output.")
     option_flags.define(ColumnOptions)
-    flags.DEFINE_integer("batch_size", 32, "Rows computed at once.", 1)
+    flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
     flags.mark_flags_as_required(["preset", "input", "output"])
 
 

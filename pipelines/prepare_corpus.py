@@ -1,25 +1,24 @@
-r"""Text of any size to shards of tokens, once, for any number of pretrainings.
+r"""Converts text of any size to shards of token ids, once for any number of pretraining runs.
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=vocab.txt --output_dir=shards
   kbert-prepare-corpus --input=docs: --vocabulary_size=8000 --output_dir=shards --num_workers=4
   kbert-prepare-corpus --input=docs: --tokenizer=unigram --vocabulary_size=8000 --output_dir=shards
   kbert-prepare-corpus --input=split.txt --tokenizer=words --output_dir=shards
 
-The tokenizer is one that is there, of any kind (--vocabulary: a vocab.txt, a SentencePiece .model,
-a folder of kbert's or Hugging Face's; with --tokenizer=words a file of words, as bilm-tf's), or is
-learned from the input (--vocabulary_size, and --tokenizer for its kind: wordpiece as BERT's, bpe as
-RoBERTa's, unigram as ALBERT's, words as ELMo's). Its files lie with the shards, and training takes
-it from there. Words are what stands between white space, so punctuation is best split off before;
-without --vocabulary_size there are all of them: ELMo reads the letters of each, and how many it
-learns to predict is said when it is trained.
+The tokenizer is an existing one of any kind (--vocabulary: a vocab.txt, a SentencePiece .model, a
+kbert or Hugging Face folder; with --tokenizer=words a file of words, as bilm-tf's), or is trained
+on the input (--vocabulary_size, and --tokenizer for its kind: wordpiece as BERT's, bpe as
+RoBERTa's, unigram as ALBERT's, words as ELMo's). Its files are stored with the shards, and training
+loads it from there. Words are separated by white space, so split off punctuation first; without
+--vocabulary_size all of them are kept: ELMo reads their characters, and kbert-pretrain decides how
+many it predicts.
 
-First look, then work: --dry_run shows the first documents as sentences and pieces, and what time,
-disk and memory the whole will take. Interrupted or killed, the same command goes on where it was.
-What it reads:
+--dry_run shows the first documents as sentences and pieces, with an estimate of time, disk and
+memory. Interrupted or killed, the same command resumes. What it reads:
 
-  corpus/*.txt, *.txt.gz      a blank line between documents; one sentence a line or running text
-  corpus/*.jsonl, *.jsonl.gz  one JSON object a line, the text under --field
-  tfds:wikipedia/20230601.en  a TensorFlow data set, the text under --field; ":SPLIT" may follow
+  corpus/*.txt, *.txt.gz      a blank line between documents; one sentence per line or running text
+  corpus/*.jsonl, *.jsonl.gz  one JSON object per line, the text under --field
+  tfds:wikipedia/20230601.en  a TensorFlow dataset, the text under --field; ":SPLIT" may follow
   docs:                       the documentation that is installed with Python and its packages
 
 Then: kbert-pretrain --data_dir=shards …
@@ -43,7 +42,7 @@ _DRY_RUN_DOCUMENTS = 2_000
 
 def define_flags() -> None:
     flags.DEFINE_multi_string(
-        "input", None, "Source of text, see above; several by commas or by repeating the flag."
+        "input", None, "Source of text, see above; separate several by commas or repeat the flag."
     )
     flags.DEFINE_string("output_dir", None, "Folder for the shards and manifest.json.")
     flags.DEFINE_string(
@@ -55,25 +54,27 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "vocabulary_size",
         None,
-        "Learn a vocabulary of this size from the input instead. Default for words: all.",
+        "Train a vocabulary of this size on the input instead. Default for words: all.",
     )
-    flags.DEFINE_enum("tokenizer", None, tokenizers.KINDS, "Its kind. Default: wordpiece.")
+    flags.DEFINE_enum(
+        "tokenizer", None, tokenizers.KINDS, "Kind of the tokenizer. Default: wordpiece."
+    )
     flags.DEFINE_boolean(
         "lowercase",
         None,
-        "Lower case and no accents; not for bpe and words. Default: as the folder of --vocabulary "
-        "says, else true.",
+        "Lower-case and strip accents; not for bpe and words. Default: the setting in the folder "
+        "of --vocabulary, else true.",
     )
     flags.DEFINE_float(
         "held_out_share", 0.01, "Share of the documents kept for evaluation.", 0.0, 0.999
     )
     flags.DEFINE_integer("num_workers", 1, "Processes; each needs about 1 GB.", 0)
-    flags.DEFINE_string("field", "text", "Where JSON lines and TensorFlow data sets keep the text.")
+    flags.DEFINE_string("field", "text", "Field of the text in JSON lines and TensorFlow datasets.")
     flags.DEFINE_enum(
         "on_bad_utf8",
         "fail",
         ["fail", "replace"],
-        "Bytes that are not UTF-8: stop and name them, or put U+FFFD in their place.",
+        "Invalid UTF-8: stop and report it, or replace it with U+FFFD.",
     )
     flags.DEFINE_boolean("dry_run", False, "Show what would be done, and stop.")
     flags.mark_flags_as_required(["input", "output_dir"])

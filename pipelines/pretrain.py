@@ -1,48 +1,48 @@
-r"""Text to a pretrained model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA, ELMo, GPT, Transformer.
+r"""Pretrains a model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA, ELMo, GPT, Transformer.
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary_size=30000 --output_dir=shards
   kbert-pretrain --data_dir=shards --model=bert-small --model_dir=run --train_steps=100000
 
-First look, then work: --dry_run shows the first examples as tokens and measures the memory and the
-time the run will take. Killed at any moment, the same command goes on as if nothing had happened:
-every loss is that of an uninterrupted run. After SIGTERM or Ctrl-C it saves a checkpoint and exits
-with 143 or 130. BERT's own way, short sequences first, on two GPUs:
+--dry_run shows the first examples as tokens and measures the memory and time the run will take.
+Killed at any moment, the same command resumes exactly: every loss equals that of an uninterrupted
+run. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130. BERT's schedule, short
+sequences first, on two GPUs:
 
   kbert-pretrain --data_dir=shards --model=bert-base-uncased --model_dir=run \
     --train_steps=1000000 --phases=128:0.9,512:0.1 --batch_size=256 --learning_rate=1e-4 \
     --strategy=mirrored --precision=mixed_bfloat16 --evaluate_every=10000 --tensorboard
 
-Or as another model of the family was trained, with the batches and the time that you have:
+Another model's recipe, with the batch size and steps you can afford:
 
   kbert-pretrain --data_dir=shards --model_dir=run --recipe=electra --batch_size=32 \
     --train_steps=50000 --preset_dir=electra
 
-ELMo reads words, each letter by letter, and predicts the most frequent ones:
+ELMo reads words character by character and predicts the most frequent ones:
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --tokenizer=words --output_dir=words
   kbert-pretrain --data_dir=words --model_dir=run --recipe=elmo --model=elmo-small \
     --vocabulary_size=100000 --batch_size=128 --train_steps=50000 --preset_dir=elmo
 
-GPT reads the same shards as BERT, and predicts the next token:
+GPT reads the same shards as BERT and predicts the next token:
 
   kbert-pretrain --data_dir=shards --model_dir=run --recipe=gpt --model=gpt2-tiny \
     --batch_size=32 --sequence_length=128 --train_steps=50000 --preset_dir=gpt
 
-The Transformer learns from sentences and their translations, in two aligned files, in one file of
-columns (--pairs=train.tsv) or in a data set (--pairs=tfds:NAME), and is measured by BLEU. Its
-weights at the end are the mean of the last checkpoints':
+The Transformer is trained on sentences and their translations, from two aligned files, one file of
+columns (--pairs=train.tsv) or a dataset (--pairs=tfds:NAME), and evaluated by BLEU. Its final
+weights are the mean of the last checkpoints:
 
   kbert-pretrain --source=train.en --target=train.de --dev_source=dev.en --dev_target=dev.de \
     --model_dir=run --recipe=transformer --model=transformer-small --vocabulary_size=8000 \
     --batch_tokens=4096 --learning_rate=1e-3 --train_steps=10000 --evaluate_every=1000 \
     --preset_dir=translator --export_dir=serve
 
-To go on from a pretrained model with texts of your own, give --init_preset=FOLDER and prepare the
-corpus with the model's vocabulary; entries added at its end become new rows of the table.
+To continue pretraining on your own text, give --init_preset=FOLDER and prepare the corpus with that
+model's vocabulary; entries appended to it become new rows of the embedding table.
 
 model_dir holds run.json (all settings), steps.jsonl (every step's losses), evaluations.jsonl,
-checkpoints/ and, of a mean, average.json. The vocabulary is that of the shards; a translator's is
-in tokenizer/.
+checkpoints/ and, with --average_checkpoints, average.json. The tokenizer is that of the shards; a
+translator's is in tokenizer/.
 """
 
 import sys
@@ -92,10 +92,10 @@ def define_flags() -> None:
     option_flags.define(OptimizerSettings)
     option_flags.define(RunOptions)
     flags.DEFINE_string(
-        "init_preset", None, "Folder of a model to go on from; it says the sizes, not --model."
+        "init_preset", None, "Folder of a model to start from; its config replaces --model."
     )
-    flags.DEFINE_string("preset_dir", None, "Folder for the model at the end, to fine-tune from.")
-    flags.DEFINE_string("export_dir", None, "Folder for a SavedModel at the end, to serve.")
+    flags.DEFINE_string("preset_dir", None, "Folder for the final model, to fine-tune from.")
+    flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the final model.")
     define_dry_run_flag()
     flags.mark_flag_as_required("model_dir")
 

@@ -1,9 +1,9 @@
 r"""From raw text to a pretrained BERT that answers, in under ten minutes on two cores.
 
-Reads the documentation that lies on this machine (docstrings of the standard library and of the
-installed packages), trains a vocabulary on it, writes shards, pretrains a small BERT on masked
-words and next sentences, measures it on held-out text, exports a SavedModel and asks it from a
-fresh process that knows TensorFlow alone. Stopped and started again, it goes on where it was.
+Reads the documentation on this machine (docstrings of the standard library and of the installed
+packages), trains a vocabulary on it, writes shards, pretrains a small BERT on masked words and next
+sentences, evaluates it on held-out text, exports a SavedModel and queries it from a fresh process
+that imports TensorFlow alone. Stopped and started again, it resumes.
 
 Examples:
   kbert-quickstart
@@ -65,7 +65,7 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "sources",
         "docs:",
-        "Text to learn from: files, globs, tfds:NAME, docs:PACKAGE, or docs: for all the "
+        "Training text: files, globs, tfds:NAME, docs:PACKAGE, or docs: for all the "
         "documentation on this machine.",
     )
     flags.DEFINE_string("model", "bert-tiny", "A size that kbert.family knows.")
@@ -104,7 +104,7 @@ def check_settings(path: Path, settings: dict) -> None:
         shown = ", ".join(f"{n}: {before.get(n)} before, {settings[n]} now" for n in changed)
         raise ValueError(
             f"{path.parent} holds a quickstart with other settings; give another --output_dir, or "
-            f"remove the folder to begin anew. Received: {shown}"
+            f"remove the folder to start again. Received: {shown}"
         )
 
 
@@ -244,7 +244,7 @@ def quickstart(options: flags.FlagValues) -> None:
             settings={"train_steps": steps, **task.encoder.config.to_dict()},
         )
         if history.interrupted:
-            print("stopped; the same command goes on from here")
+            print("stopped; the same command resumes from here")
             return
 
     with stages("evaluation on held-out text"):
@@ -279,7 +279,7 @@ def quickstart(options: flags.FlagValues) -> None:
     print(rule)
     print(f"vocabulary and shards   {folder / 'shards'} ({megabytes(folder / 'shards'):.0f} MB)")
     print(f"run: checkpoints, log   {folder / 'run'} ({megabytes(folder / 'run'):.0f} MB)")
-    print(f"to go on from, in Python: kbert.tasks.Pretraining.from_preset('{folder / 'preset'}')")
+    print(f"to load in Python: kbert.tasks.Pretraining.from_preset('{folder / 'preset'}')")
     print(f"to serve: {exported} ({megabytes(exported):.0f} MB)")
 
 

@@ -74,7 +74,7 @@ class ShardsObjective:
         return None if self.manifest.split("held_out").documents else "0 held-out documents"
 
     def save(self, task: Any, folder: str) -> None:
-        """Writes what was trained, to go on from."""
+        """Writes what was trained, to continue from."""
         task.save_to_preset(folder)
 
     def extra_scores(self, task: Any) -> None:

@@ -18,30 +18,28 @@ class ColumnOptions(Options):
     )
     label_column: tuple[str, ...] | None = option(
         None,
-        help="Column of the label; of tags in a file of columns its number from 0, or -1 for the "
+        help="Column of the label; for tags in CoNLL columns its number from 0, or -1 for the "
         "last. For multilabel also several columns of 0 and 1, by commas. Default: label.",
     )
     choice_columns: tuple[str, ...] | None = option(
         None, help="For choose: the columns of the choices. Default: choices, a list."
     )
     columns: tuple[str, ...] = option(
-        (), help="Any others, as ours=theirs, such as question=query,context=passage."
+        (), help="Other columns as ours=theirs, such as question=query,context=passage."
     )
-    label_separator: str = option(
-        ",", help="For multilabel: what stands between the labels of a text."
-    )
+    label_separator: str = option(",", help="For multilabel: separator of the labels of a text.")
 
 
 class DataOptions(ColumnOptions):
     """Which data, and what is what in it."""
 
     train: str | None = option(None, help="Training data: a file, a pattern, or tfds:NAME.")
-    dev: str | None = option(None, help="Development data; it chooses the best checkpoint.")
+    dev: str | None = option(None, help="Development data, which selects the best checkpoint.")
     dev_share: float | None = option(
-        None, help="Without --dev: share of --train kept apart.", at_least=0, at_most=1
+        None, help="Without --dev: share of --train to hold out for it.", at_least=0, at_most=1
     )
     test: str | None = option(
-        None, help="Test data, measured at the end; or answered, if unlabelled."
+        None, help="Test data, evaluated at the end; if unlabelled, predicted."
     )
     labels: tuple[str, ...] | None = option(
         None, help="Names of the classes. Default: the benchmark's, or all in --train."

@@ -120,7 +120,7 @@ class Translation:
         }
 
     def save(self, task: kbert.tasks.Translator, folder: str) -> None:
-        """Writes what was trained, to go on from."""
+        """Writes what was trained, to continue from."""
         task.save_to_preset(folder)
 
     def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
@@ -225,7 +225,7 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
     checkpoints = Path(options.model_dir) / "checkpoints"
     if options.init_preset and options.tokenizer_dir:
         raise ValueError(
-            "A model goes on with its own tokenizer: leave --tokenizer_dir out. Received: "
+            "A pretrained model keeps its own tokenizer: leave --tokenizer_dir out. Received: "
             f"--tokenizer_dir={options.tokenizer_dir}, --init_preset={options.init_preset}"
         )
     given = options.tokenizer_dir or options.init_preset
@@ -264,7 +264,7 @@ def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
     if isinstance(checkpoint.config, kbert.EncoderConfig):
         if (checkpoint.task or {}).get("kind") == kbert.Translator.kind:
             raise ValueError(
-                "kbert-pretrain does not go on with a translator of one network; "
+                "kbert-pretrain does not continue a translator of one network; "
                 f"kbert.Translator.from_preset(…).fit does. Received: --init_preset={preset}"
             )
         return kbert.Seq2Seq.from_encoder(kbert.Encoder.from_preset(preset, dtype=dtype))

@@ -24,9 +24,7 @@ class StreamSettings(Options):
     seed: int = option(
         0, help="Of the order of blocks, of rows and of masks.", at_least=0, at_most=2**63 - 1
     )
-    epochs: int | None = option(
-        None, help="Passes over the data. Default: without an end.", at_least=1
-    )
+    epochs: int | None = option(None, help="Passes over the data. Default: endless.", at_least=1)
     num_hosts: int = option(
         1,
         help="Hosts that share the work (H): each makes its slice of every batch. Divides B.",
@@ -66,34 +64,32 @@ class MaskingSettings(Options):
 
     segments: str | None = option(
         None,
-        help="How text is laid out in rows. pairs adds next-sentence prediction, halves "
+        help="How rows are made from text. pairs adds next-sentence prediction, halves "
         "sentence-order prediction, the others no sentence objective.",
         choices=list(SEGMENT_SCHEMES),
     )
     short_sequence_share: float | None = option(
         None,
-        help="Share of rows cut shorter, to a random length. Default: the segments': 0.1, of "
-        "consecutive 0.05, of whole sentences 0.",
+        help="Share of rows made shorter, to a random length. Default: that of the segments: 0.1, "
+        "consecutive 0.05, whole sentences 0.",
         at_least=0,
         at_most=1,
     )
     masking: str = option("token", help="What is masked together.", choices=list(MASKING_SCHEMES))
     phrases: str | os.PathLike | tuple[str, ...] | None = option(
-        None, help="File of a phrase a line, each masked as a whole with --masking=phrase."
+        None, help="File with one phrase per line, masked as a whole by --masking=phrase."
     )
-    masked_share: float = option(
-        0.15, help="Share of the tokens that is predicted.", above=0, at_most=1
-    )
+    masked_share: float = option(0.15, help="Share of the tokens to predict.", above=0, at_most=1)
     replacement: tuple[float, float] | None = option(
         None,
-        help="Shares of these that become [MASK], and a random token, as 0.8,0.1; the others stay. "
-        "Default: the masking's: 0.8,0.1, of independent 0.85,0.",
+        help="Shares of these replaced by [MASK] and by a random token, as 0.8,0.1; the others "
+        "stay. Default: that of the masking: 0.8,0.1, independent 0.85,0.",
         at_least=0,
         at_most=1,
     )
     static_masks: int | None = option(
         None,
-        help="Versions of an epoch, with fixed order, rows and masks, that come in turn. Default: "
+        help="Use this many fixed versions of an epoch (order, rows, masks) in turn. Default: "
         "every epoch is new.",
         at_least=1,
     )

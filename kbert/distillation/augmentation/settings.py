@@ -20,19 +20,18 @@ class AugmentationSettings(Options):
 
     copies: int = option(
         30,
-        help="Copies of a text that are drawn (N); those that are equal count once.",
+        help="Copies to draw of each text (N); duplicates are dropped.",
         at_least=1,
     )
-    candidates: int = option(15, help="Words to draw one of (M).", at_least=1)
+    candidates: int = option(15, help="Candidate words for each replaced word (M).", at_least=1)
     replaced_share: float = option(
         0.4,
-        help="How probable it is that a word is replaced in a copy (p).",
+        help="Probability that a word is replaced in a copy (p).",
         above=0,
         at_most=1,
     )
     with_original: bool | None = option(
         None,
-        help="The model reads the text as it was beside the masked one, as the two segments of a "
-        "pair. Default: where it has segments.",
+        help="Give the model the original text as a second segment. Default: if it has segments.",
     )
-    seed: int = option(0, help="Of all that is drawn.", at_least=0, at_most=2**63 - 1)
+    seed: int = option(0, help="Seed of all random draws.", at_least=0, at_most=2**63 - 1)

@@ -21,14 +21,12 @@ class FitSettings(Options):
 
     epochs: int = option(3, help="Passes over the training data.", at_least=1, by_task=True)
     batch_size: int = option(
-        32, help="Examples of an update, of all devices together.", at_least=1, by_task=True
+        32, help="Examples per update, over all devices.", at_least=1, by_task=True
     )
-    learning_rate: float = option(
-        5e-5, help="Highest, after the warm-up.", at_least=0, by_task=True
-    )
+    learning_rate: float = option(5e-5, help="Peak, after warm-up.", at_least=0, by_task=True)
     warmup_share: float = option(
         0.1,
-        help="Share of the steps in which the learning rate rises from 0; then it falls.",
+        help="Share of the steps for linear warm-up from 0; linear decay follows.",
         at_least=0,
         at_most=1,
     )
@@ -41,29 +39,29 @@ class FitSettings(Options):
     )
     freeze: tuple[str, ...] = option(
         (),
-        help="Weights that stay as they are, by patterns over their names: "
+        help="Weights to freeze, as patterns of their names: "
         "encoder/embeddings/*,encoder/layers_0/*, or encoder/*.",
     )
     class_weights: Mapping[str, float] | str | None = option(
         None,
-        help="Weights of the classes in the loss, as spam=3,ham=1, or balanced: by their rarity.",
+        help="Class weights in the loss, as spam=3,ham=1, or balanced: by inverse frequency.",
     )
     micro_batches: int = option(
         1,
-        help="Parts of a device's share of a batch, one after the other: less memory.",
+        help="Gradient accumulation: parts of a device's share of a batch; less memory.",
         at_least=1,
     )
-    seed: int = option(
-        0, help="Of a new head, of dropout and of the order of the data.", at_least=0
-    )
+    seed: int = option(0, help="Seed of a new head, dropout and the order of the data.", at_least=0)
     metric: str | None = option(
         None,
-        help="Value of an evaluation that chooses the best weights; of a loss the smallest is "
-        "best. Default: the task's.",
+        help="Evaluation metric that selects the best weights; for a loss the smallest is best. "
+        "Default: the task's.",
         by_task=True,
     )
     patience: int | None = option(
-        None, help="Evaluations without a better one to stop after.", at_least=1
+        None,
+        help="Early stopping: evaluations without improvement before the run stops.",
+        at_least=1,
     )
     keep_best: bool = option(
         True, help="Whether the task has its best weights at the end, or its last.", flag=False
@@ -79,6 +77,6 @@ class FitSettings(Options):
     )
     by_length: bool = option(
         True,
-        help="Whether texts of like length meet in a batch, which saves padding.",
+        help="Batch texts of similar length together, which saves padding.",
         flag=False,
     )

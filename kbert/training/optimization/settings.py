@@ -21,7 +21,7 @@ class OptimizerSettings(Options):
         help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's.",
         choices=sorted(OPTIMIZERS),
     )
-    learning_rate: float = option(1e-4, help="Highest learning rate, after warm-up.", at_least=0)
+    learning_rate: float = option(1e-4, help="Peak learning rate, after warm-up.", at_least=0)
     warmup_steps: int | None = option(
         None,
         help="Steps of the linear rise from 0. Default: 10,000 or the recipe's, but at most a "
@@ -30,14 +30,14 @@ class OptimizerSettings(Options):
     )
     decay: str = option(
         "linear",
-        help="What follows the rise; to 0 unless constant or the Transformer's inverse_sqrt.",
+        help="Decay after warm-up; to 0 unless constant or the Transformer's inverse_sqrt.",
         choices=DECAYS,
     )
     decay_power: float = option(1.0, help="Exponent of --decay=polynomial.")
     decay_join: str = option(
         "switch",
-        help="How rise and decay meet. switch: BERT's, the decay counts from step 0; product: "
-        "ELECTRA's, one times the other; after: RoBERTa's, the decay begins at the peak.",
+        help="How warm-up and decay are joined. switch: BERT's, the decay counts from step 0; "
+        "product: ELECTRA's, their product; after: RoBERTa's, the decay starts at the peak.",
         choices=JOINS,
     )
     beta_1: float = option(0.9, help="Decay of the mean of the gradients.", at_least=0, below=1)
@@ -45,17 +45,17 @@ class OptimizerSettings(Options):
         0.999, help="Decay of the mean of their squares; 0.98 is RoBERTa's.", at_least=0, below=1
     )
     epsilon: float = option(1e-6, help="Added to the root of the second moment.", at_least=0)
-    bias_correction: bool = option(False, help="Scale early moments up, as RoBERTa does.")
+    bias_correction: bool = option(False, help="Bias correction of Adam's moments, as in RoBERTa.")
     weight_decay: float = option(0.01, help="Not applied to biases and LayerNorm.", at_least=0)
     initial_accumulator_value: float = option(
-        1.0, help="What Adagrad's sums of squares begin with.", at_least=0
+        1.0, help="Initial value of Adagrad's accumulators.", at_least=0
     )
     clip_norm: float = option(
-        1.0, help="Largest norm of all gradients; 0 clips nothing.", at_least=0
+        1.0, help="Global norm that gradients are clipped to; 0: no clipping.", at_least=0
     )
     micro_batches: int = option(
         1,
-        help="Parts a device's share of a batch is computed in, one after the other: the same "
-        "update in less memory.",
+        help="Gradient accumulation: parts into which a device splits its share of a batch; the "
+        "same update in less memory.",
         at_least=1,
     )
