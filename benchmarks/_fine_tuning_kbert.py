@@ -68,7 +68,7 @@ def padding(job: Job) -> dict[str, Any]:
         "ways", name -> {"tokens" of the epoch, "examples_per_second"}; "tokens" without padding.
     """
     task = make_task(job)
-    rows = task.rows(Table(job.train), labelled=True)
+    rows = task.tokenize(Table(job.train), labelled=True)
     task.compile(AdamW(job.settings["learning_rate"]))
     steps = -(-len(rows) // job.settings["batch_size"])
     ways = {}

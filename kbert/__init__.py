@@ -51,6 +51,7 @@ _SUBPACKAGES = (
     "layers",
     "metrics",
     "models",
+    "options",
     "recipes",
     "serving",
     "tasks",

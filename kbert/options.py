@@ -93,7 +93,7 @@ class Options:
         if taken := [name for name in cls.__annotations__ if hasattr(Options, name)]:
             raise TypeError(f"Options have methods of these names. Received: {', '.join(taken)}")
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-        cls.__doc__ = _with_options(cls.__doc__, cls)
+        cls.__doc__ = with_options(cls.__doc__, cls)
 
     def __post_init__(self) -> None:
         for name in self.names():
@@ -234,7 +234,7 @@ def takes(options: type[Options]) -> Callable[[F], F]:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         function.__signature__ = signature.replace(parameters=[*own, *options.parameters()])
-        function.__doc__ = _with_options(function.__doc__, options)
+        function.__doc__ = with_options(function.__doc__, options)
         return function
 
     return show
@@ -324,7 +324,7 @@ def _described(field: dataclasses.Field) -> str:
     return f"{text} Default: {default!r}."
 
 
-def _with_options(doc: str | None, options: type[Options]) -> str | None:
+def with_options(doc: str | None, options: type[Options]) -> str | None:
     """A docstring with the fields described, at the place and the indentation that it has."""
     if doc is None or _PLACE not in doc:
         return doc

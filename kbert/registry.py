@@ -10,7 +10,8 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ _FORMER_KINDS = {
     "TokenClassifier": "tag",
     "Translator": "translate",
 }
-FORMER_SETTINGS: dict[str, str] = {}
+FORMER_SETTINGS = {"stride": "doc_stride"}
 
 
 def register(sort: str, name: str, cls: type) -> None:
@@ -136,6 +137,23 @@ def current(task: Mapping[str, Any]) -> dict[str, Any]:
     found = {FORMER_SETTINGS.get(name, name): value for name, value in task.items()}
     if "kind" in found:
         found["kind"] = _FORMER_KINDS.get(found["kind"], found["kind"])
+    return found
+
+
+def current_names(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Arguments by today's names; one of the version before is taken, with a warning.
+
+    Args:
+        given: name -> value.
+        known: today's names.
+    """
+    found = {}
+    for name, value in given.items():
+        now = FORMER_SETTINGS.get(name, name)
+        if now != name and now in known and name not in known:
+            warnings.warn(f"`{name}` is called `{now}` now", DeprecationWarning, stacklevel=4)
+            name = now
+        found[name] = value
     return found
 
 

@@ -45,11 +45,9 @@ from kbert.tasks import Pretraining
 from . import command, option_flags
 from .task_flags import ColumnOptions, columns, define_task_flag
 
-_KINDS = ("TextClassifier", "TextRegressor", "TokenClassifier")
-
 
 def define_flags() -> None:
-    define_task_flag(None, "Which kind of data, from which files, as for kbert-finetune.")
+    define_task_flag("Which kind of data, from which files, as for kbert-finetune.")
     flags.DEFINE_string("train", None, "The texts: a file, a pattern, a folder or tfds:NAME.")
     option_flags.define(ColumnOptions)
     flags.DEFINE_string(
@@ -80,11 +78,12 @@ def main(argv: list[str]) -> None:
 
 
 def _augment(options: flags.FlagValues) -> None:
-    named = experiments.TASKS[options.task]
-    if named.kind not in _KINDS:
+    named = experiments.named_task(options.task)
+    if not named.task_class.augmentable:
         raise ValueError(
             "Texts, pairs and tagged words can be augmented; of questions and choices replaced "
-            f"words would move the answers. Received: --task={options.task}, a {named.kind}"
+            f"words would move the answers. Received: --task={options.task}, a "
+            f"{named.task_class.__name__}"
         )
     settings = option_flags.read(augmentation.AugmentationSettings, options)
     table = read(

@@ -30,6 +30,8 @@ def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc
     for name in set(flags.FLAGS) - before:
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     sys.modules["__main__"].__doc__ = doc
+    # A task of the user's own has settings that are flags too: its module is imported before these.
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda given: "-task_module=" not in given)
     warnings.formatwarning = _message_alone
     for logger in (tf.get_logger(), logging.get_absl_logger()):
         logger.addFilter(_is_news)

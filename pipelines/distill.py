@@ -47,11 +47,11 @@ from pathlib import Path
 
 from absl import flags
 
-from kbert import atomic, experiments
+from kbert import atomic, experiments, registry
 from kbert.distillation import DistillationExperiment
 from kbert.distillation.augmentation import read_augmented
 from kbert.distillation.published import table
-from kbert.experiments import Result, Series, Settings
+from kbert.experiments import Result, Series
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 
@@ -69,7 +69,7 @@ from .distill_flags import (
 )
 from .distilled_text import DistilledText, apply_general
 from .flags import define_dry_run_flag
-from .task_flags import data, define_task_flag
+from .task_flags import data, define_task_flag, define_task_module_flag, define_task_settings
 from .task_run import make_runs
 from .training_run import check_averaging, train_objective
 
@@ -78,12 +78,14 @@ def define_flags() -> None:
     option_flags.define(DistillationOptions)
     flags.DEFINE_string("preset_dir", None, "Folder for the student at the end.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the student, to serve.")
-    define_task_flag(None, "On a task: what is learned from which files, see kbert-finetune.")
+    define_task_module_flag()
+    define_task_flag("On a task: what is learned from which files, see kbert-finetune.")
     define_dry_run_flag()
     # What is read on both is defined as on text; on a task the values that are given count, and
     # the defaults are those of kbert-finetune.
     for options in (*TEXT, *TASK):
         option_flags.define(options, segments="pairs", learning_rate=None)
+    define_task_settings()
     flags.mark_flags_as_required(["recipe", "teacher"])
 
 
@@ -178,7 +180,9 @@ def _tables(options: flags.FlagValues) -> dict:
 def _compare(experiment: DistillationExperiment, outcome: Result | Series) -> None:
     """The closing table, also as comparison.json."""
     best = outcome if isinstance(outcome, Result) else outcome.best
-    found = experiment.compare(outcome.preset, Settings(**best.settings))
+    found = experiment.compare(
+        outcome.preset, experiment.settings(**registry.current(best.settings))
+    )
     print(f"\n{found}\n")
     content = json.dumps(found.to_dict(), indent=2) + "\n"
     atomic.write(Path(outcome.folder) / "comparison.json", content.encode())

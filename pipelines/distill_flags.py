@@ -21,14 +21,13 @@ from kbert.distillation import (
     Term,
     recipe,
 )
-from kbert.experiments import Settings
 from kbert.options import Options, option
 from kbert.training.optimization.settings import OptimizerSettings
 
 from .flags import RowsOptions, RunOptions, parse_settings
 from .masked_text import encoder_config
 from .option_flags import flag_names
-from .task_flags import DataOptions, SeriesOptions
+from .task_flags import DataOptions, SeriesOptions, task_settings
 
 # The parts of a loss by the names that --term_weights has for them.
 PARTS: dict[str, type[Term]] = {
@@ -113,7 +112,7 @@ class OnTaskOptions(Options):
 
 # What is read on text, and on a task; a flag of both, such as --batch_size, is read by both.
 TEXT = (RowsOptions, MaskingSettings, OptimizerSettings, RunOptions, OnTextOptions)
-TASK = (Settings, DataOptions, SeriesOptions, OnTaskOptions)
+TASK = (*task_settings(), DataOptions, SeriesOptions, OnTaskOptions)
 _text, _task = flag_names(*TEXT), ["task", *flag_names(*TASK)]
 TEXT_FLAGS = [name for name in _text if name not in _task]
 TASK_FLAGS = [name for name in _task if name not in _text]

@@ -31,7 +31,7 @@ from kbert import experiments
 
 from . import command, option_flags
 from .pictures import draw_confusion
-from .task_flags import ColumnOptions, columns, define_task_flag
+from .task_flags import ColumnOptions, columns, define_task_flag, define_task_module_flag
 
 
 def define_flags() -> None:
@@ -39,7 +39,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "data", None, "Labelled data: a file, a pattern, tfds:NAME, or GLUE's folder."
     )
-    define_task_flag(None, "How the data is read, see below. Default: as the model's kind.")
+    define_task_module_flag(with_options=False)
+    define_task_flag("How the data is read, see below. Default: as the model's kind.")
     option_flags.define(ColumnOptions)
     flags.DEFINE_string("output_dir", None, "Folder for the metrics, the report and the answers.")
     flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)

@@ -15,6 +15,7 @@ One command for each kind of task:
   kbert-finetune --task=ner --train=train.conll --dev=dev.conll …
   kbert-finetune --task=squad2 --train=train-v2.0.json --dev=dev-v2.0.json …
   kbert-finetune --task=swag --train=train.csv --dev=val.csv …
+  kbert-finetune --task_module=FILE.py --task=KIND …     one of your own, see docs/fine_tuning.md
 
 How certain are the numbers, and which settings are best?
 
@@ -23,7 +24,7 @@ How certain are the numbers, and which settings are best?
                best on --dev; other values with --grid_learning_rates and so on
 
 Both go on after a kill, run by run. Where memory is short: --micro_batches=4; faster on GPUs and
-new CPUs: --precision=mixed_bfloat16; texts longer than the model: --stride=128 reads windows.
+new CPUs: --precision=mixed_bfloat16; texts longer than the model: --doc_stride=128 reads windows.
 
 The preset may be a decoder such as gpt2, for texts, pairs and choices: its language-model loss on
 the texts is added, and --both_orders reads pairs in both orders. GPT was fine-tuned with
@@ -51,18 +52,21 @@ from .task_flags import (
     SeriesOptions,
     data,
     define_task_flag,
+    define_task_module_flag,
+    define_task_settings,
 )
 from .task_run import make_runs
 
 
 def define_flags() -> None:
-    define_task_flag(None, "What is learned from which files, see below.")
+    define_task_module_flag()
+    define_task_flag("What is learned from which files, see below.")
     option_flags.define(DataOptions)
     flags.DEFINE_string("preset", None, "The pretrained model: a folder or a name on the hub.")
     flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder resumes it.")
     flags.DEFINE_string("preset_dir", None, "Another folder for the best model.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the best, to serve.")
-    option_flags.define(experiments.Settings)
+    define_task_settings()
     option_flags.define(SeriesOptions)
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])

@@ -26,11 +26,12 @@ from kbert import experiments
 from kbert.progress import Progress
 
 from . import command, option_flags
-from .task_flags import ColumnOptions, columns
+from .task_flags import ColumnOptions, columns, define_task_module_flag
 
 
 def define_flags() -> None:
     flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
+    define_task_module_flag(with_options=False)
     flags.DEFINE_string("input", None, "A .txt, .csv, .tsv or .jsonl file, or - for text lines.")
     flags.DEFINE_string("output", None, "A .jsonl file, or - for standard output.")
     option_flags.define(ColumnOptions)

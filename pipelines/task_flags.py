@@ -4,9 +4,12 @@ from typing import Any
 
 from absl import flags
 
-from kbert import experiments
-from kbert.experiments import TASKS
+from kbert import experiments, registry
+from kbert.experiments.settings import Settings, settings_of
 from kbert.options import Options, option
+from kbert.tasks import FineTuningTask
+
+from . import option_flags
 
 
 class ColumnOptions(Options):
@@ -91,6 +94,67 @@ def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
     return found
 
 
-def define_task_flag(default: str | None, text: str) -> None:
-    """Which task."""
-    flags.DEFINE_enum("task", default, list(TASKS), text)
+def define_task_flag(text: str) -> None:
+    """Which task, of any kind that is registered when the flag is parsed."""
+    flags.DEFINE(_TaskName(), "task", None, text)
+
+
+def define_task_module_flag(with_options: bool = True) -> None:
+    """Where a task of the user's own is defined.
+
+    Args:
+        with_options: whether its settings are flags of the program too.
+    """
+    text = (
+        "File (….py) or module of a task of your own, which is imported before other flags count."
+    )
+    flags.DEFINE(_TaskModule(with_options), "task_module", None, text)
+
+
+class _TaskName(flags.ArgumentParser):
+    """Knows the names that there are when the flag is parsed."""
+
+    def parse(self, argument: str) -> str:
+        return experiments.named_task(argument).name
+
+    def flag_type(self) -> str:
+        return "name of a task"
+
+
+class _TaskModule(flags.ArgumentParser):
+    """Imports the module when the flag is parsed: the flags behind it may be its task's."""
+
+    def __init__(self, with_options: bool) -> None:
+        self._with_options = with_options
+
+    def parse(self, argument: str) -> str:
+        try:
+            registry.load_module(argument)
+        except FileNotFoundError as error:
+            raise ValueError(str(error)) from error  # which absl tells in its own words
+        if self._with_options:
+            define_task_settings()
+        return argument
+
+
+def task_settings() -> list[type[Settings]]:
+    """The settings of a run, and with those of each kind of tasks."""
+    classes = (registry.get("task", kind) for kind in registry.names("task"))
+    return [Settings, *(settings_of(x) for x in classes if issubclass(x, FineTuningTask))]
+
+
+def define_task_settings() -> None:
+    """A flag for each setting of a run and of any kind of tasks."""
+    for settings in task_settings():
+        option_flags.define(settings)
+    for former, name in registry.FORMER_SETTINGS.items():
+        if former not in flags.FLAGS:
+            flags.DEFINE_alias(former, name)
+
+
+def settings(options: flags.FlagValues) -> dict[str, Any]:
+    """The settings of a run and of its task that are given."""
+    found: dict[str, Any] = {}
+    for each in task_settings():
+        found |= option_flags.given(each, options)
+    return found

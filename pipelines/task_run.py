@@ -15,7 +15,7 @@ from kbert.experiments import Experiment, Result, Series
 
 from . import option_flags
 from .pictures import draw_confusion
-from .task_flags import SeriesOptions
+from .task_flags import SeriesOptions, settings
 
 
 def make_runs(
@@ -44,7 +44,7 @@ def _make_runs(experiment, options, also) -> None:
     tf.get_logger().setLevel("ERROR")
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid are two kinds of series: give one of them")
-    given = option_flags.given(experiments.Settings, options)
+    given = settings(options)
     print(experiment.summary())
     if options.dry_run:
         print(experiments.preview(experiment, **given))

@@ -60,7 +60,7 @@ ORDER = {
         experiment
     """,
     "experiments": """
-        records results settings
+        readers records results settings
         catalogue folder
         evaluation reading
         answer_file experiment
@@ -90,7 +90,8 @@ ORDER = {
     """,
     "metrics": """
         bleu checks squad text_table
-        classification correlation entities multi_label report
+        classification correlation entities report
+        multi_label
     """,
     "models": """
         blocks family inputs_and_outputs memory weights

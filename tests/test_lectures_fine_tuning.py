@@ -88,7 +88,7 @@ def test_the_first_piece_of_a_word_has_its_label(encoder):
     table = kbert.data.as_table(
         {"words": [["banks", "win", "money"]], "labels": [["noun", "verb", "noun"]]}
     )
-    rows = task.rows(table, labelled=True)
+    rows = task.tokenize(table, labelled=True)
     batch = task.assemble(rows.gather([0]))
     assert batch["label_weights"].numpy()[0, :6].tolist() == [0, 1, 0, 1, 1, 0]  # bank ##s win …
     assert batch["labels"].numpy()[0, [1, 3, 4]].tolist() == [0, 1, 0]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kbert.distillation.terms import Term
 from kbert.models import Encoder
-from kbert.tasks import EncoderTask, FineTuned, Pretraining
+from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
 
 
 def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence[Term]) -> None:
@@ -46,7 +46,7 @@ def _check_tokens(student, teacher) -> None:
             f"Received: {student.form} and {teacher.form}"
         )
     longest = teacher.encoder.config.max_positions
-    if isinstance(student, FineTuned) and student.row_length > longest:
+    if isinstance(student, FineTuningTask) and student.row_length > longest:
         raise ValueError(
             "The teacher must read the student's rows: give the student a max_length that the "
             f"teacher takes. Received: rows of up to {student.row_length} tokens, a teacher of "
@@ -61,7 +61,7 @@ def _shown(tokenizer) -> str:
 
 
 def _check_heads(student, teacher) -> None:
-    if not isinstance(student, FineTuned | Pretraining):
+    if not isinstance(student, FineTuningTask | Pretraining):
         raise ValueError(
             "Heads are compared between tasks that are fine-tuned or of kbert.tasks.Pretraining. "
             f"Received: a {type(student).__name__}"
@@ -74,7 +74,7 @@ def _check_heads(student, teacher) -> None:
         )
     if isinstance(student, Pretraining):
         _check_pretraining(student, teacher)
-    for name in ("labels", "multi_label", "both_orders"):
+    for name in student.prediction_settings:
         ours, theirs = (getattr(task, name, None) for task in (student, teacher))
         if ours != theirs:
             raise ValueError(

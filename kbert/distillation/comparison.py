@@ -12,7 +12,7 @@ import numpy as np
 from kbert import inference
 from kbert.data import as_table
 from kbert.metrics import text_table
-from kbert.tasks import FineTuned
+from kbert.tasks import FineTuningTask
 
 _TIMED_EXAMPLES = 1024
 
@@ -88,8 +88,8 @@ class Comparison:
 
 
 def compare(
-    student: FineTuned,
-    teacher: FineTuned,
+    student: FineTuningTask,
+    teacher: FineTuningTask,
     data: Any,
     *,
     metric: str | None = None,
@@ -151,7 +151,7 @@ def compare(
 
 def _seconds(models, table, batch_size, rounds):
     """Name -> seconds of a forward of the table."""
-    rows = models["student"].rows(table, labelled=True)
+    rows = models["student"].tokenize(table, labelled=True)
     endless = models["student"].batches(rows, batch_size=batch_size, seed=0)
     count = -(-len(rows) // batch_size)
     batches = [

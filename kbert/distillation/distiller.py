@@ -19,7 +19,7 @@ from kbert.distillation.comparable import check_comparable
 from kbert.distillation.reading import Reading, read, without_gradient
 from kbert.distillation.terms import OwnLoss, Term, agreements
 from kbert.layers import Dense
-from kbert.tasks import EncoderTask, FineTuned
+from kbert.tasks import EncoderTask, FineTuningTask
 from kbert.training.step.mixin import TrainStep
 
 
@@ -131,6 +131,12 @@ class Distiller(TrainStep, keras.Model):
         return self.student.encoder
 
     @property
+    def shown_metrics(self) -> tuple[str, ...]:
+        """What a progress line shows: of the student, and of the parts of the loss."""
+        parts = (name for term in self.terms for name in term.shown)
+        return tuple(dict.fromkeys((*self.student.shown_metrics, *parts)))
+
+    @property
     def derived_metrics(self):
         """Those of the student, of values that are there."""
         return self.student.derived_metrics if self._reads_heads else {}
@@ -179,7 +185,7 @@ class Distiller(TrainStep, keras.Model):
         Returns:
             Losses and values of each epoch.
         """
-        if isinstance(self.student, FineTuned):
+        if isinstance(self.student, FineTuningTask):
             self._verbose = options.get("verbose", "auto")
             return self.student.fit(data, labels, trained=self, **options)
         if labels is not None:
@@ -190,7 +196,7 @@ class Distiller(TrainStep, keras.Model):
         return self.student.fit(data, trained=self, **options)
 
     def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
-        """What `fit` trains on, see `FineTuned.batches`.
+        """What `fit` trains on, see `FineTuningTask.batches`.
 
         With a cache the teacher reads first what is not there yet, and its outputs come along.
         """
@@ -227,7 +233,7 @@ class Distiller(TrainStep, keras.Model):
         cache = self._cache()
         if cache is None:
             raise ValueError("Only a distiller with a cache_dir has a cache. Received: none")
-        return cache.size(self.student.rows(as_table(data, labels), labelled=False))
+        return cache.size(self.student.tokenize(as_table(data, labels), labelled=False))
 
     def save_to_preset(self, path: str | os.PathLike, *args: Any, **options: Any) -> None:
         """Writes the student, see `Task.save_to_preset`."""

@@ -8,13 +8,12 @@ from typing import Any
 
 import keras
 
-from kbert import tasks
 from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
 from kbert.distillation.published import DistillationRecipe, Stage, recipe
 from kbert.distillation.student import student
 from kbert.experiments import Experiment, Settings
-from kbert.tasks import FineTuned
+from kbert.tasks import FineTuningTask
 from kbert.training.run.fine_tuning_run import FineTuningHistory
 
 
@@ -89,22 +88,22 @@ class DistillationExperiment(Experiment):
             )
         self.first_stages = [dataclasses.replace(stage, **changes) for stage in first]
         super().__init__(task, preset=self.student_preset or self.teacher, train=train, **options)
-        self._teachers: dict[str, FineTuned] = {}
+        self._teachers: dict[str, FineTuningTask] = {}
 
     def settings(self, **settings: Any) -> Settings:
         """The last stage's values and the task's defaults, with other values."""
         last = {"epochs": self.last_stage.epochs, "learning_rate": self.last_stage.learning_rate}
         return super().settings(**{**last, **settings})
 
-    def make_teacher(self, settings: Settings) -> FineTuned:
+    def make_teacher(self, settings: Settings) -> FineTuningTask:
         """The teacher, read once; it has the settings of its own folder."""
         if settings.precision not in self._teachers:
-            kind = getattr(tasks, self.named.kind)
+            kind = self.named.task_class
             try:
                 found = kind.from_preset(self.teacher, settings.precision)
             except ValueError as error:
                 raise ValueError(
-                    f"The teacher must be a {self.named.kind} with its head, as kbert-finetune "
+                    f"The teacher must be a {kind.__name__} with its head, as kbert-finetune "
                     f"writes it. {error}"
                 ) from error
             self._teachers[settings.precision] = found
@@ -117,7 +116,7 @@ class DistillationExperiment(Experiment):
             )
         return teacher
 
-    def make_task(self, settings: Settings) -> FineTuned:
+    def make_task(self, settings: Settings) -> FineTuningTask:
         """The student: of the teacher, or a pretrained one under a head that begins anew."""
         teacher = self.make_teacher(settings)
         keras.utils.set_random_seed(settings.seed)
@@ -132,7 +131,9 @@ class DistillationExperiment(Experiment):
             self.student_preset, settings.precision, new_head=True, **arguments
         )
 
-    def fits(self, task: FineTuned, settings: Settings) -> dict[str, tuple[Distiller, Settings]]:
+    def fits(
+        self, task: FineTuningTask, settings: Settings
+    ) -> dict[str, tuple[Distiller, Settings]]:
         """The stages, see `Experiment.fits`; nothing is cached."""
         teacher = self.make_teacher(settings)
         return {
@@ -141,7 +142,7 @@ class DistillationExperiment(Experiment):
         }
 
     def fit(
-        self, task: FineTuned, settings: Settings, model_dir: Path, verbose: str | int = "auto"
+        self, task: FineTuningTask, settings: Settings, model_dir: Path, verbose: str | int = "auto"
     ) -> FineTuningHistory:
         """Teaches the student, one stage after the other; see `Experiment.fit`."""
         history = None

@@ -38,6 +38,8 @@ class Term:
     # What it asks of the encoders, and whether it reads the heads.
     returned: ClassVar[Mapping[str, bool]] = {}
     reads_heads: ClassVar[bool] = False
+    # The values that a progress line shows of it.
+    shown: ClassVar[tuple[str, ...]] = ()
     # Whether hidden states of different widths meet in it.
     projects: ClassVar[bool] = False
 
@@ -100,6 +102,7 @@ class SoftTargets(Term):
     positions: str = "masked"
 
     reads_heads: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("soft_targets", "agreement")
 
     def __post_init__(self):
         super().__post_init__()
@@ -131,6 +134,8 @@ class SoftTargets(Term):
 class LastHiddenCosine(Term):
     """1 - cosine between the last hidden states of each token (DistilBERT, section 2)."""
 
+    shown: ClassVar[tuple[str, ...]] = ("hidden_cosine",)
+
     def check(self, student, teacher) -> None:
         _check_equal(student, teacher, "hidden_size", "A cosine is of vectors of one width")
 
@@ -148,6 +153,7 @@ class Embeddings(Term):
 
     returned: ClassVar[Mapping[str, bool]] = HIDDEN
     projects: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("embeddings",)
 
     def reads_of(self, teacher, student):
         return {"hidden_states/0"}
@@ -202,6 +208,7 @@ class HiddenStates(OfLayers):
     compares: ClassVar[str] = "hidden_states"
     returned: ClassVar[Mapping[str, bool]] = HIDDEN
     projects: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("hidden_states",)
 
     def pairs(self, student, teacher, real, project):
         states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
@@ -218,6 +225,7 @@ class AttentionScores(OfLayers):
 
     compares: ClassVar[str] = "scores"
     returned: ClassVar[Mapping[str, bool]] = INTERNALS
+    shown: ClassVar[tuple[str, ...]] = ("attention_scores",)
 
     def check(self, student, teacher) -> None:
         super().check(student, teacher)
@@ -254,6 +262,10 @@ class AttentionRelations(Term):
     teacher_layer: int | None = None
 
     returned: ClassVar[Mapping[str, bool]] = INTERNALS
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        return tuple(f"{name}_relation" for name in self.relations)
 
     def __post_init__(self):
         super().__post_init__()

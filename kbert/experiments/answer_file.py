@@ -21,7 +21,7 @@ from kbert.data import Table
 from kbert.experiments.evaluation import answer_lines
 from kbert.experiments.records import Record, Records
 from kbert.resumable import GrowingFiles, differences, read_note, write_note
-from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks import FineTuningTask, WindowOptions
 
 # Records in memory at once, and answers that a kill may cost.
 CHUNK = 1024
@@ -107,7 +107,7 @@ class AnswerFile:
 
 
 def answer_records(
-    task: FineTuned,
+    task: FineTuningTask,
     records: Records,
     output: AnswerFile,
     *,
@@ -139,22 +139,26 @@ def answer_records(
         output.finish()
 
 
-def answer_stream(task: FineTuned, records: Records, *, batch_size: int = 32) -> Iterator[str]:
+def answer_stream(task: FineTuningTask, records: Records, *, batch_size: int = 32) -> Iterator[str]:
     """The lines that `answer_records` writes, for a reader that takes them as they come."""
     for _, lines in _answered(task, iter(records), records.source, batch_size):
         yield from lines
 
 
-def model_checksum(task: FineTuned) -> str:
+def model_checksum(task: FineTuningTask) -> str:
     """Of the weights and the settings, wherever they were loaded from."""
-    checksum = zlib.crc32(json.dumps(task.settings, sort_keys=True, default=str).encode())
+    settings = dict(task.settings)
+    if isinstance(getattr(task, "chosen", None), WindowOptions):
+        # By its former name: half-written answers of the version before go on.
+        settings["stride"] = settings.pop("doc_stride")
+    checksum = zlib.crc32(json.dumps(settings, sort_keys=True, default=str).encode())
     for weight in task.weights:
         checksum = zlib.crc32(np.ascontiguousarray(weight.numpy()).view(np.uint8), checksum)
     return f"{checksum:08x}"
 
 
 def _answered(
-    task: FineTuned, records: Iterator[Record], source: str, batch_size: int
+    task: FineTuningTask, records: Iterator[Record], source: str, batch_size: int
 ) -> Iterator[tuple[list[Record], list[str]]]:
     """Records, so many as memory always holds, and a line for each.
 
@@ -168,7 +172,7 @@ def _answered(
         if not told:
             task.report_cut(cut, count)
             told = cut
-        yield chunk, answer_lines(table, answers, expected=False)
+        yield chunk, answer_lines(task.columns, table, answers, expected=False)
     if cut > told:
         task.report_cut(cut, count)
 

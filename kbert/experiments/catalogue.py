@@ -1,30 +1,17 @@
-"""The tasks by name: which task class, which files, which settings."""
+"""The tasks by name: which kind, which files, which settings."""
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Mapping
 from typing import Any
 
+from kbert import registry
 from kbert.data.readers.glue_tasks import GLUE
-from kbert.experiments.settings import Settings
+from kbert.experiments import readers
+from kbert.experiments.settings import Settings, flag_options, settings_of
 from kbert.metrics import text_table
-from kbert.tasks.fine_tuning.base import FineTuned
-
-_SQUAD = ("squad", "squad2")
-CHOICE_FORMATS = ("swag", "race", "codah", "cosmos")
-
-# Fields of Settings that are arguments of a task's constructor, under the name they have there.
-_COMMON = {"max_length": "max_length", "dropout": "dropout"}
-_WINDOWS = {"stride": "stride", "pooling": "pooling"}
-_AUXILIARY = {"auxiliary_lm_weight": "auxiliary_lm_weight"}
-_TEXTS = {**_COMMON, **_WINDOWS, "both_orders": "both_orders", **_AUXILIARY}
-_ARGUMENTS = {
-    "TextClassifier": _TEXTS,
-    "TextRegressor": _TEXTS,
-    "TokenClassifier": {**_COMMON, **_WINDOWS},
-    "QuestionAnswerer": {"max_length": "max_length", "stride": "doc_stride"},
-    "MultipleChoice": {**_COMMON, **_AUXILIARY},
-}
+from kbert.tasks import FineTuningTask, Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,8 +20,10 @@ class NamedTask:
 
     Attributes:
         name: such as "sst2".
-        kind: the class in `kbert.tasks`.
+        kind: of the class of tasks.
         files: what its files are, for a reader of the help.
+        reader: how they become a table.
+        is_benchmark: whether its files have one published layout.
         labels: the classes where the benchmark names them; None = those found in the training data.
         fixed: arguments of the class's constructor that the name decides.
         defaults: settings other than the general ones.
@@ -43,9 +32,16 @@ class NamedTask:
     name: str
     kind: str
     files: str
+    reader: readers.Reader = readers.by_columns
+    is_benchmark: bool = False
     labels: tuple[str, ...] | None = None
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def task_class(self) -> type[FineTuningTask]:
+        """The class of tasks."""
+        return registry.get("task", self.kind)
 
     @property
     def glue(self) -> bool:
@@ -53,54 +49,41 @@ class NamedTask:
         return self.name in GLUE
 
     @property
-    def multi_label(self) -> bool:
-        """Whether a text has any number of labels."""
-        return bool(self.fixed.get("multi_label"))
-
-    @property
-    def is_benchmark(self) -> bool:
-        """Whether its files have one published layout."""
-        return self.glue or self.name in (*_SQUAD, *CHOICE_FORMATS)
-
-    @property
     def has_classes(self) -> bool:
         """Whether the class has labels by name."""
-        return self.kind in ("TextClassifier", "TokenClassifier")
+        return "labels" in self.task_class.options.names()
 
-    @property
-    def label_column(self) -> str:
-        """Where a table has the classes, of a kind that has some."""
-        return "labels" if self.kind == "TokenClassifier" else "label"
+    def settings(self, **given: Any) -> Settings:
+        """The task's defaults with other values.
 
-    @property
-    def has_threshold(self) -> bool:
-        """Whether the class has a threshold that can be tuned."""
-        return self.multi_label or self.kind == "QuestionAnswerer"
-
-    def arguments(self, settings: Settings) -> dict[str, Any]:
-        """Arguments of the class's constructor.
+        Args:
+            **given: fields of `Settings`, and settings of the class of tasks.
 
         Raises:
-            ValueError: a setting that the class has no use for.
+            ValueError: a setting that the class has no use for, or a value out of its range.
         """
-        if settings.tune_threshold and not self.has_threshold:
+        cls, settings = self.task_class, settings_of(self.task_class)
+        known = {name for named in _kinds().values() for name in flag_options(named.task_class)}
+        given = registry.current_names(given, known)
+        others = sorted(known - set(settings.names()))
+        for name in others:
+            if given.pop(name, None) is not None:
+                raise ValueError(
+                    f"A {cls.__name__} has no {name}; it takes {', '.join(flag_options(cls))}. "
+                    f"Received: {name}"
+                )
+        found = settings.from_arguments({**self.defaults, **given}, "experiments.run")
+        if found.tune_threshold and not cls.can_tune(self.fixed):
             raise ValueError(
                 "Only questions that may have no answer and texts with any number of labels have a "
                 f"threshold. Received: tune_threshold=True for {self.name}"
             )
-        known = _ARGUMENTS[self.kind]
-        arguments = dict(self.fixed)
-        for field in dict.fromkeys(name for names in _ARGUMENTS.values() for name in names):
-            value = getattr(settings, field)
-            if value is None:
-                continue
-            if field not in known:
-                raise ValueError(
-                    f"A {self.kind} has no {field}; it takes {', '.join(known)}. "
-                    f"Received: {field}={value}"
-                )
-            arguments[known[field]] = value
-        return arguments
+        return found
+
+    def arguments(self, settings: Settings) -> dict[str, Any]:
+        """Arguments of the class's constructor, other than labels."""
+        own = {name: getattr(settings, name, None) for name in self.task_class.options.names()}
+        return {**self.fixed, **{name: x for name, x in own.items() if x is not None}}
 
 
 def _glue() -> list[NamedTask]:
@@ -108,7 +91,9 @@ def _glue() -> list[NamedTask]:
     return [
         NamedTask(
             name=name,
-            kind="TextRegressor" if task.is_regression else "TextClassifier",
+            kind="regress" if task.is_regression else "classify",
+            reader=readers.glue,
+            is_benchmark=True,
             files=f"{task.name}: {', '.join(task.files.values())}, or their folder",
             labels=task.labels or None,
             defaults={"metric": task.metrics[0]},
@@ -118,102 +103,130 @@ def _glue() -> list[NamedTask]:
 
 
 # Settings: BERT, sections 4.1 to 4.4.
-_SPAN = {"kind": "QuestionAnswerer", "files": "SQuAD's JSON"}
+_SPAN = {
+    "kind": "answer",
+    "files": "SQuAD's JSON",
+    "reader": readers.squad,
+    "is_benchmark": True,
+}
 _TUNED = {"tune_threshold": True}
-_CHOICE = {"kind": "MultipleChoice", "defaults": {"learning_rate": 2e-5, "batch_size": 16}}
+_CHOICE = {
+    "kind": "choose",
+    "reader": readers.choices,
+    "is_benchmark": True,
+    "defaults": {"learning_rate": 2e-5, "batch_size": 16},
+}
 TASKS: dict[str, NamedTask] = {
     task.name: task
     for task in [
         *_glue(),
         NamedTask(name="squad", **_SPAN),
         NamedTask(name="squad2", **_SPAN, defaults={"epochs": 2, "batch_size": 48, **_TUNED}),
-        NamedTask(name="ner", kind="TokenClassifier", files="CoNLL columns, tag in the last"),
-        NamedTask(name="pos", kind="TokenClassifier", files="CoNLL-U, or columns, tag in the 2nd"),
+        NamedTask(
+            name="ner", kind="tag", files="CoNLL columns, tag in the last", reader=readers.tagged
+        ),
+        NamedTask(
+            name="pos",
+            kind="tag",
+            files="CoNLL-U, or columns, tag in the 2nd",
+            reader=functools.partial(readers.tagged, column=1),
+        ),
         NamedTask(name="swag", **_CHOICE, files="SWAG's CSV"),
         NamedTask(name="race", **_CHOICE, files="RACE's JSON, a file or a folder"),
         NamedTask(name="codah", **_CHOICE, files="CODAH's TSV"),
         NamedTask(name="cosmos", **_CHOICE, files="Cosmos QA's CSV or JSONL"),
-        NamedTask(
-            name="classify", kind="TextClassifier", files="CSV, TSV, JSONL: text or pair, label"
-        ),
+        NamedTask(name="classify", kind="classify", files="CSV, TSV, JSONL: text or pair, label"),
         NamedTask(
             name="multilabel",
-            kind="TextClassifier",
+            kind="classify",
             files="CSV, TSV, JSONL: text or pair, labels",
             fixed={"multi_label": True},
             defaults=_TUNED,
         ),
+        NamedTask(name="regress", kind="regress", files="CSV, TSV, JSONL: text or pair, number"),
         NamedTask(
-            name="regress", kind="TextRegressor", files="CSV, TSV, JSONL: text or pair, number"
+            name="tag",
+            kind="tag",
+            files="CoNLL columns; JSONL: words, labels",
+            reader=readers.tagged,
         ),
-        NamedTask(name="tag", kind="TokenClassifier", files="CoNLL columns; JSONL: words, labels"),
         NamedTask(
             name="answer",
-            kind="QuestionAnswerer",
+            kind="answer",
+            reader=readers.squad_or_columns,
             files="SQuAD's JSON; JSONL: question, context, answers, answer_starts",
         ),
-        NamedTask(
-            name="choose", kind="MultipleChoice", files="CSV, TSV, JSONL: context, choices, label"
-        ),
+        NamedTask(name="choose", kind="choose", files="CSV, TSV, JSONL: context, choices, label"),
     ]
 }
 
 
 def named_task(name: str) -> NamedTask:
-    """The task of a name.
+    """The task of a name: one of `TASKS`, or any kind of `FineTuningTask` that is registered.
 
     Raises:
         ValueError: there is none; the message lists them, the nearest first.
 
     Example:
         >>> named_task("sst2").kind
-        'TextClassifier'
+        'classify'
     """
-    if name in TASKS:
-        return TASKS[name]
-    near = difflib.get_close_matches(name, TASKS, n=len(TASKS), cutoff=0.0)
-    raise ValueError(f"A task is one of {', '.join(near)}. Received: {name!r}")
+    known = {**_kinds(), **TASKS}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=len(known), cutoff=0.0)
+    raise ValueError(
+        f"A task is one of {', '.join(near)}; one of your own is there once its module is imported "
+        f"(--task_module). Received: {name!r}"
+    )
 
 
-# The task that reads plain files for a class.
-_GENERIC = {
-    "TextClassifier": "classify",
-    "TextRegressor": "regress",
-    "TokenClassifier": "tag",
-    "QuestionAnswerer": "answer",
-    "MultipleChoice": "choose",
-}
+def _kinds() -> dict[str, NamedTask]:
+    """Every kind of tasks on tables, whose files are read by their columns."""
+    found = {}
+    for kind in registry.names("task"):
+        task = registry.get("task", kind)
+        if issubclass(task, FineTuningTask):
+            files = f"CSV, TSV, JSONL: {', '.join(task.columns.usual)}"
+            found[kind] = NamedTask(name=kind, kind=kind, files=files)
+    return found
 
 
-def task_for(task: FineTuned, name: str | None = None) -> NamedTask:
+def task_for(task: Task, name: str | None = None) -> NamedTask:
     """How data for a fine-tuned task is read.
 
     Args:
         task: the fine-tuned task.
-        name: of a named task of the same class; None = the one for plain files.
+        name: of a named task of the same kind; None = the one for plain files.
 
     Raises:
-        ValueError: the name is that of another class's task.
+        ValueError: the name is that of another kind's task.
     """
-    kind = type(task).__name__
-    if kind not in _GENERIC:
+    if not isinstance(task, FineTuningTask):
+        classes = ", ".join(named.task_class.__name__ for named in _kinds().values())
         raise ValueError(
-            f"A fine-tuned model is one of {', '.join(_GENERIC)}. Received: a {kind}; "
+            f"A fine-tuned model is one of {classes}. Received: a {type(task).__name__}; "
             "kbert-finetune makes one of a pretrained model"
         )
-    multi_label = bool(task.settings.get("multi_label"))
+    alike = [named for named in TASKS.values() if named.kind == task.kind]
+    # What names of this kind decide, such as whether a text has any number of labels.
+    usual = {key: task.options.field_of(key).default for named in alike for key in named.fixed}
+    own = {key: task.settings[key] for key in usual}
     if name is None:
-        return named_task("multilabel" if multi_label else _GENERIC[kind])
+        fitting = [named for named in alike if named.fixed and {**usual, **named.fixed} == own]
+        return fitting[0] if fitting else named_task(task.kind)
     named = named_task(name)
-    if (named.kind, named.multi_label) != (kind, multi_label):
+    if named.kind != task.kind or {**usual, **named.fixed} != own:
+        differing = "".join(f" with {k}={own[k]}" for k in own if own[k] != usual[k])
         raise ValueError(
-            f"The task {name} is for a {named.kind}. Received: a {kind}"
-            f"{' of any number of labels' if multi_label else ''}"
+            f"The task {name} is for a {named.task_class.__name__}. "
+            f"Received: a {type(task).__name__}{differing}"
         )
     return named
 
 
 def task_table() -> str:
     """The names with their classes and files, as text."""
-    rows = [[task.name, task.kind, task.files] for task in TASKS.values()]
+    known = {**TASKS, **{kind: x for kind, x in _kinds().items() if kind not in TASKS}}
+    rows = [[task.name, task.task_class.__name__, task.files] for task in known.values()]
     return text_table(["task", "class", "files"], rows)

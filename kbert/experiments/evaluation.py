@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,8 @@ from kbert import atomic
 from kbert.data import Table
 from kbert.data.readers import check_glue_submission, write_glue_submission
 from kbert.experiments.catalogue import NamedTask
-from kbert.metrics import (
-    EntityReport,
-    Report,
-    classification_report,
-    entity_report,
-    text_table,
-)
-from kbert.tasks.fine_tuning.base import FineTuned
-
-# Columns of the input that go with an answer: enough to read it by, and no whole article.
-_SHOWN = ("id", "text", "first", "second", "question", "choices")
-# Where the expected answer stands.
-_EXPECTED = ("label", "labels", "answers")
+from kbert.metrics import Report, text_table
+from kbert.tasks import Columns, FineTuningTask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,17 +24,20 @@ class Evaluation:
     Attributes:
         metrics: the official ones of the task.
         answers: one an example, as `predict` gives them.
-        report: precision, recall and F1 of each class and the confusion matrix; of words for
-            tagging; None for tasks without classes and for any number of labels a text.
-        entities: the same of entities, where tags mark them.
-        labels_report: of any number of labels a text, a table with a row a label.
+        columns: of the task's tables.
+        reports: what the task tells besides, such as scores of each class; see
+            `FineTuningTask.reports`.
     """
 
     metrics: dict[str, float]
     answers: Sequence[Any]
-    report: Report | None = None
-    entities: EntityReport | None = None
-    labels_report: str | None = None
+    columns: Columns
+    reports: Sequence[Any] = ()
+
+    @property
+    def report(self) -> Report | None:
+        """The report by class, of tasks that have one."""
+        return next((report for report in self.reports if isinstance(report, Report)), None)
 
     @property
     def confusion(self) -> dict | None:
@@ -58,8 +49,7 @@ class Evaluation:
     @property
     def text(self) -> str:
         """The reports as text; empty for tasks without classes."""
-        reports = (self.entities, self.labels_report or self.report)
-        return "\n\n".join(str(report) for report in reports if report is not None)
+        return "\n\n".join(map(str, self.reports))
 
     def __str__(self) -> str:
         scores = [[n, float(x)] for n, x in self.metrics.items() if not n.startswith("f1_")]
@@ -69,13 +59,13 @@ class Evaluation:
     def write(self, folder: str | os.PathLike, name: str, table: Table) -> None:
         """Writes `<name>_answers.jsonl`, and `<name>_report.txt` where there is a report."""
         folder = Path(folder)
-        write_answers(folder / f"{name}_answers.jsonl", table, self.answers)
+        write_answers(folder / f"{name}_answers.jsonl", self.columns, table, self.answers)
         if self.text:
             atomic.write(folder / f"{name}_report.txt", f"{self.text}\n".encode())
 
 
 def evaluate(
-    task: FineTuned, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
+    task: FineTuningTask, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
 ) -> Evaluation:
     """Asks the task for every example and compares.
 
@@ -93,26 +83,16 @@ def evaluate(
     """
     task.check_labels(data)  # before hours of answering
     answers = task.predict(data, batch_size=batch_size, verbose=verbose)
-    found = {"metrics": task.score(data, answers), "answers": answers}
-    kind = type(task).__name__
-    if kind == "TokenClassifier":
-        names, true = task.settings["labels"], data["labels"]
-        predicted = [answer["labels"] for answer in answers]
-        if task.scheme is not None:
-            found["entities"] = entity_report(true, predicted)
-        found["report"] = classification_report([*chain(*true)], [*chain(*predicted)], names)
-    elif kind == "TextClassifier" and task.settings.get("multi_label"):
-        found["labels_report"] = _labels_report(task.settings["labels"], data["label"], answers)
-    elif kind == "TextClassifier":
-        names = task.settings["labels"]
-        true = [x if isinstance(x, str) else names[x] for x in data["label"]]
-        predicted = [answer["label"] for answer in answers]
-        found["report"] = classification_report(true, predicted, names)
-    return Evaluation(**found)
+    return Evaluation(
+        metrics=task.score(data, answers),
+        answers=answers,
+        columns=task.columns,
+        reports=task.reports(data, answers),
+    )
 
 
 def tune_threshold(
-    task: FineTuned, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
+    task: FineTuningTask, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
 ) -> str:
     """Sets the task's threshold to what is best on labelled data.
 
@@ -128,26 +108,24 @@ def tune_threshold(
     Raises:
         ValueError: the task has no threshold.
     """
-    options = {"batch_size": batch_size, "verbose": verbose}
-    if type(task).__name__ == "QuestionAnswerer":
-        task.tune_null_threshold(data, **options)
-        return f"null_threshold={task.null_threshold:.4g}"
-    if not task.settings.get("multi_label"):
+    if not task.can_tune(task.settings):
         raise ValueError(
             "Only questions that may have no answer and texts with any number of labels have a "
             f"threshold. Received: a {type(task).__name__}"
         )
-    return f"threshold={task.tune_threshold(data, **options):.4g}"
+    return task.tune(data, batch_size=batch_size, verbose=verbose)
 
 
-def is_labelled(table: Table) -> bool:
+def is_labelled(columns: Columns, table: Table) -> bool:
     """Whether a table has what is expected of a task, not only what it is asked."""
-    return any(name in table for name in _EXPECTED)
+    return columns.label in table
 
 
-def write_answers(path: str | os.PathLike, table: Table, answers: Sequence[Any]) -> None:
+def write_answers(
+    path: str | os.PathLike, columns: Columns, table: Table, answers: Sequence[Any]
+) -> None:
     """Writes each answer as a line of JSON, beside what was expected where that is known."""
-    lines = answer_lines(table, answers, expected=is_labelled(table))
+    lines = answer_lines(columns, table, answers, expected=is_labelled(columns, table))
     atomic.write(path, "".join(f"{line}\n" for line in lines).encode())
 
 
@@ -171,24 +149,27 @@ def write_submission(named: NamedTask, answers: Sequence[Any], folder: str | os.
     return write_glue_submission(named.name, plain, folder)
 
 
-def answer_lines(table: Table, answers: Sequence[Any], *, expected: bool) -> list[str]:
+def answer_lines(
+    columns: Columns, table: Table, answers: Sequence[Any], *, expected: bool
+) -> list[str]:
     """Each answer as a line of JSON: what was asked, what is expected, what was answered.
 
     Args:
+        columns: of the task's tables.
         table: what was asked.
         answers: of the task.
         expected: whether to write the table's labels beside them, as `expected`.
 
     Example:
-        >>> answer_lines(Table({"text": ["hi"]}), [{"label": "ham"}], expected=False)
+        >>> answer_lines(Columns(), Table({"text": ["hi"]}), [{"label": "ham"}], expected=False)
         ['{"text": "hi", "label": "ham"}']
     """
-    shown = [name for name in _SHOWN if name in table]
+    shown = columns.beside_answers(table)
     lines = []
     for row, answer in enumerate(answers):
         line = {name: table[name][row] for name in shown}
         if expected:
-            line["expected"] = next(table[name][row] for name in _EXPECTED if name in table)
+            line["expected"] = table[columns.label][row]
         line |= answer if isinstance(answer, dict) else {"score": float(answer)}
         lines.append(json.dumps(line, ensure_ascii=False, default=_plain))
     return lines
@@ -199,15 +180,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no value of JSON")
-
-
-def _labels_report(names: Sequence[str], true: Sequence, answers: Sequence[dict]) -> str:
-    """Precision, recall and F1 of each label by itself."""
-    rows = []
-    for name in names:
-        labels = [int(name in labels) for labels in true]
-        predictions = [int(name in answer["labels"]) for answer in answers]
-        one = classification_report(labels, predictions, ["without", "with"])
-        scores = (float(column[1]) for column in (one.precision, one.recall, one.f1))
-        rows.append([name, *scores, sum(labels)])
-    return text_table(["label", "precision", "recall", "f1", "rows"], rows)

@@ -8,13 +8,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert import tasks
 from kbert.data import Table
 from kbert.experiments.catalogue import named_task
 from kbert.experiments.evaluation import check_submission, is_labelled
 from kbert.experiments.reading import first_place, labels_of, read
 from kbert.experiments.settings import Settings
-from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.fine_tuning_run import FineTuningHistory
 
 # Of the order in which rows are drawn for development data, which no setting changes.
@@ -66,7 +65,7 @@ class Experiment:
         if labels is not None and not self.named.has_classes:
             raise ValueError(
                 f"`labels` are of tasks with classes. Received: {list(labels)} for a "
-                f"{self.named.kind}"
+                f"{self.task_class.__name__}"
             )
         self.preset = os.fspath(preset)
 
@@ -85,7 +84,11 @@ class Experiment:
         else:
             self.dev = table(dev, "dev")
         self.test = None if test is None else table(test, "test")
-        if self.test is not None and self.named.glue and not is_labelled(self.test):
+        if (
+            self.test is not None
+            and self.named.glue
+            and not is_labelled(self.task_class.columns, self.test)
+        ):
             check_submission(self.named, self.test)
         seen = labels_of(self.train, self.named)
         found = labels or self.named.labels or seen
@@ -93,13 +96,19 @@ class Experiment:
         if self.named.labels is None and self.labels is not None:
             self._check_labels(seen)
 
+    @property
+    def task_class(self) -> type[FineTuningTask]:
+        """The class of tasks that is trained."""
+        return self.named.task_class
+
     def _check_labels(self, seen: list[str]) -> None:
         """A class that is in no training example cannot be learned."""
-        column = self.train[self.named.label_column]  # raises where there is none
-        if len(self.labels) < 2 and not self.named.multi_label:
+        column = self.train[self.task_class.columns.label]  # raises where there is none
+        several = self.task_class.takes_label_lists(self.named.fixed)
+        if len(self.labels) < 2 and not several:
             raise ValueError(
-                f"A {self.named.kind} learns two classes or more. Received: {self.labels} in all "
-                f"{len(column)} rows of the training data"
+                f"A {self.task_class.__name__} learns two classes or more. Received: "
+                f"{self.labels} in all {len(column)} rows of the training data"
             )
         self._check_table(self.train, self.labels, "is none of those named: name it (labels)")
         self._check_table(self.dev, seen, "does not occur in the training data: add examples of it")
@@ -118,24 +127,24 @@ class Experiment:
 
     def settings(self, **settings: Any) -> Settings:
         """The task's defaults with other values."""
-        return Settings(**{**self.named.defaults, **settings})
+        return self.named.settings(**settings)
 
-    def make_task(self, settings: Settings) -> FineTuned:
+    def make_task(self, settings: Settings) -> FineTuningTask:
         """The pretrained encoder under a head that begins anew."""
         keras.utils.set_random_seed(settings.seed)
         arguments = self.named.arguments(settings)
         if self.labels is not None:
             arguments["labels"] = self.labels
-        return getattr(tasks, self.named.kind).from_preset(
+        return self.task_class.from_preset(
             self.preset, settings.precision, new_head=True, **arguments
         )
 
-    def fits(self, task: FineTuned, settings: Settings) -> dict[str, tuple[Any, Settings]]:
+    def fits(self, task: FineTuningTask, settings: Settings) -> dict[str, tuple[Any, Settings]]:
         """What is trained in turn, by the name of the stage: whose `fit`, with which settings."""
         return {"": (task, settings)}
 
     def fit(
-        self, task: FineTuned, settings: Settings, model_dir: Path, verbose: str | int = "auto"
+        self, task: FineTuningTask, settings: Settings, model_dir: Path, verbose: str | int = "auto"
     ) -> FineTuningHistory:
         """Trains what `make_task` made, and goes on where an earlier call was ended.
 
@@ -143,7 +152,7 @@ class Experiment:
             task: the task.
             settings: those that it was made with.
             model_dir: where checkpoints and logs are written.
-            verbose: see `FineTuned.fit`.
+            verbose: see `FineTuningTask.fit`.
         """
         return task.fit(
             self.train,
@@ -161,7 +170,9 @@ class Experiment:
         if self.labels is not None:
             more = ", …" if len(self.labels) > _SHOWN_LABELS else ""
             classes = f" of {', '.join(self.labels[:_SHOWN_LABELS])}{more}"
-        return f"{self.named.name}: {self.named.kind}{classes}; examples: {', '.join(sizes)}"
+        return (
+            f"{self.named.name}: {self.task_class.__name__}{classes}; examples: {', '.join(sizes)}"
+        )
 
     def identity(self) -> dict[str, Any]:
         """What the results depend on besides the settings, for `run.json`."""

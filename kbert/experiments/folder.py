@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
-from kbert import atomic
+from kbert import atomic, registry
 from kbert.experiments.results import Result
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.version import __version__
@@ -58,7 +58,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             _write(path, {"kbert": __version__, **identity})
             return
-        before = _flat({name: x for name, x in _read(path).items() if name != "kbert"})
+        before = {name: x for name, x in _read(path).items() if name != "kbert"}
+        before = _flat({**before, "settings": registry.current(before.get("settings", {}))})
         now = _flat(identity)
         # A setting that the version before did not know is none that has changed.
         now = {k: v for k, v in now.items() if k in before or not k.startswith("settings.")}

@@ -13,8 +13,7 @@ from kbert.data.tables.bucketing import BUCKET
 from kbert.experiments.experiment import Experiment
 from kbert.experiments.settings import Settings
 from kbert.metrics import text_table
-from kbert.tasks.fine_tuning.base import FineTuned
-from kbert.tasks.fine_tuning.text_task import SWAPPED
+from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.estimates import peak_memory
 from kbert.training.run.log import duration, human
 
@@ -43,7 +42,7 @@ def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> st
     return f"{shown}\n\n{_estimate(experiment, task, chosen)}"
 
 
-def show_examples(task: FineTuned, table: Table) -> str:
+def show_examples(task: FineTuningTask, table: Table) -> str:
     """Labelled examples as the model reads them.
 
     Args:
@@ -53,14 +52,14 @@ def show_examples(task: FineTuned, table: Table) -> str:
     Returns:
         For each row of tokens a line, wrapped; before it what is expected of the example.
     """
-    rows = task.rows(table, labelled=True)
+    rows = task.tokenize(table, labelled=True)
     index = np.arange(len(rows))
     batch = {k: np.asarray(v) for k, v in task.assemble(rows.gather(index)).items()}
     lines = []
     for row, example in enumerate(rows.examples.tolist()):
-        lines.append(f"{table.place(example)}: {_expected(task, table, example)}")
-        marks = _marks(task, {name: x[row] for name, x in batch.items()})
-        orders = [batch[name][row] for name in ("token_ids", SWAPPED) if name in batch]
+        lines.append(f"{table.place(example)}: {task.describe_example(table, example)}")
+        marks = task.token_marks({name: x[row] for name, x in batch.items()})
+        orders = [x[row] for name, x in batch.items() if name.endswith("token_ids")]
         mask = batch["padding_mask"][row]
         # Choices, windows and orders of one example are rows of their own.
         ids = np.concatenate([*map(np.atleast_2d, orders)])
@@ -70,32 +69,6 @@ def show_examples(task: FineTuned, table: Table) -> str:
             pieces = [f"{piece}{marks.get(i, '')}" for i, piece in enumerate(pieces)]
             lines += [f"  {text}" for text in _wrapped(pieces)]
     return "\n".join(lines)
-
-
-def _expected(task: FineTuned, table: Table, example: int) -> str:
-    """The label of an example, in words."""
-    kind = type(task).__name__
-    if kind == "QuestionAnswerer":
-        answers = table["answers"][example]
-        return f"answer {answers[0]!r}" if answers else "no answer"
-    if kind == "TokenClassifier":
-        return f"{len(table['words'][example])} words"
-    if kind == "MultipleChoice":
-        return f"choice {table['label'][example]}"
-    label = table["label"][example]
-    return ", ".join(label) or "no label" if isinstance(label, list) else str(label)
-
-
-def _marks(task: FineTuned, row: dict[str, np.ndarray]) -> dict[int, str]:
-    """Position -> what is expected there: the answer in a window, the tag of a word."""
-    kind = type(task).__name__
-    if kind == "QuestionAnswerer":
-        first, last = row["labels"].tolist()
-        return dict.fromkeys(range(first, last + 1), "*") if first else {}
-    if kind == "TokenClassifier":
-        places = np.flatnonzero(row["label_weights"]).tolist()
-        return {place: f"/{task.labels[row['labels'][place]]}" for place in places}
-    return {}
 
 
 def _wrapped(pieces: list[str]) -> Iterator[str]:
@@ -108,10 +81,10 @@ def _wrapped(pieces: list[str]) -> Iterator[str]:
     yield line
 
 
-def _estimate(experiment: Experiment, task: FineTuned, settings: Settings) -> str:
+def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) -> str:
     """Sizes of the data, and time and memory from a few steps."""
     table = experiment.train
-    rows = task.rows(table, labelled=True)
+    rows = task.tokenize(table, labelled=True)
     padded = -(-rows.lengths // BUCKET) * BUCKET
     fits = experiment.fits(task, settings)
     steps = {n: math.ceil(len(rows) / x.batch_size) * x.epochs for n, (_, x) in fits.items()}

@@ -8,19 +8,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kbert import registry
 from kbert.data.readers.content import DataFile, StandardInput, format_of
 
 # A line number (from 1) of the input, and our names of columns -> values.
 Record = tuple[int, dict[str, Any]]
-
-# What a task is asked; one of these sets of columns.
-_ASKED = {
-    "TextClassifier": (("text",), ("first", "second")),
-    "TextRegressor": (("text",), ("first", "second")),
-    "TokenClassifier": (("text",), ("words",)),
-    "QuestionAnswerer": (("question", "context"),),
-    "MultipleChoice": (("context", "choices"),),
-}
 
 
 class Records:
@@ -28,7 +20,7 @@ class Records:
 
     Args:
         path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; "-" for lines of standard input.
-        kind: class of the task that is asked; says which columns there must be.
+        kind: of the task that is asked, which says what columns there must be.
         columns: our name of a column -> the file's, as in `kbert.experiments.reading`.
 
     Raises:
@@ -39,7 +31,7 @@ class Records:
         >>> path = os.path.join(tempfile.mkdtemp(), "texts.csv")
         >>> with open(path, "w") as file:
         ...     _ = file.write("stars,review\\n5,Good\\n1,Broke\\n")
-        >>> list(Records(path, "TextClassifier", {"text": "review"}))
+        >>> list(Records(path, "classify", {"text": "review"}))
         [(2, {'text': 'Good'}), (3, {'text': 'Broke'})]
     """
 
@@ -50,7 +42,7 @@ class Records:
         columns: Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        self._kind, self._columns = kind, dict(columns or {})
+        self._asked, self._columns = registry.get("task", kind).columns, dict(columns or {})
         is_typed = self.path == "-"
         self._format = "lines" if is_typed else format_of(self.path)
         self._file = StandardInput() if is_typed else DataFile(self.path)
@@ -99,15 +91,13 @@ class Records:
     def _wanted(self, row: dict) -> dict[str, str | Sequence[str]]:
         """Our names of the columns that the task is asked by -> the file's."""
         there = {name: name for name in row} | self._columns
-        for names in _ASKED[self._kind]:
-            if all(name in there for name in names):
-                kept = [*(["id"] if "id" in there else []), *names]
-                return {name: there[name] for name in kept}
-        rules = " or ".join(" and ".join(names) for names in _ASKED[self._kind])
-        raise ValueError(
-            f"{self.source}: a {self._kind} is asked by the column(s) {rules}; say which they are. "
-            f"Received: {list(row)}"
-        )
+        names = self._asked.asked(there)
+        if names is None:
+            raise ValueError(
+                f"{self.source}: the task is asked by the column(s) {self._asked.rule}; say which "
+                f"they are. Received: {list(row)}"
+            )
+        return {name: there[name] for name in (*(["id"] if "id" in there else []), *names)}
 
 
 def _value(row: dict, theirs: str | Sequence[str]) -> Any:

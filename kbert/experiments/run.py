@@ -128,12 +128,12 @@ def _measure_test(task, experiment, folder, options) -> dict[str, float] | None:
     """Metrics on the test data; without labels the answers, of GLUE in the form it takes."""
     if experiment.test is None:
         return None
-    if is_labelled(experiment.test):
+    if is_labelled(task.columns, experiment.test):
         test = evaluate(task, experiment.test, **options)
         test.write(folder.path, "test", experiment.test)
         return test.metrics
     answers = task.predict(experiment.test, **options)
-    write_answers(folder.path / "test_answers.jsonl", experiment.test, answers)
+    write_answers(folder.path / "test_answers.jsonl", task.columns, experiment.test, answers)
     if experiment.named.glue:
         write_submission(experiment.named, answers, folder.path)
     return None

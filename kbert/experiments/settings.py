@@ -4,44 +4,21 @@ The defaults are nearly GPT's too (openai/finetune-transformer-lm, train.py), wh
 rate of 6.25e-5 and a warm-up of 0.002 of the steps.
 """
 
+import dataclasses
+import functools
+import typing
 from typing import Any
 
 from kbert.models.memory import PRECISIONS
-from kbert.options import Options, option
+from kbert.options import option
+from kbert.tasks import FineTuningTask
 from kbert.tasks.fine_tuning.settings import FitSettings
 
 
-class TaskSettings(Options):
-    """What a task is made with: None is the task's own default.
+class Settings(FitSettings):
+    """How one model is fine-tuned: the arguments of `fit`, and of the computer.
 
-    Args:
-        {options}
-    """
-
-    max_length: int | None = option(None, help="Tokens of a row. Default: the task's.", at_least=4)
-    stride: int | None = option(
-        None, help="Read longer texts in windows, each this many tokens after the last.", at_least=1
-    )
-    pooling: str | None = option(
-        None, help="How windows become one answer.", choices=("mean", "max")
-    )
-    dropout: float | None = option(
-        None, help="Before the head. Default: the encoder's.", at_least=0, at_most=1
-    )
-    both_orders: bool | None = option(
-        None,
-        help="Of a decoder, which reads from left to right: read pairs in both orders, as GPT does "
-        "to tell whether texts are alike (mrpc, qqp). Default: for numbers of pairs (stsb).",
-    )
-    auxiliary_lm_weight: float | None = option(
-        None,
-        help="Of a decoder: weight of its own loss on the texts. Default: 0.5.",
-        at_least=0,
-    )
-
-
-class Settings(FitSettings, TaskSettings):
-    """How one model is fine-tuned: the arguments of `fit`, of the task, and of the computer.
+    `settings_of` adds those of a kind of tasks.
 
     Args:
         {options}
@@ -72,3 +49,46 @@ class Settings(FitSettings, TaskSettings):
     def training(self) -> dict[str, Any]:
         """The arguments of a task's `fit`."""
         return self.arguments(of=FitSettings)
+
+
+@functools.cache
+def settings_of(task: type[FineTuningTask]) -> type[Settings]:
+    """`Settings` with those of a kind of tasks, of which None is the task's own default.
+
+    Args:
+        task: the class of tasks.
+
+    Raises:
+        TypeError: a setting of the task has the name of one of every run.
+
+    Example:
+        >>> from kbert.tasks import MultipleChoice
+        >>> settings_of(MultipleChoice)(epochs=4, max_length=64).max_length
+        64
+    """
+    names = flag_options(task)
+    if taken := [name for name in names if name in Settings.names()]:
+        raise TypeError(
+            "A setting of a task needs a name that no setting of a run has. "
+            f"Received: {', '.join(taken)} of {task.__name__}"
+        )
+    hints = typing.get_type_hints(task.options)
+    fields = {name: _optional(task, name) for name in names}
+    annotations = {name: hints[name] | None for name in names}
+    content = {"__annotations__": annotations, "__module__": __name__, **fields}
+    return type(f"{task.__name__}Settings", (Settings,), content)
+
+
+def flag_options(task: type[FineTuningTask]) -> list[str]:
+    """The settings of a kind of tasks that a run may choose."""
+    return [name for name in task.options.names() if task.options.details(name).flag]
+
+
+def _optional(task, name):
+    """A field of the task's, whose default is None; its help says what the task's own is."""
+    details, default = task.options.details(name), task.options.field_of(name).default
+    text = details.help
+    if default not in (None, dataclasses.MISSING):
+        text = f"{text} Default: {default}."
+    metadata = {"details": dataclasses.replace(details, help=text)}
+    return dataclasses.field(default=None, metadata=metadata, kw_only=True)

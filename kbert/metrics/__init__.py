@@ -4,7 +4,7 @@ from kbert.metrics.bleu import Bleu, bleu, chrf
 from kbert.metrics.classification import accuracy, f1, macro_f1, matthews
 from kbert.metrics.correlation import pearson, spearman
 from kbert.metrics.entities import Entity, EntityReport, entity_report, entity_spans, find_scheme
-from kbert.metrics.multi_label import best_threshold, multi_label
+from kbert.metrics.multi_label import best_threshold, multi_label, multi_label_report
 from kbert.metrics.report import Report, classification_report
 from kbert.metrics.squad import squad_scores
 from kbert.metrics.text_table import text_table
@@ -26,6 +26,7 @@ __all__ = [
     "macro_f1",
     "matthews",
     "multi_label",
+    "multi_label_report",
     "pearson",
     "spearman",
     "squad_scores",

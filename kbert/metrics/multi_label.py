@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from kbert.metrics.checks import array, indicators, paired
+from kbert.metrics.report import classification_report
+from kbert.metrics.text_table import text_table
 
 
 def multi_label(labels: Sequence, predictions: Sequence) -> dict[str, float]:
@@ -37,6 +39,31 @@ def multi_label(labels: Sequence, predictions: Sequence) -> dict[str, float]:
         "macro_f1": float(np.mean(2 * hits / np.maximum(totals, 1))),
         "subset_accuracy": float(np.mean((labels == predictions).all(axis=1))),
     }
+
+
+def multi_label_report(labels: Sequence, predictions: Sequence, names: Sequence[str]) -> str:
+    """Precision, recall and F1 of each label by itself, as a table of text.
+
+    Args:
+        labels: (N, C) indicators.
+        predictions: (N, C) likewise.
+        names: of the labels, C.
+
+    Example:
+        >>> print(multi_label_report([[1, 0], [1, 1]], [[1, 0], [0, 1]], ["red", "round"]))
+        label  precision  recall      f1  rows
+        red       1.0000  0.5000  0.6667     2
+        round     1.0000  1.0000  1.0000     1
+    """
+    labels, predictions = (np.asarray(x, np.int64) for x in (labels, predictions))
+    rows = []
+    for column, name in enumerate(names):
+        report = classification_report(
+            labels[:, column], predictions[:, column], ["without", "with"]
+        )
+        scores = (float(values[1]) for values in (report.precision, report.recall, report.f1))
+        rows.append([name, *scores, int(labels[:, column].sum())])
+    return text_table(["label", "precision", "recall", "f1", "rows"], rows)
 
 
 def best_threshold(probabilities: Sequence, labels: Sequence) -> float:

@@ -1,13 +1,28 @@
 """One file per objective: heads, losses, metrics, and what the trained model answers."""
 
+import warnings
+from typing import Any
+
+from kbert.tasks import losses
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.columns import Columns
+from kbert.tasks.fine_tuning.labels import Labels
 from kbert.tasks.fine_tuning.multiple_choice import MultipleChoice
+from kbert.tasks.fine_tuning.task_options import (
+    AuxiliaryOptions,
+    HeadOptions,
+    RowOptions,
+    TextOptions,
+    WindowOptions,
+)
 from kbert.tasks.fine_tuning.text_classifier import TextClassifier
 from kbert.tasks.fine_tuning.text_regressor import TextRegressor
+from kbert.tasks.fine_tuning.text_rows import TextRows
 from kbert.tasks.fine_tuning.token_classifier import TokenClassifier
 from kbert.tasks.generation.causal_lm import CausalLM
 from kbert.tasks.generation.translator import Translator
+from kbert.tasks.losses import Prediction
 from kbert.tasks.pretraining.adaptation import adapt
 from kbert.tasks.pretraining.bidirectional_lm import BidirectionalLM
 from kbert.tasks.pretraining.elmo_adaptation import adapt_elmo
@@ -17,20 +32,38 @@ from kbert.tasks.question_answering.question_answerer import QuestionAnswerer
 from kbert.tasks.task import Task
 
 __all__ = [
+    "AuxiliaryOptions",
     "BidirectionalLM",
     "CausalLM",
+    "Columns",
     "EncoderTask",
-    "FineTuned",
+    "FineTuningTask",
+    "HeadOptions",
+    "Labels",
     "MultipleChoice",
+    "Prediction",
     "Pretraining",
     "QuestionAnswerer",
     "ReplacedTokenDetection",
+    "RowOptions",
     "Task",
     "TextClassifier",
+    "TextOptions",
     "TextRegressor",
+    "TextRows",
     "TokenClassifier",
     "Translator",
+    "WindowOptions",
     "adapt",
     "adapt_elmo",
     "generator_config",
+    "losses",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FineTuned":  # the name of the version before; gone with the next
+        message = "kbert.tasks.FineTuned is called FineTuningTask now"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return FineTuningTask
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kbert import registry
 from kbert.checkpoints import Checkpoint
 from kbert.data.tables.packing import pack
 from kbert.models import Decoder, DecoderEncoder
@@ -80,14 +81,14 @@ class EncoderTask(Task):
             )
         if read is not None and not self.takes_characters:
             raise ValueError(
-                "On ELMo's features there are the tasks TextClassifier, TextRegressor and "
-                f"TokenClassifier. Received: {type(self).__name__}"
+                f"On ELMo's features there are the tasks {_tasks_that('takes_characters')}. "
+                f"Received: {type(self).__name__}"
             )
         is_decoder = isinstance(encoder, DecoderEncoder)
         if is_decoder and not self.takes_decoders:
             raise ValueError(
-                "On a decoder there are the tasks TextClassifier, TextRegressor and "
-                f"MultipleChoice. Received: {type(self).__name__}"
+                f"On a decoder there are the tasks {_tasks_that('takes_decoders')}. "
+                f"Received: {type(self).__name__}"
             )
         rows = 0 if read else encoder.config.vocabulary_size
         if is_decoder:
@@ -104,6 +105,12 @@ class EncoderTask(Task):
     def reads_by_decoder(self) -> bool:
         """Whether the encoder is a decoder."""
         return isinstance(self.encoder, DecoderEncoder)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As of `Task`, and what a `DecoderEncoder` is made again with."""
+        bare = self.reads_by_decoder and not self.encoder.has_input_tokens
+        return {**super().record, **({"input_tokens": False} if bare else {})}
 
     @property
     def model(self) -> keras.Model:
@@ -135,6 +142,9 @@ class EncoderTask(Task):
         self._reading.features, self._reading.outputs = inputs, outputs
         return outputs
 
+    # Settings that decide what the heads' predictions mean: a student has its teacher's.
+    prediction_settings: tuple[str, ...] = ()
+
     def check_batch(self, batch: Mapping[str, Any]) -> None:
         """Raises ValueError where a batch lacks what the task's losses read."""
 
@@ -164,6 +174,11 @@ class EncoderTask(Task):
             yield self._reading
         finally:
             self._reading = before
+
+    @property
+    def reads_along(self) -> bool:
+        """Whether it is within a `read_along`."""
+        return self._reading is not None
 
     @property
     def row_length(self) -> int:
@@ -229,3 +244,9 @@ class EncoderTask(Task):
         cls, checkpoint: Checkpoint, tokenizer: Any, dtype: Any, strict: bool
     ) -> keras.Model:
         return load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=cls.needs_pooler)
+
+
+def _tasks_that(can):
+    """Names of the classes of tasks that can do something."""
+    classes = (registry.get("task", kind) for kind in registry.names("task"))
+    return ", ".join(sorted(cls.__name__ for cls in classes if getattr(cls, can, False)))

@@ -212,7 +212,8 @@ class Task(TrainStep, keras.Model):
             architecture=architecture,
             max_shard_size=max_shard_size,
         )
-        self.tokenizer.save(path)
+        if self.tokenizer is not None:  # ELMo's letters need none
+            self.tokenizer.save(path)
 
     @classmethod
     def from_preset(
@@ -262,14 +263,15 @@ class Task(TrainStep, keras.Model):
             )
         folder = locate(path)
         checkpoint = read_checkpoint(folder)
-        tokenizer = read_tokenizer(checkpoint, folder)
         if new_head:
+            tokenizer = cls._read_tokenizer(checkpoint, folder)
             return cls(
                 cls._without_heads(checkpoint, tokenizer, dtype, strict), tokenizer, **settings
             )
         saved = saved_settings(checkpoint, strict, cls)
         kind, module = saved.pop("kind", cls.kind), saved.pop("module", None)
         cls = find_class(cls, kind, module, checkpoint.source)
+        tokenizer = cls._read_tokenizer(checkpoint, folder)
         task = cls(cls._make_model(checkpoint, dtype), tokenizer, **{**saved, **settings})
         for prefix, part in task.parts.items():
             arrays = checkpoint.part(f"{prefix}/")
@@ -278,6 +280,11 @@ class Task(TrainStep, keras.Model):
             else:
                 logging.warning("%s has no %s: it begins anew", checkpoint.source, prefix)
         return task
+
+    @classmethod
+    def _read_tokenizer(cls, checkpoint: Checkpoint, folder: str | os.PathLike) -> Any:
+        """The tokenizer of a folder."""
+        return read_tokenizer(checkpoint, folder)
 
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: Any) -> keras.Model:
@@ -297,7 +304,7 @@ class Task(TrainStep, keras.Model):
 
 def _without_place(kind, settings, format):
     """Settings that no other library's folder holds, and that are not what they begin as."""
-    parameters = inspect.signature(kind.__init__).parameters.items()
+    parameters = inspect.signature(kind).parameters.items()
     usual = {name: parameter.default for name, parameter in parameters}
     held = kind.held_elsewhere + (HELD_BY_HUGGING_FACE if format == "huggingface" else ())
     return {

@@ -19,6 +19,6 @@ def make_pair(name, tokenizer):
 
 
 def batches_of(distiller, table, **options):
-    rows = distiller.student.rows(table, labelled=True)
+    rows = distiller.student.tokenize(table, labelled=True)
     options = {"batch_size": 4, "seed": 1, "epochs": 2, **options}
     return list(distiller.batches(rows, **options).as_numpy_iterator())

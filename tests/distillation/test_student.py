@@ -143,7 +143,7 @@ def test_precision_is_the_teachers_or_asked_for(teacher):
 
 
 def test_a_task_keeps_kind_settings_and_heads(teacher, tokenizer):
-    settings = {"labels": ["a", "b", "c"], "max_length": 20, "stride": 4, "dropout": 0.3}
+    settings = {"labels": ["a", "b", "c"], "max_length": 20, "doc_stride": 4, "dropout": 0.3}
     task = make_task(TextClassifier, kbert.student(teacher), tokenizer, **settings)
     small = kbert.student(task, 2, [5, 1], max_positions=16)
     assert type(small) is TextClassifier

@@ -31,7 +31,7 @@ TABLES = {
     ),
     "windows": (
         tasks.TextClassifier,
-        {"labels": ["a", "b", "c"], "max_length": 6, "stride": 3},
+        {"labels": ["a", "b", "c"], "max_length": 6, "doc_stride": 3},
         (TEXTS, [0, 1, 2, 0, 1]),
     ),
     "numbers": (tasks.TextRegressor, {}, (TEXTS, [0.5, 1.5, -1.0, 2.0, 0.0])),
@@ -88,7 +88,7 @@ def make_batch(name, task, batch_size=8):
         return batch
     data = TABLES[name][2]
     table = as_table(*data) if isinstance(data, tuple) else as_table(data)
-    rows = task.rows(table, labelled=True)
+    rows = task.tokenize(table, labelled=True)
     batches = task.batches(rows, batch_size=batch_size, shuffle=False, by_length=False, epochs=1)
     return next(iter(batches.as_numpy_iterator()))
 

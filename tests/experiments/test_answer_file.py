@@ -7,10 +7,13 @@ import pytest
 
 from kbert.experiments import AnswerFile, Records, answer_records, answer_stream, model_checksum
 from kbert.experiments import answer_file as module
+from kbert.tasks import Columns
 
 
 class Counter:
     """Answers a text with its length, and dies when it is told to."""
+
+    columns = Columns()
 
     def __init__(self, dies_after=None, longest=99):
         self.calls, self.dies_after, self.longest = 0, dies_after, longest
@@ -42,7 +45,7 @@ def source(tmp_path):
 
 def answer(source, output, task=None, **identity):
     task = task or Counter()
-    records = Records(source, "TextClassifier")
+    records = Records(source, "classify")
     for _ in answer_records(task, records, AnswerFile(output, {"model": "m", **identity})):
         pass
     return task
@@ -118,7 +121,7 @@ def test_records_of_other_fields_name_their_line(tmp_path):
 
 
 def test_a_stream_for_standard_output(source):
-    lines = list(answer_stream(Counter(), Records(source, "TextClassifier")))
+    lines = list(answer_stream(Counter(), Records(source, "classify")))
     assert len(lines) == 45
     assert json.loads(lines[3]) == {"text": "xxx", "length": 3}
 

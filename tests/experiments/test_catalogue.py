@@ -4,15 +4,18 @@ import inspect
 
 import pytest
 
-from kbert import tasks
-from kbert.experiments import TASKS, Settings, named_task, task_table
+from kbert import registry
+from kbert.experiments import TASKS, named_task, task_table
+from kbert.experiments.settings import settings_of
+from kbert.options import option
+from kbert.tasks import Columns, FineTuningTask, RowOptions
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_settings_of_every_task_are_arguments_of_its_class(name):
     named = named_task(name)
-    settings = Settings(**named.defaults, max_length=16)
-    accepted = inspect.signature(getattr(tasks, named.kind)).parameters
+    settings = named.settings(max_length=16)
+    accepted = inspect.signature(named.task_class).parameters
     assert set(named.arguments(settings)) <= set(accepted)
     assert named.name in task_table()
 
@@ -23,13 +26,45 @@ def test_an_unknown_name_lists_the_near_ones_first():
 
 
 def test_a_setting_without_use_is_refused():
-    with pytest.raises(ValueError, match="A MultipleChoice has no stride; it takes max_length"):
-        named_task("swag").arguments(Settings(stride=16))
-    assert named_task("squad").arguments(Settings(stride=16)) == {"doc_stride": 16}
+    with pytest.raises(
+        ValueError, match=r"A MultipleChoice has no doc_stride; it takes .*max_length"
+    ):
+        named_task("swag").settings(doc_stride=16)
+    squad = named_task("squad")
+    assert squad.arguments(squad.settings(doc_stride=16)) == {"doc_stride": 16}
+    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
+        assert squad.settings(stride=16) == squad.settings(doc_stride=16)
     with pytest.raises(ValueError, match="Received: tune_threshold=True for cola"):
-        named_task("cola").arguments(Settings(tune_threshold=True))
+        named_task("cola").settings(tune_threshold=True)
 
 
 def test_published_labels_keep_their_order():
     assert named_task("rte").labels == ("entailment", "not_entailment")
     assert named_task("classify").labels is None
+
+
+def test_a_task_of_one_s_own_is_there_by_its_kind():
+    class Length(FineTuningTask):
+        kind = "test_length"
+        columns = Columns(inputs=(("body",),), label="tokens")
+
+    named = named_task("test_length")
+    assert named.task_class is Length
+    assert named.files == "CSV, TSV, JSONL: body, tokens"
+    assert "test_length" in task_table()
+    with pytest.raises(ValueError, match=r"A Length has no pooling; it takes max_length. Received"):
+        named.settings(pooling="max")
+    with pytest.raises(TypeError, match=r"no such argument. Did you mean: max_length"):
+        named.settings(max_lenght=9)
+    with pytest.raises(ValueError, match=r"A task is one of test_length, .*--task_module"):
+        named_task("test_lenght")
+
+    class SeedOptions(RowOptions):
+        seed: int = option(0, help="Its own.")
+
+    class Seeded(FineTuningTask):
+        options = SeedOptions
+
+    with pytest.raises(TypeError, match=r"no setting of a run has. Received: seed of Seeded"):
+        settings_of(Seeded)
+    registry._CLASSES["task"].pop("test_length")

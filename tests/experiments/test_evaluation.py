@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+import kbert
+from kbert import tasks
 from kbert.data import Table
 from kbert.experiments import (
     check_submission,
@@ -16,34 +18,24 @@ from kbert.experiments import (
 from kbert.experiments.evaluation import answer_lines, write_answers
 
 
-class TextClassifier:
-    """Gives the answers that it was made with, as the task of this name does."""
+@pytest.fixture
+def make(preset, tokenizer):
+    """(kind, answers, labels, settings) -> a task that gives these answers."""
+    encoder = kbert.Encoder.from_preset(preset)
 
-    def __init__(self, answers, labels, **settings):
-        self.found = answers
-        self.settings = {"labels": labels, **settings}
+    def made(kind, answers, labels=None, **settings):
+        named = {} if labels is None else {"labels": labels}
+        task = getattr(tasks, kind)(encoder, tokenizer, **named, **settings)
+        task.predict = lambda table, **options: answers
+        task.score = lambda table, answers: {"accuracy": 0.5}
+        return task
 
-    def check_labels(self, table):
-        table["labels" if "words" in table else "label"]
-
-    def predict(self, table, **options):
-        return self.found
-
-    def score(self, table, answers):
-        return {"accuracy": 0.5}
+    return made
 
 
-class TokenClassifier(TextClassifier):
-    scheme = "BIO"
-
-
-class TextRegressor(TextClassifier):
-    pass
-
-
-def test_a_report_by_class_and_every_answer(tmp_path):
+def test_a_report_by_class_and_every_answer(make, tmp_path):
     table = Table({"text": ["a", "b", "c"], "label": ["ham", "spam", "spam"], "extra": [1, 2, 3]})
-    task = TextClassifier([{"label": x} for x in ("ham", "ham", "spam")], ["ham", "spam"])
+    task = make("TextClassifier", [{"label": x} for x in ("ham", "ham", "spam")], ["ham", "spam"])
     found = evaluate(task, table)
     assert found.confusion == {"matrix": [[1, 0], [1, 1]], "names": ["ham", "spam"]}
     assert "spam                1.0000  0.5000  0.6667     2" in str(found)
@@ -54,24 +46,24 @@ def test_a_report_by_class_and_every_answer(tmp_path):
     assert (tmp_path / "dev_report.txt").read_text() == f"{found.text}\n"
 
 
-def test_labels_by_index_are_reported_by_name():
+def test_labels_by_index_are_reported_by_name(make):
     table = Table({"text": ["a", "b"], "label": [1, 0]})
-    task = TextClassifier([{"label": "spam"}, {"label": "ham"}], ["ham", "spam"])
+    task = make("TextClassifier", [{"label": "spam"}, {"label": "ham"}], ["ham", "spam"])
     assert evaluate(task, table).report.accuracy == 1.0
 
 
-def test_labels_are_looked_at_before_the_work():
-    class Asked(TextClassifier):
-        def predict(self, table, **options):
-            raise AssertionError("was asked")
-
+def test_labels_are_looked_at_before_the_work(make):
+    task = make("TextClassifier", [], ["ham", "spam"])
+    task.predict = lambda table, **options: pytest.fail("was asked")
     with pytest.raises(ValueError, match=r"There is no column 'label' in mail.csv"):
-        evaluate(Asked([], ["ham", "spam"]), Table({"text": ["a"]}, source="mail.csv"))
+        evaluate(task, Table({"text": ["a"]}, source="mail.csv"))
 
 
-def test_each_of_any_number_of_labels():
+def test_each_of_any_number_of_labels(make):
     table = Table({"text": ["a", "b"], "label": [["x", "y"], []]})
-    task = TextClassifier([{"labels": ["x"]}, {"labels": ["x"]}], ["x", "y"], multi_label=True)
+    task = make(
+        "TextClassifier", [{"labels": ["x"]}, {"labels": ["x"]}], ["x", "y"], multi_label=True
+    )
     found = evaluate(task, table)
     assert found.report is None
     assert found.confusion is None
@@ -79,18 +71,18 @@ def test_each_of_any_number_of_labels():
     assert found.text.splitlines()[2].split() == ["y", "0.0000", "0.0000", "0.0000", "1"]
 
 
-def test_entities_and_words():
+def test_entities_and_words(make):
     table = Table({"words": [["Ann", "sings"], ["Bo"]], "labels": [["B-per", "O"], ["B-per"]]})
-    task = TokenClassifier([{"labels": ["B-per", "O"]}, {"labels": ["O"]}], ["O", "B-per"])
+    task = make("TokenClassifier", [{"labels": ["B-per", "O"]}, {"labels": ["O"]}], ["O", "B-per"])
     found = evaluate(task, table)
-    assert found.entities.overall["recall"] == 0.5
+    assert found.reports[0].overall["recall"] == 0.5
     assert found.report.confusion.tolist() == [[1, 0], [1, 1]]
     assert found.text.index("entity") < found.text.index("class")
 
 
-def test_numbers_have_no_report(tmp_path):
+def test_numbers_have_no_report(make, tmp_path):
     table = Table({"first": ["a"], "second": ["b"], "label": [2.0]})
-    found = evaluate(TextRegressor(np.array([1.5], np.float32), None), table)
+    found = evaluate(make("TextRegressor", np.array([1.5], np.float32)), table)
     assert found.text == ""
     found.write(tmp_path, "dev", table)
     assert [path.name for path in tmp_path.iterdir()] == ["dev_answers.jsonl"]
@@ -103,21 +95,22 @@ def test_numbers_have_no_report(tmp_path):
 
 
 def test_answers_of_unlabelled_data(tmp_path):
+    columns = tasks.QuestionAnswerer.columns
     table = Table({"id": ["q1"], "question": ["Who?"], "context": ["A long article."]})
-    write_answers(tmp_path / "a.jsonl", table, [{"id": "q1", "answer": "A"}])
+    write_answers(tmp_path / "a.jsonl", columns, table, [{"id": "q1", "answer": "A"}])
     assert json.loads((tmp_path / "a.jsonl").read_text()) == {
         "id": "q1",
         "question": "Who?",
         "answer": "A",
     }
-    assert answer_lines(table, [{"answer": "é", "n": np.float32(1)}], expected=False) == [
+    assert answer_lines(columns, table, [{"answer": "é", "n": np.float32(1)}], expected=False) == [
         '{"id": "q1", "question": "Who?", "answer": "é", "n": 1.0}'
     ]
 
 
-def test_a_threshold_belongs_to_tasks_that_have_one():
+def test_a_threshold_belongs_to_tasks_that_have_one(make):
     with pytest.raises(ValueError, match=r"have a threshold. Received: a TextRegressor"):
-        tune_threshold(TextRegressor([], None), None)
+        tune_threshold(make("TextRegressor", []), None)
 
 
 def test_submissions_are_for_glue(tmp_path):

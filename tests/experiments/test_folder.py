@@ -36,6 +36,15 @@ def test_one_folder_is_one_run(tmp_path):
         folder.begin({"task": "sst2", "settings": {"seed": 1, "freeze": ("a",)}})
 
 
+def test_settings_by_the_names_of_the_version_before(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.begin({"task": "squad", "settings": {"stride": 64, "pooling": None}})
+    folder.finish(result(tmp_path))
+    folder.begin({"task": "squad", "settings": {"doc_stride": 64, "n_best": None}})
+    with pytest.raises(ValueError, match=r"settings.doc_stride was 64, is 32$"):
+        folder.begin({"task": "squad", "settings": {"doc_stride": 32}})
+
+
 def test_a_series_and_a_run_do_not_share_a_folder(tmp_path):
     RunFolder(tmp_path / "seed-0").begin({})
     with pytest.raises(ValueError, match=r"holds a series of runs; .*Received: seed-0$"):

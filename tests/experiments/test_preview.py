@@ -69,7 +69,7 @@ def test_windows_are_rows_of_their_own(preset):
     data = {"text": ["red fox " * 10], "label": ["spam"]}
     labels = ["ham", "spam"]
     experiment = Experiment("classify", preset=preset, train=data, dev=data, labels=labels)
-    task = experiment.make_task(experiment.settings(max_length=12, stride=8))
+    task = experiment.make_task(experiment.settings(max_length=12, doc_stride=8))
     shown = show_examples(task, experiment.train).splitlines()
     assert shown[1] == "  [CLS]" + " red fox" * 5 + " [SEP]"
     assert len(shown) == 4

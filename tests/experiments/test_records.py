@@ -28,14 +28,14 @@ def write_csv(path):
 
 
 def texts(path, **options):
-    return [record["text"] for _, record in Records(path, "TextClassifier", **options)]
+    return [record["text"] for _, record in Records(path, "classify", **options)]
 
 
 def test_csv_as_the_table_reads_it(tmp_path):
     path = tmp_path / "a.csv"
     write_csv(path)
     columns = {"id": "id", "text": "body"}
-    found = list(Records(path, "TextClassifier", {"text": "body"}))
+    found = list(Records(path, "classify", {"text": "body"}))
     table = read_table(path, columns=columns)
     assert [record for _, record in found] == [
         {"id": number, "text": text} for number, text in ROWS
@@ -47,14 +47,14 @@ def test_csv_as_the_table_reads_it(tmp_path):
 def test_tab_separated_has_no_quotes(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text('first\tsecond\n"a\tb"\nc\td\n')
-    found = [record for _, record in Records(path, "TextRegressor")]
+    found = [record for _, record in Records(path, "regress")]
     assert found == [{"first": '"a', "second": 'b"'}, {"first": "c", "second": "d"}]
 
 
 def test_lines_keep_empty_ones(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"one\r\n\ntwo words"))
-    assert list(Records(path, "TokenClassifier")) == [
+    assert list(Records(path, "tag")) == [
         (1, {"text": "one"}),
         (2, {"text": ""}),
         (3, {"text": "two words"}),
@@ -65,14 +65,14 @@ def test_json_lines_take_what_the_task_is_asked_by(tmp_path):
     path = tmp_path / "a.jsonl"
     rows = [{"q": "Who?", "context": "Ann.", "id": n, "label": 0} for n in range(2)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    found = list(Records(path, "QuestionAnswerer", {"question": "q"}))
+    found = list(Records(path, "answer", {"question": "q"}))
     assert found[1] == (2, {"id": 1, "question": "Who?", "context": "Ann."})
 
 
 def test_choices_of_several_columns(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("context,x,y\nI,run,sleep\n")
-    found = list(Records(path, "MultipleChoice", {"choices": ["x", "y"]}))
+    found = list(Records(path, "choose", {"choices": ["x", "y"]}))
     assert found == [(2, {"context": "I", "choices": ["run", "sleep"]})]
 
 
@@ -87,7 +87,7 @@ def test_standard_input(monkeypatch):
 def test_it_reads_no_more_than_it_is_asked_for(tmp_path):
     path = tmp_path / "large.txt"
     path.write_text("some text in a line\n" * 1_000_000)
-    records = Records(path, "TextClassifier")
+    records = Records(path, "classify")
     assert len(list(itertools.islice(records, 1000))) == 1000
     assert 0 < records.consumed < records.size / 2
 
@@ -115,10 +115,10 @@ def test_what_is_wrong_in_which_line(tmp_path, name, content, message):
 def test_a_blank_line_of_one_column_is_a_text_and_columns_have_names_of_their_own(tmp_path):
     path = tmp_path / "texts.csv"
     path.write_text("text\na\n\nb\n")
-    texts = [record["text"] for _, record in Records(path, "TextClassifier")]
+    texts = [record["text"] for _, record in Records(path, "classify")]
     assert texts == read_table(path)["text"] == ["a", "", "b"]
     path.write_text("text,text\na,b\n")
     with pytest.raises(
         ValueError, match=r"line 1: every column has a name.*Received: .'text', 'te"
     ):
-        list(Records(path, "TextClassifier"))
+        list(Records(path, "classify"))

@@ -35,8 +35,8 @@ def test_what_changes_no_result_is_no_part_of_the_identity():
 def test_all_arguments_of_fit_are_settings():
     import inspect
 
-    from kbert.tasks.fine_tuning.base import FineTuned
+    from kbert.tasks.fine_tuning.base import FineTuningTask
 
-    known = inspect.signature(FineTuned.fit).parameters
+    known = inspect.signature(FineTuningTask.fit).parameters
     assert set(Settings().training()) <= set(known)
     assert Settings(freeze=["encoder/*"]).to_dict()["freeze"] == ["encoder/*"]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import kbert
+from kbert.tasks.fine_tuning.predictor import Predictor
 from pipelines import evaluate
 from tests.pipelines.conftest import COLUMNS
 
@@ -63,7 +64,7 @@ def test_a_threshold_found_on_the_data_is_kept(preset, call, tmp_path, capsys):
 def test_mistakes_are_told_before_the_work(
     run_dir, call, mail_file, tmp_path, flags, message, monkeypatch
 ):
-    monkeypatch.setattr(kbert.tasks.TextClassifier, "_ask", None)
+    monkeypatch.setattr(Predictor, "_answer", None)
     flags = [flag.replace("TMP", str(tmp_path)) for flag in flags]
     arguments = (f"--preset={run_dir / 'preset'}", f"--data={mail_file}", *COLUMNS)
     with pytest.raises(SystemExit, match=f"^kbert-evaluate: .*({message})"):
@@ -71,7 +72,7 @@ def test_mistakes_are_told_before_the_work(
 
 
 def test_data_without_labels_are_told_before_the_work(run_dir, call, tmp_path, monkeypatch):
-    monkeypatch.setattr(kbert.tasks.TextClassifier, "_ask", None)
+    monkeypatch.setattr(Predictor, "_answer", None)
     path = tmp_path / "mail.csv"
     path.write_text("text,kind\nthe red fox,spam\n")
     with pytest.raises(SystemExit, match=r"^kbert-evaluate: There is no column 'label' in .*mail"):

@@ -121,6 +121,10 @@ class Table:
         columns = dict(zip(renamed, self.columns.values(), strict=True))
         return Table(columns, source=self.source, lines=self.lines)
 
+    def with_column(self, name: str, column: Sequence) -> "Table":
+        """The same rows with a column more, or with another one of that name."""
+        return Table({**self.columns, name: list(column)}, source=self.source, lines=self.lines)
+
     def place(self, row: int) -> str:
         """Where a row (from 0) comes from: "dev.tsv, line 7" or "row 6 of the data"."""
         one = isinstance(self.source, str)

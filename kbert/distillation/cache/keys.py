@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.tasks.fine_tuning.text_task import SWAPPED
+from kbert.tasks.fine_tuning.text_rows import SWAPPED
 
 KEY_BYTES = 16
 # What the tasks' models read; labels and weights are no part of a row.

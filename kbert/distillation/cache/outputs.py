@@ -14,14 +14,14 @@ from kbert.distillation.cache.layout import FILL, HEADS, TEXTS, TOKENS, Layout
 from kbert.distillation.reading import Reading
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
-from kbert.tasks import FineTuned
+from kbert.tasks import FineTuningTask
 
 FEATURE = "teacher/"  # what an output is called in a batch begins with it
 _HIDDEN = "hidden_states"
 _OF_HEAD = {"row": (), "token": (TOKENS,), "choice": (TEXTS,)}
 
 
-def identity(teacher: FineTuned) -> dict[str, Any]:
+def identity(teacher: FineTuningTask) -> dict[str, Any]:
     """What decides a teacher's outputs, as JSON can hold it."""
     digest = hashlib.blake2b(digest_size=16)
     for prefix, part in sorted(teacher.parts.items()):
@@ -39,7 +39,7 @@ def identity(teacher: FineTuned) -> dict[str, Any]:
     }
 
 
-def layout_of(name: str, teacher: FineTuned, dtype: str) -> Layout:
+def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:
     """How an output of tokens is kept, such as "hidden_states/2" (see `Term.reads_of`)."""
     if not isinstance(teacher.encoder, Encoder):
         raise ValueError(
@@ -63,7 +63,7 @@ def returned(names: Iterable[str]) -> dict[str, bool]:
     return {name: True for name, is_asked in asked.items() if is_asked}
 
 
-def head_layout(teacher: FineTuned, values: np.ndarray) -> Layout:
+def head_layout(teacher: FineTuningTask, values: np.ndarray) -> Layout:
     """How a head's logits, (B, …) of a batch, are kept: whole, for they are few."""
     axes = _OF_HEAD[teacher.predicts_per]
     return Layout((*axes, *values.shape[1 + len(axes) :]), "float32", FILL)
@@ -100,7 +100,7 @@ def take(reading: Reading, names: Iterable[str], mask: Any, dtype: str) -> dict[
 
 
 def restore(
-    features: Mapping[str, Any], teacher: FineTuned, student: Reading, with_heads: bool
+    features: Mapping[str, Any], teacher: FineTuningTask, student: Reading, with_heads: bool
 ) -> Reading:
     """What the teacher made of a batch, from what the batch brought along.
 

@@ -21,8 +21,8 @@ from kbert.distillation.cache.size import CacheSize, cache_size
 from kbert.distillation.cache.store import Row, Store, show_bytes
 from kbert.distillation.reading import Reading, read
 from kbert.distillation.terms import Term
-from kbert.tasks import EncoderTask, FineTuned, Pretraining
-from kbert.tasks.fine_tuning.runner import ProgressBar, Runner
+from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
+from kbert.tasks.fine_tuning.predictor import ProgressBar
 
 DTYPES = ("float16", "float32")
 _ROWS_AT_ONCE = 256  # that are hashed together
@@ -72,7 +72,7 @@ class TeacherCache:
         _check_tables(student, teacher)
         self.folder = os.fspath(folder)
         self._dtype = dtype
-        self._runner = Runner(student, labelled=False)
+        self._predictor = student.predictor
         self._teacher = teacher
         self._segments = teacher.encoder.config.num_segments
         of_tokens = sorted(set().union(*(term.reads_of(teacher, student) for term in terms)))
@@ -147,7 +147,7 @@ class TeacherCache:
     def _distinct(self, rows):
         """Keys (N,) and sizes (N, 2) of all rows, and the first of each that are equal."""
         keys, sizes = np.empty(len(rows), "S16"), np.empty((len(rows), 2), np.int32)
-        for index, features in self._runner.batches(rows, _ROWS_AT_ONCE):
+        for index, features in self._predictor.batches(rows, _ROWS_AT_ONCE):
             keys[index], sizes[index] = row_keys(features, self._segments)
         _, first = np.unique(keys, return_index=True)
         return keys, sizes, np.sort(first)
@@ -158,7 +158,7 @@ class TeacherCache:
             return self._layouts
         heads = {name: x for name, x in store.layouts.items() if outputs.is_head(name)}
         if not heads:
-            _, features = next(self._runner.batches(rows, 1, np.argsort(rows.lengths)[:1]))
+            _, features = next(self._predictor.batches(rows, 1, np.argsort(rows.lengths)[:1]))
             found = self._forward({name: np.asarray(x) for name, x in features.items()})
             heads = {
                 name: outputs.head_layout(self._teacher, values)
@@ -174,7 +174,7 @@ class TeacherCache:
         """What the teacher makes of some rows, the longest first."""
         done = 0
         with ProgressBar(len(numbers), verbose) as bar:
-            for index, features in self._runner.batches(rows, batch_size, numbers):
+            for index, features in self._predictor.batches(rows, batch_size, numbers):
                 found = self._forward(inference.pad(features))
                 _check_finite({name: found[name] for name in layouts}, self._dtype)
                 for place, row in enumerate(index):
@@ -256,12 +256,12 @@ def _check_tables(student, teacher) -> None:
             f"twice, and a row of 128 tokens would take {show_bytes(cost)} ({_PLACES} places of "
             "float16 logits): a cache is for tasks on tables. Received: cache_dir for a Pretraining"
         )
-    if not isinstance(student, FineTuned):
+    if not isinstance(student, FineTuningTask):
         raise ValueError(
             "A cache is for tasks that are trained on tables. Received: cache_dir for a "
             f"{type(student).__name__}"
         )
-    if not isinstance(teacher, FineTuned):
+    if not isinstance(teacher, FineTuningTask):
         raise ValueError(
             "A cached teacher reads what its student reads: it is a task on tables too. Received: "
             f"a {type(teacher).__name__}"

@@ -4,25 +4,39 @@ Shapes: N examples, R rows that they are tokenised to, B rows of a batch.
 """
 
 import contextlib
+import dataclasses
 import functools
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
+from keras import ops
 
 from kbert import inference
 from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
-from kbert.options import takes
+from kbert.layers import Dropout
+from kbert.options import Options, takes
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.fine_tuning.answering import Asked
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
+from kbert.tasks.fine_tuning.columns import Columns
+from kbert.tasks.fine_tuning.predictor import Predictor
 from kbert.tasks.fine_tuning.settings import FitSettings
+from kbert.tasks.fine_tuning.task_options import (
+    DECODER_OPTIONS,
+    AuxiliaryOptions,
+    RowOptions,
+    expose_options,
+    options_of,
+)
+from kbert.tasks.fine_tuning.text_rows import TextRows
 from kbert.tasks.losses import Pair, Prediction
 from kbert.training.optimization import freezing
 from kbert.training.optimization.layer_rates import layer_scales
@@ -33,132 +47,231 @@ from kbert.training.run.fine_tuning_run import FineTuningHistory
 from kbert.training.step.mixin import TrainStep
 
 
-class FineTuned(Asked, EncoderTask):
-    """A task that is trained on a table of labelled examples and asked about others.
+class FineTuningTask(EncoderTask):
+    """A task on a table of examples: one class in one file.
 
-    The base has `fit`, `predict`, `evaluate` and the batches. A subclass defines, besides `parts`,
-    `settings` and `signatures` of `EncoderTask`:
+    What runs it (`fit`, a `Predictor`, the experiments and programs) knows nothing of a task but
+    what is declared here. A subclass declares
 
-    - `rows(table, labelled)` -> `Rows`: tokenises the table, whole or a part of it. With
-      `labelled` it checks the labels and adds `labels` (R, …) to the dense columns, and
-      `label_weights` where not every row counts 1. `Rows.lengths` are the tokens that a row has in
-      a batch, `Rows.examples` tells rows of one example, `Rows.cut` counts examples that lost
-      tokens. `self.tokenize(texts)` gives ragged ids of any number of texts.
-    - `assemble(columns)` -> batch-first features, in a graph: by default the ragged columns `first`
-      and `second` packed to `token_ids`, `segment_ids` and `padding_mask` (B, T), and the dense
-      columns as they are. The base adds `label_weights` where there are none, and sets them to 0
-      for copies that fill a batch up.
+    - `kind`: the name by which presets, programs and experiments find it;
+    - `columns`: what a table must have, see `Columns`;
+    - `options`: its settings, an `Options` dataclass that extends `RowOptions`: arguments of the
+      constructor, in presets, flags of the programs. Each is an attribute of a task, `chosen` holds
+      all;
+    - `metric`: name of the value of an evaluation, or "loss", that tells which weights are best:
+      those with the largest value, or with the smallest loss; `shown_metrics`: what a progress
+      line shows of the values that are logged;
+    - `predicts_per`: whether it predicts one thing for a "row", for each "token", or a number for
+      each "choice" of a row;
+
+    and defines, besides a constructor that makes its head and calls `build`, and `parts`:
+
+    - `targets(table)` -> (N, …) what the loss reads as `labels`, for a task on whole texts and
+      pairs, which has a `TextRows` in `texts`. It raises ValueError for a label that is none.
+    - or, for others, `tokenize(table, labelled)` -> `Rows`: the rows of a table, whole or a part of
+      it. With `labelled` it checks the labels and adds `labels` (R, …)
+      to the columns, and `label_weights` where not every row counts 1. `Rows.lengths` are the
+      tokens that a row has in a batch, `Rows.examples` tells rows of one example, `Rows.cut` counts
+      examples that lost tokens.
     - `call(batch, training=False)` -> dict of logits, by `self.encode(batch, training)`. Where the
       task takes decoders, `return_read=True` adds "read", which `language_model_loss` takes.
     - `terms(logits, batch)` -> losses and metrics of a labelled batch, as `loss_terms` returns
       them: two dicts of pairs (Σ weight · value, Σ weight), weighed by `batch["label_weights"]`.
-    - `predictions(logits, batch)` -> name -> `Prediction`, what distillation compares, and
-      `predicts_per`: whether it predicts one thing for a "row", for each "token", or a number for
-      each "choice" of a row.
-    - `outputs(logits, batch)` -> dict of batch-first float32 or int32 tensors, in `keras.ops`: what
-      `answers` needs of a batch, which holds no labels.
-    - `answers(table, rows, outputs)` -> a list or array of one prediction an example;
-      `outputs[i]` are the outputs of row `i`, NumPy arrays without the batch's axis.
-    - `check_labels(table)`: raises ValueError for a table without labels, or with one that the task
-      cannot have.
+      (Keras has taken the name `losses`.)
+    - `decode(table, rows, outputs)` -> a list or array of one answer an example; `outputs[i]` are
+      the `outputs` of row `i`, NumPy arrays without the batch's axis.
     - `score(table, answers)` -> dict of the task's official metrics, floats, against the table's
-      labels; `score_names(table)` -> their names, whatever the answers are.
-    - `metric`: name of the one, or "loss", that tells which weights are best: those with the
-      largest value, or with the smallest loss.
+      labels.
+    - `signatures()`: what an export has; see `Task`.
+
+    The rest has defaults: `assemble`, `outputs`, `predictions`, `check_labels`, `check_held_out`,
+    `reports`, `adapt_table`, `describe_example`, `token_marks`, `tune`.
 
     Args:
         encoder: a `kbert.Encoder`, or what else the task takes.
         tokenizer: its tokenizer.
-        max_length: tokens of a row, special tokens included; None = all that the encoder takes.
-        auxiliary_lm_weight: see `loss_terms`; None = 0.5 on a decoder, 0 on other encoders.
-        name: of the model.
+        name: of the model; None = the class's in snake case.
+        **options: the fields of the class's `options`.
 
     Raises:
-        ValueError: if `max_length` is no number of tokens that the encoder takes, the encoder
-            lacks the pooler that the task needs, or has no language model for the weight.
+        ValueError: a setting is out of range or does not go with the encoder, or the encoder
+            lacks the pooler that the task needs.
     """
 
-    metric = "accuracy"
-    predicts_per = "row"
+    columns: ClassVar[Columns] = Columns()
+    options: ClassVar[type[Options]] = RowOptions
+    metric: ClassVar[str] = "loss"
+    predicts_per: ClassVar[str] = "row"
+    # Whether words of its texts may be replaced by others of their kind, and the labels still hold.
+    augmentable: ClassVar[bool] = False
+    # How whole texts become rows, of a task that reads such.
+    texts: TextRows | None = None
+    auxiliary_lm_weight: float | None = None
     # TensorFlow's graph is for any width; elsewhere each new one is compiled.
     width_multiple = BUCKET if keras.backend.backend() == "tensorflow" else 8 * BUCKET
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        expose_options(cls)
+
     def __init__(
-        self,
-        encoder: keras.Model,
-        tokenizer: Any,
-        *,
-        max_length: int | None = None,
-        auxiliary_lm_weight: float | None = None,
-        name: str,
+        self, encoder: keras.Model, tokenizer: Any, *, name: str | None = None, **options: Any
     ) -> None:
-        super().__init__(encoder, tokenizer, name=name)
-        self.auxiliary_lm_weight = auxiliary_weight(encoder, auxiliary_lm_weight)
+        super().__init__(encoder, tokenizer, name=name or _snake_case(type(self).__name__))
+        self.chosen = options_of(type(self), options)
+        most = encoder.config.max_positions
+        if self.max_length is not None and self.max_length > most:
+            raise ValueError(
+                f"As tokens of a row max_length must be from 4 to {most}, the encoder's "
+                f"max_positions. Received: max_length={self.max_length!r}"
+            )
         if self.needs_pooler and encoder.pooler is None:
             raise ValueError(
                 "The head reads the pooled vector, so the encoder must have a pooler: "
                 f"{type(self).__name__}.from_preset(path, new_head=True, …) begins one anew. "
                 "Received: a config with pooler_activation=None"
             )
-        most = encoder.config.max_positions
-        is_whole = isinstance(max_length, int | np.integer)
-        if max_length is not None and not (is_whole and 4 <= max_length <= most):
-            raise ValueError(
-                f"As tokens of a row max_length must be from 4 to {most}, the encoder's "
-                f"max_positions. Received: max_length={max_length!r}"
-            )
-        self.max_length = None if max_length is None else int(max_length)
+        if isinstance(self.chosen, AuxiliaryOptions):
+            weight = auxiliary_weight(encoder, self.auxiliary_lm_weight)
+            if self.reads_by_decoder:
+                self.auxiliary_lm_weight = weight  # today's default goes into presets
 
     @property
     def settings(self) -> dict[str, Any]:
-        if not self.reads_by_decoder:
-            return {}
-        # What `DecoderEncoder` is made again with: see `loading.has_input_tokens`.
-        bare = {} if self.encoder.has_input_tokens else {"input_tokens": False}
-        return {"auxiliary_lm_weight": self.auxiliary_lm_weight, **bare}
+        found = self.chosen.to_dict()
+        left = () if self.reads_by_decoder else DECODER_OPTIONS
+        return {name: value for name, value in found.items() if name not in left}
+
+    def make_dropout(self) -> Dropout:
+        """Before a head: at the rate of the option `dropout`, or the encoder's."""
+        rate = self.encoder.config.dropout if self.dropout is None else self.dropout
+        return Dropout(rate, dtype=self.encoder.dtype_policy, name="dropout")
 
     @property
     def row_length(self) -> int:
         """The most tokens of a row: `max_length`, or what the encoder takes."""
         return self.max_length or self.encoder.config.max_positions
 
-    def rows(self, table: Table, labelled: bool) -> Rows:
-        """Tokenises; see the class."""
-        raise NotImplementedError(f"{type(self).__name__} must define `rows`.")
+    @property
+    def remedy(self) -> str:
+        """What the message that counts texts that are cut ends with."""
+        return "" if self.texts is None else self.texts.remedy
+
+    def targets(self, table: Table) -> np.ndarray:
+        """Labels of whole texts; see the class."""
+        raise NotImplementedError(f"{type(self).__name__} must define `targets` or `tokenize`.")
+
+    def tokenize(self, table: Table, labelled: bool) -> Rows:
+        """The rows of a table; see the class."""
+        rows = self.texts.rows(table)
+        return (
+            dataclasses.replace(rows, dense={"labels": self.targets(table)}) if labelled else rows
+        )
+
+    def pack(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Ragged ids as what the encoder reads; see `TextRows.pack` for texts in windows."""
+        return super().pack(first, second) if self.texts is None else self.texts.pack(first, second)
 
     def terms(self, logits: Mapping, batch: Mapping) -> tuple[dict[str, Pair], dict[str, Pair]]:
         """Losses and metrics; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
 
-    def predictions(self, logits: Mapping, batch: Mapping) -> dict[str, Prediction]:
-        """What is predicted, to compare tasks by; see the class."""
-        raise NotImplementedError(f"{type(self).__name__} must define `predictions`.")
-
-    def outputs(self, logits: Mapping, batch: Mapping) -> dict[str, Any]:
-        """What predictions are made from; see the class."""
-        raise NotImplementedError(f"{type(self).__name__} must define `outputs`.")
-
-    def answers(self, table: Table, rows: Rows, outputs: Sequence[Mapping]) -> Sequence:
-        """Predictions; see the class."""
-        raise NotImplementedError(f"{type(self).__name__} must define `answers`.")
-
-    def check_labels(self, table: Table) -> None:
-        """Looks at the labels; see the class."""
-        raise NotImplementedError(f"{type(self).__name__} must define `check_labels`.")
+    def decode(self, table: Table, rows: Rows, outputs: Sequence[Mapping]) -> Sequence:
+        """Answers; see the class."""
+        raise NotImplementedError(f"{type(self).__name__} must define `decode`.")
 
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         """Metrics; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `score`.")
 
-    def score_names(self, table: Table) -> list[str]:
-        """Names of metrics; see the class."""
-        raise NotImplementedError(f"{type(self).__name__} must define `score_names`.")
-
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """The features of a batch; see the class."""
+        """Batch-first features of rows, in a graph.
+
+        By default the ragged columns `first` and `second` are packed to `token_ids`, `segment_ids`
+        and `padding_mask` (B, T), and the dense columns stay. `label_weights` are added where there
+        are none, and are 0 for copies that fill a batch up.
+        """
         columns = dict(columns)
         features = self.pack(columns.pop("first"), columns.pop("second", None))
         return {**features, **columns}
+
+    def outputs(self, logits: Mapping, batch: Mapping) -> dict[str, Any]:
+        """What `decode` needs of a batch, in `keras.ops`: by default the logits, as float32.
+
+        The tensors are batch-first, float32 or int32; the batch holds no labels.
+        """
+        return {name: ops.cast(x, "float32") for name, x in logits.items()}
+
+    def predictions(self, logits: Mapping, batch: Mapping) -> dict[str, Prediction]:
+        """Name -> what is predicted, for a student and its teacher to compare.
+
+        By default all logits are numbers, whose squared difference is taken (Ba and Caruana 2014,
+        https://arxiv.org/abs/1312.6184).
+        """
+        return {
+            name: Prediction("number", x, _as_wide(batch["label_weights"], x))
+            for name, x in logits.items()
+        }
+
+    def check_labels(self, table: Table) -> None:
+        """Raises ValueError for a table without labels, or with one that the task cannot have."""
+        if self.texts is None:
+            self.tokenize(table, labelled=True)
+        else:
+            self.targets(table)
+
+    def check_held_out(self, table: Table, held_out: Table) -> None:
+        """Raises ValueError where held-out data cannot be told from what is trained on."""
+
+    def score_names(self, table: Table) -> list[str] | None:
+        """Names of the metrics for a table, whatever the answers; None = not known before."""
+
+    def reports(self, table: Table, answers: Sequence) -> list[Any]:
+        """What is told of labelled answers besides metrics, the most important first.
+
+        Each has a text; one with a confusion matrix is a `kbert.metrics.Report`.
+        """
+        return []
+
+    @classmethod
+    def takes_label_lists(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether with such settings a row has any number of labels, a list."""
+        return False
+
+    @classmethod
+    def adapt_table(
+        cls, table: Table, columns: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Table:
+        """A table out of a file in the form that the task takes; by default as it is.
+
+        Args:
+            table: the columns that were read.
+            columns: our name of a column -> the file's, or several.
+            settings: those of the constructor that are known.
+        """
+        return table
+
+    def describe_example(self, table: Table, row: int) -> str:
+        """What is expected of an example, for a preview: by default its label."""
+        label = table[self.columns.label][row]
+        if isinstance(label, list | tuple):
+            return ", ".join(map(str, label)) or "no label"
+        return str(label)
+
+    def token_marks(self, features: Mapping[str, np.ndarray]) -> dict[int, str]:
+        """Place in a row of tokens -> what a preview writes behind it: what is expected there."""
+        return {}
+
+    @classmethod
+    def can_tune(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether a task of such settings has a threshold that `tune` finds."""
+        return False
+
+    def tune(self, data: Any, **options: Any) -> str:
+        """Sets the threshold to what is best on labelled data, and says what it is."""
+        raise NotImplementedError(f"{type(self).__name__} must define `tune`.")
 
     def loss_terms(self, batch, training):
         """The task's terms, and where a decoder is fine-tuned, its own loss on the same texts.
@@ -176,13 +289,10 @@ class FineTuned(Asked, EncoderTask):
         losses = {**losses, "auxiliary": (self.auxiliary_lm_weight * total, count)}
         return losses, {**metrics, "lm_loss": (total, count)}
 
-    def tokenize(self, texts: Sequence[str]) -> tf.RaggedTensor:
+    def encode_texts(self, texts: Sequence[str]) -> tf.RaggedTensor:
         """(N, ragged) int32 ids of texts, in chunks of bounded memory."""
         chunks = [chunk for _, chunk in inference.chunks(texts)] or [[]]
         return tf.concat([self.tokenizer.encode(tf.constant(c, tf.string)) for c in chunks], 0)
-
-    def check_held_out(self, table: Table, held_out: Table) -> None:
-        """Raises ValueError where held-out data cannot be told from what is trained on."""
 
     @takes(FitSettings)
     def fit(
@@ -237,7 +347,7 @@ class FineTuned(Asked, EncoderTask):
             table, validation_data = _split_end(table, validation_split, validation_data)
         if not len(table):
             raise ValueError("Training needs examples. Received: a table without rows")
-        rows = self.rows(table, labelled=True)
+        rows = self.tokenize(table, labelled=True)
         if not len(rows):
             raise ValueError(f"Training needs words. Received: {len(table)} examples without any")
         if options.class_weights is not None:
@@ -298,6 +408,97 @@ class FineTuned(Asked, EncoderTask):
                 callbacks=callbacks,
             )
 
+    @functools.cached_property
+    def predictor(self) -> Predictor:
+        """What runs the task over tables."""
+        return Predictor(self)
+
+    def predict(
+        self, data: Any, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
+    ) -> Sequence:
+        """Answers for examples.
+
+        Args:
+            data: as for `fit`, without labels; or one text.
+            batch_size: the most rows that go through the model together.
+            verbose: "auto" for a progress bar where it takes longer than a moment, 0 for none.
+
+        Returns:
+            One answer an example, in order; see the task.
+
+        Raises:
+            ValueError: for data that does not fit.
+        """
+        return self.predictor.predict(data, batch_size, verbose)
+
+    def predict_and_count(self, table: Table, **options: Any) -> tuple[Sequence, int]:
+        """`predict` for a part of a longer input, see `Predictor.predict_and_count`."""
+        return self.predictor.predict_and_count(table, **options)
+
+    def evaluate(
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        batch_size: int = inference.BATCH_SIZE,
+        verbose: str | int = "auto",
+    ) -> dict[str, float]:
+        """The task's metrics on labelled examples, and the mean loss.
+
+        Args:
+            data: as for `fit`.
+            labels: the labels, where `data` holds none.
+            batch_size: the most rows that go through the model together.
+            verbose: as in `predict`.
+
+        Returns:
+            `loss`, and what the task's `score` gives.
+
+        Raises:
+            ValueError: for data that does not fit, or without a row.
+        """
+        return self.predictor.evaluate(data, labels, batch_size, verbose)
+
+    def report(
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        batch_size: int = inference.BATCH_SIZE,
+        verbose: str | int = "auto",
+    ) -> Any:
+        """What is told of labelled examples besides metrics, such as scores of each class.
+
+        Args:
+            data: as for `evaluate`.
+            labels: the labels, where `data` holds none.
+            batch_size: the most rows that go through the model together.
+            verbose: as in `predict`.
+
+        Returns:
+            The first of the task's `reports`; `print` shows it.
+
+        Raises:
+            ValueError: for data that does not fit, or of a task that has no report.
+        """
+        table = as_table(data, labels)
+        self.check_labels(table)
+        found = self.reports(table, self.predict(table, batch_size=batch_size, verbose=verbose))
+        if not found:
+            raise ValueError(
+                "evaluate() gives the scores of a task without a report. "
+                f"Received: a {type(self).__name__}"
+            )
+        return found[0]
+
+    def report_cut(self, cut: int, count: int, what: str = "") -> None:
+        """Warns that `cut` of `count` examples lost tokens, if any did."""
+        if cut:
+            logging.warning(
+                "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
+                *(cut, count, what, self.row_length, self.remedy),
+            )
+
     def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
         """What `fit` trains on: the rows in batches, see `bucketed_batches` for the options."""
         return bucketed_batches(rows, self.assemble, **options)
@@ -314,13 +515,14 @@ class FineTuned(Asked, EncoderTask):
         if not len(held_out):
             raise ValueError("validation_data needs examples. Received: a table without rows")
         self.check_held_out(table, held_out)
-        parts = list(self._parts(held_out, labelled=True))
+        parts = list(self.predictor.parts(held_out, labelled=True))
         self.report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
-        return lambda: self._measure(held_out, parts, batch_size, verbose=0)[0]
+        return lambda: self.predictor.measure(held_out, parts, batch_size, verbose=0)[0]
 
     def _known_metric(self, metric, held_out):
-        known = ["loss", *self.score_names(held_out)]
-        if metric not in known:
+        scores = self.score_names(held_out)
+        known = ["loss", *(scores or [])]
+        if scores is not None and metric not in known:
             raise ValueError(
                 f"metric must be one of the values of an evaluation, {', '.join(known)}. "
                 f"Received: metric={metric!r}"
@@ -367,3 +569,19 @@ def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table,
             f"validation_split={share}{both}, {len(table)} rows"
         )
     return table[:first], table[first:]
+
+
+def _snake_case(name):
+    """A class's name as a model's.
+
+    >>> _snake_case("TextClassifier")
+    'text_classifier'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _as_wide(weights, values):
+    """Weights (B, …) for values (B, …) with more axes."""
+    missing = len(values.shape) - len(weights.shape)
+    weights = ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
+    return ops.broadcast_to(weights, ops.shape(values))

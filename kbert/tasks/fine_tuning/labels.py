@@ -153,6 +153,48 @@ def _form(label: Any) -> str:
     return "names" if isinstance(label, str) else "numbers"
 
 
+def names_of_classes(table: Table) -> list[str]:
+    """The column `label` of a file as names of classes: integers are written out.
+
+    Raises:
+        ValueError: a row has a number that is none, or several labels.
+    """
+    names = []
+    for row, label in enumerate(table["label"]):
+        name = _as_name(label)  # pandas has integers as floats, beside a missing label
+        if name is None:
+            raise ValueError(
+                f"{table.place(row)}: a class is a name or an integer; numbers are for the task "
+                f"regress, lists of names for multilabel. Received: {label!r:.80}"
+            )
+        names.append(name)
+    return names
+
+
+def indicator_columns(table: Table, names: Any) -> Table:
+    """A column of 0 and 1 for each label -> one column of lists of names.
+
+    Args:
+        table: out of a file.
+        names: of the columns, which are those of the labels; a table of any other value stays.
+
+    Raises:
+        ValueError: a value that is neither 0 nor 1.
+    """
+    if not isinstance(names, list | tuple):
+        return table
+    found = []
+    for row in range(len(table)):
+        values = {name: str(table[name][row]).strip() for name in names}
+        bad = {name: value for name, value in values.items() if value not in ("0", "1")}
+        if bad:
+            raise ValueError(
+                f"{table.place(row)}: a column of a label holds 0 or 1. Received: {bad}"
+            )
+        found.append([name for name, value in values.items() if value == "1"])
+    return table.with_column("label", found)
+
+
 def shown(names: Sequence[str], most: int = 10) -> str:
     """The first names, quoted, for a message.
 

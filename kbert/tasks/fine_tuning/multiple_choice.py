@@ -3,7 +3,7 @@
 Shapes: N examples, B rows, A alternatives of the row that has most, T tokens, H hidden width.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -13,17 +13,26 @@ from keras import ops
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.heads import ChoiceHead
-from kbert.layers import Dropout
 from kbert.metrics import accuracy as share_right
 from kbert.serving import Signature
-from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.columns import Columns
+from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 
 # The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
 ABSENT = -1e9
 
 
-class MultipleChoice(FineTuned):
+class MultipleChoiceOptions(HeadOptions, AuxiliaryOptions):
+    """What a `MultipleChoice` is set to.
+
+    Args:
+        {options}
+    """
+
+
+class MultipleChoice(FineTuningTask):
     """Chooses between texts: how a story goes on (SWAG), what answers a question (RACE).
 
     Each alternative is read behind the context, `[CLS] context [SEP] choice [SEP]`, and gets one
@@ -38,11 +47,11 @@ class MultipleChoice(FineTuned):
     Args:
         encoder: a `kbert.Encoder` with a pooler, or a `kbert.models.DecoderEncoder`.
         tokenizer: its tokenizer.
-        max_length: tokens of a pair, special tokens included; None = all that the encoder takes.
-        dropout: rate on the pooled vector; None = the encoder's.
-        auxiliary_lm_weight: of a decoder's own loss on all alternatives, the wrong ones too, see
-            `FineTuned.loss_terms`; None = 0.5 on a decoder, 0 on other encoders.
         name: of the model.
+        **options: settings; a row is a pair of context and choice, and a decoder's own loss is that
+            of all choices, the wrong ones too:
+
+            {options}
 
     Raises:
         ValueError: if the encoder has no pooler, a setting does not go with it, or `max_length` is
@@ -61,26 +70,19 @@ class MultipleChoice(FineTuned):
     """
 
     kind = "choose"
+    columns: ClassVar = Columns(inputs=(("context", "choices"),), shown=("choices",))
+    options: ClassVar = MultipleChoiceOptions
+    metric = "accuracy"
     shown_metrics = ("accuracy",)
     needs_pooler = True
     takes_decoders = True
     predicts_per = "choice"
 
     def __init__(
-        self,
-        encoder: keras.Model,
-        tokenizer: Any,
-        *,
-        max_length: int | None = None,
-        dropout: float | None = None,
-        auxiliary_lm_weight: float | None = None,
-        name: str = "multiple_choice",
+        self, encoder: keras.Model, tokenizer: Any, *, name: str | None = None, **options: Any
     ) -> None:
-        options = {"max_length": max_length, "auxiliary_lm_weight": auxiliary_lm_weight}
         super().__init__(encoder, tokenizer, name=name, **options)
-        self.dropout_rate = dropout
-        rate = encoder.config.dropout if dropout is None else dropout
-        self.dropout = Dropout(rate, dtype=encoder.dtype_policy, name="dropout")
+        self.head_dropout = self.make_dropout()
         self.choice = ChoiceHead(encoder.config, dtype=encoder.dtype_policy)
         self.build()
 
@@ -88,18 +90,10 @@ class MultipleChoice(FineTuned):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "choice": self.choice}
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "max_length": self.max_length,
-            "dropout": self.dropout_rate,
-            **super().settings,
-        }
-
-    def rows(self, table, labelled):
+    def tokenize(self, table, labelled):
         counts = _count_choices(table)
-        first = self.tokenize(table["context"])  # (N, ragged)
-        second = self.tokenize([text for choices in table["choices"] for text in choices])
+        first = self.encode_texts(table["context"])  # (N, ragged)
+        second = self.encode_texts([text for choices in table["choices"] for text in choices])
         lengths = np.repeat(first.row_lengths().numpy(), counts) + second.row_lengths().numpy()
         starts = np.cumsum(counts) - counts
         longest = np.maximum.reduceat(lengths, starts) if len(counts) else counts
@@ -140,12 +134,12 @@ class MultipleChoice(FineTuned):
         }
 
     def call(self, batch, training=False, return_read=False):
-        """Logits `choice` (B, A); see `FineTuned` for "read"."""
+        """Logits `choice` (B, A); see `language_model_loss` for "read"."""
         rows, alternatives, tokens = ops.shape(batch["token_ids"])
         names = ("token_ids", "segment_ids", "padding_mask")
         flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
         outputs = self.encode(flat, training)
-        pooled = self.dropout(outputs["pooled"], training=training)
+        pooled = self.head_dropout(outputs["pooled"], training=training)
         logits = self.choice(ops.reshape(pooled, (rows, alternatives, pooled.shape[-1])))
         read = {"read": {**flat, "sequence": outputs["sequence"]}} if return_read else {}
         return {"choice": ops.where(_real(batch), logits, ABSENT), **read}
@@ -161,11 +155,33 @@ class MultipleChoice(FineTuned):
         probabilities = ops.softmax(logits["choice"])
         return {"probabilities": ops.where(_real(batch), probabilities, 0.0)}
 
-    def answers(self, table, rows, outputs):
+    def decode(self, table, rows, outputs):
         return [
             _answer(choices, output["probabilities"][: len(choices)])
             for choices, output in zip(table["choices"], outputs, strict=True)
         ]
+
+    @classmethod
+    def adapt_table(cls, table, columns, settings):
+        """A column of lists out of several columns of choices; indices as integers."""
+        names = columns.get("choices")
+        if isinstance(names, list | tuple):
+            choices = [list(row) for row in zip(*(table[name] for name in names), strict=True)]
+            table = table.with_column("choices", choices)
+        if "label" not in table:
+            return table
+        labels = []
+        for row, label in enumerate(table["label"]):
+            if not str(label).isdecimal():
+                raise ValueError(
+                    f"{table.place(row)}: the label is the number of the right choice, from 0. "
+                    f"Received: {label!r:.80}"
+                )
+            labels.append(int(label))
+        return table.with_column("label", labels)
+
+    def describe_example(self, table, row):
+        return f"choice {table['label'][row]}"
 
     def check_labels(self, table) -> None:
         _labels(table)

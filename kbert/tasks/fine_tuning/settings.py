@@ -6,7 +6,7 @@ from kbert.options import Options, option
 
 
 class FitSettings(Options):
-    """What `FineTuned.fit` takes besides the data.
+    """What `FineTuningTask.fit` takes besides the data.
 
     Args:
         {options}

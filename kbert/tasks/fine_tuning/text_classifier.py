@@ -5,7 +5,7 @@ Shapes: N examples, B rows, C classes.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -14,9 +14,18 @@ from keras import ops
 
 from kbert import inference, metrics
 from kbert.data.tables.table import as_table
+from kbert.options import option
 from kbert.serving import Signature
-from kbert.tasks.fine_tuning.labels import Labels, class_weights_of, thresholds_of
-from kbert.tasks.fine_tuning.text_task import TextTask
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.labels import (
+    Labels,
+    class_weights_of,
+    indicator_columns,
+    names_of_classes,
+    thresholds_of,
+)
+from kbert.tasks.fine_tuning.task_options import TextOptions
+from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import (
     Prediction,
     accuracy,
@@ -26,7 +35,26 @@ from kbert.tasks.losses import (
 )
 
 
-class TextClassifier(TextTask):
+class TextClassifierOptions(TextOptions):
+    """What a `TextClassifier` is set to.
+
+    Args:
+        {options}
+    """
+
+    labels: tuple[str, ...] = option(help="Names of the classes.", flag=False)
+    multi_label: bool = option(
+        False, help="Whether a text has any number of labels, none too.", flag=False
+    )
+    threshold: float | Mapping[str, float] = option(
+        0.5,
+        help="With multi_label, the probability from which on a label is given; one number, or one "
+        "for each label by its name. See `tune_threshold`.",
+        flag=False,
+    )
+
+
+class TextClassifier(FineTuningTask):
     """Tells which class a text, or a pair of texts, belongs to; or which classes, of several.
 
     `predict` gives for each text `{"label": "spam", "probability": 0.98, "probabilities":
@@ -35,22 +63,14 @@ class TextClassifier(TextTask):
     the F1 of the second; with `multi_label` see `kbert.metrics.multi_label`.
 
     Args:
-        encoder: a `kbert.Encoder` with a pooler, or another that `TextTask` takes.
+        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder` or a
+            `kbert.models.DecoderEncoder`.
         tokenizer: its tokenizer.
         labels: names of the classes, or how many there are: LABEL_0, LABEL_1, …
-        multi_label: whether a text has any number of labels, none too.
-        threshold: with `multi_label`, the probability from which on a label is given; one number,
-            or one for each label by its name. See `tune_threshold`.
-        max_length: tokens of a row, special tokens included; None = all that the encoder takes.
-        stride: a longer text is read in windows that begin this many tokens apart, and its logits
-            are pooled. None cuts it at its end.
-        pooling: "mean" or "max" of the windows' logits.
-        dropout: rate before the head; None = the encoder's.
-        both_orders: whether a decoder reads pairs in both orders, for labels that do not depend on
-            it, such as whether two texts say the same.
-        auxiliary_lm_weight: of a decoder's own loss on the texts, see `FineTuned.loss_terms`;
-            None = 0.5 on a decoder, 0 on other encoders.
         name: of the model.
+        **options: settings:
+
+            {options}
 
     Raises:
         ValueError: if a setting is out of range or does not go with the encoder, or the encoder has
@@ -69,8 +89,14 @@ class TextClassifier(TextTask):
     """
 
     kind = "classify"
+    options: ClassVar = TextClassifierOptions
     held_elsewhere = ("labels", "multi_label")
+    prediction_settings = ("labels", "multi_label", "both_orders")
     shown_metrics = ("accuracy",)
+    needs_pooler = True
+    takes_characters = True
+    augmentable = True
+    takes_decoders = True
 
     def __init__(
         self,
@@ -78,25 +104,16 @@ class TextClassifier(TextTask):
         tokenizer: Any,
         labels: Sequence[str] | int,
         *,
-        multi_label: bool = False,
-        threshold: float | Mapping[str, float] = 0.5,
-        max_length: int | None = None,
-        stride: int | None = None,
-        pooling: str = "mean",
-        dropout: float | None = None,
-        both_orders: bool = False,
-        auxiliary_lm_weight: float | None = None,
-        name: str = "text_classifier",
+        name: str | None = None,
+        **options: Any,
     ) -> None:
         self._classes = Labels(labels)
-        options = {"max_length": max_length, "stride": stride, "pooling": pooling}
-        options |= {"both_orders": both_orders, "auxiliary_lm_weight": auxiliary_lm_weight}
-        super().__init__(
-            encoder, tokenizer, len(self._classes), dropout=dropout, name=name, **options
-        )
-        self.multi_label = multi_label
-        self.threshold = threshold
-        thresholds_of(self.labels, threshold)  # raises now
+        super().__init__(encoder, tokenizer, name=name, labels=self._classes.names, **options)
+        thresholds_of(self.labels, self.threshold)  # raises now
+        self.texts = TextRows(self)
+        self.head_dropout = self.make_dropout()
+        self.classifier = sentence_head(encoder, len(self.labels))
+        self.build()
 
     @property
     def labels(self) -> list[str]:
@@ -109,9 +126,30 @@ class TextClassifier(TextTask):
         return "micro_f1" if self.multi_label else "accuracy"
 
     @property
-    def settings(self) -> dict[str, Any]:
-        own = {"labels": self.labels, "multi_label": self.multi_label, "threshold": self.threshold}
-        return {**own, **super().settings}
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        return {**super().parts, "classifier": self.classifier}
+
+    def call(self, batch, training=False, return_read=False):
+        """Logits: `classifier` (B, C); see `language_model_loss` for "read"."""
+        logits, read = self.texts.logits(batch, self._head, training, return_read)
+        return {"classifier": logits, **({"read": read} if return_read else {})}
+
+    def _head(self, pooled, training):
+        return self.classifier(self.head_dropout(pooled, training=training))
+
+    @classmethod
+    def takes_label_lists(cls, settings):
+        """With `multi_label`."""
+        return bool(settings.get("multi_label"))
+
+    @classmethod
+    def adapt_table(cls, table, columns, settings):
+        """Names for classes that are integers; with `multi_label`, of several columns a list."""
+        if cls.takes_label_lists(settings):
+            return indicator_columns(table, columns.get("label"))
+        if "label" not in table:
+            return table
+        return table.with_column("label", names_of_classes(table))
 
     def targets(self, table):
         """(N,) int32 classes; with `multi_label` (N, C) float32 indicators."""
@@ -149,7 +187,7 @@ class TextClassifier(TextTask):
         activate = ops.sigmoid if self.multi_label else ops.softmax
         return {"probabilities": activate(logits["classifier"])}
 
-    def answers(self, table, rows, outputs):
+    def decode(self, table, rows, outputs):
         thresholds = thresholds_of(self.labels, self.threshold)
         return [self._answer(output["probabilities"], thresholds) for output in outputs]
 
@@ -188,21 +226,20 @@ class TextClassifier(TextTask):
             found[row, self._classes.indices(answer["labels"])] = 1
         return found
 
-    def report(
-        self,
-        data: Any,
-        labels: Any = None,
-        *,
-        batch_size: int = inference.BATCH_SIZE,
-        verbose: str | int = "auto",
-    ) -> metrics.Report:
+    def reports(self, table, answers):
+        if self.multi_label:
+            chosen = self._classes.indicators(table), self._indicators(answers)
+            return [metrics.multi_label_report(*chosen, self.labels)]
+        found = self._classes.indices([answer["label"] for answer in answers])
+        return [metrics.classification_report(self._classes.ids(table), found, self.labels)]
+
+    def report(self, data: Any, labels: Any = None, **options: Any) -> metrics.Report:
         """Precision, recall and F1 of each class, and the confusion matrix.
 
         Args:
             data: labelled examples, as for `evaluate`.
             labels: the labels, where `data` holds none.
-            batch_size: the most rows that go through the model together.
-            verbose: as in `predict`.
+            **options: as in `predict`.
 
         Raises:
             ValueError: for data that does not fit, or with `multi_label`, where `evaluate` gives
@@ -213,11 +250,15 @@ class TextClassifier(TextTask):
                 "A report has one label a row; evaluate() gives the scores of several. "
                 "Received: a task with multi_label=True"
             )
-        table = as_table(data, labels)
-        ids = self._classes.ids(table)
-        answers = self.predict(table, batch_size=batch_size, verbose=verbose)
-        found = self._classes.indices([answer["label"] for answer in answers])
-        return metrics.classification_report(ids, found, self.labels)
+        return super().report(data, labels, **options)
+
+    @classmethod
+    def can_tune(cls, settings):
+        """Those of any number of labels."""
+        return cls.takes_label_lists(settings)
+
+    def tune(self, data, **options):
+        return f"threshold={self.tune_threshold(data, **options):.4g}"
 
     def tune_threshold(
         self,
@@ -270,7 +311,7 @@ class TextClassifier(TextTask):
             `scores` (B, C), their probabilities; and `label` (B,), the most probable one, and its
             `score` (B,), or with `multi_label` `chosen` (B, C), whether a label is given.
             `classify_pairs`: `first` and `second` (B,) strings -> the same. A text that is too
-            long is read in windows where the task has a stride, else cut. Bytes that are not
+            long is read in windows where the task has a doc_stride, else cut. Bytes that are not
             UTF-8 are dropped.
         """
         names, thresholds = self.labels, thresholds_of(self.labels, self.threshold)
@@ -285,4 +326,4 @@ class TextClassifier(TextTask):
             label = tf.gather(tf.constant(names), best)
             return {**found, "label": label, "score": tf.reduce_max(scores, 1)}
 
-        return self._signatures("classify", answer, pairs)
+        return self.texts.signatures("classify", answer, pairs)

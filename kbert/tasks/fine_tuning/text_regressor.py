@@ -3,41 +3,38 @@
 Shapes: N examples, B rows.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
 from kbert import metrics
-from kbert.models import DecoderEncoder
 from kbert.serving import Signature
-from kbert.tasks.fine_tuning.text_task import TextTask
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.columns import Columns
+from kbert.tasks.fine_tuning.task_options import TextOptions
+from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import Prediction, squared_error
 
 # The square of an error of twice as much fits float32, in a sum over a batch of thousands.
 LARGEST = 1e15
 
 
-class TextRegressor(TextTask):
+class TextRegressor(FineTuningTask):
     """Gives a text, or a pair of texts, a score in the units of the data.
 
     Trained by mean squared error. `predict` gives an array (N,) float32; `evaluate` Pearson's and
     Spearman's correlation. (STS-B in BERT, appendix B.1, https://arxiv.org/abs/1810.04805.)
 
     Args:
-        encoder: a `kbert.Encoder` with a pooler, or another that `TextTask` takes.
+        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder` or a
+            `kbert.models.DecoderEncoder`.
         tokenizer: its tokenizer.
-        max_length: tokens of a row, special tokens included; None = all that the encoder takes.
-        stride: a longer text is read in windows that begin this many tokens apart, and its scores
-            are pooled. None cuts it at its end.
-        pooling: "mean" or "max" of the windows' scores.
-        dropout: rate before the head; None = the encoder's.
-        both_orders: whether a decoder reads pairs in both orders, for scores that do not depend on
-            it; None = a decoder does.
-        auxiliary_lm_weight: of a decoder's own loss on the texts, see `FineTuned.loss_terms`;
-            None = 0.5 on a decoder, 0 on other encoders.
         name: of the model.
+        **options: settings:
+
+            {options}
 
     Raises:
         ValueError: if a setting is out of range or does not go with the encoder, or the encoder has
@@ -55,28 +52,38 @@ class TextRegressor(TextTask):
     """
 
     kind = "regress"
+    columns: ClassVar = Columns(numeric=True)
+    options: ClassVar = TextOptions
     # Not a correlation, which is blind to the units of the scores.
     metric = "loss"
+    prediction_settings = ("both_orders",)
+    needs_pooler = True
+    takes_characters = True
+    augmentable = True
+    takes_decoders = True
 
     def __init__(
-        self,
-        encoder: keras.Model,
-        tokenizer: Any,
-        *,
-        max_length: int | None = None,
-        stride: int | None = None,
-        pooling: str = "mean",
-        dropout: float | None = None,
-        both_orders: bool | None = None,
-        auxiliary_lm_weight: float | None = None,
-        name: str = "text_regressor",
+        self, encoder: keras.Model, tokenizer: Any, *, name: str | None = None, **options: Any
     ) -> None:
-        options = {"max_length": max_length, "stride": stride, "pooling": pooling}
-        options["both_orders"] = (
-            isinstance(encoder, DecoderEncoder) if both_orders is None else both_orders
-        )
-        options["auxiliary_lm_weight"] = auxiliary_lm_weight
-        super().__init__(encoder, tokenizer, 1, dropout=dropout, name=name, **options)
+        super().__init__(encoder, tokenizer, name=name, **options)
+        if self.both_orders is None and self.reads_by_decoder:
+            self.both_orders = True
+        self.texts = TextRows(self)
+        self.head_dropout = self.make_dropout()
+        self.classifier = sentence_head(encoder, 1)
+        self.build()
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        return {**super().parts, "classifier": self.classifier}
+
+    def call(self, batch, training=False, return_read=False):
+        """Scores: `classifier` (B, 1); see `language_model_loss` for "read"."""
+        scores, read = self.texts.logits(batch, self._head, training, return_read)
+        return {"classifier": scores, **({"read": read} if return_read else {})}
+
+    def _head(self, pooled, training):
+        return self.classifier(self.head_dropout(pooled, training=training))
 
     def targets(self, table):
         """(N,) float32."""
@@ -105,7 +112,7 @@ class TextRegressor(TextTask):
     def outputs(self, logits, batch):
         return {"score": ops.cast(logits["classifier"][:, 0], "float32")}
 
-    def answers(self, table, rows, outputs):
+    def decode(self, table, rows, outputs):
         return np.array([output["score"] for output in outputs], np.float32)
 
     def score(self, table, answers):
@@ -127,10 +134,10 @@ class TextRegressor(TextTask):
         Returns:
             `score`: `text` (B,) strings -> `score` (B,). `score_pairs`: `first` and `second` (B,)
             strings -> the same. A text that is too long is read in windows where the task has a
-            stride, else cut. Bytes that are not UTF-8 are dropped.
+            doc_stride, else cut. Bytes that are not UTF-8 are dropped.
         """
 
         def answer(features):
             return self.outputs(self(features), features)
 
-        return self._signatures("score", answer, pairs)
+        return self.texts.signatures("score", answer, pairs)

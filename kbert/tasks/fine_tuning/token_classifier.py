@@ -6,7 +6,7 @@ Shapes: B rows, T tokens, C classes, W words of a row or of all rows together, M
 import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -15,19 +15,29 @@ from absl import logging
 
 from kbert import inference, metrics
 from kbert.data.tables.rows import Rows
-from kbert.data.tables.table import as_table
 from kbert.data.tables.words import split_at_white_space
 from kbert.heads import TokenHead
-from kbert.layers import Dropout
+from kbert.options import option
 from kbert.serving import Signature
 from kbert.tasks.fine_tuning import tagging
-from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.labels import Labels, class_weights_of
-from kbert.tasks.fine_tuning.text_task import check_windows
+from kbert.tasks.fine_tuning.task_options import WindowOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 
 
-class TokenClassifier(FineTuned):
+class TokenClassifierOptions(WindowOptions):
+    """What a `TokenClassifier` is set to; without a `doc_stride` windows share half of their words.
+
+    Args:
+        {options}
+    """
+
+    labels: tuple[str, ...] = option(help="Names of the labels.", flag=False)
+
+
+class TokenClassifier(FineTuningTask):
     """Gives each word of a sentence a label: words in, one label a word out.
 
     Each word is cut into pieces by itself, and the label is read and trained on its first piece
@@ -55,12 +65,11 @@ class TokenClassifier(FineTuned):
         encoder: a `kbert.Encoder`.
         tokenizer: its tokenizer.
         labels: names of the labels, or how many there are: LABEL_0, LABEL_1, …
-        max_length: tokens of a row, special tokens included; None = all that the encoder takes.
-        stride: how many tokens apart the windows of a sentence begin that is too long, at most;
-            None = half of what a window holds.
-        pooling: "mean" or "max" of the logits of a word that is in several windows.
-        dropout: rate before the head; None = the encoder's.
         name: of the model.
+        **options: settings; without a `doc_stride` the windows of a sentence that is too long begin
+            half of what they hold apart:
+
+            {options}
 
     Attributes:
         scheme: "BIO", "BIOES" or "BILOU" where the labels name entities; None where they do not.
@@ -83,9 +92,13 @@ class TokenClassifier(FineTuned):
     """
 
     kind = "tag"
+    columns: ClassVar = Columns(inputs=(("words",), ("text",)), label="labels", shown=("text",))
+    options: ClassVar = TokenClassifierOptions
     held_elsewhere = ("labels",)
+    prediction_settings = ("labels",)
     shown_metrics = ("accuracy",)
     takes_characters = True
+    augmentable = True
     predicts_per = "token"
 
     def __init__(
@@ -94,26 +107,18 @@ class TokenClassifier(FineTuned):
         tokenizer: Any,
         labels: Sequence[str] | int,
         *,
-        max_length: int | None = None,
-        stride: int | None = None,
-        pooling: str = "mean",
-        dropout: float | None = None,
-        name: str = "token_classifier",
+        name: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(encoder, tokenizer, max_length=max_length, name=name)
-        check_windows(stride, pooling)
+        self._classes = Labels(labels)
+        super().__init__(encoder, tokenizer, name=name, labels=self._classes.names, **options)
         if tokenizer.unk_id is None:
             raise ValueError(
                 "A tagger's tokenizer has an unknown token, for words of which nothing is left. "
                 f"Received: a {type(tokenizer).__name__} without one"
             )
-        self._classes = Labels(labels)
         self.scheme = metrics.find_scheme(self.labels)
-        self.stride = stride
-        self.pooling = pooling
-        self.dropout_rate = dropout
-        rate = encoder.config.dropout if dropout is None else dropout
-        self.dropout = Dropout(rate, dtype=encoder.dtype_policy, name="dropout")
+        self.head_dropout = self.make_dropout()
         self.tokens = TokenHead(encoder.config, len(self.labels), dtype=encoder.dtype_policy)
         self.build()
         logging.info(
@@ -135,17 +140,7 @@ class TokenClassifier(FineTuned):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "tokens": self.tokens}
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "labels": self.labels,
-            "max_length": self.max_length,
-            "stride": self.stride,
-            "pooling": self.pooling,
-            "dropout": self.dropout_rate,
-        }
-
-    def rows(self, table, labelled):
+    def tokenize(self, table, labelled):
         words = tagging.words_of(table).words
         windows = self._windows(words)
         ragged = {"first": windows.ids, "places": windows.places, "words": windows.words}
@@ -161,7 +156,7 @@ class TokenClassifier(FineTuned):
 
     def _windows(self, words):
         room = self.row_length - 2
-        stride = self.stride or max(room // 2, 1)
+        stride = self.doc_stride or max(room // 2, 1)
         return tagging.windows_of(words, self.tokenizer.encode_words, room, stride)
 
     def assemble(self, columns):
@@ -182,7 +177,7 @@ class TokenClassifier(FineTuned):
 
     def call(self, batch, training=False):
         sequence = self.encode(batch, training)["sequence"]
-        return {"tokens": self.tokens(self.dropout(sequence, training=training))}
+        return {"tokens": self.tokens(self.head_dropout(sequence, training=training))}
 
     def terms(self, logits, batch):
         answer = (logits["tokens"], batch["labels"], batch["label_weights"])
@@ -194,7 +189,7 @@ class TokenClassifier(FineTuned):
     def outputs(self, logits, batch):
         return {"logits": logits["tokens"]}
 
-    def answers(self, table, rows, outputs):
+    def decode(self, table, rows, outputs):
         words, starts, ends = tagging.words_of(table)
         places = rows.ragged["places"].to_list()
         # Before the first piece of a row stands the token that begins it.
@@ -248,34 +243,22 @@ class TokenClassifier(FineTuned):
         labels = self._named(table)  # types that are only answered have an F1 too, which is 0
         return [*metrics.entity_report(labels, labels).scores, "accuracy"]
 
-    def report(
-        self,
-        data: Any,
-        labels: Any = None,
-        *,
-        batch_size: int = inference.BATCH_SIZE,
-        verbose: str | int = "auto",
-    ) -> metrics.EntityReport | metrics.Report:
-        """Precision, recall and F1 of each type of entity, or of each label where they name none.
+    def reports(self, table, answers):
+        """Of entities, where the labels name some, and of each label."""
+        wanted, found = self._named(table), [answer["labels"] for answer in answers]
+        flat = ([label for row in side for label in row] for side in (wanted, found))
+        of_labels = metrics.classification_report(*flat, self.labels)
+        if self.scheme is None:
+            return [of_labels]
+        return [metrics.entity_report(wanted, found), of_labels]
 
-        Args:
-            data: labelled sentences, as for `evaluate`.
-            labels: the labels, where `data` holds none.
-            batch_size: the most rows that go through the model together.
-            verbose: as in `predict`.
+    def describe_example(self, table, row):
+        return f"{len(table['words'][row])} words"
 
-        Raises:
-            ValueError: for data that does not fit.
-        """
-        table = as_table(data, labels)
-        wanted = self._named(table)
-        answers = self.predict(table, batch_size=batch_size, verbose=verbose)
-        found = [answer["labels"] for answer in answers]
-        if self.scheme is not None:
-            return metrics.entity_report(wanted, found)
-        return metrics.classification_report(
-            *([label for row in side for label in row] for side in (wanted, found)), self.labels
-        )
+    def token_marks(self, features):
+        """The label of each word, at its first piece."""
+        places = np.flatnonzero(features["label_weights"]).tolist()
+        return {place: f"/{self.labels[features['labels'][place]]}" for place in places}
 
     def _named(self, table):
         """The labels of a table's words, by name."""

@@ -16,7 +16,7 @@ from kbert.decoding import Greedy, Method, Sampling
 from kbert.decoding.decode import check_method
 from kbert.models.generators.decoder import Decoder
 from kbert.serving import Signature
-from kbert.tasks.fine_tuning.runner import ProgressBar
+from kbert.tasks.fine_tuning.predictor import ProgressBar
 from kbert.tasks.generation.base import (
     GenerationTask,
     answer,

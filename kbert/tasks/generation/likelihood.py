@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
-from kbert.tasks.fine_tuning.runner import ProgressBar
+from kbert.tasks.fine_tuning.predictor import ProgressBar
 from kbert.tasks.generation.base import batches_of_like_width, padded, tokenize
 
 

@@ -17,7 +17,7 @@ from kbert.decoding import Beam, Method
 from kbert.decoding.decode import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.serving import Signature
-from kbert.tasks.fine_tuning.runner import ProgressBar
+from kbert.tasks.fine_tuning.predictor import ProgressBar
 from kbert.tasks.generation.base import (
     GenerationTask,
     answer,

@@ -5,22 +5,27 @@ P projection, L layers, W entries of a row's state, V words of the softmax.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
+from kbert.checkpoints import Checkpoint
 from kbert.layers import Dropout
-from kbert.training.step.mixin import TrainStep
+from kbert.models import Elmo
+from kbert.tasks.task import Task
+from kbert.tokenizers import WordTokenizer, load_tokenizer
 from kbert.training.step.row_state import exchange_rows, read_rows, row_variable, write_rows
 
 DIRECTIONS = ("forward", "backward")
 PREFIXES = ("", "reverse_")  # of a batch's features, one a direction
-NEGATIVES = 8192  # bin/train_elmo.py of allenai/bilm-tf
+NEGATIVES = 8192  # bin/train_elmo.py of allenai/bilm-tf, as the next two
+LEARNING_RATE = 0.2
+CLIP_NORM = 10.0
 
 
-class BidirectionalLM(TrainStep, keras.Model):
+class BidirectionalLM(Task):
     """A forward and a backward language model on the same words, which remember across batches.
 
     (Peters et al. 2018, section 3.1, https://arxiv.org/abs/1802.05365; bilm/training.py of
@@ -35,10 +40,12 @@ class BidirectionalLM(TrainStep, keras.Model):
     published clipping at 10 and Adagrad's initial sums of 1 go with. In training the loss is
     estimated by sampled words where the vocabulary has more than `negatives`; in evaluation it is
     always that of the whole softmax. Metrics: `forward_loss`, `backward_loss` and their
-    exponentials `forward_perplexity`, `backward_perplexity`.
+    exponentials `forward_perplexity`, `backward_perplexity`. Where `compile` was not called, `fit`
+    trains with the published Adagrad at 0.2.
 
     Args:
         elmo: a `kbert.Elmo` whose config has a `vocabulary_size`.
+        tokenizer: the `kbert.WordTokenizer` of the softmax; None = the model's, if it has one.
         batch_size: rows of a batch, of all devices together.
         negatives: words that a target is told from in training, drawn anew for each direction.
         seed: of the draws.
@@ -63,20 +70,24 @@ class BidirectionalLM(TrainStep, keras.Model):
         ['backward_perplexity', 'forward_perplexity']
     """
 
+    shown_metrics = tuple(f"{direction}_perplexity" for direction in DIRECTIONS)
+    kind = "bidirectional_lm"
+    has_head = False
     derived_metrics = {
         f"{direction}_perplexity": (f"{direction}_loss", ops.exp) for direction in DIRECTIONS
     }
 
     def __init__(
         self,
-        elmo: keras.Model,
+        elmo: Elmo,
+        tokenizer: WordTokenizer | None = None,
         *,
         batch_size: int,
         negatives: int = NEGATIVES,
         seed: int = 0,
         name: str = "bidirectional_lm",
     ) -> None:
-        super().__init__(name=name, dtype=elmo.dtype_policy)
+        super().__init__(elmo, elmo.tokenizer if tokenizer is None else tokenizer, name=name)
         if elmo.softmax is None:
             raise ValueError(
                 "A language model needs a softmax over words: give the config a vocabulary_size. "
@@ -85,9 +96,11 @@ class BidirectionalLM(TrainStep, keras.Model):
         for what, number in (("batch_size", batch_size), ("negatives", negatives)):
             if number < 1:
                 raise ValueError(f"`{what}` must be at least 1. Received: {number}")
+        elmo.tokenizer = self.tokenizer
         self.elmo = elmo
         self.batch_size = batch_size
         self.negatives = negatives
+        self.seed = seed
         config = elmo.config
         self.output_dropout = Dropout(config.dropout)
         self.seed_generator = keras.random.SeedGenerator(seed)
@@ -95,15 +108,24 @@ class BidirectionalLM(TrainStep, keras.Model):
         shape = (config.num_layers, len(DIRECTIONS), batch_size, width)
         self.state = row_variable(shape, "state")
         self._evaluation_state = _EvaluationState(shape)
-        self.built = True
-
-    def build(self, input_shape=None) -> None:
-        """The parts build themselves when they are made."""
+        self.build()
 
     @property
-    def tokenizer(self) -> Any:
-        """The model's, whose first entries are the words of the softmax."""
-        return self.elmo.tokenizer
+    def model(self) -> Elmo:
+        """The language model."""
+        return self.elmo
+
+    @property
+    def model_parts(self) -> dict[str, keras.layers.Layer]:
+        return {"elmo": self.elmo}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"batch_size": self.batch_size, "negatives": self.negatives, "seed": self.seed}
+
+    def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
+        """What bilm-tf trains with: Adagrad at 0.2, whose sums begin at 1."""
+        return keras.optimizers.Adagrad(LEARNING_RATE, initial_accumulator_value=1.0)
 
     @property
     def metrics(self) -> list:
@@ -111,15 +133,25 @@ class BidirectionalLM(TrainStep, keras.Model):
         kept = super().metrics
         return [*kept, self._evaluation_state] if kept else kept
 
-    def compile(self, optimizer, *, micro_batches: int = 1, **settings: Any) -> None:
-        """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole."""
+    def compile(
+        self,
+        optimizer: Any,
+        *,
+        micro_batches: int = 1,
+        clip_norm: float | None = CLIP_NORM,
+        **settings: Any,
+    ) -> None:
+        """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole.
+
+        The gradient is clipped at 10, as the original's is, where nothing else is said.
+        """
         if micro_batches != 1:
             raise ValueError(
                 "The state of a language model belongs to the rows of whole batches: "
                 "`micro_batches` must be 1; take fewer rows or shorter ones. "
                 f"Received: micro_batches={micro_batches}"
             )
-        super().compile(optimizer, **settings)
+        super().compile(optimizer, clip_norm=clip_norm, **settings)
 
     def call(self, batch, state=None, training=False):
         """Reads both directions.
@@ -184,13 +216,56 @@ class BidirectionalLM(TrainStep, keras.Model):
         losses = ops.transpose(losses, (1, 2, 0))  # (T, D, B) -> (D, B, T)
         return [losses[d] for d in range(len(targets))]
 
-    def save_to_preset(self, path: str | os.PathLike, **options: Any) -> None:
-        """Writes the model with its softmax and its tokenizer; see `Elmo.save_to_preset`."""
-        self.elmo.save_to_preset(path, **options)
+    def predict(
+        self, texts: str | Sequence[str | list[str]], top_k: int = 5
+    ) -> list[dict[str, list[tuple[str, float]]]]:
+        """What the language model expects behind some words, and before them.
+
+        Args:
+            texts: texts, which are split at white space, or lists of words; or one text.
+            top_k: answers of each direction.
+
+        Returns:
+            One dict a text, of "forward" and "backward": lists of (word, probability), the
+            likeliest first; see `Elmo.predict_next`.
+
+        Raises:
+            ValueError: the model has no tokenizer, or `top_k` is out of range.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        return [self.elmo.predict_next(text, top_k) for text in texts]
+
+    def save_to_preset(
+        self, path: str | os.PathLike, format: str = "kbert", **options: Any
+    ) -> None:
+        """Writes the model with its softmax and its words; see `Task.save_to_preset`.
+
+        Args:
+            path: the folder.
+            format: "kbert", or "bilm" for the original's files, which have no softmax.
+            **options: as of `Task.save_to_preset`.
+        """
+        if format == "kbert":
+            super().save_to_preset(path, **options)
+        else:
+            self.elmo.save_to_preset(path, format, **options)
 
     def export(self, directory: str | os.PathLike, **options: Any) -> str:
         """Writes a SavedModel that gives embeddings; see `Elmo.export`."""
         return self.elmo.export(directory, **options)
+
+    @classmethod
+    def _make_model(cls, checkpoint: Checkpoint, dtype: Any) -> Elmo:
+        return Elmo(checkpoint.config, dtype=dtype)
+
+    @classmethod
+    def _read_tokenizer(cls, checkpoint: Checkpoint, folder: str | os.PathLike) -> Any:
+        """The words of the softmax; of a folder of another task on the model there are none."""
+        try:
+            tokenizer = load_tokenizer(folder)
+        except FileNotFoundError:
+            return None
+        return tokenizer if isinstance(tokenizer, WordTokenizer) else None
 
 
 class _EvaluationState(keras.metrics.Metric):

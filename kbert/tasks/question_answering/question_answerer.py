@@ -4,7 +4,7 @@ Shapes: Q questions, W windows, B rows of a batch, T tokens, K best spans.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -16,8 +16,11 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.heads import SpanHead
 from kbert.metrics.squad import best_no_answer_threshold, squad_scores, token_f1
+from kbert.options import option
 from kbert.serving import Signature
-from kbert.tasks.fine_tuning.base import FineTuned
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.columns import Columns
+from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.question_answering.answer_spans import best_spans, choose, merge_windows
 from kbert.tasks.question_answering.question_windows import QuestionWindows
@@ -28,7 +31,42 @@ MAX_LENGTH, MAX_QUESTION_LENGTH, DOC_STRIDE = 384, 64, 128
 PADDING = -1e9  # the logits of what is no token: exp(-1e9) is 0 in float32
 
 
-class QuestionAnswerer(FineTuned):
+class QuestionAnswererOptions(RowOptions):
+    """What a `QuestionAnswerer` is set to.
+
+    Args:
+        {options}
+    """
+
+    max_length: int | None = option(
+        None,
+        help="Tokens of a window with its question and special tokens. None: 384, or what the "
+        "encoder takes if that is less.",
+        at_least=4,
+    )
+    doc_stride: int | None = option(
+        None,
+        help="Tokens from the start of a window to that of the next. None: 128, or half of what a "
+        "window holds beside the longest question if that is less.",
+        at_least=1,
+    )
+    max_question_length: int | None = option(
+        None,
+        help="Tokens after which a question is cut. None: 64, or a quarter of max_length if that "
+        "is less.",
+        at_least=1,
+    )
+    max_answer_length: int = option(30, help="Most tokens of an answer.", at_least=1)
+    n_best: int = option(20, help="Answers that a prediction names, K.", at_least=1)
+    null_threshold: float | None = option(
+        None,
+        help='The answer is "" where the score of "no answer" is more than this above that of the '
+        "best span. None always answers, if the context has a word; fit makes 0.0 of it where the "
+        "data has questions without an answer.",
+    )
+
+
+class QuestionAnswerer(FineTuningTask):
     """Finds the answer to a question in a context, or that the context has none (SQuAD 1.1, 2.0).
 
     Two logits a token, of being an answer's first and last; the best sum of two wins (BERT,
@@ -44,18 +82,10 @@ class QuestionAnswerer(FineTuned):
     Args:
         encoder: a `kbert.Encoder`.
         tokenizer: its tokenizer.
-        max_length: tokens of a window with its question and special tokens. None: 384, or what
-            the encoder takes if that is less.
-        doc_stride: tokens from the start of a window to that of the next. None: 128, or half of
-            what a window holds beside the longest question if that is less.
-        max_question_length: tokens after which a question is cut. None: 64, or a quarter of
-            `max_length` if that is less.
-        max_answer_length: most tokens of an answer.
-        n_best: answers that a prediction names, K.
-        null_threshold: the answer is "" where the score of "no answer" is more than this above
-            that of the best span. None always answers, if the context has a word; `fit` makes
-            0.0 of it where the data has questions without an answer.
         name: of the model.
+        **options: settings:
+
+            {options}
 
     Raises:
         ValueError: if a setting is out of range.
@@ -73,49 +103,34 @@ class QuestionAnswerer(FineTuned):
     """
 
     kind = "answer"
-    shown_metrics = ("start_accuracy", "end_accuracy")
+    columns: ClassVar = Columns(
+        inputs=(("question", "context"),),
+        label="answers",
+        beside_label=("answer_starts",),
+        shown=("question",),
+    )
+    options: ClassVar = QuestionAnswererOptions
     metric = "f1"
+    shown_metrics = ("start_accuracy", "end_accuracy")
     predicts_per = "token"
 
     def __init__(
-        self,
-        encoder: keras.Model,
-        tokenizer: Any,
-        *,
-        max_length: int | None = None,
-        doc_stride: int | None = None,
-        max_question_length: int | None = None,
-        max_answer_length: int = 30,
-        n_best: int = 20,
-        null_threshold: float | None = None,
-        name: str = "question_answerer",
+        self, encoder: keras.Model, tokenizer: Any, *, name: str | None = None, **options: Any
     ) -> None:
-        if max_length is None:
-            max_length = min(MAX_LENGTH, encoder.config.max_positions)
-        super().__init__(encoder, tokenizer, max_length=max_length, name=name)
-        if max_question_length is None:
-            max_question_length = min(MAX_QUESTION_LENGTH, max_length // 4)
-        if doc_stride is None:
-            room = max_length - max_question_length - 2 - tokenizer.pair_separators
-            doc_stride = min(DOC_STRIDE, max(room // 2, 1))
+        super().__init__(encoder, tokenizer, name=name, **options)
+        if self.max_length is None:
+            self.max_length = min(MAX_LENGTH, encoder.config.max_positions)
+        if self.max_question_length is None:
+            self.max_question_length = min(MAX_QUESTION_LENGTH, self.max_length // 4)
+        if self.doc_stride is None:
+            taken = self.max_question_length + 2 + tokenizer.pair_separators
+            self.doc_stride = min(DOC_STRIDE, max((self.max_length - taken) // 2, 1))
         self.windows = QuestionWindows(
             tokenizer,
-            max_length=max_length,
-            max_question_length=max_question_length,
-            doc_stride=doc_stride,
+            max_length=self.max_length,
+            max_question_length=self.max_question_length,
+            doc_stride=self.doc_stride,
         )
-        for what, value in (("max_answer_length", max_answer_length), ("n_best", n_best)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{what} must be 1 or more. Received: {what}={value!r}")
-        if not isinstance(null_threshold, int | float | None):
-            raise ValueError(
-                f"null_threshold must be a number or None. Received: {null_threshold!r}"
-            )
-        self.doc_stride = doc_stride
-        self.max_question_length = max_question_length
-        self.max_answer_length = max_answer_length
-        self.n_best = n_best
-        self.null_threshold = null_threshold
         self.span = SpanHead(encoder.config, dtype=encoder.dtype_policy)
         self.build()
 
@@ -123,23 +138,30 @@ class QuestionAnswerer(FineTuned):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "span": self.span}
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "max_length": self.max_length,
-            "doc_stride": self.doc_stride,
-            "max_question_length": self.max_question_length,
-            "max_answer_length": self.max_answer_length,
-            "n_best": self.n_best,
-            "null_threshold": self.null_threshold,
-        }
-
     def fit(self, data: Any, labels: Any = None, **options: Any) -> keras.callbacks.History:
-        """Trains on questions with their answers; see `FineTuned.fit` for the options."""
+        """Trains on questions with their answers; see `FineTuningTask.fit` for the options."""
         table = _questions(as_table(data, labels))
         if self.null_threshold is None and not all(table["answers"]):
             self.null_threshold = 0.0
         return super().fit(table, **options)
+
+    @classmethod
+    def can_tune(cls, settings):
+        """All: whether a question has an answer."""
+        return True
+
+    def tune(self, data, **options):
+        self.tune_null_threshold(data, **options)
+        return f"null_threshold={self.null_threshold:.4g}"
+
+    def describe_example(self, table, row):
+        answers = table["answers"][row]
+        return f"answer {answers[0]!r}" if answers else "no answer"
+
+    def token_marks(self, features):
+        """The answer in a window that has it."""
+        first, last = features["labels"].tolist()
+        return dict.fromkeys(range(first, last + 1), "*") if first else {}
 
     def tune_null_threshold(self, data: Any, **options: Any) -> dict[str, float]:
         """Sets `null_threshold` to what gives the highest F1 on a table, such as the dev set.
@@ -174,9 +196,9 @@ class QuestionAnswerer(FineTuned):
         self.null_threshold = (below + above) / 2
         return self.score(table, answers)
 
-    def rows(self, table, labelled):
+    def tokenize(self, table, labelled):
         table = _questions(table)
-        questions = self.tokenize(table["question"])
+        questions = self.encode_texts(table["question"])
         number = {text: i for i, text in enumerate(dict.fromkeys(table["context"]))}
         context = np.array([number[text] for text in table["context"]], np.int32)  # (Q,)
         contexts = self.windows.read_all(list(number))  # a context of many questions once
@@ -237,7 +259,7 @@ class QuestionAnswerer(FineTuned):
         )
         return {**found, "null_scores": logits["start"][:, 0] + logits["end"][:, 0]}
 
-    def answers(self, table, rows, outputs):
+    def decode(self, table, rows, outputs):
         table = _questions(table)
         if not outputs:
             return []

@@ -100,7 +100,7 @@ def test_rows_are_the_texts_and_cut_like_theirs(tmp_path, tokenizer):
     text = "the quick brown fox"
     cut = softmax(their_logits(model, tokenizer, [text[:8]]))
     assert_close(probabilities(task, [text]), cut, 1e-5)
-    windows = TextClassifier.from_preset(tmp_path, max_length=8, stride=6)
+    windows = TextClassifier.from_preset(tmp_path, max_length=8, doc_stride=6)
     both = their_logits(model, tokenizer, ["the quic", "ick brow", "own fox"])
     assert_close(probabilities(windows, [text]), softmax(both.mean(0))[None], 1e-5)
 

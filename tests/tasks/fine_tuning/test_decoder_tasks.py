@@ -46,7 +46,7 @@ def encoder(tokenizer):
 
 def read(task, table):
     """The rows that a table becomes, as tokens, feature by feature."""
-    rows = task.rows(Table(table), labelled=False)
+    rows = task.tokenize(Table(table), labelled=False)
     batch = task.assemble(rows.gather(np.arange(len(rows))))
     mask = batch["padding_mask"].numpy()
     return {
@@ -98,7 +98,7 @@ def test_long_texts_keep_their_last_token(encoder, tokenizer):
     assert read(task, {"text": ["one two three four five big"]}) == {
         "token_ids": [f"{START} one two three four {EXTRACT}"]
     }
-    windows = TextClassifier(encoder, tokenizer, LABELS, max_length=6, stride=3)
+    windows = TextClassifier(encoder, tokenizer, LABELS, max_length=6, doc_stride=3)
     assert read(windows, {"text": ["one two three four five big"]}) == {
         "token_ids": [
             f"{START} one two three four {EXTRACT}",
@@ -107,7 +107,7 @@ def test_long_texts_keep_their_last_token(encoder, tokenizer):
     }
 
 
-@pytest.mark.parametrize("options", [{"max_length": 10}, {"max_length": 10, "stride": 2}])
+@pytest.mark.parametrize("options", [{"max_length": 10}, {"max_length": 10, "doc_stride": 2}])
 def test_both_orders_give_one_score(encoder, tokenizer, options):
     task = TextRegressor(encoder, tokenizer, **options)
     pairs = [
@@ -186,7 +186,7 @@ def test_choices_are_learned(encoder, tokenizer):
 
 
 def labelled_batch(task, table):
-    rows = task.rows(Table(table), labelled=True)
+    rows = task.tokenize(Table(table), labelled=True)
     batch = task.assemble(rows.gather(np.arange(len(rows))))
     return {**batch, "label_weights": tf.ones(len(rows))}
 
@@ -208,7 +208,7 @@ def test_it_reads_every_order_window_and_choice(encoder, tokenizer):
         (TextRegressor(encoder, tokenizer, both_orders=False), pair, 8),
         (TextRegressor(encoder, tokenizer), pair, 16),
         # Windows of 4 tokens: "red fox" with "the pen" and with "is big".
-        (TextRegressor(encoder, tokenizer, max_length=7, stride=2), pair, 24),
+        (TextRegressor(encoder, tokenizer, max_length=7, doc_stride=2), pair, 24),
         (MultipleChoice(encoder, tokenizer), choices, 9),
     ):
         _, metrics = task.loss_terms(labelled_batch(task, table), training=False)
@@ -220,7 +220,7 @@ def test_micro_batches_and_copies_change_nothing(tokenizer):
     found = []
     for micro_batches in (1, 4):
         encoder = DecoderEncoder.extend(make_decoder(tokenizer))
-        task = TextRegressor(encoder, tokenizer, max_length=8, stride=2)
+        task = TextRegressor(encoder, tokenizer, max_length=8, doc_stride=2)
         pairs = {"first": texts(10)[0], "second": texts(10, seed=3)[0], "label": [0.5] * 10}
         options = {**FIT, "epochs": 1, "micro_batches": micro_batches}
         found.append(task.fit(pairs, **options).history)
@@ -311,7 +311,7 @@ def test_what_does_not_fit_is_told(encoder, tokenizer, config):
         lambda: kbert.tasks.TokenClassifier(encoder, tokenizer, LABELS),
         lambda: kbert.tasks.Pretraining(encoder, tokenizer),
     ):
-        with pytest.raises(ValueError, match="On a decoder there are the tasks TextClassifier"):
+        with pytest.raises(ValueError, match=r"On a decoder there are the tasks .*TextClassifier"):
             make()
     with pytest.raises(ValueError, match=r"DecoderEncoder.extend adds. .*entries in the tokenizer"):
         TextClassifier(DecoderEncoder(encoder.decoder), gpt2_tokenizer(), LABELS)

@@ -18,7 +18,7 @@ CONFIG = kbert.ElmoConfig(
 )
 
 
-@pytest.mark.parametrize("windows", [{}, {"max_length": 8, "stride": 4}])
+@pytest.mark.parametrize("windows", [{}, {"max_length": 8, "doc_stride": 4}])
 def test_no_texts_have_no_labels(windows, tmp_path):
     encoder = kbert.models.ElmoEncoder(kbert.Elmo(CONFIG))
     tokenizer = kbert.CharacterTokenizer(CONFIG.max_characters)

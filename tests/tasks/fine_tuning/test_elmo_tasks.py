@@ -185,7 +185,7 @@ def test_long_texts_are_read_in_windows():
     sentence = ["the", "red", "pen", "is", "a", "fox"] * 5
     (answer,) = task.predict([sentence])
     assert len(answer["labels"]) == 30
-    pooled = classifier(max_length=10, stride=4, pooling="max").predict([" ".join(sentence)])
+    pooled = classifier(max_length=10, doc_stride=4, pooling="max").predict([" ".join(sentence)])
     assert set(pooled[0]["probabilities"]) == {"no", "yes"}
 
 

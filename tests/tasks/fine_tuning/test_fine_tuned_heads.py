@@ -255,10 +255,10 @@ def test_a_new_head_on_any_encoder(tmp_path, tokenizer, model_type, activation):
 
 
 def test_a_new_head_over_another_keeps_the_encoder_whole(tmp_path, config, tokenizer):
-    old = tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b", "c"], stride=4)
+    old = tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b", "c"], doc_stride=4)
     old.save_to_preset(tmp_path)
     new = tasks.TextClassifier.from_preset(tmp_path, labels=["ham", "spam"], new_head=True)
-    assert new.stride is None
+    assert new.doc_stride is None
     assert new.labels == ["ham", "spam"]
     for mine, theirs in zip(new.encoder.weights, old.encoder.weights, strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -267,12 +267,12 @@ def test_a_new_head_over_another_keeps_the_encoder_whole(tmp_path, config, token
 
 
 def test_settings_that_hugging_face_has_no_place_for_are_told(tmp_path, config, tokenizer, caplog):
-    asked = {"labels": ["a", "b"], "multi_label": True, "stride": 4}
+    asked = {"labels": ["a", "b"], "multi_label": True, "doc_stride": 4}
     task = tasks.TextClassifier(kbert.Encoder(config), tokenizer, **asked)
     task.save_to_preset(tmp_path / "ours")
     assert not caplog.text
     task.save_to_preset(tmp_path / "theirs", "huggingface")
-    assert "huggingface has no place for settings of the task: stride=4" in caplog.text
+    assert "huggingface has no place for settings of the task: doc_stride=4" in caplog.text
 
 
 def test_a_conversion_keeps_the_task(tmp_path, config, tokenizer):

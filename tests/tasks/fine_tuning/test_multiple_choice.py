@@ -95,7 +95,7 @@ def test_loss_gradients_and_answers_are_those_of_transformers(theirs, tokenizer)
     """One batch of rows with two, three and five choices here, a row at a time there."""
     model, folder = theirs
     task = MultipleChoice.from_preset(folder, max_length=24)
-    rows = task.rows(Table(TABLE), labelled=True)
+    rows = task.tokenize(Table(TABLE), labelled=True)
     batch = task.assemble(rows.gather(np.arange(4))) | {"label_weights": tf.ones(4)}
 
     loss = 0.0
@@ -144,7 +144,7 @@ def test_absent_alternatives_have_no_say(task):
 
 def test_batches_hold_alternatives_of_like_length(task):
     data = toy_data(40)
-    rows = task.rows(Table(data), labelled=True)
+    rows = task.tokenize(Table(data), labelled=True)
     real = [len(choices) for choices in data["choices"]]
     seen = []
     for batch in bucketed_batches(rows, task.assemble, batch_size=8, epochs=1):
@@ -162,7 +162,7 @@ def test_batches_hold_alternatives_of_like_length(task):
 
 def test_what_is_too_long_is_cut_and_counted(config, tokenizer, caplog):
     task = MultipleChoice(kbert.Encoder(config), tokenizer, max_length=12)
-    rows = task.rows(Table(TABLE), labelled=False)
+    rows = task.tokenize(Table(TABLE), labelled=False)
     assert rows.cut == 1
     assert rows.lengths[1] == 3 * 12
     features = task.assemble(rows.gather(np.array([1])))
@@ -307,7 +307,7 @@ def test_no_operation_that_tensorflow_serving_may_lack(exported):
 
 def test_bfloat16_answers_in_float32(config, tokenizer):
     task = MultipleChoice(kbert.Encoder(config, dtype="mixed_bfloat16"), tokenizer)
-    rows = task.rows(Table(TABLE), labelled=False)
+    rows = task.tokenize(Table(TABLE), labelled=False)
     features = task.assemble(rows.gather(np.arange(4)))
     logits = task(features)["choice"]
     assert logits.dtype == tf.float32

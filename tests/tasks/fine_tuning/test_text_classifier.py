@@ -77,7 +77,7 @@ def test_loss_gradients_and_answers_are_those_of_transformers(
     assert task.labels == LABELS
     assert task.multi_label == several
     labels = [["good", "odd"], [], ["bad"], ["odd"]] if several else ["bad", "odd", "good", "bad"]
-    rows = task.rows(as_table(data, labels), labelled=True)
+    rows = task.tokenize(as_table(data, labels), labelled=True)
     batch = task.assemble(rows.gather(np.arange(4))) | {"label_weights": tf.ones(4)}
     loss, found = our_gradients(task, batch)
 
@@ -172,7 +172,7 @@ def test_labels_that_clash_are_named(task, train, dev, message):
 def test_class_weights(config, tokenizer):
     task = make(config, tokenizer)
     table = Table({"text": TEXTS, "label": ["no", "no", "no", "yes"]})
-    rows = task.rows(table, labelled=True)
+    rows = task.tokenize(table, labelled=True)
     balanced = task.weigh_classes(rows, "balanced").dense["label_weights"]
     assert_close(balanced, [2 / 3, 2 / 3, 2 / 3, 2], 1e-6)
     named = task.weigh_classes(rows, {"yes": 5})
@@ -226,7 +226,7 @@ def test_thresholds_of_classes(config, tokenizer):
     task = several(config, tokenizer, threshold={"animal": 0.0, "colour": 1.0})
     assert all(answer["labels"] == ["animal"] for answer in task.predict(TEXTS))
     weights = task.weigh_classes(
-        task.rows(Table({"text": SEVERAL, "label": SEVERAL_LABELS}), labelled=True), "balanced"
+        task.tokenize(Table({"text": SEVERAL, "label": SEVERAL_LABELS}), labelled=True), "balanced"
     ).dense["label_weights"]
     assert_close(weights[0], [2 / 4, 3 / 3], 1e-6)  # its positives weigh what all negatives do
     assert weights[3].tolist() == [1, 1]
@@ -251,7 +251,7 @@ LONG = "fox " * 30 + "dog " * 50 + "pen " * 9
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_long_texts_in_windows(config, tokenizer, pooling):
     """The logits of the windows, made one by one, and pooled by hand."""
-    task = make(config, tokenizer, max_length=16, stride=10, pooling=pooling)
+    task = make(config, tokenizer, max_length=16, doc_stride=10, pooling=pooling)
     ids = tokenizer.encode(LONG).numpy()
     starts = range(0, len(ids) - 14 + 10, 10)
     windows = [tf.ragged.constant([ids[i : i + 14].tolist()], dtype=tf.int32) for i in starts]
@@ -263,14 +263,14 @@ def test_long_texts_in_windows(config, tokenizer, pooling):
     for batch in ([LONG], [LONG, "fox", "", LONG + "moon " * 9]):
         answer = task.predict(batch)[0]
         assert_close(list(answer["probabilities"].values()), expected, 1e-5)
-    rows = task.rows(Table({"text": [LONG, "fox"]}), labelled=False)
+    rows = task.tokenize(Table({"text": [LONG, "fox"]}), labelled=False)
     assert rows.cut == 0
     assert rows.lengths.tolist() == [16 * len(windows), 3]
 
 
 def test_long_pairs_in_windows(config, tokenizer, caplog):
-    task = make(config, tokenizer, max_length=16, stride=10)
-    rows = task.rows(Table({"first": ["fox", LONG], "second": [LONG, LONG]}), labelled=False)
+    task = make(config, tokenizer, max_length=16, doc_stride=10)
+    rows = task.tokenize(Table({"first": ["fox", LONG], "second": [LONG, LONG]}), labelled=False)
     assert rows.cut == 1  # of two long texts one does not slide
     features = task.assemble(rows.gather([0, 1]))
     assert features["token_ids"].shape == (2, rows.lengths.max() // 16, 16)
@@ -286,7 +286,8 @@ def test_cut_texts_are_counted(config, tokenizer, caplog):
     task = make(config, tokenizer, max_length=16)
     task.predict([LONG, "fox", LONG])
     assert (
-        "2 of 3 examples are too long for rows of 16 tokens and are cut; with stride" in caplog.text
+        "2 of 3 examples are too long for rows of 16 tokens and are cut; with doc_stride"
+        in caplog.text
     )
     caplog.clear()
     task.fit(
@@ -300,7 +301,7 @@ def test_cut_texts_are_counted(config, tokenizer, caplog):
     "options",
     [
         pytest.param({}, id="rows"),
-        pytest.param({"max_length": 12, "stride": 6}, id="windows", marks=pytest.mark.slow),
+        pytest.param({"max_length": 12, "doc_stride": 6}, id="windows", marks=pytest.mark.slow),
     ],
 )
 def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored, options):
@@ -331,10 +332,10 @@ def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored, op
         ({"labels": []}, "names of classes, strings. Received: \\[\\]"),
         ({"labels": ["a", "a"]}, "name of its own. Received: \\['a'\\] twice"),
         ({"max_length": 41}, "from 4 to 40, the encoder's max_positions. Received: max_length=41"),
-        ({"max_length": 8.5}, "max_positions. Received: max_length=8.5"),
-        ({"stride": 0}, "stride must be the tokens between .*Received: 0"),
-        ({"pooling": "sum"}, "pooling must be one of .*Received: 'sum'"),
-        ({"multi_label": True, "threshold": 2}, "from 0 to 1.*Received: {'a': 2, 'b': 2}"),
+        ({"max_length": 8.5}, "`max_length` must be a whole number .*Received: 8.5"),
+        ({"doc_stride": 0}, "`doc_stride` must be a whole .*of at least 1 .*Received: 0"),
+        ({"pooling": "sum"}, "`pooling` must be one of .*Received: 'sum'"),
+        ({"multi_label": True, "threshold": 2}, "from 0 to 1.*Received: {'a': 2.0, 'b': 2.0}"),
         ({"multi_label": True, "threshold": {"a": 0.5}}, "one for every label by name"),
         (
             {"threshold": {"c": 0.5}},

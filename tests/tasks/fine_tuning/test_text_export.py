@@ -21,7 +21,7 @@ PAIRS = [("the red pen", "it is day"), ("fox", "the moon " * 40), ("", ""), ("do
 def classifier(config, tokenizer):
     """Reads long texts in windows."""
     keras.utils.set_random_seed(1)
-    return TextClassifier(kbert.Encoder(config), tokenizer, ["no", "ja, größer"], stride=20)
+    return TextClassifier(kbert.Encoder(config), tokenizer, ["no", "ja, größer"], doc_stride=20)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_no_operation_that_tensorflow_serving_may_lack(exported):
 @pytest.mark.parametrize("stride", [None, 20], ids=["cut", "windows"])
 def test_bad_input_has_a_defined_answer(config, tokenizer, stride, tmp_path):
     keras.utils.set_random_seed(1)
-    task = TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b"], stride=stride)
+    task = TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b"], doc_stride=stride)
     model = tf.saved_model.load(task.export(tmp_path))
     classify, pairs = (model.signatures[name] for name in ("classify", "classify_pairs"))
     texts = ["", b"\xff\xfe fox \xc3", "fox \x00 dog", "fox " * 262_144]  # the last: a megabyte

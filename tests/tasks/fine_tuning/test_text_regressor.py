@@ -43,7 +43,7 @@ def test_loss_gradients_and_answers_are_those_of_transformers(tokenizer, tmp_pat
     task = TextRegressor.from_preset(tmp_path, max_length=24)
     first, second = ([*texts] for texts in zip(*PAIRS, strict=True))
     table = Table({"first": first, "second": second, "label": SCORES})
-    rows = task.rows(table, labelled=True)
+    rows = task.tokenize(table, labelled=True)
     batch = task.assemble(rows.gather(np.arange(4))) | {"label_weights": tf.ones(4)}
     names = ("token_ids", "segment_ids", "padding_mask")
     inputs = as_tensors({name: batch[name].numpy() for name in names})

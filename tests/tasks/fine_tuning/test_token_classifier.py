@@ -117,7 +117,7 @@ def test_loss_gradients_and_answers_are_those_of_transformers(theirs):
     assert_close(flat(answers, "probabilities"), wanted.max(-1), 1e-4)
     assert flat(answers, "labels") == [LABELS[i] for i in wanted.argmax(-1)]
 
-    rows = task.rows(Table(table), labelled=True)
+    rows = task.tokenize(Table(table), labelled=True)
     batch = task.assemble(rows.gather(np.arange(len(rows))))
 
     def our_loss():
@@ -138,7 +138,7 @@ def test_loss_gradients_and_answers_are_those_of_transformers(theirs):
 
 def test_a_label_stands_on_the_first_piece_of_its_word(task):
     table = {"words": [["the", "unflinching", "fox"]], "labels": [["O", "B-who", "I-who"]]}
-    rows = task.rows(Table(table), labelled=True)
+    rows = task.tokenize(Table(table), labelled=True)
     batch = {name: x.numpy()[0] for name, x in task.assemble(rows.gather(np.array([0]))).items()}
     pieces = [task.tokenizer.vocabulary[i] for i in batch["token_ids"]]
     begins = [place for place, piece in enumerate(pieces) if piece in ("the", "u", "fox")]
@@ -148,10 +148,10 @@ def test_a_label_stands_on_the_first_piece_of_its_word(task):
 
 
 def test_a_word_in_two_windows_counts_once(config, tokenizer):
-    task = TokenClassifier(kbert.Encoder(config), tokenizer, TAGS, max_length=6, stride=2)
+    task = TokenClassifier(kbert.Encoder(config), tokenizer, TAGS, max_length=6, doc_stride=2)
     words = "the a of to and in".split()
     table = {"words": [words], "labels": [["O", "B-who"] * 3]}
-    rows = task.rows(Table(table), labelled=True)
+    rows = task.tokenize(Table(table), labelled=True)
     assert rows.ragged["words"].to_list() == [[0, 1, 2, 3], [2, 3, 4, 5]]
     batch = task.assemble(rows.gather(np.arange(2)))
     weights = batch["label_weights"].numpy()[:, 1:5]
@@ -164,7 +164,7 @@ def test_a_word_in_two_windows_counts_once(config, tokenizer):
 def test_words_of_a_long_sentence_pool_their_windows(config, tokenizer, pooling):
     keras.utils.set_random_seed(1)
     task = TokenClassifier(
-        kbert.Encoder(config), tokenizer, TAGS, max_length=8, stride=4, pooling=pooling
+        kbert.Encoder(config), tokenizer, TAGS, max_length=8, doc_stride=4, pooling=pooling
     )
     words = "the red fox is in a big old house by the river".split()
     (answer,) = task.predict([words])
@@ -267,7 +267,7 @@ def test_labels_by_index_and_by_name_are_one(task):
 
 def test_class_weights_weigh_words_by_their_label(task):
     table = Table({"words": [["red", "fox", "is"]], "labels": [["B-thing", "I-thing", "O"]]})
-    rows = task.rows(table, labelled=True)
+    rows = task.tokenize(table, labelled=True)
     weighed = task.weigh_classes(rows, {"O": 0.25}).ragged["label_weights"].to_list()
     assert weighed == [[1.0, 1.0, 0.25]]
     balanced = task.weigh_classes(rows, "balanced").ragged["label_weights"].to_list()
@@ -289,7 +289,7 @@ def test_presets_keep_it(task, tmp_path):
 
 
 def test_settings_are_kept(config, tokenizer, tmp_path):
-    options = {"max_length": 20, "stride": 5, "pooling": "max", "dropout": 0.3}
+    options = {"max_length": 20, "doc_stride": 5, "pooling": "max", "dropout": 0.3}
     task = TokenClassifier(kbert.Encoder(config), tokenizer, TAGS, **options)
     task.save_to_preset(tmp_path)
     assert TokenClassifier.from_preset(tmp_path).settings == {"labels": TAGS, **options}
@@ -354,8 +354,8 @@ def test_bad_data_names_its_file(task):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stride": 0}, "stride must be .*1 or more.*Received: 0"),
-        ({"pooling": "first"}, "pooling must be one of .*mean.*max.*Received: 'first'"),
+        ({"doc_stride": 0}, "`doc_stride` must be .*at least 1 .*Received: 0"),
+        ({"pooling": "first"}, "`pooling` must be one of .*mean.*max.*Received: 'first'"),
         ({"labels": ["O", "O"]}, r"a name of its own.*\['O'\]"),
     ],
 )

@@ -307,3 +307,34 @@ def test_two_hosts_train_as_one_and_go_on_with_the_rows_of_both(tmp_path):
         assert two == {name: pytest.approx(value, rel=1e-4) for name, value in one.items()}
     last = alone["evaluations"][-1]
     assert hosts["evaluations"][-1] == {k: pytest.approx(v, rel=1e-4) for k, v in last.items()}
+
+
+def test_it_is_a_task_that_is_kept_and_asked(tmp_path):
+    elmo = make_task().elmo
+    elmo.tokenizer = kbert.WordTokenizer(list(WORDS))
+    task = BidirectionalLM(elmo, batch_size=2, negatives=6, seed=3)
+    (answer,) = task.predict("the red", top_k=3)
+    assert answer == elmo.predict_next("the red", top_k=3)
+    assert task.predict(["the red", ["the", "dog"]])[1] == elmo.predict_next(["the", "dog"])
+    task.save_to_preset(tmp_path / "task")
+    again = kbert.tasks.Task.from_preset(tmp_path / "task")
+    assert type(again) is BidirectionalLM
+    assert again.settings == {"batch_size": 2, "negatives": 6, "seed": 3}
+    assert again.predict("the red", top_k=3) == [answer]
+    assert kbert.Elmo.from_preset(tmp_path / "task").predict_next("the red", top_k=3) == answer
+    elmo.save_to_preset(tmp_path / "elmo")
+    other = BidirectionalLM.from_preset(tmp_path / "elmo", batch_size=4)
+    assert (other.batch_size, other.predict("the red", top_k=3)) == (4, [answer])
+    task.save_to_preset(tmp_path / "theirs", "bilm")
+    assert kbert.Elmo.from_preset(tmp_path / "theirs").softmax is None
+
+
+def test_fit_compiles_as_the_original_where_nothing_was_compiled():
+    compiled = make_task()
+    task = BidirectionalLM(compiled.elmo, batch_size=ROWS)
+    task.fit(dataset(stream(2)), verbose=0)
+    assert isinstance(task.optimizer, keras.optimizers.Adagrad)
+    assert task.clip_norm == 10.0
+    optimizer = compiled.optimizer
+    compiled.fit(dataset(stream(2)), verbose=0)
+    assert compiled.optimizer is optimizer

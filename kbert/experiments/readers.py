@@ -1,0 +1,128 @@
+"""How the files of named tasks become tables: benchmarks by their layouts, others by columns."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kbert.data import Table
+from kbert.data.readers import read_choices, read_conll, read_conllu, read_glue, read_squad
+from kbert.data.readers import read_table as read_named_columns
+from kbert.tasks import FineTuningTask
+
+Columns = Mapping[str, str | int | Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Files:
+    """Files of a task.
+
+    Attributes:
+        path: a file, a pattern, a folder or a `tfds:` name, as the reader takes it.
+        name: of the named task.
+        task: the class of tasks.
+        settings: of its constructor, as far as they are known.
+        columns: our name of a column -> the file's.
+        split: "train", "dev" or "test", of a folder of GLUE's.
+        label_separator: what stands between the labels of a row, of tasks with any number.
+    """
+
+    path: str
+    name: str
+    task: type[FineTuningTask]
+    settings: Mapping[str, Any]
+    columns: dict[str, Any]
+    split: str | None = None
+    label_separator: str = ","
+
+
+Reader = Callable[[Files], Table]
+
+
+def by_columns(files: Files) -> Table:
+    """CSV, TSV, JSON lines, lines of text or a TensorFlow data set."""
+    task, label = files.task, files.task.columns.label
+    columns = _complete(files)
+    several = task.takes_label_lists(files.settings)
+    separated = several and not isinstance(files.columns.get(label), list | tuple)
+    converted = label != "label" and (separated or task.columns.numeric)
+    if converted and columns is not None:  # a reader knows labels by this name
+        columns = {("label" if name == label else name): x for name, x in columns.items()}
+    elif converted:
+        columns = {"label": label, **{name: name for name in task.columns.inputs[0]}}
+    table = read_named_columns(
+        files.path,
+        columns=columns,
+        numeric_labels=task.columns.numeric,
+        label_separator=files.label_separator if separated else None,
+    )
+    return table.rename({"label": label}) if converted else table
+
+
+def glue(files: Files) -> Table:
+    """A file or the folder of one of GLUE's tasks."""
+    split = files.split if os.path.isdir(files.path) else None
+    return read_glue(files.name, files.path, split=split)
+
+
+def choices(files: Files) -> Table:
+    """A benchmark of choices, in its own format."""
+    return read_choices(files.path, format=files.name)
+
+
+def squad(files: Files) -> Table:
+    """SQuAD's JSON."""
+    return read_squad(files.path)
+
+
+def squad_or_columns(files: Files) -> Table:
+    """SQuAD's JSON, or lines of JSON with columns."""
+    if ".jsonl" in files.path:
+        return by_columns(files)
+    _check_names(files.columns, (), "SQuAD's JSON")
+    return read_squad(files.path)
+
+
+def tagged(files: Files, column: int = -1) -> Table:
+    """Columns of words and tags (CoNLL, CoNLL-U), or lines of JSON.
+
+    Args:
+        files: the files.
+        column: of the tags, where the user names none.
+    """
+    if ".jsonl" in files.path:
+        return by_columns(files)
+    _check_names(files.columns, ("labels",), "a file of tagged words")
+    if ".conllu" in files.path:
+        return read_conllu(files.path, column=files.columns.get("labels", "upos"))
+    name = str(files.columns.get("labels", column))
+    if not name.removeprefix("-").isdecimal():
+        raise ValueError(
+            f"The column of the tags is a number, from 0, or -1 for the last. Received: {name!r}"
+        )
+    return read_conll(files.path, column=int(name))
+
+
+def _complete(files: Files) -> dict[str, Any] | None:
+    """All columns to read, the usual ones under their own names; None = whatever there is."""
+    if not files.columns:
+        return None
+    columns = files.task.columns
+    wanted = {name: name for name in columns.usual}
+    for names in columns.inputs[1:]:
+        if set(names) & set(files.columns):  # the task is asked in another way than the usual
+            wanted = {name: x for name, x in wanted.items() if name not in columns.inputs[0]}
+            wanted |= {name: name for name in names}
+    wanted |= files.columns
+    # Several columns that are to be one are read by their own names.
+    several = {n: x for n, x in wanted.items() if isinstance(x, list | tuple)}
+    single = {n: x for n, x in wanted.items() if n not in several}
+    return single | {name: name for names in several.values() for name in names}
+
+
+def _check_names(columns: dict, names: Sequence[str], what: str) -> None:
+    """Names of columns that a file has no place for."""
+    if unknown := {name: x for name, x in columns.items() if name not in names}:
+        raise ValueError(
+            f"Of {what} these columns can be named: {list(names)}. Received: {unknown}"
+        )

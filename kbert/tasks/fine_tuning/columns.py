@@ -1,0 +1,54 @@
+"""What a table must hold for a task: what is asked, what is expected, what is shown."""
+
+import dataclasses
+from collections.abc import Collection
+
+from kbert.data.tables.table import Table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The columns of a task's tables, and so of its files.
+
+    Attributes:
+        inputs: sets of columns of which a table has one, with what the task is asked; the first is
+            the usual one.
+        label: the column of what is expected.
+        beside_label: columns that training needs too.
+        shown: columns that stand beside an answer that is written, where the table has them,
+            and "id" before them; None = all of `inputs`.
+        numeric: whether a label is a number also in files whose fields have no types.
+
+    Example:
+        >>> Columns(label="grade").asked(["stars", "text"])
+        ('text',)
+        >>> Columns(label="grade").rule
+        'text or first and second'
+    """
+
+    inputs: tuple[tuple[str, ...], ...] = (("text",), ("first", "second"))
+    label: str = "label"
+    beside_label: tuple[str, ...] = ()
+    shown: tuple[str, ...] | None = None
+    numeric: bool = False
+
+    @property
+    def usual(self) -> tuple[str, ...]:
+        """All columns of the usual labelled table."""
+        return (*self.inputs[0], self.label, *self.beside_label)
+
+    @property
+    def rule(self) -> str:
+        """What a task is asked by, in words."""
+        return " or ".join(" and ".join(names) for names in self.inputs)
+
+    def asked(self, there: Collection[str]) -> tuple[str, ...] | None:
+        """The first of `inputs` of which all columns are there; None where there is none."""
+        whole = (names for names in self.inputs if all(name in there for name in names))
+        return next(whole, None)
+
+    def beside_answers(self, table: Table) -> list[str]:
+        """The columns of a table that stand beside an answer that is written."""
+        inputs = tuple(dict.fromkeys(name for names in self.inputs for name in names))
+        shown = inputs if self.shown is None else self.shown
+        return [name for name in ("id", *shown) if name in table]

@@ -1,0 +1,88 @@
+"""What every task declares, and that nothing but its own file knows it by name."""
+
+import inspect
+import re
+from pathlib import Path
+
+import keras
+import pytest
+
+import kbert
+from kbert import registry, tasks
+from kbert.options import option
+from kbert.tasks import FineTuningTask, RowOptions, TextClassifier, TextRegressor
+
+ROOT = Path(kbert.__path__[0]).parent
+KINDS = sorted(kind for kind in registry.names("task"))
+ON_TABLES = [kind for kind in KINDS if issubclass(registry.get("task", kind), FineTuningTask)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_most_four_classes_stand_between_a_task_and_keras_model(kind):
+    above = registry.get("task", kind).__mro__[1:]
+    above = above[: above.index(keras.Model)]
+    # The step's halves, one shared and one an engine's, are one class cut in two files.
+    steps = [cls for cls in above if cls.__module__.startswith("kbert.training.step")]
+    assert len(set(above) - set(steps)) + 1 <= 4, [cls.__name__ for cls in above]
+
+
+@pytest.mark.parametrize("kind", ON_TABLES)
+def test_settings_are_arguments_attributes_and_documented(kind):
+    cls = registry.get("task", kind)
+    parameters = inspect.signature(cls).parameters
+    assert issubclass(cls.options, RowOptions)
+    for name in cls.options.names():
+        assert name in parameters
+        assert "options" not in parameters
+        assert isinstance(inspect.getattr_static(cls, name), property)
+        if cls.__module__.startswith("kbert."):
+            assert re.search(rf"^ +{name}: ", cls.__doc__, re.MULTILINE), name
+    assert cls.columns.label in cls.columns.usual
+
+
+def test_no_name_of_a_task_decides_anything_outside_of_its_file():
+    files = [*(ROOT / "kbert").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")]
+    for path in files:
+        source = path.read_text(encoding="utf-8")
+        assert not re.search(r"type\((task|self)\)\.__name__ *(==|in)", source), path
+    classes = "|".join(registry.get("task", kind).__name__ for kind in ON_TABLES)
+    for room in ("kbert/experiments", "kbert/training", "pipelines"):
+        for path in (ROOT / room).rglob("*.py"):
+            code = re.sub(
+                r'""".*?"""|#[^\n]*', "", path.read_text(encoding="utf-8"), flags=re.DOTALL
+            )
+            assert not re.search(rf"\b({classes})\b", code), path
+
+
+@pytest.fixture
+def encoder(config):
+    return kbert.Encoder(config)
+
+
+def test_names_of_the_version_before_are_taken_with_a_warning(encoder, tokenizer, tmp_path):
+    with pytest.warns(DeprecationWarning, match="FineTuned is called FineTuningTask now"):
+        assert tasks.FineTuned is FineTuningTask
+    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
+        task = TextRegressor(encoder, tokenizer, stride=4)
+    assert (task.doc_stride, task.settings["doc_stride"]) == (4, 4)
+    with pytest.raises(TypeError, match=r"TextRegressor has no such argument.*'labels'"):
+        TextRegressor(encoder, tokenizer, labels=["a"])
+
+
+def test_a_setting_is_set_by_way_of_its_checks(encoder, tokenizer):
+    task = TextClassifier(encoder, tokenizer, ["a", "b"], multi_label=True, threshold=0.25)
+    task.threshold = {"a": 0.5, "b": 0.75}
+    assert task.settings["threshold"] == {"a": 0.5, "b": 0.75}
+    with pytest.raises(ValueError, match=r"`max_length` must be .*at least 4 .*Received: 3"):
+        task.max_length = 3
+    assert task.chosen.max_length is None
+
+
+def test_a_setting_may_not_hide_what_keras_has():
+    class Options(RowOptions):
+        trainable: bool = option(True, help="Taken.")
+
+    with pytest.raises(TypeError, match=r"no Keras model has. Received: 'trainable' of Hidden"):
+
+        class Hidden(FineTuningTask):
+            options = Options
