@@ -14,7 +14,7 @@ What it reads, plain or .gz; - is text from standard input:
 
 Answers are in the order of the input and include the text: {"text": "…", "label": "spam",
 "probability": 0.98, …}. Memory does not grow with the input. Killed at any moment, the same command
-resumes after the last complete line; it refuses another input or model.
+resumes where it was; it refuses another input or model.
 """
 
 import sys

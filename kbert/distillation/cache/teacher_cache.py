@@ -21,8 +21,8 @@ from kbert.distillation.cache.size import CacheSize, cache_size
 from kbert.distillation.cache.store import Row, Store, show_bytes
 from kbert.distillation.reading import Reading, read
 from kbert.distillation.terms import Term
+from kbert.progress import Progress
 from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
-from kbert.tasks.fine_tuning.predictor import ProgressBar
 
 DTYPES = ("float16", "float32")
 _ROWS_AT_ONCE = 256  # that are hashed together
@@ -173,7 +173,7 @@ class TeacherCache:
     def _rows(self, rows, keys, sizes, numbers, layouts, batch_size, verbose) -> Iterator[Row]:
         """What the teacher makes of some rows, the longest first."""
         done = 0
-        with ProgressBar(len(numbers), verbose) as bar:
+        with Progress("", len(numbers), " examples", verbose=verbose) as bar:
             for index, features in self._predictor.batches(rows, batch_size, numbers):
                 found = self._forward(inference.pad(features))
                 _check_finite({name: found[name] for name in layouts}, self._dtype)
@@ -181,8 +181,8 @@ class TeacherCache:
                     size = sizes[row].tolist()
                     made = {k: x.trim(found[k][place], *size) for k, x in layouts.items()}
                     yield keys[row], sizes[row], made
-                bar.show(done, len(index), 1.0)
                 done += len(index)
+                bar.show(done)
 
     def _outputs(self, features):
         found = read(

@@ -15,8 +15,8 @@ from keras import ops
 from kbert import inference
 from kbert.data.tables.rows import Rows, gather
 from kbert.data.tables.table import Table, as_table
+from kbert.progress import Progress
 
-SECONDS_BEFORE_A_BAR = 2.0
 # A part of a table and its rows of tokens: as much as memory always holds.
 Part = tuple[Table, Rows]
 
@@ -172,9 +172,12 @@ class Predictor:
     def _answer(self, parts, count, batch_size, verbose, labelled=False):
         """Answers for all examples, the sums of the losses, how many examples were cut."""
         answers, done, cut, sums = [], 0, 0, {}
-        with ProgressBar(count, verbose) as bar:
+        with Progress("", count, " examples", verbose=verbose) as bar:
             for part, rows in parts:
-                progress = functools.partial(bar.show, done, len(part))
+
+                def progress(share: float, before: int = done, size: int = len(part)) -> None:
+                    bar.show(before + int(share * size))
+
                 outputs, losses = self.outputs(rows, batch_size, progress, labelled)
                 answers.append(self._task.decode(part, rows, outputs))
                 sums = {name: sums.get(name, 0.0) + pair for name, pair in losses.items()}
@@ -201,28 +204,3 @@ def _for_any_size(column):
         shape = [None] * column.shape.rank
         return tf.RaggedTensorSpec(shape, column.dtype, column.ragged_rank, column.row_splits.dtype)
     return tf.TensorSpec([None, *column.shape[1:]], column.dtype)
-
-
-class ProgressBar:
-    """A bar that appears where the work takes longer than a moment.
-
-    Args:
-        total: examples.
-        verbose: "auto", 1 for a bar at once, 0 for none.
-    """
-
-    def __init__(self, total: int, verbose: str | int) -> None:
-        from tqdm.auto import tqdm
-
-        delay = SECONDS_BEFORE_A_BAR if verbose == "auto" else 0
-        self._bar = tqdm(total=total, unit=" examples", delay=delay, disable=not verbose)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._bar.close()
-
-    def show(self, before: int, size: int, share: float) -> None:
-        """Shows that a share of `size` more examples is done, after those `before`."""
-        self._bar.update(before + int(share * size) - self._bar.n)

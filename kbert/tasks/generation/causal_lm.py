@@ -15,8 +15,8 @@ from kbert import inference
 from kbert.decoding import Greedy, Method, Sampling
 from kbert.decoding.decode import check_method
 from kbert.models.generators.decoder import Decoder
+from kbert.progress import Progress
 from kbert.serving import Signature
-from kbert.tasks.fine_tuning.predictor import ProgressBar
 from kbert.tasks.generation.base import (
     GenerationTask,
     answer,
@@ -169,7 +169,7 @@ class CausalLM(GenerationTask):
         lengths = np.array([len(x) for x in ids], int)
         most = self.decoder.config.max_positions - max_new_tokens
         done = 0
-        with ProgressBar(len(prompts), verbose) as bar:
+        with Progress("", len(prompts), " examples", verbose=verbose) as bar:
             for width, rows in batches_of_like_width(lengths, most, batch_size):
                 chosen = [ids[row] for row in rows]
                 token_ids, mask = padded(chosen, width, self.stop_ids[0])
@@ -189,7 +189,7 @@ class CausalLM(GenerationTask):
                     texts[row] = [prompt + text for text in written]
                 scores[rows] = decoded.scores
                 done += len(rows)
-                bar.show(done, len(prompts), 0.0)
+                bar.show(done)
         return answer(texts, scores, return_scores)
 
     def stream(

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
-from kbert.tasks.fine_tuning.predictor import ProgressBar
+from kbert.progress import Progress
 from kbert.tasks.generation.base import batches_of_like_width, padded, tokenize
 
 
@@ -38,7 +38,7 @@ class Likelihood:
         lengths = np.array([len(row) - 1 for row in rows], int)
         sums, done = np.zeros(len(texts)), 0
         most = self._decoder.config.max_positions
-        with ProgressBar(len(rows), verbose) as bar:
+        with Progress("", len(rows), " examples", verbose=verbose) as bar:
             for width, index in batches_of_like_width(lengths, most, batch_size):
                 ids, mask = padded([rows[i] for i in index], width + 1, self._begin_id)
                 features = {
@@ -49,7 +49,7 @@ class Likelihood:
                 found = self._forward(inference.pad(features))[: len(index)]
                 np.add.at(sums, owners[index], found)
                 done += len(index)
-                bar.show(done, len(rows), 0.0)
+                bar.show(done)
         counts = np.bincount(owners, lengths, minlength=len(texts)).astype(int)
         perplexity = np.exp(-sums / np.maximum(counts, 1))
         return {"log_likelihood": sums, "tokens": counts, "perplexity": perplexity}

@@ -16,8 +16,8 @@ from kbert.configs.base import EncoderConfig
 from kbert.decoding import Beam, Method
 from kbert.decoding.decode import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
+from kbert.progress import Progress
 from kbert.serving import Signature
-from kbert.tasks.fine_tuning.predictor import ProgressBar
 from kbert.tasks.generation.base import (
     GenerationTask,
     answer,
@@ -282,7 +282,7 @@ class Translator(GenerationTask):
         filled = np.flatnonzero(lengths > 1)
         done = len(texts) - len(filled)
         most = self.seq2seq.max_length
-        with ProgressBar(len(texts), verbose) as bar:
+        with Progress("", len(texts), " examples", verbose=verbose) as bar:
             for width, index in batches_of_like_width(lengths[filled], most, batch_size):
                 rows = filled[index]
                 decoded = self.decode_batch(
@@ -297,7 +297,7 @@ class Translator(GenerationTask):
                     translations[row] = [text.decode() for text in found[place]]
                 scores[rows] = decoded.scores
                 done += len(rows)
-                bar.show(done, len(texts), 0.0)
+                bar.show(done)
         return answer(translations, scores, return_scores)
 
     def source_ids(self, texts: Sequence[str | bytes]) -> list[np.ndarray]:

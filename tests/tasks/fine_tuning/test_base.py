@@ -12,7 +12,6 @@ from kbert import tasks
 from kbert.data import as_table
 from kbert.models.weights import get_arrays
 from kbert.tasks import TextClassifier
-from kbert.tasks.fine_tuning import predictor as predictor_module
 from kbert.tasks.fine_tuning.settings import FitSettings
 from tests.harness import assert_close
 
@@ -123,7 +122,7 @@ def test_a_bar_shows_how_many_examples_are_done(config, tokenizer, monkeypatch, 
     task.predict(data(9)[0])  # over in a moment
     task.predict(data(9)[0], verbose=0)
     assert "/9" not in capsys.readouterr().err
-    monkeypatch.setattr(predictor_module, "SECONDS_BEFORE_A_BAR", 0.0)
+    monkeypatch.setattr("kbert.progress.SECONDS_BEFORE_A_BAR", 0.0)
     task.predict(data(9)[0])
     assert "9/9" in capsys.readouterr().err
 
