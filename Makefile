@@ -9,7 +9,7 @@ BENCH_FLAGS ?=
 # What a process compiles stays for the next one; so pip need not compile what nobody imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test test-slow coverage bench lint clean
+.PHONY: help quickstart test test-slow coverage bench lint types clean
 
 help:
 	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in under ten minutes on two cores"
@@ -18,6 +18,7 @@ help:
 	@echo "make coverage     the tests on the TensorFlow backend, and the share of kbert's lines that they run"
 	@echo "make bench        speed and memory beside the nearest peers, as ratios"
 	@echo "make lint         ruff: style and import order"
+	@echo "make types        mypy: the annotations of kbert/"
 
 $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +56,9 @@ bench: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-test
+	$(BIN)/mypy
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info quickstart

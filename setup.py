@@ -16,6 +16,7 @@ TEST = [
     "pytest-xdist>=3.7",  # --no-loadscope-reorder
     "hypothesis",
     "ruff",
+    "mypy",
     "transformers>=5",
     "torch==2.13.0",
     "jax",

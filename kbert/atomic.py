@@ -17,7 +17,7 @@ def temporary_name(path: str) -> str:
     return f"{path}{_MARK}{os.getpid()}"
 
 
-def write(path: str | os.PathLike, *parts: bytes) -> None:
+def write(path: str | os.PathLike, *parts: bytes | memoryview) -> None:
     """Writes the parts, one after the other, to `path`.
 
     >>> import tempfile

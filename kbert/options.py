@@ -88,6 +88,9 @@ class Options:
         ValueError: `degrees` must be a whole number of at least 1. Received: 0
     """
 
+    # Every subclass is made a dataclass, below.
+    __dataclass_fields__: typing.ClassVar[dict[str, dataclasses.Field]]
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if taken := [name for name in cls.__annotations__ if hasattr(Options, name)]:
@@ -122,7 +125,7 @@ class Options:
     @classmethod
     def kinds(cls, name: str) -> tuple[Any, ...]:
         """The types that a field takes: `int | None` is (int, NoneType)."""
-        hint = _hints(cls)[name]
+        hint = _hints(cls)[name]  # type: ignore[arg-type]  # mypy takes an instance's hash for it
         is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
         return typing.get_args(hint) if is_union else (hint,)
 
@@ -192,7 +195,7 @@ class Options:
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """The fields as keyword arguments of a function."""
-        hints = _hints(cls)
+        hints = _hints(cls)  # type: ignore[arg-type]  # as above
         kind = inspect.Parameter.KEYWORD_ONLY
         empty = inspect.Parameter.empty
         return [
@@ -233,7 +236,8 @@ def takes(options: type[Options]) -> Callable[[F], F]:
     def show(function: F) -> F:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        function.__signature__ = signature.replace(parameters=[*own, *options.parameters()])
+        shown = signature.replace(parameters=[*own, *options.parameters()])
+        function.__signature__ = shown  # type: ignore[attr-defined]  # inspect reads it
         function.__doc__ = with_options(function.__doc__, options)
         return function
 

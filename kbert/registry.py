@@ -113,7 +113,7 @@ def load_module(module: str) -> types.ModuleType:
             "A file of a module needs a name that no other module has. "
             f"Received: {module!r}, beside {loaded.__name__} of {loaded.__file__}"
         )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     made = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = made
     try:

@@ -1,18 +1,24 @@
 """Names for types that annotations share."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 
 # A tensor of the backend that Keras runs on (a KerasTensor while a model is traced), or what
 # `keras.ops` makes one of. The three backends have no type in common, so checkers see Any.
 Tensor: TypeAlias = Any
 # Name -> tensor, batch-first: what a model reads or gives.
 Tensors: TypeAlias = Mapping[str, Tensor]
+# Beside a type: may be None, but not where it is used, which a checker cannot know (typeshed's own
+# way; a plain `| None` would ask for a check in front of every use).
+MaybeNone: TypeAlias = Any
 # Sizes of axes; None is one that is not known before the data.
-Shape: TypeAlias = tuple[int | None, ...]
+Shape: TypeAlias = tuple[int | MaybeNone, ...]
 # What Keras takes as the `dtype` of a layer.
 DType: TypeAlias = str | keras.DTypePolicy | None
 PathLike: TypeAlias = str | os.PathLike[str]
+# Values one after the other, such as labels or scores: a list or an array.
+Values: TypeAlias = Sequence[Any] | np.ndarray

@@ -122,7 +122,7 @@ ORDER = {
         pairs
     """,
     "tokenizers": """
-        batching folder lines normalization serializable
+        batching folder lines normalization protocol serializable
         base offsets word_counts
         bpe unigram wordpiece
         loading_keras_hub words

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 
-_LOADED_BY = {
+_LOADED_BY: dict[type[Config], str] = {
     EncoderConfig: "an encoder of the BERT family, which kbert.Encoder loads",
     ElmoConfig: "a language model of ELMo's, which kbert.Elmo loads",
     DecoderConfig: "a decoder, which kbert.Decoder loads",
@@ -19,8 +19,12 @@ _LOADED_BY = {
 }
 
 
+ConfigT = TypeVar("ConfigT", bound=Config, covariant=True)
+Expected = TypeVar("Expected", bound=Config)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Generic[ConfigT]):
     """Config and weights under kbert's names.
 
     Attributes:
@@ -36,7 +40,7 @@ class Checkpoint:
         homeless: the head that is there and that kbert has no task for, in words; else None.
     """
 
-    config: EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig
+    config: ConfigT
     arrays: dict[str, np.ndarray]
     task: dict[str, Any] | None
     source: str
@@ -48,7 +52,7 @@ class Checkpoint:
         """The arrays whose names begin with `prefix`, e.g. "encoder/"."""
         return {name: array for name, array in self.arrays.items() if name.startswith(prefix)}
 
-    def expect(self, kind: type[Config]) -> Self:
+    def expect(self, kind: type[Expected]) -> "Checkpoint[Expected]":
         """Itself, where its config is of that kind.
 
         Raises:
@@ -59,7 +63,7 @@ class Checkpoint:
                 f"The folder must hold {_LOADED_BY[kind]}. "
                 f"Received: {_LOADED_BY[type(self.config)]}, in {self.source}"
             )
-        return self
+        return cast("Checkpoint[Expected]", self)
 
 
 # What `problem_type` of Hugging Face's config says of a classifier: kind and settings.

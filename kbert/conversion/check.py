@@ -15,7 +15,7 @@ from keras import ops
 
 from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
-from kbert.configs.base import Config
+from kbert.configs.base import EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.heads import MaskedLMHead
 from kbert.json_file import read_json
@@ -98,7 +98,7 @@ def check(source: PathLike, target: PathLike) -> list[Check]:
     return checks
 
 
-def _random_inputs(config: Config) -> dict[str, np.ndarray]:
+def _random_inputs(config: EncoderConfig | DecoderConfig) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     length = min(_TOKENS, config.max_positions)
     first = min(_FIRST_WORD, config.vocabulary_size - 1)
@@ -121,7 +121,7 @@ def _difference(expected: np.ndarray, found: np.ndarray) -> float:
 
 def _runners(folder: Path) -> list[tuple[str, Callable[[Path, dict, bool], Outputs]]]:
     """Who can run the model of a folder, the most independent last."""
-    runners = [("kbert", _run_kbert)]
+    runners: list[tuple[str, Callable[[Path, dict, bool], Outputs]]] = [("kbert", _run_kbert)]
     if keras_hub.is_folder(folder):
         runners.append(("KerasHub", _run_keras_hub))
     installed = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
@@ -169,8 +169,8 @@ def _run_keras_hub(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
     found = backbone(wanted)
     if not isinstance(found, dict):
         found = {"sequence_output": found}
-    outputs = {name: f"{name}_output" for name in ("sequence", "pooled")}
-    outputs = {n: ops.convert_to_numpy(found[k]) for n, k in outputs.items() if k in found}
+    names = {name: f"{name}_output" for name in ("sequence", "pooled")}
+    outputs = {n: ops.convert_to_numpy(found[k]) for n, k in names.items() if k in found}
     return _without_padding(outputs, inputs)
 
 

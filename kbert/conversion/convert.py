@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -154,7 +154,7 @@ def convert(
         shapes={name: array.shape for name, array in arrays.items()},
         dtypes=tuple(sorted({str(array.dtype) for array in arrays.values()})),
         left=(*checkpoint.left, *unknown, *homeless),
-        tokenizer=tokenizer and f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} entries",
+        tokenizer=f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} entries" if tokenizer else None,
     )
 
 
@@ -212,7 +212,8 @@ def _homeless(
 
 def _tokenizer(folder: PathLike, rows: int) -> Tokenizer | None:
     try:
-        tokenizer = load_tokenizer(folder)
+        # One of characters has no weights that can be converted beside it.
+        tokenizer = cast(Tokenizer, load_tokenizer(folder))
     except FileNotFoundError:
         return None
     if tokenizer.vocabulary_size > rows:

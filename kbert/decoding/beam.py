@@ -19,7 +19,7 @@ continuations of a beam that are looked at, `N` results, `G` new tokens at most.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ from keras import ops
 
 from kbert.decoding.methods import Beam
 from kbert.decoding.request import PAD_ID, Request
-from kbert.types import Tensor, Tensors
+from kbert.types import Tensor
 
 
 def decode_beam(
@@ -55,13 +55,11 @@ def decode_beam(
     last = request.max_new_tokens - 1
 
     def unfinished(
-        t: Tensor, live: Tensors, pool: Tensors, done: Tensor, decoded: dict[str, Any]
+        t: Tensor, live: _Live, pool: _Pool, done: Tensor, decoded: dict[str, Any]
     ) -> Tensor:
         return (t < last) & ~ops.all(done)
 
-    def advance(
-        t: Tensor, live: Tensors, pool: Tensors, done: Tensor, decoded: dict[str, Any]
-    ) -> Any:
+    def advance(t: Tensor, live: _Live, pool: _Pool, done: Tensor, decoded: dict[str, Any]) -> Any:
         chosen = ops.reshape(live[0], (-1,))  # (B * K,)
         logits, after = step(chosen, {"prompt": prompt, "decoded": decoded}, t)
         t = t + 1
@@ -73,6 +71,11 @@ def decode_beam(
     state = (ops.zeros((), "int32"), live, pool, done, decoded)
     _, live, pool, done, _ = ops.while_loop(unfinished, advance, state)
     return search.results(live, pool, done)
+
+
+# What a loop carries of beams that go on, and of texts that are ended; see `_Search`.
+_Live: TypeAlias = tuple[Tensor, Tensor, Tensor]
+_Pool: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +90,7 @@ class _Search:
     method: Beam
     request: Request
 
-    def start(self, logits: Tensor) -> Any:
+    def start(self, logits: Tensor) -> tuple[_Live, _Pool, Tensor]:
         """One empty beginning a row, and an empty pool."""
         results, longest = self.method.num_results, self.request.max_new_tokens
         rows = ops.zeros_like(logits[:, :1], dtype="int32")  # (B, 1); B may be unknown
@@ -104,7 +107,7 @@ class _Search:
         )
         return live, pool, rows[:, 0] > 0
 
-    def advance(self, logits: Tensor, t: Tensor, live: Tensors, pool: Tensors, done: Tensor) -> Any:
+    def advance(self, logits: Tensor, t: Tensor, live: _Live, pool: _Pool, done: Tensor) -> Any:
         """Token `t` of every beam, from logits (B * k, V).
 
         Returns:
@@ -138,7 +141,7 @@ class _Search:
             done = done | ended[:, 0]
         return parents, live, pool, done
 
-    def _continuations(self, logits: Tensor, log_probabilities: Tensor) -> Any:
+    def _continuations(self, logits: Tensor, log_probabilities: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of each beam's likeliest continuations, and their token ids."""
         beams = log_probabilities.shape[1]
         # However many of a beam's best are stop tokens, `width` others are among these.
@@ -152,8 +155,8 @@ class _Search:
         return ops.reshape(best, shape), ops.reshape(ops.cast(token_ids, "int32"), shape)
 
     def _merged(
-        self, pool: Tensors, new: Tensors, log_probabilities: Tensor, texts: Tensor, lengths: Tensor
-    ) -> Any:
+        self, pool: _Pool, new: Tensor, log_probabilities: Tensor, texts: Tensor, lengths: Tensor
+    ) -> _Pool:
         """The pool with those of (B, K) texts that are `new`, scored by their length."""
         scores = ops.where(new, log_probabilities / self._penalty(lengths), -np.inf)
         scores, index = ops.top_k(
@@ -168,11 +171,11 @@ class _Search:
         """What divides the log-probability of a text."""
         return ((5.0 + ops.cast(lengths, "float32")) / 6.0) ** self.method.length_penalty
 
-    def results(self, live: Tensors, pool: Tensors, done: Tensor) -> Any:
+    def results(self, live: _Live, pool: _Pool, done: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The pool after the last step, live beams of rows that are not done counted."""
         longest = self.request.max_new_tokens
         scores, texts, lengths = self._merged(
-            pool, ~done[:, None] & (live[1] > -np.inf), *live[1:], longest
+            pool, ~done[:, None] & (live[1] > -np.inf), live[1], live[2], longest
         )
         return ops.where(scores[..., None] > -np.inf, texts, PAD_ID), lengths, scores
 

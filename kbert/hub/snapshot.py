@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _TOKENIZER_FILES = (
     "vocab.txt",
@@ -49,7 +49,7 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
     """
     from huggingface_hub import snapshot_download
 
-    options = {
+    options: dict[str, Any] = {
         "repo_id": repository,
         "revision": revision or _MAIN,
         "allow_patterns": [*_CONFIG_FILES, *_TOKENIZER_FILES, *(_WEIGHT_FILES if weights else ())],
@@ -115,12 +115,15 @@ def _refuse_other_formats(
     )
 
 
-def _refuse(error: Exception, reason: str, place: str, asked: str) -> NoReturn:
+def _refuse(error: Exception, reason: Exception, place: str, asked: str) -> NoReturn:
     """Says what cannot be had and the way around it, in place of `huggingface_hub`'s error."""
     from huggingface_hub import constants
 
-    local = isinstance(error, OSError) and error.errno is not None
-    if local and not isinstance(error, ConnectionError):
+    if (
+        isinstance(error, OSError)
+        and not isinstance(error, ConnectionError)
+        and error.errno is not None
+    ):
         raise OSError(
             error.errno, f"Cannot write the hub's cache, {constants.HF_HUB_CACHE}: {error.strerror}"
         ) from error
@@ -154,7 +157,7 @@ def _place(repository: str, revision: str | None) -> str:
     return f"{constants.ENDPOINT}/{repository}/tree/{revision or _MAIN}"
 
 
-def _verify(folder: str, asked: str) -> None:
+def _verify(folder: Path, asked: str) -> None:
     """Compares large files with their checksum: in the cache a file links to a blob named by it."""
     for path in folder.rglob("*"):
         if not path.is_symlink():

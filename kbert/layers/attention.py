@@ -192,7 +192,8 @@ class SelfAttention(_Attention):
         return self.output_dense(self._merge_heads(outputs)), decoded
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return [self._split_heads(t) for t in ops.split(self.qkv(x), 3, axis=-1)]
+        query, key, value = ops.split(self.qkv(x), 3, axis=-1)
+        return self._split_heads(query), self._split_heads(key), self._split_heads(value)
 
 
 class CrossAttention(_Attention):

@@ -4,6 +4,7 @@ Shapes: `D` = 2 directions (0 reads forward, 1 backward), `B` rows, `T` words, `
 projection, `U` units, `L` layers.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -116,7 +117,12 @@ class BidirectionalLSTM(keras.layers.Layer):
             _check_shape("padding_mask", padding_mask.shape, (len(DIRECTIONS), "rows", "words"))
             kept = ops.transpose(ops.cast(padding_mask, "bool"), (0, 2, 1))[..., None]
             masks = [kept[d] for d in range(len(DIRECTIONS))]  # (T, B, 1)
-        state_shape = [self.num_layers, len(DIRECTIONS), "rows", self.units + self.projection_size]
+        state_shape: list[Any] = [
+            self.num_layers,
+            len(DIRECTIONS),
+            "rows",
+            self.units + self.projection_size,
+        ]
         if state is None:
             state_shape[2] = ops.shape(x)[1]
             state = ops.zeros(state_shape, "float32")
@@ -210,7 +216,7 @@ class ProjectedCell(keras.layers.Layer):
         )
 
 
-def _check_shape(name: str, shape: Shape, rule: str) -> None:
+def _check_shape(name: str, shape: Shape, rule: Sequence[int | str]) -> None:
     """`rule` has a number where it demands one and a word where it does not."""
     fits = len(shape) == len(rule) and all(
         isinstance(wanted, str) or size in (None, wanted)

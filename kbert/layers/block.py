@@ -151,7 +151,8 @@ class CrossBlock(Block):
         self.cross_attention.build(input_shape)
         self.cross_attention_norm.build(input_shape)
 
-    def call(
+    # A second sequence to attend to: other arguments than a block without one takes.
+    def call(  # type: ignore[override]
         self,
         x: Tensor,
         memory: Tensor,
@@ -180,7 +181,7 @@ class CrossBlock(Block):
         )
         return self._forwarded(x, training), probabilities, cross_probabilities
 
-    def prefill(
+    def prefill(  # type: ignore[override]
         self, x: Tensor, bias: Tensor, memory: Tensor, memory_bias: Tensor
     ) -> tuple[Any, dict[str, Any]]:
         """As `call`, but the second is the keys and values of both attentions.
@@ -192,7 +193,7 @@ class CrossBlock(Block):
         x, _ = self._crossed(x, lambda x: self.cross_attention(x, memory, memory_bias))
         return self._forwarded(x), {**keys_values, "memory": memory}
 
-    def step(
+    def step(  # type: ignore[override]
         self,
         x: Tensor,
         prompt: dict[str, Any],

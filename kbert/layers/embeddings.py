@@ -13,7 +13,7 @@ from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.normalization import LayerNorm
 from kbert.layers.positions import check_length
-from kbert.types import DType, Shape, Tensor
+from kbert.types import DType, MaybeNone, Shape, Tensor
 
 
 class Embeddings(keras.layers.Layer):
@@ -67,7 +67,7 @@ class Embeddings(keras.layers.Layer):
     def build(self, token_ids_shape: Shape) -> None:
         self.token = self._add_table("token", self.vocabulary_size)
         self.position = self._add_table("position", self.max_positions)
-        self.segment = None
+        self.segment: keras.Variable | MaybeNone = None
         if self.num_segments:
             self.segment = self._add_table("segment", self.num_segments)
         shape = (*token_ids_shape, self.embedding_size)
@@ -126,7 +126,7 @@ class Embeddings(keras.layers.Layer):
             )
         return self.norm(x)
 
-    def _segments(self, segment_ids: Tensor) -> Tensor:
+    def _segments(self, segment_ids: Tensor | None) -> Tensor:
         if segment_ids is None:
             return self.segment[0]  # everything belongs to the first segment
         # A product with one-hot rows: the gradient of a lookup would add B * T rows one by one.

@@ -48,7 +48,7 @@ def scan(
         [1.0, 2.0, 3.0]
     """
     if keras.backend.backend() == "tensorflow":
-        return _tensorflow_scan(step, carry, sequences, outputs, reverse)
+        return _tensorflow_scan(step, carry, tuple(sequences), outputs, reverse)
     carry, collected = ops.scan(step, carry, tuple(sequences), reverse=reverse)
     return carry, list(collected)
 
@@ -64,7 +64,9 @@ def _tensorflow_scan(
     import tensorflow as tf
 
     carry = tuple(tf.convert_to_tensor(x) for x in carry)
-    sequences = [x if isinstance(x, tf.TensorArray) else tf.convert_to_tensor(x) for x in sequences]
+    sequences = tuple(
+        x if isinstance(x, tf.TensorArray) else tf.convert_to_tensor(x) for x in sequences
+    )
     length = sequences[0].shape[0]
     if length is None:
         length = tf.shape(sequences[0])[0]

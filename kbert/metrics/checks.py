@@ -1,13 +1,13 @@
 """What every metric asks of its input."""
 
-from collections.abc import Sequence
-
 import numpy as np
+
+from kbert.types import Values
 
 _KINDS = {"b": "integers", "i": "integers", "u": "integers", "f": "numbers", "U": "names"}
 
 
-def paired(labels: Sequence, predictions: Sequence) -> tuple[np.ndarray, np.ndarray]:
+def paired(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]:
     """Both as arrays of one shape and one kind (names, integers, finite numbers), not empty."""
     labels, predictions = array("labels", labels), array("predictions", predictions)
     if labels.shape != predictions.shape or not labels.size:
@@ -24,7 +24,7 @@ def paired(labels: Sequence, predictions: Sequence) -> tuple[np.ndarray, np.ndar
     return labels, predictions
 
 
-def array(what: str, values: Sequence) -> np.ndarray:
+def array(what: str, values: Values) -> np.ndarray:
     """Names, integers or finite numbers as an array, with nothing turned into text unasked."""
     converted = np.asarray(values)
     if converted.ndim == 0:
@@ -45,7 +45,7 @@ def array(what: str, values: Sequence) -> np.ndarray:
     return converted
 
 
-def indicators(what: str, values: Sequence) -> np.ndarray:
+def indicators(what: str, values: Values) -> np.ndarray:
     """An integer array of 0 and 1."""
     converted = array(what, values)
     if not np.isin(converted, (0, 1)).all():

@@ -1,13 +1,12 @@
 """Metrics of single-label classification, as GLUE's scorers give them (by scikit-learn)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from kbert.metrics.checks import paired
+from kbert.types import Values
 
 
-def accuracy(labels: Sequence, predictions: Sequence) -> float:
+def accuracy(labels: Values, predictions: Values) -> float:
     """The share of predictions that equal their label.
 
     Args:
@@ -22,7 +21,7 @@ def accuracy(labels: Sequence, predictions: Sequence) -> float:
     return float(np.mean(labels == predictions))
 
 
-def matthews(labels: Sequence, predictions: Sequence) -> float:
+def matthews(labels: Values, predictions: Values) -> float:
     """Matthews' correlation coefficient, for two classes or more: CoLA's metric.
 
     Where all labels or all predictions are one class the coefficient is 0/0; it counts as 0, as in
@@ -46,7 +45,7 @@ def matthews(labels: Sequence, predictions: Sequence) -> float:
     return float(matthews_corrcoef(labels, predictions))
 
 
-def f1(labels: Sequence, predictions: Sequence, *, positive: str | int = 1) -> float:
+def f1(labels: Values, predictions: Values, *, positive: str | int = 1) -> float:
     """The F1 of one class: MRPC's and QQP's metric beside accuracy.
 
     0 where the positive class is neither among the labels nor among the predictions.
@@ -71,7 +70,7 @@ def f1(labels: Sequence, predictions: Sequence, *, positive: str | int = 1) -> f
     return float(2 * hits / total) if total else 0.0
 
 
-def macro_f1(labels: Sequence, predictions: Sequence) -> float:
+def macro_f1(labels: Values, predictions: Values) -> float:
     """The mean F1 of all classes that occur among the labels or the predictions.
 
     Args:
@@ -87,7 +86,7 @@ def macro_f1(labels: Sequence, predictions: Sequence) -> float:
     return float(f1_score(*_classes(labels, predictions), average="macro", zero_division=0.0))
 
 
-def _classes(labels: Sequence, predictions: Sequence) -> tuple[np.ndarray, np.ndarray]:
+def _classes(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]:
     labels, predictions = paired(labels, predictions)
     if labels.ndim != 1 or "f" in (labels.dtype.kind, predictions.dtype.kind):
         raise ValueError(

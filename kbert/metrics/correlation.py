@@ -1,14 +1,15 @@
 """Correlations of predicted with true scores: STS-B's metrics (by SciPy)."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from kbert.metrics.checks import paired
+from kbert.types import Values
 
 
-def pearson(labels: Sequence[float], predictions: Sequence[float]) -> float:
+def pearson(labels: Values, predictions: Values) -> float:
     """Pearson's correlation coefficient.
 
     It is 0/0 where all labels or all predictions are equal; that counts as 0.
@@ -28,7 +29,7 @@ def pearson(labels: Sequence[float], predictions: Sequence[float]) -> float:
     return _correlation(pearsonr, labels, predictions)
 
 
-def spearman(labels: Sequence[float], predictions: Sequence[float]) -> float:
+def spearman(labels: Values, predictions: Values) -> float:
     """Spearman's rank correlation, equal values sharing their mean rank.
 
     It is 0/0 where all labels or all predictions are equal; that counts as 0.
@@ -46,9 +47,7 @@ def spearman(labels: Sequence[float], predictions: Sequence[float]) -> float:
     return _correlation(spearmanr, labels, predictions)
 
 
-def _correlation(
-    statistic: Callable, labels: Sequence[float], predictions: Sequence[float]
-) -> float:
+def _correlation(statistic: Callable, labels: Values, predictions: Values) -> float:
     labels, predictions = paired(labels, predictions)
     if labels.ndim != 1 or labels.dtype.kind == "U":
         raise ValueError(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kbert.metrics.text_table import text_table
+from kbert.types import Values
 
 _LABEL = re.compile(r"(O)|([BIESLU])(?:-(.+))?", re.DOTALL)
 _PREFIXES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU"}
@@ -47,7 +48,7 @@ def find_scheme(names: Iterable[str]) -> str | None:
     matches = [_LABEL.fullmatch(name) for name in names]
     if not matches or None in matches:
         return None
-    found = {match[2] for match in matches if match[2]}
+    found = {match[2] for match in matches if match and match[2]}
     fits = (scheme for scheme, prefixes in _PREFIXES.items() if found <= set(prefixes))
     return next(fits, None) if found else None
 
@@ -221,7 +222,7 @@ def _scores(
     return precision, recall, 2 * precision * recall / np.where(total > 0, total, 1)
 
 
-def _check_lengths(labels: Sequence, predictions: Sequence) -> None:
+def _check_lengths(labels: Values, predictions: Values) -> None:
     if len(labels) != len(predictions):
         raise ValueError(
             "labels and predictions hold the same sentences. Received: "

@@ -3,16 +3,15 @@
 Shapes: N rows, K classes.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from kbert.metrics.checks import array, indicators, paired
 from kbert.metrics.report import classification_report
 from kbert.metrics.text_table import text_table
+from kbert.types import Values
 
 
-def multi_label(labels: Sequence, predictions: Sequence) -> dict[str, float]:
+def multi_label(labels: Values, predictions: Values) -> dict[str, float]:
     """Scores of 0/1 indicators.
 
     Args:
@@ -41,7 +40,7 @@ def multi_label(labels: Sequence, predictions: Sequence) -> dict[str, float]:
     }
 
 
-def multi_label_report(labels: Sequence, predictions: Sequence, names: Sequence[str]) -> str:
+def multi_label_report(labels: Values, predictions: Values, names: Sequence[str]) -> str:
     """Precision, recall and F1 of each label by itself, as a table of text.
 
     Args:
@@ -66,7 +65,7 @@ def multi_label_report(labels: Sequence, predictions: Sequence, names: Sequence[
     return text_table(["label", "precision", "recall", "f1", "rows"], rows)
 
 
-def best_threshold(probabilities: Sequence, labels: Sequence) -> float:
+def best_threshold(probabilities: Values, labels: Values) -> float:
     """The threshold with the highest micro F1, where `probability >= threshold` gives a label.
 
     It lies halfway between two probabilities of the data; of equally good ones it is the one

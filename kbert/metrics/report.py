@@ -10,6 +10,7 @@ import numpy as np
 
 from kbert.metrics.checks import paired
 from kbert.metrics.text_table import text_table
+from kbert.types import Values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Report:
         return text_table(["class", "precision", "recall", "f1", "rows"], rows)
 
 
-def classification_report(labels: Sequence, predictions: Sequence, names: Sequence[str]) -> Report:
+def classification_report(labels: Values, predictions: Values, names: Sequence[str]) -> Report:
     """Precision, recall and F1 of each class, and what is taken for what.
 
     Args:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kbert.types import Values
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII's alone, as in the scorers
 
@@ -72,7 +74,7 @@ def squad_scores(
     answers: Sequence[str],
     golds: Sequence[Sequence[str]],
     *,
-    no_answer_scores: Sequence[float] | None = None,
+    no_answer_scores: Values | None = None,
     threshold: float | None = None,
 ) -> dict[str, float]:
     """The scores of a whole set of questions.
@@ -143,17 +145,17 @@ def squad_scores(
     return scores
 
 
-def _percent(scores: Sequence[float]) -> float:
+def _percent(scores: Values) -> float:
     # One after the other, as the official scorers add them: np.mean adds in another order, and the
     # last digits differ.
     return float(100.0 * np.add.accumulate(scores, dtype=np.float64)[-1] / len(scores))
 
 
 def best_no_answer_threshold(
-    scores: Sequence[float],
-    no_answer_scores: Sequence[float],
-    answerable: Sequence[bool],
-    empty: Sequence[bool],
+    scores: Values,
+    no_answer_scores: Values,
+    answerable: Values,
+    empty: Values,
 ) -> tuple[float, float]:
     """The threshold on no-answer scores that gives the highest mean score.
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from kbert.configs.base import Config
 from kbert.layers import (
     Block,
@@ -40,12 +38,12 @@ def pre_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> B
 BLOCKS = {"post_norm": post_norm_block, "pre_norm": pre_norm_block}
 
 
-def last_norm(config: Config, **kwargs: Any) -> LayerNorm | None:
+def last_norm(config: Any, **kwargs: Any) -> LayerNorm | None:
     """The norm behind the last block, where blocks of the config's kind need one."""
     return LayerNorm(config.layer_norm_epsilon, **kwargs) if config.block == "pre_norm" else None
 
 
-def _block(config: Any, slot: Callable, crossed: bool, **kwargs: Any) -> keras.layers.Layer:
+def _block(config: Any, slot: str, crossed: bool, **kwargs: Any) -> Block:
     dtype = kwargs.get("dtype")
     common = {"initializer_range": config.initializer_range, "dtype": dtype}
     attention = {**common, "dropout": config.attention_dropout}
@@ -63,4 +61,5 @@ def _block(config: Any, slot: Callable, crossed: bool, **kwargs: Any) -> keras.l
         cross = CrossAttention(config.num_heads, name="cross_attention", **attention)
         kwargs = {"cross_attention": cross, **kwargs}
     norms = {name: LayerNorm(config.layer_norm_epsilon, dtype=dtype, name=name) for name in slots}
-    return (CrossBlock if crossed else Block)(*parts, **norms, **kwargs)
+    made: Callable[..., Block] = CrossBlock if crossed else Block
+    return made(*parts, **norms, **kwargs)

@@ -8,7 +8,7 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.models.elmo.description import ElmoDescription, describe_elmo
-from kbert.models.family import family_row
+from kbert.models.family import Row, family_row
 from kbert.models.generators.description import GeneratorDescription, describe_generator
 from kbert.models.memory import TrainingMemory, estimate_memory
 
@@ -162,11 +162,11 @@ def describe(
         >>> describe("transformer-base").parameters
         63082496
     """
-    name, config, tokenizer, unused_rows = None, name_or_config, None, 0
-    if not isinstance(config, Config):
-        row = family_row(name_or_config)
-        name, config = name_or_config, row.config
-        tokenizer, unused_rows = row.tokenizer, row.unused_rows
+    if isinstance(name_or_config, Config):
+        name, row = None, Row(name_or_config, tokenizer=None)
+    else:
+        name, row = name_or_config, family_row(name_or_config)
+    config, tokenizer = row.config, row.tokenizer
     if isinstance(config, ElmoConfig):
         return describe_elmo(config, name, tokenizer)
     if isinstance(config, DecoderConfig | Seq2SeqConfig):
@@ -176,7 +176,7 @@ def describe(
     return Description(
         name,
         config,
-        parameters=held + unused_rows * config.embedding_width,
+        parameters=held + row.unused_rows * config.embedding_width,
         pooler_parameters=pooler,
         held_parameters=held,
         tokenizer=tokenizer,
@@ -203,7 +203,10 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
         "| model | layers | width | heads | vocabulary | parameters | to train 32 × 128 |",
         "|---|---|---|---|---|---|---|",
     ]
-    for found in map(describe, names):
+    for name in names:
+        found = describe(name)
+        if not isinstance(found, Description):
+            raise ValueError(f"The table is of encoders' names. Received: {name!r}")
         config, memory = found.config, found.training_memory(32, 128).total
         cells = (
             f"`{found.name}`",

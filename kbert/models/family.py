@@ -32,14 +32,15 @@ class Row:
 
     Attributes:
         config: of the encoder, of ELMo's language model, of a decoder or of both.
-        tokenizer: the kind of its tokenizer: "wordpiece", "bpe", "unigram" or "words".
+        tokenizer: the kind of its tokenizer: "wordpiece", "bpe", "unigram" or "words"; None where
+            nobody knows.
         unused_rows: rows of the published tables that carry nothing and that an encoder does not
             hold. RoBERTa's have 3: the two positions before its first one, and a token-type row
             that is the same for every token.
     """
 
     config: EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig
-    tokenizer: str = "wordpiece"
+    tokenizer: str | None = "wordpiece"
     unused_rows: int = 0
 
 
@@ -56,11 +57,11 @@ def _config(
     )
 
 
-def _bert(num_layers: int, hidden_size: int, vocabulary_size: int) -> EncoderConfig:
+def _bert(num_layers: int, hidden_size: int, vocabulary_size: int) -> Row:
     return Row(_config(num_layers, hidden_size, hidden_size // 64, vocabulary_size))
 
 
-def _albert(num_layers: int, hidden_size: int, num_heads: int, dropout: float) -> EncoderConfig:
+def _albert(num_layers: int, hidden_size: int, num_heads: int, dropout: float) -> Row:
     shared = {"embedding_size": 128, "num_layer_groups": 1}
     rates = {"dropout": dropout, "attention_dropout": dropout}
     return Row(_config(num_layers, hidden_size, num_heads, 30000, **shared, **rates), "unigram")
@@ -68,45 +69,49 @@ def _albert(num_layers: int, hidden_size: int, num_heads: int, dropout: float) -
 
 def _roberta(
     num_layers: int, hidden_size: int, vocabulary_size: int = _ROBERTA, tokenizer: str = "bpe"
-) -> EncoderConfig:
+) -> Row:
     values = {"num_segments": 0, "activation": "gelu", "layer_norm_epsilon": 1e-5}
     heads = hidden_size // 64
     return Row(_config(num_layers, hidden_size, heads, vocabulary_size, **values), tokenizer, 3)
 
 
-def _electra(num_layers: int, hidden_size: int, embedding_size: int) -> EncoderConfig:
+def _electra(num_layers: int, hidden_size: int, embedding_size: int) -> Row:
     values = {"activation": "gelu", "pooler_activation": None, "embedding_size": embedding_size}
     return Row(_config(num_layers, hidden_size, hidden_size // 64, _UNCASED, **values))
 
 
-def _distilbert(vocabulary_size: int) -> EncoderConfig:
+def _distilbert(vocabulary_size: int) -> Row:
     values = {"num_segments": 0, "activation": "gelu", "pooler_activation": None}
     return Row(_config(6, 768, 12, vocabulary_size, **values))
 
 
 def _trained_in_pytorch(
     num_layers: int, hidden_size: int, num_heads: int, vocabulary_size: int, **changes: Any
-) -> EncoderConfig:
+) -> Row:
     """BERT's architecture, with the erf form of GELU."""
     changes = {"activation": "gelu", **changes}
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **changes))
 
 
-def _elmo(num_highway: int, lstm_size: int, projection_size: int) -> ElmoConfig:
-    sizes = {"lstm_size": lstm_size, "projection_size": projection_size}
+def _elmo(num_highway: int, lstm_size: int, projection_size: int) -> Row:
+    sizes: dict[str, Any] = {"lstm_size": lstm_size, "projection_size": projection_size}
     return Row(ElmoConfig(num_highway=num_highway, **sizes), "words")
 
 
-def _gpt2(num_layers: int, hidden_size: int, num_heads: int | None = None) -> DecoderConfig:
+def _gpt2(num_layers: int, hidden_size: int, num_heads: int | None = None) -> Row:
     heads = num_heads or hidden_size // 64
-    sizes = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": heads}
+    sizes: dict[str, Any] = {
+        "num_layers": num_layers,
+        "hidden_size": hidden_size,
+        "num_heads": heads,
+    }
     sizes["intermediate_size"] = 4 * hidden_size
     return Row(DecoderConfig(vocabulary_size=50257, **sizes), "bpe")
 
 
 def _transformer(
     num_layers: int, hidden_size: int, num_heads: int, intermediate_size: int, dropout: float
-) -> Seq2SeqConfig:
+) -> Row:
     config = Seq2SeqConfig(
         vocabulary_size=37000,
         hidden_size=hidden_size,
@@ -198,8 +203,7 @@ BILMS: dict[str, Row] = {
 
 # Decoders (GPT: https://openai.com/research/language-unsupervised; GPT-2: the sizes of
 # https://github.com/openai/gpt-2; the tiny one was never released).
-_GPT = dataclasses.replace(_gpt2(12, 768).config, vocabulary_size=40478, max_positions=512,
-                           block="post_norm")
+_GPT = _gpt2(12, 768).config.replace(vocabulary_size=40478, max_positions=512, block="post_norm")
 DECODERS: dict[str, Row] = {
     #                      layers hidden heads
     "openai-gpt":     Row(_GPT, "bpe"),

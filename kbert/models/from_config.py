@@ -1,6 +1,6 @@
 """Models that are saved and revived from their config alone."""
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
 
@@ -10,8 +10,14 @@ from kbert.hub import locate
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.types import DType, PathLike
 
+# What it stands before: its constructor and attributes are there, but it is no base of the mixin.
+if TYPE_CHECKING:
+    from keras import Model as _Base
+else:
+    _Base = object
 
-class FromConfig:
+
+class FromConfig(_Base):
     """Mixin before `keras.Model`: presets, and Keras' own way of saving.
 
     Attributes:

@@ -105,7 +105,7 @@ def _heads(config: EncoderConfig) -> int:
     return masked_lm + (2 * config.hidden_size + 2 if config.pooler_activation else 0)
 
 
-def _layer(config: EncoderConfig, batch: int, length: int, precision: str) -> int:
+def _layer(config: EncoderConfig, batch: int, length: int, precision: str) -> tuple[int, int]:
     """Bytes that one layer keeps, and that its backward part works in."""
     size = PRECISIONS[precision]
     hidden = batch * length * config.hidden_size

@@ -12,7 +12,7 @@ OBJECTIVES = (
     *("causal_lm", "translation"),
 )
 # What the rows' segments have to do with each other -> what is predicted of it.
-SENTENCE_OBJECTIVES = {"pairs": "next_sentence", "halves": "sentence_order"}
+SENTENCE_OBJECTIVES: dict[str | None, str] = {"pairs": "next_sentence", "halves": "sentence_order"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Recipe:
 
     @property
     def sentence_objective(self) -> str | None:
-        """ "next_sentence", "sentence_order" or None."""
+        """What is asked of two texts: "next_sentence", "sentence_order" or None."""
         return SENTENCE_OBJECTIVES.get(self.segments)
 
     def settings(self) -> dict[str, Any]:

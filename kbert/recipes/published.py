@@ -6,13 +6,15 @@ biases and LayerNorm do not decay (fairseq, which trained RoBERTa and SpanBERT, 
 the masks of an epoch are new ones (Google's data were masked once, 10 to 40 times over).
 """
 
+from typing import Any
+
 from kbert.recipes.described import Recipe, by_name, shown
 
-_UNMASKED = {
+_UNMASKED: dict[str, Any] = {
     **dict.fromkeys(("segments", "short_sequence_share", "masking")),
     **dict.fromkeys(("masked_share", "replacement")),
 }
-_BERT = {
+_BERT: dict[str, Any] = {
     "segments": "pairs",
     "short_sequence_share": 0.1,
     "learning_rate": 1e-4,
@@ -20,8 +22,8 @@ _BERT = {
     "batch_size": 256,
     "phases": "128:0.9,512:0.1",
 }
-_FAIRSEQ = {"bias_correction": True, "decay_join": "after", "phases": "512:1"}
-_ELECTRA = {
+_FAIRSEQ: dict[str, Any] = {"bias_correction": True, "decay_join": "after", "phases": "512:1"}
+_ELECTRA: dict[str, Any] = {
     "source": "configure_pretraining.py of google-research/electra",
     "objective": "replaced_tokens",
     "segments": "consecutive",
@@ -30,7 +32,7 @@ _ELECTRA = {
     "replacement": (0.85, 0.0),
     "decay_join": "product",
 }
-_TRANSFORMER = {
+_TRANSFORMER: dict[str, Any] = {
     "tokenizer": "bpe",
     "objective": "translation",
     "label_smoothing": 0.1,

@@ -16,6 +16,7 @@ import sysconfig
 import tempfile
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from absl import logging
 
@@ -66,7 +67,7 @@ class Documentation(files.TextFile):
 def _modules(package: str) -> list[tuple[str, str]]:
     """(name relative to its root, path) of each module, tests left out, in the order of names."""
     paths = sysconfig.get_paths()
-    found = {}
+    found: dict[str, str] = {}
     for root in dict.fromkeys((paths["stdlib"], paths["purelib"], paths["platlib"])):
         for folder, names, file_names in os.walk(root):
             top = folder == root
@@ -139,7 +140,7 @@ def _prose_of_module(path: str) -> Iterator[str]:
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
     """Docstrings of a module, its classes and functions, in the order of the text."""
-    body = node.body
+    body: Any = getattr(node, "body", None)
     if body and not isinstance(node, (ast.If, ast.Try, ast.With)):
         first = body[0]
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):

@@ -6,12 +6,13 @@ wrong is named by file and line or byte.
 """
 
 import codecs
+import functools
 import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Generator, Iterator
+from typing import Any, BinaryIO
 
 from kbert.json_file import parse_json
 from kbert.text import source
@@ -58,10 +59,10 @@ class File(source.Source):
         blocks.close()
         return size / self.consumed
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self) -> Generator[bytes, None, None]:
         """The content as blocks of valid UTF-8, each ending between two characters."""
         with open(self.path, "rb") as raw:
-            file = gzip.open(raw) if self.path.endswith(".gz") else raw
+            file: Any = gzip.open(raw) if self.path.endswith(".gz") else raw
             offset = 0  # of the data in hand, in the unpacked file
             lines = 0
             pending = b""  # the bytes of a character that the last block cut in two
@@ -205,7 +206,9 @@ class JsonLinesFile(File):
             empty = False
             where = f"{self.path}, line {number}"
             text = self.text(line, where)
-            yield from self.parts(text.replace(b"\r\n", b"\n").strip(), lambda w=where: w)
+            yield from self.parts(
+                text.replace(b"\r\n", b"\n").strip(), functools.partial(str, where)
+            )
         if empty:
             raise ValueError(f"{self.path} holds no text, only white space")
 

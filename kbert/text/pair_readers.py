@@ -1,14 +1,17 @@
 """The files and data sets that pairs of texts are read from."""
 
 import abc
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from absl import logging
 
 from kbert.text import files, source, sources, tfds
 
 Columns = Sequence[str] | Sequence[int] | None
+_Line = tuple[int, bytes]  # its number and text
 # Where a pair stands (a file or data set, and a number in it), and its two texts.
 _Row = tuple[str, int, bytes, bytes]
 
@@ -52,7 +55,9 @@ class Pairs(source.Source, abc.ABC):
     def documents(self) -> Iterator[bytes]:
         for number, pair in enumerate(self, 1):
             for text in pair:
-                yield from self.parts(text.encode(), lambda n=number: f"{self.name}, pair {n}")
+                yield from self.parts(
+                    text.encode(), functools.partial("{}, pair {}".format, self.name, number)
+                )
 
     @abc.abstractmethod
     def _rows(self) -> Iterator[_Row]:
@@ -122,7 +127,7 @@ class _ColumnPairs(_FilePairs):
 
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         super().__init__(", ".join(paths), paths, on_bad_utf8)
-        self.columns = list(columns or (0, 1))
+        self.columns: list[Any] = list(columns or (0, 1))
 
     def identity(self) -> dict:
         return {**super().identity(), "columns": self.columns}
@@ -171,7 +176,7 @@ class TabSeparated(_ColumnPairs):
                         f"{len(fields)} columns: {line[:80].decode(errors='replace')!r}"
                     )
                 fields = [b""] * wanted  # a blank line, counted as an empty pair
-            yield file, number, *(fields[column] for column in columns)
+            yield file, number, fields[columns[0]], fields[columns[1]]
 
 
 class JsonLines(_ColumnPairs):
@@ -194,7 +199,7 @@ class JsonLines(_ColumnPairs):
                 texts = [side.text(line, where) for side in sides]
             else:
                 texts = [b"", b""]
-            yield file, number, *texts
+            yield file, number, texts[0], texts[1]
         file.replaced_characters += sides[1].replaced_characters
 
 
@@ -211,7 +216,7 @@ class TfdsPairs(Pairs):
                 f"tfds:{spec} has the features {sorted(builder.info.features)}; name those of "
                 f"source and target, such as columns=('en', 'de'). Received: columns={columns!r}"
             )
-        self._sides = [tfds.TfdsSplit(spec, name, on_bad_utf8) for name in columns]
+        self._sides = [tfds.TfdsSplit(spec, str(name), on_bad_utf8) for name in columns]
         self._read = builder, split
         first = self._sides[0]
         super().__init__(first.name, first.size)
@@ -229,11 +234,12 @@ class TfdsPairs(Pairs):
             self.consumed = self.size * (number + 1) // self._sides[0].examples
             where = f"{self.name}, example {number}"
             sides = zip(self._sides, values, strict=True)
-            yield self.name, number, *(side.text(value, where) for side, value in sides)
+            ours, theirs = (side.text(value, where) for side, value in sides)
+            yield self.name, number, ours, theirs
         self.replaced_characters = sum(side.replaced_characters for side in self._sides)
 
 
-def _positions(path: str, names: list[str], header: list[str]) -> list[int]:
+def _positions(path: str, names: Sequence[str], header: list[str]) -> list[int]:
     for name in names:
         if header.count(name) != 1:
             raise ValueError(
@@ -243,14 +249,14 @@ def _positions(path: str, names: list[str], header: list[str]) -> list[int]:
     return [header.index(name) for name in names]
 
 
-def _text_lines(file: files.File) -> Iterator[tuple[int, bytes]]:
+def _text_lines(file: files.File) -> Iterator[_Line]:
     return file.numbered_lines(source.MAX_DOCUMENT_BYTES, "a line of a pair")
 
 
-def _unequal(one: files.File, other: files.File, ours: int, theirs: int) -> str:
+def _unequal(one: files.File, other: files.File, ours: _Line | None, theirs: _Line | None) -> str:
     """The message, after the longer file has been read to its end to tell both lengths."""
     longer, shorter = (other, one) if ours is None else (one, other)
-    number = (theirs if ours is None else ours)[0]
+    number = next(line for line in (ours, theirs) if line is not None)[0]
     total = sum(1 for _ in _text_lines(files.File(longer.path, "replace")))
     return (
         f"{one.path} and {other.path} must have a line for each line of the other: line {number} "

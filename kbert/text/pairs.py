@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from kbert.text import sources
 from kbert.text.pair_readers import (
@@ -124,7 +125,7 @@ def _expand(paths: _Path | Sequence[_Path]) -> list[str]:
     return found
 
 
-def _check_columns(columns: Columns) -> None:
+def _check_columns(columns: Any) -> None:
     kinds = {type(column) for column in columns} if not isinstance(columns, str) else set()
     if (
         kinds not in ({str}, {int})

@@ -51,7 +51,7 @@ def split_sentences(text: str) -> list[str]:
         >>> split_sentences("吾輩は猫である。名前はまだ無い。")
         ['吾輩は猫である。', '名前はまだ無い。']
     """
-    sentences = []
+    sentences: list[str] = []
     start = 0
     for candidate in _CANDIDATE.finditer(text):
         begin, end = candidate.span()

@@ -1,5 +1,6 @@
 """A split of a TensorFlow Datasets builder as a source of text."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,7 +84,9 @@ class TfdsSplit(source.Source):
             self.consumed = self.size * (number + 1) // self.examples
             where = f"{self.name}, example {number}"
             text = self.text(value, where)
-            yield from self.parts(text.replace(b"\r\n", b"\n").strip(), lambda w=where: w)
+            yield from self.parts(
+                text.replace(b"\r\n", b"\n").strip(), functools.partial(str, where)
+            )
 
     def text(self, value: bytes, where: str) -> bytes:
         """The sound UTF-8 of a value; the messages of errors begin with `where`."""

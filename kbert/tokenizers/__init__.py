@@ -5,6 +5,7 @@ from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.bpe.training import train_byte_pair
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
+from kbert.tokenizers.protocol import TokenizerLike
 from kbert.tokenizers.training import KINDS, train_tokenizer
 from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
 from kbert.tokenizers.unigram.training import train_unigram
@@ -21,6 +22,7 @@ __all__ = [
     "BytePairTokenizer",
     "CharacterTokenizer",
     "Tokenizer",
+    "TokenizerLike",
     "UnigramTokenizer",
     "WordPieceTokenizer",
     "WordTokenizer",

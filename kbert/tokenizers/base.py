@@ -14,6 +14,7 @@ import tensorflow as tf
 from kbert.graphs import graph
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.serializable import Serializable
+from kbert.types import MaybeNone
 
 # What a special token can be for, and what BERT's and RoBERTa's inputs are made of.
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -43,16 +44,16 @@ class Tokenizer(Serializable):
     pair_separators: int = 1
     continuation: np.ndarray
 
-    pad_token: str | None
-    unk_token: str | None
-    cls_token: str | None
-    sep_token: str | None
-    mask_token: str | None
-    pad_id: int | None
-    unk_id: int | None
-    cls_id: int | None
-    sep_id: int | None
-    mask_id: int | None
+    pad_token: str | MaybeNone
+    unk_token: str | MaybeNone
+    cls_token: str | MaybeNone
+    sep_token: str | MaybeNone
+    mask_token: str | MaybeNone
+    pad_id: int | MaybeNone
+    unk_id: int | MaybeNone
+    cls_id: int | MaybeNone
+    sep_id: int | MaybeNone
+    mask_id: int | MaybeNone
 
     def __init__(
         self,
@@ -224,7 +225,9 @@ class Tokenizer(Serializable):
         super().save(folder)
 
     def _config_file(self) -> dict[str, Any]:
-        config = {f"{role}_token": token for role, token in self.special_tokens.items()}
+        config: dict[str, Any] = {
+            f"{role}_token": token for role, token in self.special_tokens.items()
+        }
         if self.additional_special_tokens:
             config["additional_special_tokens"] = self.additional_special_tokens
         return config | self._options()

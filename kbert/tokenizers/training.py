@@ -1,6 +1,7 @@
 """Training a tokenizer of any kind."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
@@ -57,12 +58,14 @@ def train_tokenizer(
         return WordPieceTokenizer(pieces, lowercase=lowercase)
     if kind == "unigram":
         lowercase = lowercase is not False
-        settings = {"lowercase": lowercase, "keep_accents": not lowercase}
+        settings: dict[str, Any] = {"lowercase": lowercase, "keep_accents": not lowercase}
         model = train_unigram(texts, vocabulary_size, **settings, progress=progress)
         return UnigramTokenizer(model, **settings)
     if kind == "words":
         return WordTokenizer(train_words(texts, vocabulary_size, progress=progress))
     # A corpus is encoded sentence by sentence: without a space before each, the last word of one
     # and the first of the next would run together.
-    model = train_byte_pair(texts, vocabulary_size, add_prefix_space=True, progress=progress)
-    return BytePairTokenizer(*model, add_prefix_space=True)
+    vocabulary, merges = train_byte_pair(
+        texts, vocabulary_size, add_prefix_space=True, progress=progress
+    )
+    return BytePairTokenizer(vocabulary, merges, add_prefix_space=True)

@@ -80,7 +80,7 @@ def attention(
     layer: int | None = None,
     head: int | None = None,
     *,
-    tokenizer: Tokenizer = None,
+    tokenizer: Tokenizer | None = None,
     kind: str = "auto",
     view: str = "heatmap",
     title: str | None = None,
@@ -177,7 +177,7 @@ def _across(panels: np.ndarray) -> tuple[int, int]:
     return -(-len(panels) // across), across
 
 
-def _number_panels(axes: np.ndarray, across: np.ndarray, down: np.ndarray) -> None:
+def _number_panels(axes: "Axes", across: np.ndarray, down: np.ndarray) -> None:
     """The numbers of heads above, those of layers at the left."""
     axes.set_xticks(across, [str(i) for i in range(len(across))])
     axes.set_yticks(down, [str(i) for i in range(len(down))])
@@ -276,9 +276,14 @@ def _all_heat_maps(weights: Weights) -> tuple["Figure", "Axes"]:
     axes.set_facecolor("white")
     across, down = wide * np.arange(heads), high * np.arange(layers)
     _number_panels(axes, across + (columns - 1) / 2, down + (rows - 1) / 2)
-    frame = {"fill": False, "edgecolor": "#bbbbbb", "linewidth": 0.6, "clip_on": False}
+    frame: dict[str, Any] = {
+        "fill": False,
+        "edgecolor": "#bbbbbb",
+        "linewidth": 0.6,
+        "clip_on": False,
+    }
     for layer, head in np.ndindex(layers, heads):
-        corner = (across[head] - 0.5, down[layer] - 0.5)
+        corner = (float(across[head]) - 0.5, float(down[layer]) - 0.5)
         axes.add_patch(Rectangle(corner, columns, rows, **frame))
     _scale(figure, image, axes, 0.9)
     return figure, axes

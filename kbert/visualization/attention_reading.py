@@ -110,7 +110,7 @@ def index_of(what: str, number: int, count: int) -> int:
 
 
 def read_attention(
-    model: Any, texts: str | Sequence[str], tokenizer: Tokenizer = None
+    model: Any, texts: str | Sequence[str], tokenizer: Tokenizer | None = None
 ) -> dict[str, Weights]:
     """The weights that `kbert.visualization.attention` draws, as arrays.
 

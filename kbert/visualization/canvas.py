@@ -6,7 +6,8 @@ installed; a character that no font has is drawn as a box.
 
 import functools
 import io
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 # Okabe & Ito, "Color universal design" (2008): told apart by every kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
@@ -46,12 +47,13 @@ def new_figure(width: float, height: float, *, layout: str | None = "constrained
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=100, layout=layout)
+    figure = Figure(figsize=(width, height), dpi=100, layout=cast(Any, layout))
     FigureCanvasAgg(figure)
     if layout == "constrained":
-        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+        engine: Any = figure.get_layout_engine()
+        engine.set(w_pad=0.1, h_pad=0.1)
     # Notebooks know figures of pyplot alone; to others they show what this name gives.
-    figure._repr_png_ = functools.partial(_png, figure)
+    figure._repr_png_ = functools.partial(_png, figure)  # type: ignore[attr-defined]
     return figure
 
 
@@ -76,7 +78,7 @@ def style(**changes: Any) -> dict[str, Any]:
     return {"family": fonts(), "parse_math": False, **changes}
 
 
-def label_axis(axis: Any, names: list[str], **changes: Any) -> None:
+def label_axis(axis: Any, names: Sequence[str], **changes: Any) -> None:
     """One tick a name, at 0, 1, 2, …
 
     Args:

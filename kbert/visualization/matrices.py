@@ -156,4 +156,4 @@ def _luminance(colour: Sequence[float]) -> float:
     """Of red, green and blue in 0..1, as WCAG 2 defines it."""
     rgb = np.asarray(colour[:3])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    return linear @ [0.2126, 0.7152, 0.0722]
+    return float(linear @ [0.2126, 0.7152, 0.0722])

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from kbert.types import Values
 from kbert.visualization.canvas import GREY, style
 
 if TYPE_CHECKING:
@@ -70,18 +69,18 @@ def name_points(
         written.append(_box_at(text, min(cost, key=cost.__getitem__), renderer))
 
 
-def _box_at(text: "Text", place: tuple[float, float, str], renderer: Any) -> np.ndarray:
+def _box_at(text: "Text", place: tuple[float, float, str], renderer: Any) -> Values:
     from matplotlib.text import Text
 
     x, y, side = place
     text.set(position=(x, y), ha=side)
-    text.update_positions(renderer)
+    text.update_positions(renderer)  # type: ignore[attr-defined]  # an Annotation's
     return Text.get_window_extent(text, renderer).extents  # without the line to the point
 
 
-def _meet(a: Sequence[float], b: Sequence[float]) -> bool:
+def _meet(a: Values, b: Values) -> bool:
     return bool(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3])
 
 
-def _outside(box: Sequence[float], frame: Sequence[float]) -> bool:
+def _outside(box: Values, frame: Values) -> bool:
     return bool(box[0] < frame[0] or box[1] < frame[1] or box[2] > frame[2] or box[3] > frame[3])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kbert.types import Values
 from kbert.visualization.canvas import GREY, bare, new_figure, set_figure_title, set_title, style
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _draw(
     bar.set_label(what, fontsize=9, **style(color=GREY))
 
 
-def _find(table: Any) -> np.ndarray:
+def _find(table: Any) -> Values:
     """The array of a table, layer, model or task."""
     import keras
 
@@ -110,6 +111,6 @@ def _find(table: Any) -> np.ndarray:
                 f"Received: a {type(table).__name__}"
             )
         table = table.position.value
-    return (
-        table if isinstance(table, np.ndarray | list | tuple) else keras.ops.convert_to_numpy(table)
-    )
+    if isinstance(table, np.ndarray | list | tuple):
+        return table
+    return keras.ops.convert_to_numpy(table)

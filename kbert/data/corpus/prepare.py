@@ -245,7 +245,7 @@ class _Preparation:
 
     def write_shards(self, workers: Workers, names: list[str]) -> list[tuple[str, Shard]]:
         """Second pass, over the spills. Returns the shards with their splits, in order."""
-        self.counts = collections.Counter()
+        self.counts: collections.Counter[str] = collections.Counter()
         for name in names:
             self.counts.update(spill.Spill(os.path.join(self.work, name), self.dtype).counts)
         plans = shard_files.plan_shards(self.counts["text_bytes"], self.held_out_share)

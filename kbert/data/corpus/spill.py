@@ -83,7 +83,7 @@ class Spill:
         self._sentences = self._take(np.int32, sentences)
         self._tokens = self._take(dtype, tokens)
 
-    def _take(self, dtype: np.dtype, count: int) -> np.ndarray:
+    def _take(self, dtype: type[np.integer] | str, count: int) -> np.ndarray:
         start = self._end
         self._end = start + int(count) * np.dtype(dtype).itemsize
         return self._raw[start : self._end].view(dtype)

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 from absl import logging
 
@@ -91,7 +92,8 @@ def train_or_reuse_tokenizer(
     differing = _differences(record, origin, folder)
     if not differing:
         logging.info("Using the tokenizer that is in %s", folder)
-        return tokenizers.load_tokenizer(folder)
+        # Of a kind that `train_tokenizer` makes, as the record says.
+        return cast("tokenizers.Tokenizer", tokenizers.load_tokenizer(folder))
     if Path(used_by or folder / manifest.FILE_NAME).exists():
         made = f"{used_by} was" if used_by else f"{folder} holds shards that were"
         raise ValueError(

@@ -34,7 +34,7 @@ class Workers:
     def __init__(self, tokenizer: Tokenizer, num_workers: int) -> None:
         self._tokenizer = tokenizer
         self._num_workers = num_workers
-        self._pool = None
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
 
     def __enter__(self) -> "Workers":
         if self._num_workers > 1:
@@ -85,7 +85,7 @@ def _call(function: Callable, job: tuple) -> Any:
     return function(_worker_tokenizer, *job)
 
 
-def _start_worker(tokenizer_type: type, config: dict) -> None:
+def _start_worker(tokenizer_type: type[Tokenizer], config: dict) -> None:
     global _worker_tokenizer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -97,5 +97,7 @@ def _start_worker(tokenizer_type: type, config: dict) -> None:
 
 def _exit_with_parent() -> None:
     """A parent killed by SIGKILL cannot stop its workers: they watch it themselves."""
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent, "only workers run this"
+    parent.join()
     os._exit(1)

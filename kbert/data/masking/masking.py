@@ -22,6 +22,7 @@ from kbert.data.masking.phrases import Phrases
 from kbert.data.masking.tokens import choose_independent, choose_tokens
 from kbert.data.masking.units import choose_words, find_units, first_pieces
 from kbert.tokenizers.base import Tokenizer
+from kbert.types import MaybeNone
 
 _ACTION, _TOKEN = 1, 2  # streams of draws under a row's key
 
@@ -190,7 +191,7 @@ def mask_rows(
     tokenizer: Tokenizer,
     masked_share: float,
     replacement: tuple[float, float],
-    phrases: Phrases | None = None,
+    phrases: Phrases | MaybeNone = None,
 ) -> dict[str, tf.Tensor]:
     """Chooses tokens by a scheme and hides them.
 

@@ -1,7 +1,7 @@
 """The settings of datasets made from shards, each checked as a whole."""
 
 import os
-from typing import Any
+from typing import Any, cast
 
 from kbert.data.corpus.blocks import WINDOW_BLOCKS
 from kbert.data.masking.masking import MASKING_SCHEMES, MaskingScheme
@@ -129,12 +129,13 @@ class Settings(StreamSettings, MaskingSettings):
         rule(self.next_sentence in (None, self.segments == "pairs"),
              'Next sentences are predicted with segments="pairs" and with no other: leave out '
              "`next_sentence` or `segments`", "next_sentence", "segments")  # fmt: skip
-        if self.replacement is None:
-            self._set("replacement", self.masking_scheme.replacement)
-        rule(sum(self.replacement) <= 1 + 1e-9,
+        usual = self.masking_scheme.replacement
+        replacement = usual if self.replacement is None else self.replacement
+        self._set("replacement", replacement)
+        rule(sum(replacement) <= 1 + 1e-9,
              "`replacement` must be two shares, of [MASK] and of random tokens, with a sum of at "
              "most 1", "replacement")  # fmt: skip
-        rule(not self.masking_scheme.repeats or self.replacement[1] == 0,
+        rule(not self.masking_scheme.repeats or replacement[1] == 0,
              'masking="independent" may draw a position twice, so its `replacement` has no random '
              "tokens: pass (share, 0.0)", "masking", "replacement")  # fmt: skip
         if self.short_sequence_share is None:
@@ -151,7 +152,7 @@ class Settings(StreamSettings, MaskingSettings):
     @property
     def segment_scheme(self) -> SegmentScheme:
         """How text is laid out in rows."""
-        return SEGMENT_SCHEMES[self.segments]
+        return SEGMENT_SCHEMES[cast(str, self.segments)]  # `check` has set it
 
     def version(self, epoch: Tensor) -> Tensor:
         """Which plan and masks an epoch has: new ones, or those of one of `static_masks`."""

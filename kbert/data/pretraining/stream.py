@@ -9,6 +9,7 @@ be taken up at any batch. Only windows are held in memory, never the corpus.
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import tensorflow as tf
 
@@ -71,7 +72,7 @@ def planned_batches(
 
     def planned(
         epoch: tf.Tensor, window: tf.Tensor, serialized: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, bool]:
         tokens, rows = plan(epoch, window, serialized)
         return tokens, assembly.place_rows(rows, epoch, window), False
 
@@ -168,7 +169,7 @@ def _finish(
         lengths,
         tokenizer=tokenizer,
         masked_share=settings.masked_share,
-        replacement=settings.replacement,
+        replacement=cast(tuple[float, float], settings.replacement),  # set by its `check`
         phrases=phrases,
     )
     if settings.segment_scheme.label:

@@ -64,12 +64,15 @@ def _table(path: str, found: list[Located]) -> Table:
     if not found:
         raise ValueError(f"{path} holds no rows")
     rows = [row for _, _, row in found]
-    columns = {"context": [row[0] for row in rows], "choices": [row[1] for row in rows]}
+    columns: dict[str, list] = {
+        "context": [row[0] for row in rows],
+        "choices": [row[1] for row in rows],
+    }
     for name, at in (("label", 2), ("id", 3)):
         if any(row[at] is not None for row in rows):  # one missing is then an error of Table
             columns[name] = [row[at] for row in rows]
-    lines = [line for _, line, _ in found]
-    return Table(columns, source=path, lines=None if None in lines else lines)
+    lines = [line for _, line, _ in found if line is not None]
+    return Table(columns, source=path, lines=None if len(lines) < len(found) else lines)
 
 
 def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -187,4 +190,4 @@ def _label(path: str, line: int, label: object, choices: int) -> int | None:
         raise ValueError(
             f"{path}, line {line}: the label must be 0 to {choices - 1}. Received: {label!r:.80}"
         )
-    return int(label)
+    return int(str(label))

@@ -132,7 +132,8 @@ def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str
     first = next((line for _, line in lines if line.strip(" \t") and not _COMMENT.match(line)), "")
     tabs = bool(width) or "\t" in first
     width = width or len(_split(first, tabs))
-    words, comments = [], []
+    words: list[tuple[int, list[str]]] = []
+    comments: list[str] = []
     for number, line in lines:
         if not line.strip(" \t"):
             if words:

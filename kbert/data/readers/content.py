@@ -5,7 +5,7 @@ Lines and records come one after the other, in memory that does not grow with th
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from kbert.data.readers.delimited import parse_rows
 from kbert.data.tables.table import Table
@@ -51,7 +51,7 @@ class DataFile(File):
     def __init__(self, path: str) -> None:
         super().__init__(path, "fail")
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self) -> Generator[bytes, None, None]:
         """As those of a `File`, without a NUL byte."""
         lines = 1
         for block in self._blocks():
@@ -147,7 +147,7 @@ def read_files(pattern: str, read: Callable[[str], Table]) -> Table:
             )
     lines = None
     if all(table.lines is not None for table in tables):
-        lines = [line for table in tables for line in table.lines]
+        lines = [line for table in tables for line in table.lines or ()]
     return Table(
         {name: [v for table in tables for v in table[name]] for name in tables[0].columns},
         source=[path for path, table in zip(paths, tables, strict=True) for _ in range(len(table))],

@@ -6,7 +6,7 @@ from kbert.data.tables.table import Table
 from kbert.text import tfds
 
 
-def read_split(path: str, columns: Mapping[str, str] | None) -> Table:
+def read_split(path: str, columns: Mapping[str, str | int] | None) -> Table:
     """The table of `tfds:NAME[/CONFIG][:SPLIT]`, class labels by name.
 
     Args:

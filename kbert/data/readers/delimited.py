@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 # What follows an opening quote in its line: up to the closing one, or to the line's end.
 _INSIDE = re.compile(r'[^"]*(?:""[^"]*)*')
@@ -60,7 +61,7 @@ def _quoted(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple
     # the file as the line of a quote that never closes.
     between = re.escape(delimiter)
     plain, end = re.compile(rf"[^{between}\n]*"), re.compile(rf"{between}|\r?\n|\r?\Z")
-    parts = None  # of a quoted field that has not closed yet
+    parts: list[str] | None = None  # of a quoted field that has not closed yet
     for number, line in enumerate(lines, 1):
         position = 0
         if parts is None:
@@ -70,12 +71,12 @@ def _quoted(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple
                 parts, opened = [], (number, line[position : position + 40])
                 position += 1
             if parts is None:
-                field = plain.match(line, position)
-                stop = end.match(line, field.end())
+                field: Any = plain.match(line, position)
+                stop: Any = end.match(line, field.end())
                 # A carriage return belongs to the line's end, but not to a delimiter.
                 fields.append(field[0] if stop[0] == delimiter else field[0].removesuffix("\r"))
             else:
-                inside = _INSIDE.match(line, position)
+                inside: Any = _INSIDE.match(line, position)
                 parts.append(inside[0])
                 if inside.end() == len(line):
                     break  # it goes on in the next line

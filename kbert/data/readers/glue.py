@@ -53,7 +53,8 @@ def read_glue(
         raise ValueError(f"{path} holds no rows")
     places, has_header = _places(described, path, numbered[0][1])
     width = len(numbered[0][1])
-    columns, lines = {name: [] for name in places}, []
+    columns: dict[str, list] = {name: [] for name in places}
+    lines = []
     malformed, without_gold = [], 0
     for line, fields in numbered[has_header:]:
         try:
@@ -139,11 +140,11 @@ def _row(
             f"the row has {len(fields)} columns, the first row has {width}. "
             f"Received: {fields!s:.80}"
         )
-    row = {name: fields[place] for name, place in places.items()}
+    row: dict[str, str | float] = {name: fields[place] for name, place in places.items()}
     if more:
         row["label"] = fields[-1]
     if "label" in row and row["label"] != "-":
-        row["label"] = _label(task, row["label"])
+        row["label"] = _label(task, str(row["label"]))
     return row
 
 

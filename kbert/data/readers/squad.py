@@ -46,7 +46,7 @@ def read_squad(path: PathLike, *, on_error: str = "raise") -> Table:
     if on_error not in ("raise", "count"):
         raise ValueError(f"on_error is 'raise' or 'count'. Received: {on_error!r}")
     table = read_files(os.fspath(path), lambda file: _read(file, on_error))
-    seen = {}
+    seen: dict[str, int] = {}
     for row, identifier in enumerate(table["id"]):
         if identifier in seen:
             raise ValueError(
@@ -67,7 +67,13 @@ def _read(path: str, on_error: str) -> Table:
         ) from None
     except ValueError as error:
         raise ValueError(f"{path} is not SQuAD: {error}") from None
-    columns = {"id": [], "question": [], "context": [], "answers": [], "answer_starts": []}
+    columns: dict[str, list] = {
+        "id": [],
+        "question": [],
+        "context": [],
+        "answers": [],
+        "answer_starts": [],
+    }
     unlabelled, moved, lost = [], [], []
     for context, question in _questions(path, content):
         where = f"{path}, question {question['id']}"

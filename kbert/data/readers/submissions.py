@@ -74,7 +74,7 @@ def _prediction(task: GlueTask, row: int, answer: str | int | float) -> str:
             raise ValueError(f"The answer {row} must be a finite number. Received: {answer!r}")
         return f"{min(max(float(answer), 0.0), 5.0):.3f}"
     if not isinstance(answer, str) and answer in range(len(task.labels)):
-        answer = task.labels[answer]
+        answer = task.labels[int(answer)]
     if answer not in task.values:
         raise ValueError(
             f"The answer {row} must be one of {list(task.labels)} or its index. "

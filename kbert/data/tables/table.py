@@ -11,6 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from kbert.order import check_order
 
@@ -180,7 +181,8 @@ class Table:
 
     def _labels(self, values: list) -> list:
         """Names, integers, numbers or lists of names: one of these throughout."""
-        labels, kinds = [], {}  # kind -> the first row that has it
+        labels: list[Any] = []
+        kinds: dict[str, int] = {}  # kind -> the first row that has it
         for row, value in enumerate(values):
             value = _python(value)
             if isinstance(value, list):
@@ -247,7 +249,7 @@ def as_table(data: object, labels: Sequence | None = None) -> Table:
     )
 
 
-def _columns(data: object) -> dict[str, list]:
+def _columns(data: Any) -> dict[str, list]:
     if isinstance(data, Mapping):
         return dict(data)
     if hasattr(data, "dtypes") and hasattr(data, "columns"):  # a frame of pandas or polars

@@ -143,7 +143,7 @@ def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], list[
                     f"A pair is a source and a target, two strings. Received: {pair!r:.80} as "
                     f"pair {number} (from 0)"
                 )
-        yield tuple([pair[side].strip() for _, pair in chunk] for side in (0, 1))
+        yield [pair[0].strip() for _, pair in chunk], [pair[1].strip() for _, pair in chunk]
 
 
 def _join(parts: list[tuple[tf.Tensor, np.ndarray]], dtype: str) -> Side:

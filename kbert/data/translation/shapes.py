@@ -112,7 +112,7 @@ def plan_batches(
     for part, i in enumerate(order):
         part_of[cells[i]] = part
     corners = [corners[i] for i in order]
-    shapes = [Shape(first, second, rows(max(first, second))) for first, second in corners]
+    shapes = [Shape(first, second, int(rows(max(first, second)))) for first, second in corners]
     parts = part_of[place]
     return _fill(shapes, parts, int(lengths.sum()))
 

@@ -320,7 +320,7 @@ class Elmo(keras.Model):
         return cls(own, **revived, **config)
 
 
-def _named_inputs(inputs: Any, characters: CharacterTokenizer) -> dict[str, Tensor]:
+def _named_inputs(inputs: Any, characters: int) -> tuple[Tensor, Tensor | None]:
     """(character ids, padding mask or None), checked."""
     if not isinstance(inputs, dict):
         inputs = {"character_ids": inputs}
@@ -358,7 +358,7 @@ def _reorder(x: Tensor, places: Tensor) -> Tensor:
     return ops.reshape(flat, (rows, length, width))
 
 
-def _check_vocabulary(tokenizer: WordTokenizer, config: ElmoConfig) -> None:
+def _check_vocabulary(tokenizer: WordTokenizer | None, config: ElmoConfig) -> None:
     if tokenizer is None:
         return
     words = tokenizer.vocabulary_size if isinstance(tokenizer, WordTokenizer) else None

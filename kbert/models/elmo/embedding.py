@@ -39,7 +39,7 @@ class Embedder:
         lengths = words.row_lengths().numpy()
         if stateful:
             self._make_room(len(lengths))
-        embedded: list[np.ndarray] = [None] * len(lengths)
+        embedded: list[Any] = [None] * len(lengths)
         for rows in inference.by_length(lengths, batch_size):
             features = self._elmo.characters.pad_sentences(tf.gather(words, rows))
             features = {name: value.numpy() for name, value in features.items()}

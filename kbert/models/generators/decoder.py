@@ -48,6 +48,7 @@ class Decoder(FromConfig, keras.Model):
 
     config_class = DecoderConfig
     prefix = "decoder"
+    config: DecoderConfig
 
     def __init__(
         self, config: DecoderConfig, *, name: str = "decoder", dtype: DType = None, **kwargs: Any

@@ -61,6 +61,7 @@ class Seq2Seq(FromConfig, keras.Model):
 
     config_class = Seq2SeqConfig
     prefix = "seq2seq"
+    config: Seq2SeqConfig
 
     def __init__(
         self, config: Seq2SeqConfig, *, name: str = "seq2seq", dtype: DType = None, **kwargs: Any
@@ -94,7 +95,7 @@ class Seq2Seq(FromConfig, keras.Model):
             for i in range(config.num_layers)
         ]
         self.encoder_norm = last_norm(config, name="encoder_norm", **policy)
-        self.decoder_blocks = [
+        self.decoder_blocks: list[Any] = [
             make_block(config, crossed=True, name=f"decoder_layers_{i}", **policy)
             for i in range(config.decoder_layers)
         ]

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kbert import atomic
 from kbert.json_file import read_json
@@ -35,7 +36,7 @@ def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) 
     whole = all(type(number) is int for number in given.values())
     if not whole or sorted(given.values()) != list(range(len(given))):
         raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {source}")
-    return sorted(given, key=given.get)
+    return sorted(given, key=given.__getitem__)
 
 
 def as_merges(
@@ -50,7 +51,9 @@ def as_merges(
     if isinstance(given, str | os.PathLike):
         lines = read_lines(given, "merges", "pair")
         given = [line for line in lines if line and not line.startswith("#version")]
-    pairs = [tuple(entry.split(" ") if isinstance(entry, str) else entry) for entry in given]
+    pairs: list[Any] = [
+        tuple(entry.split(" ") if isinstance(entry, str) else entry) for entry in given
+    ]
     for number, pair in enumerate(pairs):
         if len(pair) != 2 or not all(pair):
             raise ValueError(

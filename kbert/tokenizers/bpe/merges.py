@@ -13,6 +13,7 @@ same two neighbours and stop there, so that the piece would not be live.
 
 import itertools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, piece_bytes
 
@@ -59,10 +60,10 @@ def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
     """
     # Of a pair that stands there twice the last counts, as Hugging Face has it.
     ranks = {pair: rank for rank, pair in enumerate(merges)}
-    live = {}
+    live: dict[str, int] = {}
     for first, second in ranks:
         parts, last = merge(first + second, ranks)
-        if len(parts) == 1:
+        if len(parts) == 1 and last is not None:
             live[first + second] = last
     return live
 
@@ -76,7 +77,9 @@ def sentencepiece_model(merges: Iterable[Pair]) -> tuple[bytes, list[str]]:
     Returns:
         The serialised model; its pieces, but for the first, which is for what is unknown to it.
     """
-    from sentencepiece import sentencepiece_model_pb2 as proto
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto: Any = sentencepiece_model_pb2  # its classes are made as it is imported
 
     model = proto.ModelProto()
     model.trainer_spec.model_type = proto.TrainerSpec.BPE

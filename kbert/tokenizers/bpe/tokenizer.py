@@ -19,6 +19,7 @@ from kbert.tokenizers.bpe.pre_split import WHITE_SPACE, prefix_space
 from kbert.tokenizers.bpe.special_segments import SpecialSegments
 from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.offsets import bytes_to_characters, given_ranges, word_numbers
+from kbert.types import MaybeNone
 
 _SPACE = CHARACTERS[ord(" ")]
 _ROBERTA = "RobertaTokenizer"
@@ -101,7 +102,7 @@ class BytePairTokenizer(Tokenizer):
         self.continuation = np.array(
             [not piece.startswith(_SPACE) and piece not in specials for piece in vocabulary]
         )
-        self._segments = (
+        self._segments: SpecialSegments | MaybeNone = (
             SpecialSegments(specials, self.mask_token if mask_takes_space else None)
             if special_tokens_in_text and specials
             else None

@@ -71,7 +71,7 @@ class UnigramKernel:
             self._model = tf.constant(np.frombuffer(model, np.uint8))
             self.begins_word = tf.constant([piece.startswith(SPACE) for piece in pieces])
             self._lengths = tf.constant([len(piece) for piece in pieces], tf.int32)
-            self._parts = self._make_parts(pieces) if split_commas else None
+            self._parts: Any = self._make_parts(pieces) if split_commas else None
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """(B,) prepared texts -> (B, None) int32 ids of the model."""

@@ -14,12 +14,12 @@ from kbert.tokenizers.unigram.model import (
 from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, UnigramTokenizer
 
 # What Hugging Face's classes do where a folder's files do not say it.
-_CLASSES = {
+_CLASSES: dict[str, dict[str, Any]] = {
     "AlbertTokenizer": {"layout": "sentencepiece", "lowercase": True, "keep_accents": False},
     "XLNetTokenizer": {"layout": "sentencepiece", "lowercase": False, "keep_accents": False},
     "XLMRobertaTokenizer": {"layout": "fairseq"},
 }
-_MODEL_TYPES = {
+_MODEL_TYPES: dict[str | None, str] = {
     "albert": "AlbertTokenizer",
     "xlnet": "XLNetTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
@@ -63,7 +63,7 @@ def load_unigram(
         path = folder.path / "tokenizer.json"
         model = model_of_tokenizer_json(folder.full, path)
         pieces = [piece for piece, _ in folder.full["model"]["vocab"]]
-    settings = {"special_tokens": folder.special_tokens()}
+    settings: dict[str, Any] = {"special_tokens": folder.special_tokens()}
     name = _class_name(folder, path, pieces)
     if name in _CLASSES:
         settings |= _CLASSES[name]
@@ -84,7 +84,7 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
 
     ALBERT's and XLNet's own releases hold nothing of that kind but the model.
     """
-    name = (folder.config.get("tokenizer_class") or "").removesuffix("Fast")
+    name: str = (folder.config.get("tokenizer_class") or "").removesuffix("Fast")
     if name not in _CLASSES and folder.has("config.json"):
         model_type = read_json(folder.path / "config.json").get("model_type")
         name = _MODEL_TYPES.get(model_type, name)

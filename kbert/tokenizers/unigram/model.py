@@ -32,6 +32,8 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
             names the file.
     """
     from google.protobuf.message import DecodeError
+
+    # A checker does not see its classes: they are made as it is imported.
     from sentencepiece import sentencepiece_model_pb2
 
     if isinstance(model, bytes):
@@ -42,7 +44,7 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
             raise FileNotFoundError(f"No SentencePiece model. Received: {path}")
         raw, source = path.read_bytes(), str(path)
     try:
-        proto = sentencepiece_model_pb2.ModelProto.FromString(raw)
+        proto = sentencepiece_model_pb2.ModelProto.FromString(raw)  # type: ignore[attr-defined]
     except DecodeError as error:
         raise ValueError(
             "A SentencePiece model is the file that its trainer wrote, whole. "
@@ -141,6 +143,7 @@ def model_of_tokenizer_json(full: dict[str, Any], path: Path) -> bytes:
     Raises:
         ValueError: no unigram model, or its normalisation is not in the file.
     """
+    # A checker does not see its classes: they are made as it is imported.
     from sentencepiece import sentencepiece_model_pb2
 
     model = full.get("model", {})
@@ -163,7 +166,7 @@ def model_of_tokenizer_json(full: dict[str, Any], path: Path) -> bytes:
     if is_fairseq(names):
         offset = len(FAIRSEQ_BEGINNING)
         vocabulary = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *vocabulary[offset:-1]]
-    proto = sentencepiece_model_pb2.ModelProto()
+    proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.trainer_spec.model_type = _UNIGRAM
     proto.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap[0])
     for index, (piece, score) in enumerate(vocabulary):

@@ -29,7 +29,7 @@ from kbert.tokenizers.unigram.normalization import TextPreparation
 # The names of Hugging Face's tokenizer_config.json for our arguments.
 CONFIG_KEYS = {"lowercase": "do_lower_case", "keep_accents": "keep_accents"}
 # What plays a role where nothing else is said, the first that the vocabulary has.
-_USUAL = {
+_USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     "sentencepiece": {
         "pad": ("<pad>", "[PAD]"),
         "cls": ("[CLS]", "<cls>", "<s>"),

@@ -3,6 +3,7 @@
 import io
 import random
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -108,11 +109,11 @@ def train_unigram(
     return model.getvalue()
 
 
-def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, object]:
+def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
     """The trainer's arguments for the pieces that a vocabulary begins with."""
     if layout == "fairseq":
-        pieces = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
-        usual = ()
+        pieces: dict[str, Any] = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+        usual: tuple[str, ...] = ()
     else:
         pieces = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
         pieces["control_symbols"] = list(_ALBERT_CONTROL)

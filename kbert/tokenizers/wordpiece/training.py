@@ -185,6 +185,6 @@ def _merge(
     vocabulary = tokenizer.get_vocab()
     for piece in itertools.chain(fixed, initial):
         del vocabulary[piece]
-    merges = sorted(vocabulary, key=vocabulary.get)
+    merges = sorted(vocabulary, key=vocabulary.__getitem__)
     # Ruled lines of hundreds of box-drawing characters merge without end.
     return [p for p in merges if len(p.removeprefix("##").encode()) <= MAX_PIECE_BYTES]
