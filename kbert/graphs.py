@@ -24,6 +24,6 @@ def graph(function: Callable, **options: Any) -> Callable:
         >>> double(tf.constant(3)).numpy().item()
         6
     """
-    counted = functools.partial(function)
+    counted: Any = functools.partial(function)
     counted.__name__ = getattr(function, "__name__", "graph")  # of the nodes, in profiles
     return tf.function(counted, **options)

@@ -11,7 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from kbert.order import check_order
 
@@ -75,6 +75,12 @@ class Table:
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
+
+    @overload
+    def __getitem__(self, name: str) -> list: ...
+
+    @overload
+    def __getitem__(self, name: slice) -> "Table": ...
 
     def __getitem__(self, name: str | slice) -> "list | Table":
         """A column by its name, or the rows of a slice as a table."""
@@ -265,7 +271,8 @@ def _columns(data: Any) -> dict[str, list]:
             "The data is a Table, columns, a frame, a list of texts, pairs or words, or a "
             f"tf.data.Dataset. Received: {data!r:.80} ({type(data).__name__})"
         )
-    if getattr(data, "ndim", 1) == 2 and data.shape[1] == 2:  # an array of pairs
+    shape: Sequence[int] = getattr(data, "shape", ())
+    if len(shape) == 2 and shape[1] == 2:  # an array of pairs
         data = [tuple(row) for row in data]
     return _row_columns([_python(row) for row in data])
 
@@ -315,7 +322,7 @@ def _dataset_columns(dataset) -> dict[str, list]:
     return columns
 
 
-def _is_batched(spec: object) -> bool:
+def _is_batched(spec: Any) -> bool:
     """Whether elements hold several texts where a row has one."""
     x = spec[0] if isinstance(spec, tuple) else spec
     if isinstance(x, Mapping):
