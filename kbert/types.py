@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import keras
 import numpy as np
+
+if TYPE_CHECKING:
+    import keras  # here alone: it brings pyplot, and metrics and pictures do without Keras
 
 # A tensor of the backend that Keras runs on (a KerasTensor while a model is traced), or what
 # `keras.ops` makes one of. The three backends have no type in common, so checkers see Any.
@@ -18,7 +20,7 @@ MaybeNone: TypeAlias = Any
 # Sizes of axes; None is one that is not known before the data.
 Shape: TypeAlias = tuple[int | MaybeNone, ...]
 # What Keras takes as the `dtype` of a layer.
-DType: TypeAlias = str | keras.DTypePolicy | None
+DType: TypeAlias = "str | keras.DTypePolicy | None"
 PathLike: TypeAlias = str | os.PathLike[str]
 # Values one after the other, such as labels or scores: a list or an array.
 Values: TypeAlias = Sequence[Any] | np.ndarray

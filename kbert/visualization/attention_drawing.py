@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbert.tokenizers.base import Tokenizer
 from kbert.visualization.attention_page import AttentionPage
 from kbert.visualization.attention_reading import Weights, as_weights, read_attention
 from kbert.visualization.canvas import (
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+
+    from kbert.tokenizers.base import Tokenizer
 
 VIEWS = ("heatmap", "lines", "html")
 _COLOUR_MAP = "Blues"
@@ -80,7 +81,7 @@ def attention(
     layer: int | None = None,
     head: int | None = None,
     *,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: "Tokenizer | None" = None,
     kind: str = "auto",
     view: str = "heatmap",
     title: str | None = None,

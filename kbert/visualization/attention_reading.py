@@ -4,11 +4,13 @@ Shapes: L layers, N heads, T tokens that look, S tokens that are looked at.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kbert.tokenizers.base import Tokenizer
+if TYPE_CHECKING:  # pictures of arrays do without TensorFlow
+    from kbert.tokenizers.base import Tokenizer
+
 
 _CROSS_TITLES = ("written", "source")
 _TITLES = ("token", "attends to")
@@ -110,7 +112,7 @@ def index_of(what: str, number: int, count: int) -> int:
 
 
 def read_attention(
-    model: Any, texts: str | Sequence[str], tokenizer: Tokenizer | None = None
+    model: Any, texts: str | Sequence[str], tokenizer: "Tokenizer | None" = None
 ) -> dict[str, Weights]:
     """The weights that `kbert.visualization.attention` draws, as arrays.
 
@@ -175,7 +177,7 @@ def _as_texts(texts: str | Sequence[str]) -> list[str]:
 
 
 def _encoder(
-    task: Any, encoder: Any, tokenizer: Tokenizer, texts: str | Sequence[str]
+    task: Any, encoder: Any, tokenizer: "Tokenizer", texts: str | Sequence[str]
 ) -> dict[str, Weights]:
     import tensorflow as tf
 
@@ -207,7 +209,7 @@ def _encoder(
 
 
 def _decoder(
-    task: Any, decoder: Any, tokenizer: Tokenizer, texts: str | Sequence[str]
+    task: Any, decoder: Any, tokenizer: "Tokenizer", texts: str | Sequence[str]
 ) -> dict[str, Weights]:
     if len(texts) != 1:
         raise ValueError(f"A decoder reads one text. Received: {len(texts)} texts")
@@ -221,7 +223,7 @@ def _decoder(
 
 
 def _seq2seq(
-    task: Any, seq2seq: Any, tokenizer: Tokenizer, texts: str | Sequence[str]
+    task: Any, seq2seq: Any, tokenizer: "Tokenizer", texts: str | Sequence[str]
 ) -> dict[str, Weights]:
     if len(texts) == 1:
         if task is None:
@@ -247,7 +249,7 @@ def _seq2seq(
     }
 
 
-def _ids(tokenizer: Tokenizer, text: str) -> np.ndarray:
+def _ids(tokenizer: "Tokenizer", text: str) -> np.ndarray:
     return np.asarray(tokenizer.encode(text), "int32")
 
 
@@ -269,7 +271,7 @@ def _weights(
     return as_weights(np.stack(layers), rows, columns, titles)
 
 
-def token_names(tokenizer: Tokenizer, ids: Any) -> list[str]:
+def token_names(tokenizer: "Tokenizer", ids: Any) -> list[str]:
     """The pieces as they are read; those of byte-level BPE as the characters they spell.
 
     A byte-level piece that is no whole character keeps the letters that stand for its bytes; so do
