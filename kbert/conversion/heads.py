@@ -1,6 +1,7 @@
 """The heads of a model that is converted: each whole, of its shapes, and finite."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -46,7 +47,7 @@ def check_heads(encoder: Encoder | Decoder, arrays: Mapping[str, np.ndarray], so
 def _make(
     head: str, encoder: Encoder | Decoder, arrays: Mapping[str, np.ndarray]
 ) -> keras.layers.Layer:
-    config = encoder.config
+    config: Any = encoder.config  # a decoder's makes the classifier alone
     if head == "masked_lm":
         return MaskedLMHead(config, encoder.token_embedding)
     if head == "span_boundary":

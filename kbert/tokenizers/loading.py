@@ -100,7 +100,7 @@ def _wordpiece_vocabulary(files: TokenizerFolder) -> list[str]:
     ids = model.get("vocab", {})
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {path}")
-    return sorted(ids, key=ids.get)
+    return sorted(ids, key=ids.__getitem__)
 
 
 def _wordpiece_settings(files: TokenizerFolder) -> dict[str, Any]:

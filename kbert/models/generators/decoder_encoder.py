@@ -3,7 +3,7 @@
 Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary of the decoder that was pretrained.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
@@ -111,7 +111,8 @@ class DecoderEncoder(keras.Model):
         self.has_input_tokens = input_tokens
         # Rows of the token table that are a tokenizer's.
         self.text_rows = size - len(INPUT_TOKENS) if input_tokens else size
-        ids = range(self.text_rows, size) if input_tokens else [None] * len(INPUT_TOKENS)
+        no_ids = [None] * len(INPUT_TOKENS)
+        ids: Sequence[Any] = range(self.text_rows, size) if input_tokens else no_ids
         self.start_id, self.delimiter_id, self.extract_id = ids
         self.built = True
 
