@@ -3,6 +3,8 @@
 Shapes: N rows, K classes.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kbert.metrics.checks import array, indicators, paired
