@@ -174,7 +174,8 @@ def commands(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", [page for page in CURRENT if commands(page)])
-def test_commands(page):
+def test_commands(page, monkeypatch):
+    monkeypatch.chdir(ROOT / "tests" / "tasks")  # where ordinal.py is
     for program, *words in commands(page):
         with flagsaver.flagsaver():
             module(program).define_flags()

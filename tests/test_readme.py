@@ -45,6 +45,13 @@ def test_which_model_to_use():
     assert table[1].strip() == family_table(), "paste what kbert.models.family_table() returns"
 
 
+def test_the_task_of_ones_own_is_an_excerpt():
+    whole = (ROOT / "tests" / "tasks" / "ordinal.py").read_text(encoding="utf-8").splitlines()
+    lines = iter(line for line in whole if line)
+    for line in example("README.md", "class OrdinalOptions(").splitlines():
+        assert not line or line in lines, f"{line!r} does not follow in tests/tasks/ordinal.py"
+
+
 def example(page: str, first_line: str) -> str:
     """The block of code of a page that begins with a line."""
     text = (ROOT / page).read_text(encoding="utf-8")
