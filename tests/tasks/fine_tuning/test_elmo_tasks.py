@@ -149,7 +149,7 @@ def test_a_new_head_on_a_folder_of_an_elmo(format, tmp_path):
     for weight in task.encoder.elmo.weights:
         np.testing.assert_array_equal(weight, wanted[weight.path])
     assert task.tokenizer.max_characters == CONFIG.max_characters
-    assert task.dropout.rate == 0.5
+    assert task.head_dropout.rate == 0.5
     assert len(task.predict(["the red pen"])[0]["labels"]) == 3
 
 

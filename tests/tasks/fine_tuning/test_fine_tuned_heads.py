@@ -177,14 +177,14 @@ def test_the_head_s_dropout_is_read_and_written_back(tmp_path, tokenizer, model_
     saved(tmp_path / "theirs", tokenizer, model_type, ENDINGS[kind], **{key: 0.25})
     task = tasks.Task.from_preset(tmp_path / "theirs")
     assert type(task) is kind
-    assert (task.settings["dropout"], task.dropout.rate) == (0.25, 0.25)
+    assert (task.settings["dropout"], task.head_dropout.rate) == (0.25, 0.25)
     architecture = None if model_type == "albert" else model_type
     task.save_to_preset(tmp_path / "ours", "huggingface", architecture=architecture)
     assert json.loads((tmp_path / "ours" / "config.json").read_text())[key] == 0.25
 
     begun = kind.from_preset(tmp_path / "ours", new_head=True, **head_arguments(kind))
     assert begun.settings["dropout"] is None
-    assert begun.dropout.rate == 0.0
+    assert begun.head_dropout.rate == 0.0
 
 
 @pytest.mark.parametrize(("model_type", "usual"), [("bert", None), ("distilbert", 0.2)])
@@ -193,7 +193,7 @@ def test_a_head_without_a_rate_of_its_own(tmp_path, tokenizer, model_type, usual
     saved(tmp_path / "theirs", tokenizer, model_type, "ForSequenceClassification")
     assert tasks.Task.from_preset(tmp_path / "theirs").settings["dropout"] == usual
     task = tasks.TextClassifier.from_preset(tmp_path / "theirs", dropout=None)
-    assert task.dropout.rate == 0.0
+    assert task.head_dropout.rate == 0.0
     task.save_to_preset(tmp_path / "ours", "huggingface", architecture=model_type)
     content = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert content.get("seq_classif_dropout") == (None if usual is None else 0.0)
