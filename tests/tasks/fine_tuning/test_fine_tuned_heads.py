@@ -301,5 +301,5 @@ def test_a_folder_of_another_task_or_none(tmp_path, config, tokenizer):
             tasks.Task.from_preset(tmp_path / "task")
     task.encoder.save_to_preset(tmp_path / "encoder")
     tokenizer.save(tmp_path / "encoder")
-    with pytest.raises(ValueError, match="A Task is loaded from a folder with its heads"):
+    with pytest.raises(ValueError, match="A Task is loaded from a folder with its own heads"):
         tasks.Task.from_preset(tmp_path / "encoder")
