@@ -11,17 +11,25 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from kbert.training.run.log import keras_verbosity
 from kbert.training.step.ratios import DataPosition, Ratios, divide
+from kbert.training.step.verbosity import keras_verbosity
 
 # Logged in training beside the task's own terms; evaluation has neither.
 UPDATE_TERMS = ("gradient_norm", "learning_rate")
 
 
-class Filed:
-    """What a step keeps that is no weight of the model; a plain object, so Keras tracks none."""
+class StepState:
+    """What a step keeps that is no weight of the model; a plain object, so Keras tracks none.
+
+    Attributes:
+        ratios: the sums behind the logs; None before the first step.
+        position: where the data goes on.
+        loss_names: in the order of `loss_terms`.
+        by_default: whether `fit` compiled the model because nobody else had.
+    """
 
     def __init__(self) -> None:
+        self.by_default = False
         self.ratios: Ratios | None = None
         self.position: DataPosition | None = None
         self.loss_names: tuple[str, ...] = ()
@@ -31,6 +39,8 @@ class StepBase:
     """The half of `TrainStep` that both engines share."""
 
     derived_metrics: Mapping[str, tuple[str, Callable]] = {}
+    # What a progress line shows besides the loss, of the values that a step logs.
+    shown_metrics: tuple[str, ...] = ()
 
     def loss_terms(self, batch, training: bool) -> tuple[dict, dict]:
         """Returns the losses and the metrics of a batch, as sums.
@@ -106,13 +116,23 @@ class StepBase:
         self._check_precision()
         self.micro_batches = micro_batches
         self.clip_norm = clip_norm
-        self._filed = Filed()
+        self._step_state = StepState()
         super().compile(
             optimizer=optimizer,
             jit_compile=jit_compile,
             run_eagerly=run_eagerly,
             auto_scale_loss=False,
         )
+
+    def compile_by_default(self, optimizer, **settings) -> None:
+        """`compile` by a `fit`, where the user did not: the next `fit` may do it again."""
+        self.compile(optimizer, **settings)
+        self._step_state.by_default = True
+
+    @property
+    def compiled_by_user(self) -> bool:
+        """Whether `compile` was called, and not only by a `fit`."""
+        return self.compiled and not self._step_state.by_default
 
     def _check_precision(self) -> None:
         policy = self.dtype_policy
@@ -145,20 +165,25 @@ class StepBase:
     @property
     def metrics(self) -> list:
         """The sums behind the logs and the data position."""
-        filed = getattr(self, "_filed", None)
-        return [] if filed is None or filed.ratios is None else [filed.ratios, filed.position]
+        state = getattr(self, "_step_state", None)
+        return [] if state is None or state.ratios is None else [state.ratios, state.position]
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Of the losses, once `fit` or `prepare` has run."""
+        return self._step_state.loss_names
 
     @property
     def data_position(self) -> keras.Variable:
         """Where the data goes on after the last step, (3,) int32: (epoch, window, row)."""
         if not self.metrics:
             raise ValueError("The data position exists once `fit` or `prepare` has run.")
-        return self._filed.position.value
+        return self._step_state.position.value
 
     def get_metrics_result(self) -> dict:
         """Returns the values over everything counted since the last reset."""
-        counted = self._filed.ratios.counted()
-        ratios = self._filed.ratios.result()
+        counted = self._step_state.ratios.counted()
+        ratios = self._step_state.ratios.result()
         skipped = [name for name in UPDATE_TERMS if not counted[name]]  # in evaluation
         return self._values({k: v for k, v in ratios.items() if k not in skipped})
 
@@ -177,9 +202,9 @@ class StepBase:
                     "Losses and metrics must have distinct names, none of them "
                     f"{sorted(reserved)}. Received: {names}"
                 )
-            self._filed.loss_names = tuple(losses)
-            self._filed.ratios = Ratios([*losses, *metrics, *UPDATE_TERMS])
-            self._filed.position = DataPosition()
+            self._step_state.loss_names = tuple(losses)
+            self._step_state.ratios = Ratios([*losses, *metrics, *UPDATE_TERMS])
+            self._step_state.position = DataPosition()
         if not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
 
@@ -189,11 +214,11 @@ class StepBase:
 
     @property
     def _num_terms(self) -> int:
-        return len(self._filed.ratios.names) - len(UPDATE_TERMS)
+        return len(self._step_state.ratios.names) - len(UPDATE_TERMS)
 
     def _values(self, ratios: dict) -> dict:
         """Adds the total loss in front and the derived metrics behind."""
-        values = {"loss": sum(ratios[name] for name in self._filed.loss_names)}
+        values = {"loss": sum(ratios[name] for name in self._step_state.loss_names)}
         values |= {name: value for name, value in ratios.items() if name != "loss"}
         for name, (source, function) in self.derived_metrics.items():
             values[name] = function(values[source])
@@ -201,7 +226,7 @@ class StepBase:
 
     def _step_values(self, pairs, update=()) -> dict:
         """Values of this step alone, from the (K, 2) sums of the global batch."""
-        names = self._filed.ratios.names
+        names = self._step_state.ratios.names
         ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
         return self._values(ratios | dict(zip(UPDATE_TERMS, update, strict=False)))
 
@@ -221,12 +246,12 @@ class StepBase:
         """Adds the (K, 2) pairs, and the values of the update in training, to the sums."""
         update = [ops.stack([x, ops.ones_like(x)]) for x in update]
         update = update or [ops.zeros(2)] * len(UPDATE_TERMS)
-        self._filed.ratios.update_state(ops.concatenate([pairs, ops.stack(update)]))
+        self._step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(update)]))
 
     def _file_position(self, batch) -> None:
         """Keeps the position that came with the batch; every row carries the same."""
         if isinstance(batch, Mapping) and "position" in batch:
-            self._filed.position.update_state(batch["position"][0])
+            self._step_state.position.update_state(batch["position"][0])
 
     def _clip(self, gradients: list):
         """Scales all gradients so that their joint norm is at most `clip_norm`."""
@@ -237,6 +262,16 @@ class StepBase:
             return gradients, norm
         scale = self.clip_norm / ops.maximum(norm, self.clip_norm)
         return [g * ops.cast(scale, g.dtype) for g in gradients], norm
+
+    def _is_finite(self, norm, pairs):
+        """Whether a step may move the weights: gradients and losses of the global batch are finite.
+
+        Args:
+            norm: of the gradients, summed over the replicas.
+            pairs: (K, 2) sums of the global batch, losses first.
+        """
+        losses = pairs[: len(self._step_state.loss_names), 0]
+        return ops.logical_and(ops.isfinite(norm), ops.all(ops.isfinite(losses)))
 
     def _split(self, batch):
         """Cuts every tensor (B, …) into micro-batches (B / M, M, …); micro-batch i is [:, i].

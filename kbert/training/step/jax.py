@@ -41,7 +41,12 @@ class JaxStep(StepBase):
         gradients, norm = self._clip(gradients)
         with keras.StatelessScope(zip(self.optimizer.variables, slots, strict=True)):
             update = (norm, jnp.asarray(self.optimizer.learning_rate))
-        trainable, slots = self.optimizer.stateless_apply(slots, gradients, trainable)
+        finite = self._is_finite(norm, pairs)
+        moved = self.optimizer.stateless_apply(slots, gradients, trainable)
+        trainable, slots = (
+            [jnp.where(finite, new, old) for new, old in zip(after, before, strict=True)]
+            for after, before in zip(moved, (trainable, slots), strict=True)
+        )
         with keras.StatelessScope(zip(self.metrics_variables, sums, strict=True)) as scope:
             self._count(pairs, update)
             self._file_position(batch)

@@ -8,7 +8,8 @@ Keras' own step divides by local sums, clips before it reduces and does not run 
 3. gradients become dense, and are summed over the replicas; what a task keeps of each row
    (`row_state`) is exchanged between them;
 4. they are clipped by the norm of that sum;
-5. the optimizer moves the weights; the sums for the logs and the data position are filed.
+5. the optimizer moves the weights, unless the losses or the gradients are not finite: such a step
+   leaves weights and optimizer as they are. The sums for the logs and the data position are filed.
 
 The engine follows Keras' backend: `step_tensorflow` (`tf.distribute`) or `step_jax`
 (`keras.distribution.DataParallel`).

@@ -76,9 +76,11 @@ def write_rows(variable: keras.Variable, rows: Any) -> None:
     """Files this replica's rows, (…, b, W), in its own copy; XLA may compile it.
 
     While a graph is made for the names of its results alone, of one host's rows, nothing is filed.
+    What is not finite is filed as 0: its row begins anew.
     """
     replicas, replica = _replicas()
     *axes, all_rows, width = variable.shape
+    rows = ops.where(ops.isfinite(rows), rows, 0.0)  # or one step that is not would spoil all
     if replica is None and rows.shape[-2] != all_rows:
         return
     if replicas > 1:

@@ -111,10 +111,32 @@ class TensorFlowStep(StepBase):
         if self._optimizer_sums:
             gradients = [g / replica.num_replicas_in_sync for g in gradients]
         update = (norm, tf.convert_to_tensor(self.optimizer.learning_rate))
-        self.optimizer.apply(gradients, variables)
+        self._apply(self._is_finite(norm, global_pairs), gradients, variables)
         self._count(pairs, update)
         self._file_position(batch)
         return self._step_values(global_pairs, update)
+
+    def _apply(self, finite, gradients, variables) -> None:
+        """Moves weights and optimizer, or neither: decided in the graph, so nothing is copied."""
+
+        def on_replica(gradients) -> None:
+            self.optimizer.apply(gradients, variables)
+
+        if tf.__internal__.distribute.strategy_supports_no_merge_call():
+            tf.cond(finite, lambda: on_replica(gradients), lambda: None)
+            return
+
+        # An optimizer merges the replicas, which none may do in a branch of its own: so the branch
+        # is chosen for all of them together. They agree, for they have the same sums.
+        def across_replicas(strategy, finite, gradients) -> None:
+            first = strategy.experimental_local_results(finite)[0]
+            tf.cond(
+                first,
+                lambda: strategy.extended.call_for_each_replica(on_replica, args=(gradients,)),
+                lambda: None,
+            )
+
+        tf.distribute.get_replica_context().merge_call(across_replicas, args=(finite, gradients))
 
     def test_step(self, data) -> dict:
         """Losses and metrics of one batch, without dropout or update."""

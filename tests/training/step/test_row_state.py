@@ -23,6 +23,14 @@ def test_one_device_has_all_rows():
     np.testing.assert_array_equal(variable.numpy(), values())
 
 
+def test_what_is_not_finite_is_forgotten():
+    variable = row_variable((2, 4, 3), "state")
+    state = values()
+    state[0, 1, 2], state[1, 3] = np.nan, np.inf
+    write_rows(variable, state)
+    np.testing.assert_array_equal(read_rows(variable, 4), np.where(np.isfinite(state), state, 0))
+
+
 def test_other_rows_are_refused():
     variable = row_variable((2, 4, 3), "state")
     with pytest.raises(ValueError, match=r"Received: batch_size=4 of the state, over 1 .* 2 rows"):

@@ -13,6 +13,7 @@ from keras import ops
 
 from kbert.training.optimization.optimizers import AdamW, Lamb
 from kbert.training.optimization.schedules import WarmupDecay
+from kbert.training.run.checkpoints import named_state
 from kbert.training.step.mixin import KERAS_HOOKS, TrainStep
 from tests.training import toy_task
 
@@ -164,6 +165,54 @@ def test_a_batch_without_masks_is_no_nan():
 def test_logs_tell_the_rate_of_the_step_itself():
     logs = trained(steps=3)[2]
     assert [step["learning_rate"] for step in logs] == pytest.approx([0.0, 0.01, 0.02])
+
+
+def everything(task) -> dict[str, list]:
+    """Weights, moments and the count of updates, as lists that compare bit by bit."""
+    state = named_state(task).items()
+    kept = {n: v for n, v in state if n.startswith(("weights/", "optimizer/"))}
+    return {n: ops.convert_to_numpy(v.value).tolist() for n, v in kept.items()}
+
+
+def without_third(batches) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(
+        keras.tree.map_structure(lambda *x: np.stack(x), *batches[:2], *batches[3:])
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"),
+    [
+        (AdamW, {"micro_batches": 4}),
+        (AdamW, {"jit_compile": True}),
+        (keras.optimizers.AdamW, {}),
+    ],
+)
+def test_a_step_that_is_not_finite_moves_nothing(optimizer, settings):
+    assert_third_step_is_left_out(optimizer, **settings)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("optimizer", [AdamW, keras.optimizers.AdamW])
+def test_nor_does_it_on_replicas(mirrored, optimizer):
+    assert_third_step_is_left_out(optimizer, strategy=mirrored)
+
+
+def assert_third_step_is_left_out(optimizer, **settings):
+    """The weights, the moments and the count of updates are those of a run without that batch."""
+    batches = toy_task.batches(5)
+    batches[2]["mask_weights"][0, 0] = np.nan  # of one replica's rows
+    stacked = keras.tree.map_structure(lambda *x: np.stack(x), *batches)
+    task, seen = make_task(optimizer, **settings), Steps()
+    data = tf.data.Dataset.from_tensor_slices(stacked)
+    task.fit(data, epochs=1, verbose=0, callbacks=[seen])
+    assert [bool(np.isfinite(step["gradient_norm"])) for step in seen.logs] == [
+        *(True, True, False, True, True)
+    ]
+    assert int(task.optimizer.iterations.value) == 4
+    other = make_task(optimizer, **settings)
+    other.fit(without_third(batches), epochs=1, verbose=0)
+    assert everything(task) == everything(other)
 
 
 def test_the_position_of_the_last_batch_is_filed():
