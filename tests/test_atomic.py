@@ -3,6 +3,10 @@
 import contextlib
 import os
 import resource
+import signal
+import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -71,3 +75,33 @@ def test_prepare_leaves_no_half_written_spill(tmp_path, tiny_vocabulary):
         with pytest.raises(OSError, match=r"Cannot write .*work/chunk-.*: File too large"):
             prepare_corpus(tmp_path / "a.txt", tmp_path / "out", tokenizer)
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+HOLD = """
+import sys, time
+from kbert import atomic
+with atomic.refusing_others(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path):
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE, text=True, cwd=os.getcwd()
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        holder = f"in use by process {process.pid} on {socket.gethostname()}"
+        with pytest.raises(RuntimeError, match=holder), atomic.refusing_others(folder):
+            raise AssertionError
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert os.listdir(folder) == [".lock"]  # a file, no lock
+        with atomic.refusing_others(folder):
+            pass
+        assert os.listdir(folder) == []
+    finally:
+        process.kill()
+        process.stdout.close()

@@ -4,7 +4,7 @@ from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.folder import FORMATS, read_checkpoint, write_checkpoint
 from kbert.checkpoints.huggingface.huggingface import write_huggingface
 from kbert.checkpoints.keras_hub.checkpoint import to_keras_hub, write_keras_hub
-from kbert.checkpoints.matching import Differences, check_arrays
+from kbert.checkpoints.matching import Differences, check_arrays, check_finite
 from kbert.checkpoints.preset import write_preset
 from kbert.checkpoints.safetensors import read_safetensors, write_safetensors
 from kbert.checkpoints.vocabulary import extend_vocabulary
@@ -14,6 +14,7 @@ __all__ = [
     "Checkpoint",
     "Differences",
     "check_arrays",
+    "check_finite",
     "extend_vocabulary",
     "read_checkpoint",
     "read_safetensors",

@@ -15,6 +15,7 @@ from kbert.checkpoints.google import checkpoint as google
 from kbert.checkpoints.huggingface import huggingface
 from kbert.checkpoints.huggingface.shards import INDEX_FILE
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
+from kbert.checkpoints.matching import check_finite
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.base import Config, EncoderConfig
@@ -98,7 +99,8 @@ def write_checkpoint(
 
     Raises:
         ValueError: an unknown format, an option that the format has not, a folder with a model of
-            another format, or a model that the other library cannot be.
+            another format, a model that the other library cannot be, or weights that hold NaN or
+            infinity: then the folder is as it was.
     """
     formats = next(found for kind, found in _FORMATS_OF.items() if isinstance(config, kind))
     if format not in formats:
@@ -113,6 +115,7 @@ def write_checkpoint(
             "Weights go into several files in Hugging Face's format alone. "
             f"Received: max_shard_size={max_shard_size!r} with format={format!r}"
         )
+    check_finite(arrays, os.fspath(folder))
     if format == "kbert":
         preset.write_preset(folder, config, arrays, task=task, labels=labels)
     elif format == "bilm":

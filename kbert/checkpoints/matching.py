@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+_SHOWN = 5
+
 
 @dataclasses.dataclass(frozen=True)
 class Differences:
@@ -72,3 +74,29 @@ def check_arrays(
         listing = "".join(f"\n  {line}" for line in lines)
         raise ValueError(f"The weights do not fit the model. Received: {source}{listing}")
     return Differences(missing, unexpected)
+
+
+def check_finite(arrays: Mapping[str, np.ndarray], what: str) -> None:
+    """Refuses weights that hold NaN or infinity: no file of them would be of use.
+
+    Args:
+        arrays: name -> array.
+        what: what was to be written, for the message.
+
+    Raises:
+        ValueError: naming the weights.
+
+    Example:
+        >>> try:
+        ...     check_finite({"a": np.zeros(2), "b": np.array([1.0, np.nan])}, "a preset")
+        ... except ValueError as error:
+        ...     print(str(error)[-35:])
+        a preset, with NaN or infinity in b
+    """
+    bad = [name for name, x in arrays.items() if x.dtype.kind == "f" and not np.isfinite(x).all()]
+    if bad:
+        more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+        raise ValueError(
+            "Weights must be finite to be written: nothing is. "
+            f"Received: {what}, with NaN or infinity in {', '.join(bad[:_SHOWN])}{more}"
+        )

@@ -10,14 +10,19 @@ import tensorflow as tf
 from absl import logging
 
 from kbert import registry
-from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_checkpoint
 from kbert.hub import locate
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
 from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
 from kbert.tasks.tensorflow_copy import export_copy
 from kbert.training.optimization.optimizers import AdamW
-from kbert.training.optimization.schedules import WARMUP_STEPS, WarmupDecay, default_warmup
+from kbert.training.optimization.schedules import (
+    WARMUP_STEPS,
+    WarmupDecay,
+    default_warmup,
+    settable,
+)
 from kbert.training.step.mixin import TrainStep
 
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
@@ -109,7 +114,8 @@ class Task(TrainStep, keras.Model):
     ) -> keras.callbacks.History:
         """Trains on batches; Keras' `fit`, which compiles first where `compile` was not called.
 
-        The default is `usual_optimizer`.
+        The default is `usual_optimizer`, new in every such call; with a callback that sets the
+        rate, such as Keras' `LearningRateScheduler`, it begins with a constant one.
 
         Args:
             dataset: of dicts, as `loss_terms` reads them.
@@ -123,11 +129,13 @@ class Task(TrainStep, keras.Model):
             The losses and metrics of each epoch.
         """
         trained = self if trained is None else trained
-        if not trained.compiled:
+        if not trained.compiled_by_user:
             strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
             with strategy.scope() if strategy else contextlib.nullcontext():
                 steps = _run_steps(dataset, epochs, steps_per_epoch)
-                trained.compile(self.usual_optimizer(steps))
+                optimizer = settable(self.usual_optimizer(steps), kwargs.get("callbacks"))
+                trained.compile_by_default(optimizer)
+            logging.info("compile() was not called: trained by %s", type(optimizer).__name__)
         kwargs = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, **kwargs}
         return TrainStep.fit(trained, dataset, shuffle=False, **kwargs)  # it comes in its order
 
@@ -153,6 +161,8 @@ class Task(TrainStep, keras.Model):
     def export(self, directory: str | os.PathLike, **options: Any) -> str:
         """Writes a SavedModel that takes text, as `directory/<n+1>/` for TensorFlow Serving.
 
+        Weights that hold NaN or infinity are refused, and nothing is written.
+
         On another backend a copy of the task does it, in a process that runs TensorFlow.
 
         Args:
@@ -163,6 +173,10 @@ class Task(TrainStep, keras.Model):
         Returns:
             The path written.
         """
+        arrays = {}
+        for prefix, part in self.parts.items():
+            arrays |= get_arrays(part, prefix)
+        check_finite(arrays, os.fspath(directory))
         if keras.backend.backend() != "tensorflow":
             return export_copy(self, directory, options)
         return export_saved_model(

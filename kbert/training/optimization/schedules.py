@@ -1,6 +1,7 @@
 """Learning rates over the steps of a run."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -166,3 +167,26 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             "power": self.power,
             "join": self.join,
         }
+
+
+def settable(optimizer: keras.optimizers.Optimizer, callbacks: Any) -> keras.optimizers.Optimizer:
+    """The optimizer, at the constant peak of its schedule where a callback sets the rate.
+
+    Keras' optimizers let nobody set the rate of a schedule.
+
+    Args:
+        optimizer: of a `WarmupDecay`.
+        callbacks: of `fit`: one, a list of them, or None.
+
+    Example:
+        >>> sgd = keras.optimizers.SGD(WarmupDecay(0.5, 10))
+        >>> callback = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
+        >>> settable(sgd, []) is sgd, float(settable(sgd, [callback]).learning_rate)
+        (True, 0.5)
+    """
+    setting = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+    if not any(isinstance(callback, setting) for callback in keras.tree.flatten(callbacks)):
+        return optimizer
+    config = optimizer.get_config()
+    peak = config["learning_rate"]["config"]["learning_rate"]
+    return type(optimizer).from_config({**config, "learning_rate": peak})
