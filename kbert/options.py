@@ -42,6 +42,7 @@ class Details:
         choices: the values that there are, besides None.
         changes_numbers: whether what is learned depends on it; a run may be resumed with another
             value of one that changes nothing.
+        compiled: whether it is of what `compile` is given, and so of no use after a user's own.
         by_task: whether a task may have a default of its own. The flag has none, then.
         flag: whether programs have a flag for it.
         repeated: whether its flag is repeated for more items, which then may hold commas.
@@ -54,6 +55,7 @@ class Details:
     below: float | None = None
     choices: Collection[str] | None = None
     changes_numbers: bool = True
+    compiled: bool = False
     by_task: bool = False
     flag: bool = True
     repeated: bool = False

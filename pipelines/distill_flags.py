@@ -24,7 +24,7 @@ from kbert.distillation import (
 from kbert.options import Options, option
 from kbert.training.optimization.settings import OptimizerSettings
 
-from .flags import RowsOptions, RunOptions, parse_settings
+from .flags import ResumeOptions, RowsOptions, RunOptions, parse_settings
 from .masked_text import encoder_config
 from .option_flags import flag_names
 from .task_flags import DataOptions, SeriesOptions, task_settings
@@ -46,18 +46,23 @@ class DistillationOptions(Options):
     """Recipe, teacher and student."""
 
     recipe: str | None = option(
-        None, help="Loss terms and settings, see below.", choices=list(RECIPES)
+        None,
+        help="Loss terms and settings, see below.",
+        choices=list(RECIPES),
+        changes_numbers=False,  # as its loss terms do, which are in run.json too
     )
     teacher: str | None = option(
         None,
         help="The teacher, a folder or a name on the hub: on text a pretrained model, on a task a "
         "model that kbert-finetune wrote.",
+        changes_numbers=False,  # as its weights do
     )
     student: str | None = option(
         None,
         help="A size from kbert.family, a JSON file with a config, or the folder of a pretrained "
         "model to start from. Default: on text the recipe's, on a task half of the teacher's "
         "layers.",
+        changes_numbers=False,  # as its config does
     )
     num_layers: int | None = option(None, help="Layers of the student.", at_least=1)
     init: str | None = option(
@@ -111,8 +116,11 @@ class OnTaskOptions(Options):
 
 
 # What is read on text, and on a task; a flag of both, such as --batch_size, is read by both.
-TEXT = (RowsOptions, MaskingSettings, OptimizerSettings, RunOptions, OnTextOptions)
-TASK = (*task_settings(), DataOptions, SeriesOptions, OnTaskOptions)
+TEXT = (
+    *(RowsOptions, MaskingSettings, OptimizerSettings, RunOptions, OnTextOptions),
+    ResumeOptions,
+)
+TASK = (*task_settings(), DataOptions, SeriesOptions, OnTaskOptions, ResumeOptions)
 _text, _task = flag_names(*TEXT), ["task", *flag_names(*TASK)]
 TEXT_FLAGS = [name for name in _text if name not in _task]
 TASK_FLAGS = [name for name in _task if name not in _text]

@@ -14,6 +14,7 @@ from kbert.hub import locate
 from kbert.tasks import Pretraining
 from kbert.training.run.log import human
 from kbert.training.run.phases import Phase, parse_phases
+from kbert.training.run.settings import weights_checksum
 
 from .distill_flags import (
     TASK_FLAGS,
@@ -117,6 +118,7 @@ class DistilledText(MaskedText):
         return {
             "encoder": task.encoder.config.to_dict(),
             "teacher": task.teacher.encoder.config.to_dict(),
+            "teacher_checksum": weights_checksum(locate(self.options.teacher)),
             "distilled_by": task.settings["distilled_by"],
         }
 

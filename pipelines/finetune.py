@@ -47,6 +47,7 @@ from kbert import experiments
 from kbert.training import NonFiniteLoss
 
 from . import command, option_flags
+from .flags import ResumeOptions
 from .task_flags import (
     DataOptions,
     SeriesOptions,
@@ -68,6 +69,7 @@ def define_flags() -> None:
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the best, to serve.")
     define_task_settings()
     option_flags.define(SeriesOptions)
+    option_flags.define(ResumeOptions)
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 

@@ -17,7 +17,9 @@ from kbert.training.strategies import STRATEGIES
 class RowsOptions(Options):
     """Which text, in rows and batches of which size."""
 
-    data_dir: str | None = option(None, help="Folder that kbert-prepare-corpus wrote.")
+    data_dir: str | None = option(
+        None, help="Folder that kbert-prepare-corpus wrote.", changes_numbers=False
+    )
     batch_size: int = Settings.with_default("batch_size", 256)
     sequence_length: int = Settings.with_default("sequence_length", 128)
     phases: str | None = option(
@@ -32,7 +34,9 @@ class ModelOptions(Options):
     """Which model."""
 
     model: str = option(
-        "bert-small", help="A size from kbert.family, or a JSON file with a model's config."
+        "bert-small",
+        help="A size from kbert.family, or a JSON file with a model's config.",
+        changes_numbers=False,  # as the config does, which is in run.json too
     )
     set: tuple[str, ...] = option(
         (),
@@ -58,6 +62,7 @@ class ObjectiveOptions(Options):
         help="How a published model was trained: changes the defaults of the other flags. A given "
         "flag overrides it. Its batch size and steps are meant for a cluster.",
         choices=list(RECIPES),
+        changes_numbers=False,  # its values are those of the other flags
     )
 
 
@@ -142,6 +147,17 @@ class RunOptions(Options):
     )
     tensorboard: bool = option(
         False, help="Write curves to model_dir/tensorboard.", changes_numbers=False
+    )
+
+
+class ResumeOptions(Options):
+    """With what a run may be resumed."""
+
+    allow_changes: tuple[str, ...] = option(
+        (),
+        help="Settings with which a run goes on though it was begun with other values, by their "
+        "names: learning_rate,train_steps. Others, and other data, are refused.",
+        changes_numbers=False,
     )
 
 

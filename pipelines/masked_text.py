@@ -1,6 +1,7 @@
 """`kbert-pretrain` for encoders: masked words, and what two segments have to do with each other."""
 
 import functools
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,12 @@ class MaskedText(ShardsObjective):
     def model(self, task: kbert.tasks.Task) -> dict:
         """What the task trains, by its name in run.json."""
         return {"encoder": task.encoder.config.to_dict()}
+
+    def data(self) -> dict:
+        """The shards, and the phrases that are masked."""
+        path = self.options.phrases
+        phrases = None if path is None else zlib.crc32(Path(path).read_bytes())
+        return {**super().data(), "phrases_checksum": phrases}
 
     def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
         """The dataset of a phase."""

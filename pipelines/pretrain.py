@@ -5,8 +5,9 @@ r"""Pretrains a model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA, ELMo, GPT, Tran
 
 --dry_run shows the first examples as tokens and measures the memory and time the run will take.
 Killed at any moment, the same command resumes exactly: every loss equals that of an uninterrupted
-run. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130. BERT's schedule, short
-sequences first, on two GPUs:
+run. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130. A run with other data
+or settings is refused, unless --allow_changes=learning_rate,train_steps names them. BERT's
+schedule, short sequences first, on two GPUs:
 
   kbert-pretrain --data_dir=shards --model=bert-base-uncased --model_dir=run \
     --train_steps=1000000 --phases=128:0.9,512:0.1 --batch_size=256 --learning_rate=1e-4 \
@@ -63,6 +64,7 @@ from .flags import (
     NegativesOptions,
     ObjectiveOptions,
     ReplacedTokensOptions,
+    ResumeOptions,
     RowsOptions,
     RunOptions,
     VocabularyOptions,
@@ -91,6 +93,7 @@ def define_flags() -> None:
     option_flags.define(ModelOptions)
     option_flags.define(OptimizerSettings)
     option_flags.define(RunOptions)
+    option_flags.define(ResumeOptions)
     flags.DEFINE_string(
         "init_preset", None, "Folder of a model to start from; its config replaces --model."
     )

@@ -69,6 +69,10 @@ class ShardsObjective:
         """What is learned from, in a line."""
         return self.manifest.summary()
 
+    def data(self) -> dict:
+        """What is learned from, by its name in run.json."""
+        return {"data": self.manifest.checksum}
+
     def why_no_evaluation(self) -> str | None:
         """What the held-out split lacks, if it does."""
         return None if self.manifest.split("held_out").documents else "0 held-out documents"

@@ -66,6 +66,7 @@ def _make_runs(experiment, options, also) -> None:
 
 def _run(experiment, options, given: dict) -> Result | Series:
     folder = options.output_dir
+    given = {**given, "resume": tuple(options.allow_changes)}
     if options.seeds:
         return experiments.seeds(experiment, folder, count=options.seeds, **given)
     if options.grid:

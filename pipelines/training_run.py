@@ -10,20 +10,31 @@ from absl import flags
 
 import kbert
 from kbert import atomic
+from kbert.data.pretraining.settings import MaskingSettings
 from kbert.training import average_checkpoints
 from kbert.training.optimization.optimizers import make_optimizer
 from kbert.training.optimization.schedules import WarmupDecay
-from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.estimates import estimate
-from kbert.training.run.phases import Phase
-from kbert.training.run.run import Start, train
+from kbert.training.run.phases import Phase, Start
+from kbert.training.run.run import train
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy
 
+from .distill_flags import DistillationOptions
+from .flags import ModelOptions, ObjectiveOptions, ResumeOptions, RowsOptions, RunOptions
 from .shards import ShardsObjective
 from .translation import Translation
+from .translation_flags import TranslationOptions
 
 Objective = ShardsObjective | Translation
+# What run.json holds that no number depends on, or that is told by a checksum and a config too.
+UNCHECKED = (
+    *("backend", "init_preset"),
+    *(name for options in (
+        *(RowsOptions, ModelOptions, ObjectiveOptions, RunOptions, ResumeOptions),
+        *(MaskingSettings, TranslationOptions, DistillationOptions),
+    ) for name in options.unchecked()),
+)  # fmt: skip
 
 
 def train_objective(
@@ -74,9 +85,6 @@ def train_objective(
         print(estimate(task, training, phases, strategy).summary(phases))
         return
     extra_scores = objective.extra_scores(task)
-    latest = Checkpoints(Path(options.model_dir) / "checkpoints").latest()
-    if strategy.is_chief and latest and latest["step"] >= options.train_steps:
-        print(f"trained for {latest['step']} steps already: nothing to do")
     history = train(
         task,
         training,
@@ -91,6 +99,8 @@ def train_objective(
         extra_scores=extra_scores,
         tensorboard=options.tensorboard,
         settings=settings(options, objective, task),
+        unchecked=UNCHECKED,
+        resume=tuple(options.allow_changes),
     )
     if history.stopped_by is not None:
         sys.exit(128 + history.stopped_by)  # as a shell would say it: the job is not done
@@ -164,9 +174,10 @@ def compile_task(task: TrainStep, options: flags.FlagValues) -> None:
 def settings(options: flags.FlagValues, objective: Objective, task: TrainStep) -> dict:
     """All flags that shape the run and the config that came of them, for run.json."""
     own = options.get_key_flags_for_module(sys.argv[0])
-    left_out = ("help", "dry_run", "preset_dir", "export_dir", *objective.unread)
+    left_out = ("help", "dry_run", "preset_dir", "export_dir", "allow_changes", *objective.unread)
     return {
         "backend": keras.backend.backend(),
         **objective.model(task),
+        **objective.data(),
         "flags": {flag.name: flag.value for flag in own if flag.name not in left_out},
     }

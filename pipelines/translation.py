@@ -112,12 +112,19 @@ class Translation:
         return kbert.tasks.Translator(seq2seq, self.tokenizer, label_smoothing=smoothing)
 
     def model(self, task: kbert.tasks.Translator) -> dict:
-        """What the task trains, by its name in run.json; which tokens and which pairs."""
-        return {
-            "seq2seq": task.seq2seq.config.to_dict(),
-            "tokenizer": self.tokenizer.checksum,
-            "pairs": self.pairs.identity(),
-        }
+        """What the task trains, by its name in run.json."""
+        return {"seq2seq": task.seq2seq.config.to_dict()}
+
+    def data(self) -> dict:
+        """Which tokens and which pairs, wherever their files lie."""
+        pairs = self.pairs.identity()
+        if "files" in pairs:
+            del pairs["name"]
+            moved = ("name", "mtime_ns")
+            pairs["files"] = [
+                {k: x for k, x in file.items() if k not in moved} for file in pairs["files"]
+            ]
+        return {"tokenizer": self.tokenizer.checksum, "pairs": pairs}
 
     def save(self, task: kbert.tasks.Translator, folder: str) -> None:
         """Writes what was trained, to continue from."""

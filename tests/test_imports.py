@@ -129,9 +129,8 @@ ORDER = {
         loading training
     """,
     "training": """
-        optimization strategies
+        optimization step strategies
         run
-        step
     """,
     "visualization": """
         attention_reading canvas

@@ -13,8 +13,10 @@ from kbert.distillation.distiller import Distiller
 from kbert.distillation.published import DistillationRecipe, Stage, recipe
 from kbert.distillation.student import student
 from kbert.experiments import Experiment, Settings
+from kbert.experiments.folder import checksum_of
 from kbert.tasks import FineTuningTask
-from kbert.training.run.fine_tuning_run import FineTuningHistory
+from kbert.training.run.history import History
+from kbert.training.run.settings import SAME, Resume
 
 
 class DistillationExperiment(Experiment):
@@ -142,8 +144,13 @@ class DistillationExperiment(Experiment):
         }
 
     def fit(
-        self, task: FineTuningTask, settings: Settings, model_dir: Path, verbose: str | int = "auto"
-    ) -> FineTuningHistory:
+        self,
+        task: FineTuningTask,
+        settings: Settings,
+        model_dir: Path,
+        verbose: str | int = "auto",
+        resume: Resume = SAME,
+    ) -> History:
         """Teaches the student, one stage after the other; see `Experiment.fit`."""
         history = None
         for stage in self._stages(settings):
@@ -158,11 +165,10 @@ class DistillationExperiment(Experiment):
                 self.train,
                 validation_data=self.dev if stage.reads_heads else None,
                 model_dir=Path(model_dir) / stage.name,
+                resume=resume,
                 verbose=verbose,
                 **options,
             )
-            if history.stopped_by is not None:
-                break
         return history
 
     def compare(self, preset: str | os.PathLike, settings: Settings) -> Comparison:
@@ -187,6 +193,7 @@ class DistillationExperiment(Experiment):
     def identity(self) -> dict[str, Any]:
         """As `Experiment.identity`; the last stage's epochs and rate are among the settings."""
         made_of = self.student_preset or {"teacher": self.student_arguments}
+        begun = checksum_of(self.student_preset)
         first = {
             stage.name: {"epochs": stage.epochs, "learning_rate": stage.learning_rate}
             for stage in self.first_stages
@@ -194,7 +201,9 @@ class DistillationExperiment(Experiment):
         return {
             **super().identity(),
             "teacher": self.teacher,
+            "teacher_checksum": checksum_of(self.teacher),
             "student": made_of,
+            "student_checksum": begun,
             "recipe": self.recipe.name,
             "terms": {
                 stage.name: [repr(term) for term in stage.terms] for stage in self.recipe.stages

@@ -11,10 +11,12 @@ import numpy as np
 from kbert.data import Table
 from kbert.experiments.catalogue import named_task
 from kbert.experiments.evaluation import check_submission, is_labelled
+from kbert.experiments.folder import checksum_of
 from kbert.experiments.reading import first_place, labels_of, read
 from kbert.experiments.settings import Settings
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.training.run.fine_tuning_run import FineTuningHistory
+from kbert.training.run.history import History
+from kbert.training.run.settings import SAME, Resume
 
 # Of the order in which rows are drawn for development data, which no setting changes.
 _SPLIT_SEED = 0
@@ -144,8 +146,13 @@ class Experiment:
         return {"": (task, settings)}
 
     def fit(
-        self, task: FineTuningTask, settings: Settings, model_dir: Path, verbose: str | int = "auto"
-    ) -> FineTuningHistory:
+        self,
+        task: FineTuningTask,
+        settings: Settings,
+        model_dir: Path,
+        verbose: str | int = "auto",
+        resume: Resume = SAME,
+    ) -> History:
         """Trains what `make_task` made, and goes on where an earlier call was ended.
 
         Args:
@@ -153,11 +160,13 @@ class Experiment:
             settings: those that it was made with.
             model_dir: where checkpoints and logs are written.
             verbose: see `FineTuningTask.fit`.
+            resume: likewise.
         """
         return task.fit(
             self.train,
             validation_data=self.dev,
             model_dir=model_dir,
+            resume=resume,
             verbose=verbose,
             **settings.training(),
         )
@@ -180,6 +189,7 @@ class Experiment:
         return {
             "task": self.named.name,
             "preset": self.preset,
+            "preset_checksum": checksum_of(self.preset),
             "labels": self.labels,
             "data": {
                 name: f"{len(table):,} rows, checksum {table.checksum:08x}"

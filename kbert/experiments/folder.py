@@ -1,6 +1,7 @@
 """The folder of one run: what it is, and once it is finished, what came of it.
 
-run.json       task, data and settings, as they were when the run was begun
+run.json       task, data and settings, as they were when the run was begun; one process at a time
+               writes to the folder
 training/      steps.jsonl, evaluations.jsonl, and checkpoints until the run is finished; of a run
                in stages a folder for each
 preset/        the best model
@@ -12,10 +13,21 @@ import os
 import shutil
 from pathlib import Path
 
-from kbert import atomic, registry
+from kbert import atomic
 from kbert.experiments.results import Result
+from kbert.hub import locate
 from kbert.training.run.checkpoints import Checkpoints
-from kbert.version import __version__
+from kbert.training.run.settings import (
+    SAME,
+    Resume,
+    check_settings,
+    weights_checksum,
+    write_settings,
+)
+
+# Where models lie, which may be moved, and what says that they are the same.
+PLACES = ("preset", "teacher", "student")
+CHECKSUMS = tuple(f"{name}_checksum" for name in PLACES)
 
 
 class RunFolder:
@@ -37,11 +49,13 @@ class RunFolder:
         self.training = self.path / "training"
         self.preset = self.path / "preset"
 
-    def begin(self, identity: dict) -> None:
+    def begin(self, identity: dict, resume: Resume = SAME) -> None:
         """Notes what the run is; of a run that has a checkpoint, checks that it is the same.
 
         Args:
-            identity: what the results depend on, as JSON can hold it, two levels deep.
+            identity: what the results depend on, as JSON can hold it.
+            resume: what may have changed, see `kbert.training.run.settings.check_settings`; of a
+                finished run nothing may.
 
         Raises:
             ValueError: the folder holds another run, or a series of runs.
@@ -52,27 +66,14 @@ class RunFolder:
                 f"{self.path} holds a series of runs; name another folder. "
                 f"Received: {', '.join(others)}"
             )
-        identity = json.loads(json.dumps(identity))
         path = self.path / "run.json"
-        if not path.exists() or not self._has_something():
-            self.path.mkdir(parents=True, exist_ok=True)
-            _write(path, {"kbert": __version__, **identity})
-            return
-        before = {name: x for name, x in _read(path).items() if name != "kbert"}
-        before = _flat({**before, "settings": registry.current(before.get("settings", {}))})
-        now = _flat(identity)
-        # A setting that the version before did not know is none that has changed.
-        now = {k: v for k, v in now.items() if k in before or not k.startswith("settings.")}
-        changed = [
-            f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
-            for name in sorted({*before, *now})
-            if before.get(name) != now.get(name)
-        ]
-        if changed:
-            raise ValueError(
-                f"{self.path} holds another run. To go on with that one give what it was begun "
-                f"with; for a new one, name another folder. Received: {'; '.join(changed)}"
-            )
+        if path.exists() and self._has_something():
+            if self.result() is not None:
+                resume = SAME
+            gone = [name for name in CHECKSUMS if identity.get(name) is None]
+            check_settings(path, identity, unchecked=(*PLACES, *gone), resume=resume)
+        else:
+            write_settings(path, identity)
 
     def _has_something(self) -> bool:
         """Whether a restart would find a result or a checkpoint; bad settings end without."""
@@ -99,20 +100,17 @@ class RunFolder:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def checksum_of(model: str | os.PathLike | None) -> str | None:
+    """Of a model's weights; None of one that is not there any more."""
+    try:
+        return None if model is None else weights_checksum(locate(model))
+    except (FileNotFoundError, ConnectionError):
+        return None
+
+
 def _read(path: Path) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _write(path: Path, content: dict) -> None:
     atomic.write(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
-
-
-def _flat(content: dict) -> dict:
-    """Groups under joined names; anything deeper is a value."""
-    flat = {}
-    for name, value in content.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": x for inner, x in value.items()}
-        else:
-            flat[name] = value
-    return flat

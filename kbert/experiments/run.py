@@ -7,6 +7,7 @@ import signal
 import time
 from typing import Any
 
+from kbert import atomic
 from kbert.experiments.evaluation import (
     evaluate,
     is_labelled,
@@ -19,6 +20,8 @@ from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result
 from kbert.experiments.settings import Settings
 from kbert.training.run.estimates import peak_memory
+from kbert.training.run.settings import SAME, Resume
+from kbert.training.run.signals import Interrupted, Terminated
 from kbert.training.strategies import Strategy, make_strategy
 
 
@@ -41,6 +44,7 @@ def run(
     output_dir: str | os.PathLike,
     *,
     verbose: str | int = "auto",
+    resume: Resume = SAME,
     **settings: Any,
 ) -> Result:
     """Fine-tunes, keeps the best model, measures it; a finished run is only read.
@@ -52,6 +56,8 @@ def run(
         experiment: task, preset and data.
         output_dir: folder of the run.
         verbose: of `fit` and `predict`: "auto" shows progress, 0 nothing.
+        resume: "same" refuses a folder that was begun with other data or settings, "changed" goes
+            on with these, and names of settings let those alone change.
         **settings: fields of `Settings` that differ from the task's defaults.
 
     Returns:
@@ -60,8 +66,10 @@ def run(
     Raises:
         Stopped: by SIGTERM or SIGINT (Ctrl-C); a checkpoint is written.
         ValueError: the folder holds another run, or the data does not fit the task.
+        RuntimeError: another process writes to the folder.
     """
-    return run_settings(experiment, output_dir, experiment.settings(**settings), verbose=verbose)
+    chosen = experiment.settings(**settings)
+    return run_settings(experiment, output_dir, chosen, verbose=verbose, resume=resume)
 
 
 @functools.cache
@@ -76,30 +84,38 @@ def run_settings(
     settings: Settings,
     *,
     verbose: str | int = "auto",
+    resume: Resume = SAME,
 ) -> Result:
     """`run` with all settings in hand."""
-    folder = RunFolder(output_dir)
-    folder.begin({**experiment.identity(), "settings": settings.identity()})
+    with atomic.refusing_others(output_dir):
+        return _run_in(RunFolder(output_dir), experiment, settings, verbose, resume)
+
+
+def _run_in(
+    folder: RunFolder, experiment: Experiment, settings: Settings, verbose, resume
+) -> Result:
+    folder.begin({**experiment.identity(), "settings": settings.identity()}, resume)
     result = folder.result()
     if result is not None:
         folder.remove_checkpoints()  # if the process died before it did
         return result
     try:
         with _strategy(settings.strategy).scope():
-            result = _run(experiment, folder, settings, verbose)
+            result = _run(experiment, folder, settings, verbose, resume)
     finally:
         gc.collect()  # a model and its graphs refer to each other in rings
     folder.finish(result)
     return result
 
 
-def _run(experiment: Experiment, folder: RunFolder, settings: Settings, verbose) -> Result:
+def _run(experiment: Experiment, folder: RunFolder, settings: Settings, verbose, resume) -> Result:
     task = experiment.make_task(settings)
     begun = time.perf_counter()
-    history = experiment.fit(task, settings, folder.training, verbose)
+    try:
+        history = experiment.fit(task, settings, folder.training, verbose, resume)
+    except (Interrupted, Terminated) as stopped:
+        raise Stopped(stopped.signal, stopped.step) from None
     seconds = time.perf_counter() - begun
-    if history.stopped_by is not None:
-        raise Stopped(history.stopped_by, history.step)
     options = {"batch_size": settings.batch_size, "verbose": verbose}
     threshold = None
     if settings.tune_threshold:

@@ -17,6 +17,7 @@ from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result, Series
 from kbert.experiments.run import run_settings
 from kbert.experiments.settings import Settings
+from kbert.training.run.settings import SAME, Resume
 
 # BERT, appendix A.3: "the following range of possible values to work well across all tasks".
 LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
@@ -32,6 +33,7 @@ def seeds(
     *,
     count: int = 5,
     verbose: str | int = "auto",
+    resume: Resume = SAME,
     **settings,
 ) -> Series:
     """Runs that differ in nothing but the seed: of the head, dropout and the order of the data.
@@ -41,6 +43,7 @@ def seeds(
         output_dir: folder of the series, with one a run in it.
         count: how many; seeds count from `seed`, 0 unless given.
         verbose: as in `run`.
+        resume: as in `run`.
         **settings: fields of `Settings`.
 
     Returns:
@@ -50,7 +53,7 @@ def seeds(
         raise ValueError(f"`count` must be at least 1. Received: {count}")
     base = experiment.settings(**settings)
     points = {f"seed-{n}": base.replace(seed=n) for n in range(base.seed, base.seed + count)}
-    return run_series(points, _runner(experiment, verbose), output_dir, names=("seed",))
+    return run_series(points, _runner(experiment, verbose, resume), output_dir, names=("seed",))
 
 
 def grid(
@@ -61,6 +64,7 @@ def grid(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     epochs: Sequence[int] = EPOCHS,
     verbose: str | int = "auto",
+    resume: Resume = SAME,
     **settings,
 ) -> Series:
     """A run for every combination; the one that is best on the development data is kept.
@@ -72,6 +76,7 @@ def grid(
         batch_sizes: values to try.
         epochs: values to try.
         verbose: as in `run`.
+        resume: as in `run`.
         **settings: other fields of `Settings`.
 
     Returns:
@@ -85,12 +90,12 @@ def grid(
         for rate, size, n in itertools.product(learning_rates, batch_sizes, epochs)
     }
     names = ("learning_rate", "batch_size", "epochs")
-    return run_series(points, _runner(experiment, verbose), output_dir, names=names)
+    return run_series(points, _runner(experiment, verbose, resume), output_dir, names=names)
 
 
-def _runner(experiment: Experiment, verbose: str | int) -> MakeRun:
+def _runner(experiment: Experiment, verbose: str | int, resume: Resume) -> MakeRun:
     def make_run(settings: Settings, folder: Path) -> Result:
-        return run_settings(experiment, folder, settings, verbose=verbose)
+        return run_settings(experiment, folder, settings, verbose=verbose, resume=resume)
 
     return make_run
 
@@ -116,7 +121,11 @@ def run_series(
     Raises:
         ValueError: the folder holds finished runs that are not asked for, or is one run's.
     """
-    folder = Path(output_dir)
+    with atomic.refusing_others(output_dir):
+        return _run_series(points, make_run, Path(output_dir), names)
+
+
+def _run_series(points, make_run, folder: Path, names) -> Series:
     if (folder / "run.json").exists():
         raise ValueError(f"A series needs a folder of its own. Received: {folder}, that of a run")
     others = sorted(p.parent.name for p in folder.glob("*/results.json"))

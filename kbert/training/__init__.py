@@ -6,9 +6,9 @@ from kbert.training.optimization.optimizers import AdamW, Lamb
 from kbert.training.optimization.schedules import WarmupDecay, fine_tuning_schedule
 from kbert.training.run.averaging import average_checkpoints
 from kbert.training.run.checkpoints import Checkpoints
-from kbert.training.run.fine_tuning import FineTuningHistory, fine_tune
-from kbert.training.run.phases import Phase, parse_phases
-from kbert.training.run.run import History, train
+from kbert.training.run.history import History
+from kbert.training.run.phases import Epochs, Phase, parse_phases
+from kbert.training.run.run import train
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import make_strategy
@@ -16,7 +16,7 @@ from kbert.training.strategies import make_strategy
 __all__ = [
     "AdamW",
     "Checkpoints",
-    "FineTuningHistory",
+    "Epochs",
     "History",
     "Lamb",
     "NonFiniteLoss",
@@ -24,7 +24,6 @@ __all__ = [
     "TrainStep",
     "WarmupDecay",
     "average_checkpoints",
-    "fine_tune",
     "fine_tuning_schedule",
     "freeze",
     "layer_scales",

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 import signal
 import weakref
 
@@ -9,6 +10,7 @@ import keras
 import pytest
 
 import kbert
+from kbert import atomic
 from kbert.experiments import Experiment, Stopped, run
 
 SETTINGS = {"epochs": 4, "batch_size": 8, "learning_rate": 2e-2}
@@ -49,6 +51,23 @@ def test_it_learns_measures_and_is_not_made_again(preset, mail, tmp_path, monkey
     with pytest.raises(ValueError, match=r"another run.*data.train was '48 rows.*, is '32 rows"):
         other = Experiment("classify", preset=preset, train=mail, dev_share=0.5, test=mail)
         run(other, tmp_path, verbose=0, **SETTINGS)
+    with pytest.raises(ValueError, match=r"holds another run"):  # it is at its end
+        run(experiment, tmp_path, verbose=0, **SETTINGS, seed=1, resume="changed")
+
+    moved = tmp_path / "moved"
+    shutil.copytree(preset, moved)
+    again = Experiment("classify", preset=moved, **data)
+    assert run(again, tmp_path, verbose=0, **SETTINGS) == result
+    shutil.rmtree(moved)
+    assert run(again, tmp_path, verbose=0, **SETTINGS) == result
+    task.save_to_preset(moved)
+    with pytest.raises(ValueError, match=r"another run.*Received: preset_checksum was '\w+', is '"):
+        run(again, tmp_path, verbose=0, **SETTINGS)
+    with (
+        atomic.refusing_others(tmp_path),
+        pytest.raises(RuntimeError, match="in use by process"),
+    ):
+        run(experiment, tmp_path, verbose=0, **SETTINGS)
 
 
 def test_a_signal_stops_it_and_the_same_call_goes_on(preset, mail, tmp_path, monkeypatch):
@@ -68,6 +87,12 @@ def test_a_signal_stops_it_and_the_same_call_goes_on(preset, mail, tmp_path, mon
         with pytest.raises(Stopped, match="stopped by SIGTERM after step") as stopped:
             run(experiment, tmp_path / "broken", verbose=0, **settings)
     assert stopped.value.signal == signal.SIGTERM
+    other = {**settings, "learning_rate": 1e-3}
+    with pytest.raises(ValueError, match=r"Received: settings.learning_rate was 5e-05, is 0.001$"):
+        run(experiment, tmp_path / "broken", verbose=0, **other)
+    shutil.copytree(tmp_path / "broken", tmp_path / "changed")
+    changed = run(experiment, tmp_path / "changed", verbose=0, **other, resume=["learning_rate"])
+    assert changed.steps == whole.steps
     again = run(experiment, tmp_path / "broken", verbose=0, **settings)
     assert again.dev == whole.dev
     weights = [tmp_path / name / "preset" / "model.safetensors" for name in ("whole", "broken")]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from absl import flags as absl_flags
 
 import kbert
 from kbert.training.run.checkpoints import Checkpoints
@@ -88,11 +89,11 @@ def test_a_terminated_run_says_so_and_goes_on(data_dir, tmp_path):
     out = finished(pretrain(data_dir, tmp_path / "run"))
     assert "step 12/12 · loss" in out
     assert "evaluation after step 12: loss" in out
-    assert "already" not in out
+    assert "finished before" not in out
 
     preset = tmp_path / "preset"
     out = finished(pretrain(data_dir, tmp_path / "run", f"--preset_dir={preset}"))
-    assert "trained for 12 steps already: nothing to do" in out
+    assert "finished before, nothing is left to train: trained for 12 steps" in out
     assert "loss" not in out
     assert kbert.Encoder.from_preset(preset).config.hidden_size == 16
 
@@ -133,6 +134,35 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     assert (after[:-1] == before).all()
     pieces = [tiny_vocabulary.index(piece) for piece in ("quick", *("##f", "##o", "##x"))]
     assert after[-1] == pytest.approx(before[pieces].mean(axis=0), abs=1e-6)
+
+
+def test_a_finished_run_says_so_and_takes_no_other_settings(
+    data_dir, tmp_path, call, capsys, monkeypatch
+):
+    from pipelines import pretrain
+
+    # Those of interest; in a program of its own `command.run` tells which flags are its.
+    recorded = ("train_steps", "weight_decay", "data_dir", "checkpoint_every", "tensorboard")
+    monkeypatch.setattr(
+        absl_flags.FlagValues, "get_key_flags_for_module", lambda f, _: [f[n] for n in recorded]
+    )
+    flags = ("--train_steps=2", "--phases=16:1")
+    call(pretrain, *arguments(data_dir, tmp_path / "run", *flags))
+    capsys.readouterr()
+    moved = tmp_path / "shards"
+    shutil.copytree(data_dir, moved)
+    same = ("--checkpoint_every=1", "--tensorboard", "--keep_checkpoints=2")
+    call(pretrain, *arguments(moved, tmp_path / "run", *flags, *same))
+    assert "finished before, nothing is left to train: trained for 2 steps" in (
+        capsys.readouterr().out.splitlines()
+    )
+    other = ("--train_steps=3", "--weight_decay=0.5")
+    refused = r"--allow_changes=train_steps,weight_decay. Received: flags.train_steps was 2, is 3; "
+    with pytest.raises(SystemExit, match=f"^kbert-pretrain: .* holds another run.*{refused}"):
+        call(pretrain, *arguments(data_dir, tmp_path / "run", *flags, *other))
+    allowed = "--allow_changes=train_steps,weight_decay"
+    call(pretrain, *arguments(data_dir, tmp_path / "run", *flags, *other, allowed))
+    assert "step 3/3 · loss" in capsys.readouterr().out
 
 
 def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path, call, capsys):

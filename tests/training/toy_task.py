@@ -1,12 +1,15 @@
 """A stand-in task for the tests of training: an embedding, a dense layer, two losses."""
 
 import os
+import signal
+import time
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.step.mixin import TrainStep
 
 VOCABULARY, WIDTH, LENGTH = 32, 8, 6
@@ -16,6 +19,7 @@ class ToyTask(TrainStep, keras.Model):
     """Guesses masked tokens from the sequence's mean, and a label of the sequence."""
 
     derived_metrics = {"perplexity": ("mlm_loss", ops.exp)}
+    shown_metrics = ("mlm_loss", "nsp_accuracy")
 
     def __init__(self, dropout: float = 0.0):
         super().__init__()
@@ -78,11 +82,19 @@ def dataset(steps: int, **settings) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(stacked)
 
 
-def with_signal(data: tf.data.Dataset, number: int, element: int) -> tf.data.Dataset:
-    """Sends the own process a signal when an element is about to be handed out."""
+def with_signal(
+    data: tf.data.Dataset, number: int, element: int, after: str | None = None
+) -> tf.data.Dataset:
+    """Sends the own process a signal when an element is about to be handed out.
+
+    SIGKILL leaves only what is on the disk, and checkpoints are written beside the training: so it
+    waits until there is one in the folder `after`.
+    """
 
     def send(index):
         if index == element:
+            while number == signal.SIGKILL and after and not Checkpoints(after).steps():
+                time.sleep(0.01)
             os.kill(os.getpid(), number)
         return index
 

@@ -1,6 +1,7 @@
 """`manifest.json` of a prepared corpus: what the folder holds, and whether it is still whole."""
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -152,6 +153,11 @@ class Manifest:
         if self.counts["cut_documents"]:
             texts.append(f"{self.counts['cut_documents']:,} over-long documents cut into parts")
         return "; ".join(texts)
+
+    @property
+    def checksum(self) -> str:
+        """Of all that it says, wherever the folder lies."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
     def to_dict(self) -> dict:
         """What `manifest.json` holds."""

@@ -77,7 +77,9 @@ class MaskingSettings(Options):
     )
     masking: str = option("token", help="What is masked together.", choices=list(MASKING_SCHEMES))
     phrases: str | os.PathLike | tuple[str, ...] | None = option(
-        None, help="File with one phrase per line, masked as a whole by --masking=phrase."
+        None,
+        help="File with one phrase per line, masked as a whole by --masking=phrase.",
+        changes_numbers=False,  # as its content does
     )
     masked_share: float = option(0.15, help="Share of the tokens to predict.", above=0, at_most=1)
     replacement: tuple[float, float] | None = option(

@@ -6,6 +6,7 @@ Shapes: N examples, R rows that they are tokenised to, B rows of a batch.
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import os
 import re
@@ -41,10 +42,15 @@ from kbert.tasks.losses import Pair, Prediction
 from kbert.training.optimization import freezing
 from kbert.training.optimization.layer_rates import layer_scales
 from kbert.training.optimization.optimizers import AdamW
-from kbert.training.optimization.schedules import fine_tuning_schedule
-from kbert.training.run.fine_tuning import fine_tune
-from kbert.training.run.fine_tuning_run import FineTuningHistory
+from kbert.training.optimization.schedules import fine_tuning_schedule, settable
+from kbert.training.run.history import History
+from kbert.training.run.phases import Epochs
+from kbert.training.run.run import train
+from kbert.training.run.settings import SAME, Resume
+from kbert.training.run.signals import raise_stopped
 from kbert.training.step.mixin import TrainStep
+
+KEPT_CHECKPOINTS = 2  # the newest, and the one before in case that is damaged
 
 
 class FineTuningTask(EncoderTask):
@@ -303,17 +309,19 @@ class FineTuningTask(EncoderTask):
         validation_data: Any = None,
         validation_split: float = 0.0,
         model_dir: str | os.PathLike | None = None,
+        resume: Resume = SAME,
         verbose: str | int = "auto",
         callbacks: Sequence[keras.callbacks.Callback] = (),
         trained: TrainStep | None = None,
         **settings: Any,
-    ) -> FineTuningHistory:
+    ) -> History:
         """Trains on a table of labelled examples.
 
-        AdamW with bias correction (Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning",
-        https://arxiv.org/abs/2006.05987), linear warm-up and linear decay. With the same seed, on
-        weights that are the same, the numbers are the same; a run with a `model_dir` that was
-        ended goes on to the same numbers when it is started again.
+        Where `compile` was not called: AdamW with bias correction (Zhang et al. 2021, "Revisiting
+        few-sample BERT fine-tuning", https://arxiv.org/abs/2006.05987), linear warm-up and linear
+        decay; a callback that sets the rate, such as Keras' `LearningRateScheduler`, begins with a
+        constant one. With the same seed, on weights that are the same, the numbers are the same; a
+        run with a `model_dir` that was ended goes on to the same numbers when it is started again.
 
         Args:
             data: labelled examples, as `kbert.data.as_table` takes them: a list of texts or
@@ -322,7 +330,10 @@ class FineTuningTask(EncoderTask):
             validation_data: likewise, or a tuple of data and labels: evaluated after each epoch.
             validation_split: share of `data`, its last rows, that is evaluated on instead, and not
                 trained on. Rows that are sorted by label must be shuffled before.
-            model_dir: where checkpoints and logs are written, to resume from.
+            model_dir: where checkpoints and logs are written, to resume from; of one that is at
+                its end the task gets the weights.
+            resume: "same" refuses a `model_dir` that was begun with other data or settings,
+                "changed" goes on with these, and names of settings let those alone change.
             verbose: 1 for a progress bar, 2 for a line an epoch, 0 for silence; "auto" = 1 in a
                 terminal or a notebook, else 2.
             callbacks: of Keras.
@@ -336,12 +347,25 @@ class FineTuningTask(EncoderTask):
             Losses and values of each epoch.
 
         Raises:
-            ValueError: for data or settings that do not fit; bad data by file and line.
-            NonFiniteLoss: if a loss is NaN or infinite.
+            ValueError: for data or settings that do not fit; bad data by file and line; for
+                settings of the optimizer, such as `learning_rate`, beside one that was compiled.
+            NonFiniteLoss: if a loss is NaN or infinite; the weights are the last finite ones.
+            KeyboardInterrupt: after Ctrl-C, with a `model_dir` once a checkpoint is written (and
+                SystemExit after SIGTERM).
+            RuntimeError: another process writes to `model_dir`.
         """
         options = FitSettings.from_arguments(settings, "fit")
         trained = self if trained is None else trained
-        self._check_parts(options.batch_size, options.micro_batches)
+        is_compiled = trained.compiled_by_user
+        if is_compiled:
+            _check_compiled(settings)
+        parts = trained.micro_batches if is_compiled else options.micro_batches
+        self._check_parts(options.batch_size, parts)
+        if options.checkpoint_every is not None and model_dir is None:
+            raise ValueError(
+                "Checkpoints need a `model_dir`. "
+                f"Received: checkpoint_every={options.checkpoint_every}, model_dir=None"
+            )
         table = as_table(data, labels)
         if validation_split:
             table, validation_data = _split_end(table, validation_split, validation_data)
@@ -353,18 +377,15 @@ class FineTuningTask(EncoderTask):
         if options.class_weights is not None:
             rows = self.weigh_classes(rows, options.class_weights)
         self.report_cut(rows.cut, len(table))
-        evaluate, metric = None, options.metric
+        evaluate, metric, held_out = None, options.metric, None
         if validation_data is not None:
             held_out = as_table(validation_data)
             evaluate = self._evaluation(table, held_out, options.batch_size)
             metric = self._known_metric(metric or self.metric, held_out)
         steps = math.ceil(len(rows) / options.batch_size)
-        schedule = fine_tuning_schedule(
-            options.learning_rate, options.epochs * steps, options.warmup_share
-        )
         self._seed_dropout(options.seed)
 
-        def make_dataset(start):
+        def make_dataset(plan, start):
             return trained.batches(
                 rows,
                 batch_size=options.batch_size,
@@ -374,39 +395,55 @@ class FineTuningTask(EncoderTask):
             )
 
         with self._frozen(options.freeze), self._scope():
-            decay = options.layer_decay
-            optimizer = AdamW(
-                schedule,
-                weight_decay=options.weight_decay,
-                bias_correction=True,
-                rate_scales={} if decay is None else layer_scales(self.encoder, decay),
-            )
-            # XLA on TensorFlow would compile every width of a batch anew.
-            jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
-            trained.compile(optimizer, micro_batches=options.micro_batches, jit_compile=jit_compile)
-            return fine_tune(
+            if not is_compiled:
+                self._compile_by_default(trained, options, options.epochs * steps, callbacks)
+            how = _compiled_settings(trained) if is_compiled else _of_compile(options.identity())
+            history = train(
                 trained,
                 make_dataset,
-                fit=functools.partial(TrainStep.fit, trained),
-                epochs=options.epochs,
-                steps_per_epoch=steps,
+                model_dir,
+                Epochs(epochs=options.epochs, steps_per_epoch=steps),
                 evaluate=evaluate,
                 metric=metric,
                 mode="min" if metric is not None and metric.endswith("loss") else "max",
                 patience=options.patience,
                 keep_best=options.keep_best,
                 evaluate_every=options.evaluate_every,
-                model_dir=model_dir,
                 checkpoint_every=options.checkpoint_every,
+                keep_checkpoints=KEPT_CHECKPOINTS,
                 settings={
                     "task": {**self.record, **trained.settings},
                     "examples": len(table),
                     "data_checksum": rows.checksum,
-                    **options.identity(),
+                    "held_out_checksum": None if held_out is None else held_out.checksum,
+                    **_of_compile(options.identity(), False),
+                    **how,
                 },
+                resume=resume,
                 verbose=verbose,
                 callbacks=callbacks,
             )
+        if history.interrupted:
+            raise_stopped(history.stopped_by, history.step)
+        return history
+
+    def _compile_by_default(self, trained, options: FitSettings, steps: int, callbacks) -> None:
+        schedule = fine_tuning_schedule(options.learning_rate, steps, options.warmup_share)
+        decay = options.layer_decay
+        optimizer = AdamW(
+            schedule,
+            weight_decay=options.weight_decay,
+            bias_correction=True,
+            rate_scales={} if decay is None else layer_scales(self.encoder, decay),
+        )
+        # XLA on TensorFlow would compile every width of a batch anew.
+        jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
+        trained.compile_by_default(
+            settable(optimizer, callbacks),
+            micro_batches=options.micro_batches,
+            jit_compile=jit_compile,
+        )
+        logging.info("compile() was not called: trained by AdamW at %g", options.learning_rate)
 
     @functools.cached_property
     def predictor(self) -> Predictor:
@@ -585,3 +622,30 @@ def _as_wide(weights, values):
     missing = len(values.shape) - len(weights.shape)
     weights = ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
     return ops.broadcast_to(weights, ops.shape(values))
+
+
+def _of_compile(settings: Mapping[str, Any], which: bool = True) -> dict[str, Any]:
+    """Those fields of `FitSettings` that are of what is compiled, or the others."""
+    return {k: v for k, v in settings.items() if FitSettings.details(k).compiled is which}
+
+
+def _check_compiled(settings: Mapping[str, Any]) -> None:
+    """Refuses what would be passed over; says what is."""
+    unused = _of_compile(dict.fromkeys(FitSettings.names()))
+    if given := [f"{name}={settings[name]!r}" for name in unused if name in settings]:
+        raise ValueError(
+            "The task was compiled with an optimizer of its own, which these are no settings of: "
+            "give them to the optimizer or to compile(), or leave compile() out. "
+            f"Received: {', '.join(given)}"
+        )
+    logging.info("compile() was called: not used are %s", ", ".join(unused))
+
+
+def _compiled_settings(trained: TrainStep) -> dict[str, Any]:
+    """What the user compiled, as JSON can hold it."""
+    made = keras.optimizers.serialize(trained.optimizer)
+    return {
+        "optimizer": json.loads(json.dumps(made, default=str)),
+        "micro_batches": trained.micro_batches,
+        "clip_norm": trained.clip_norm,
+    }

@@ -23,19 +23,25 @@ class FitSettings(Options):
     batch_size: int = option(
         32, help="Examples per update, over all devices.", at_least=1, by_task=True
     )
-    learning_rate: float = option(5e-5, help="Peak, after warm-up.", at_least=0, by_task=True)
+    learning_rate: float = option(
+        5e-5, help="Peak, after warm-up.", at_least=0, by_task=True, compiled=True
+    )
     warmup_share: float = option(
         0.1,
         help="Share of the steps for linear warm-up from 0; linear decay follows.",
         at_least=0,
         at_most=1,
+        compiled=True,
     )
-    weight_decay: float = option(0.01, help="AdamW's, not of biases and LayerNorm.", at_least=0)
+    weight_decay: float = option(
+        0.01, help="AdamW's, not of biases and LayerNorm.", at_least=0, compiled=True
+    )
     layer_decay: float | None = option(
         None,
         help="Factor of the learning rate from each layer to the one below, such as ELECTRA's 0.8.",
         at_least=0,
         at_most=1,
+        compiled=True,
     )
     freeze: tuple[str, ...] = option(
         (),
@@ -50,6 +56,7 @@ class FitSettings(Options):
         1,
         help="Gradient accumulation: parts of a device's share of a batch; less memory.",
         at_least=1,
+        compiled=True,
     )
     seed: int = option(0, help="Seed of a new head, dropout and the order of the data.", at_least=0)
     metric: str | None = option(

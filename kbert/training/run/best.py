@@ -1,6 +1,8 @@
 """The best weights of a run by a metric, and how long ago they were the best."""
 
+import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from kbert.training.run.checkpoints import (
@@ -14,7 +16,7 @@ MODES = ("max", "min")
 
 
 class BestWeights:
-    """Keeps the weights of the best evaluation so far, in memory and, once saved, in a folder.
+    """Keeps the weights of the best evaluation so far, in memory and, once written, in a folder.
 
     The first of two equal values is the best. NaN, as of a correlation with a constant, is worse
     than every number.
@@ -23,7 +25,7 @@ class BestWeights:
         metric: Name of the value that decides.
         mode: `"max"` or `"min"`, which of two values is better.
         keep: Whether weights are kept; else only the value and the count.
-        folder: Where `save` writes them, or `None`.
+        folder: Where `unsaved` writes them, or `None`.
 
     Attributes:
         step: Updates made before the best evaluation; `None` where there was none yet.
@@ -77,11 +79,16 @@ class BestWeights:
             self._arrays = read_variables(_weights(task))
             self._unsaved = True
 
-    def save(self) -> None:
-        """Writes the best weights to the folder, unless they are there; the older ones stay."""
-        if self._files is not None and self._unsaved:
-            self._files.write(self._arrays, self.step, {"metric": self.metric, "value": self.value})
-            self._unsaved = False
+    def unsaved(self) -> Callable[[], None]:
+        """What writes the best weights so far to the folder, unless they are there.
+
+        It holds them, so it may be called while better ones are found; the older ones stay.
+        """
+        if self._files is None or not self._unsaved:
+            return lambda: None
+        self._unsaved = False
+        info = {"metric": self.metric, "value": self.value}
+        return functools.partial(self._files.write, self._arrays, self.step, info)
 
     def forget_before(self, step: int | None) -> None:
         """Removes from the folder what was the best before `step`."""

@@ -17,7 +17,12 @@ import keras
 import numpy as np
 
 from kbert import atomic
-from kbert.checkpoints import check_arrays, read_safetensors, write_safetensors
+from kbert.checkpoints import (
+    check_arrays,
+    check_finite,
+    read_safetensors,
+    write_safetensors,
+)
 
 FORMAT_VERSION = 1
 
@@ -41,30 +46,31 @@ class Checkpoints:
         self.folder = Path(folder)
         self.keep = keep
 
-    def save(
-        self, task, step: int, progress: dict | None = None, replaces: int | None = None
-    ) -> None:
+    def save(self, task, step: int, progress: dict | None = None) -> None:
         """Writes what `restore` needs to go on after `step` updates; call it on the chief only.
 
         Args:
             task: The compiled task.
             step: Updates made.
             progress: What else the run must know to go on, as JSON can hold it.
-            replaces: Step of a checkpoint that only bridged a stop: it goes once this one is there.
+
+        Raises:
+            ValueError: If a weight or a moment is not finite.
         """
-        if hasattr(task, "jax_state_sync"):
-            task.jax_state_sync()  # within fit, JAX keeps the state outside the variables
-        arrays = read_variables(named_state(task))
+        self.publish(copy_state(task), step, progress or {})
+
+    def publish(self, arrays: dict[str, np.ndarray], step: int, progress: dict) -> None:
+        """Writes a copy of the state, and removes what it makes superfluous."""
         position = [int(i) for i in arrays["data_position"]]
-        progress = (progress or {}) | ({} if replaces is None else {"replaces": replaces})
         self.write(arrays, step, {"position": position, "progress": progress})
-        self.remove_replaced(progress)
+        self.remove_bridges(step)
         self.remove(self.steps()[: -self.keep])
 
     def write(self, arrays: dict[str, np.ndarray], step: int, info: dict) -> None:
         """Writes the two files of a checkpoint, and removes none."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(step)
+        check_finite(arrays, str(path))
+        self.folder.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)
         write_safetensors(path, arrays)
         info = {"format_version": FORMAT_VERSION, "step": step, **info, "crc32": _crc32(path)}
@@ -77,9 +83,20 @@ class Checkpoints:
             self._path(step).with_suffix(".json").unlink()
             self._path(step).unlink()
 
-    def remove_replaced(self, progress: dict) -> None:
-        """Removes the checkpoint that the one with this `progress` replaces, if it is there."""
-        self.remove({progress.get("replaces")} & {*self.steps()})
+    def remove_bridges(self, step: int) -> None:
+        """Removes checkpoints before `step`, a whole one, that only bridged a stop.
+
+        Or what is kept, and averaged in the end, would depend on when a run was stopped. Call it at
+        start too: a process may die between writing the next one and this.
+        """
+        for before in [x for x in self.steps() if x < step]:
+            try:
+                info = json.loads(self._path(before).with_suffix(".json").read_bytes())
+                bridges = info["progress"].get("bridge", False)
+            except (ValueError, KeyError):  # damaged: `latest` passes it over, loudly
+                continue
+            if bridges:
+                self.remove([before])
 
     def remove_leftovers(self) -> None:
         """Removes what a process killed while saving has left; call it on the chief, at start."""
@@ -195,9 +212,20 @@ def named_state(task) -> dict[str, keras.Variable]:
     return state
 
 
+def copy_state(task) -> dict[str, np.ndarray]:
+    """The values of `named_state`, as they are now, whatever is trained meanwhile."""
+    if hasattr(task, "jax_state_sync"):
+        task.jax_state_sync()  # within fit, JAX keeps the state outside the variables
+    return read_variables(named_state(task))
+
+
 def read_variables(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
-    """Values by name; a scalar (the optimizer's count) becomes a vector of one."""
-    return {name: np.atleast_1d(variable.numpy()) for name, variable in variables.items()}
+    """Copies of values by name; a scalar (the optimizer's count) becomes a vector of one."""
+    # Some backends give a view of memory that the next step writes to: not "O", owned.
+    return {
+        name: np.atleast_1d(np.require(variable.numpy(), requirements="O"))
+        for name, variable in variables.items()
+    }
 
 
 def set_variables(

@@ -12,8 +12,7 @@ import keras
 import tensorflow as tf
 
 from kbert.training.run.log import duration, human
-from kbert.training.run.phases import Phase
-from kbert.training.run.run import Start
+from kbert.training.run.phases import Phase, Start
 from kbert.training.strategies import Strategy, make_strategy
 
 WARM_STEPS, TIMED_STEPS = 2, 5

@@ -62,7 +62,6 @@ class ProgressLine:
         total_steps: Steps of the run.
         total_tokens: Tokens of the run, padding included; time left goes by tokens, for a step
             on long sequences takes longer.
-        names: Values to show, in order, where there are.
         seconds: Pause between lines where the output is no terminal; there one line changes.
         file: Where to print.
     """
@@ -71,13 +70,11 @@ class ProgressLine:
         self,
         total_steps: int,
         total_tokens: int,
-        names: Iterable[str],
         seconds: float = 10.0,
         file: TextIO | None = None,
     ) -> None:
         self.total_steps = total_steps
         self.total_tokens = total_tokens
-        self.names = tuple(names)
         self.seconds = seconds
         self.file = file or sys.stdout
         self._rewrites = self.file.isatty()
@@ -101,14 +98,14 @@ class ProgressLine:
         Args:
             step: Updates made.
             tokens: Tokens trained on since the run began.
-            values: Name → value of the last step.
+            values: Name → value, in the order in which they are shown.
             last: Whether the line stays, whatever follows.
         """
         now = time.monotonic()
         if not (last or self._rewrites or now - self._printed >= self.seconds):
             return
         self._printed = now
-        shown = [f"{name} {values[name]:.4g}" for name in self.names if name in values]
+        shown = [f"{name} {value:.4g}" for name, value in values.items()]
         speed = self.tokens_per_second
         if speed:
             shown += [f"{human(speed)} tokens/s"]
@@ -122,20 +119,6 @@ class ProgressLine:
     def note(self, text: str) -> None:
         """Prints a line of its own."""
         print(f"\r{text}\033[K" if self._rewrites else text, file=self.file, flush=True)
-
-
-def keras_verbosity(verbose: str | int) -> int:
-    """Keras' `verbose`; "auto" is 1, a bar, in a terminal or a notebook, else 2, a line an epoch.
-
-    Keras takes "auto" for a bar wherever output goes, and its backspaces and colours fill files.
-
-    Example:
-        >>> keras_verbosity(0), keras_verbosity(1)
-        (0, 1)
-    """
-    if verbose != "auto":
-        return verbose
-    return 1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 2
 
 
 def human(number: float) -> str:

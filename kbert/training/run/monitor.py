@@ -1,79 +1,120 @@
-"""The callback of a run: it logs, evaluates, saves and stops, all between two steps."""
+"""What happens between the steps of a run: it logs, evaluates, keeps the best, saves and stops."""
 
+import copy
+import functools
 import signal
 import time
-import warnings
 from collections.abc import Callable, Sequence
 
 import keras
+import numpy as np
 
-from kbert.training.run.checkpoints import Checkpoints
-from kbert.training.run.curves import Curves
-from kbert.training.run.log import ProgressLine, RunLog
-from kbert.training.run.phases import Phase, tokens_until
+from kbert.training.run.background import Background
+from kbert.training.run.best import BestWeights
+from kbert.training.run.checkpoints import copy_state
+from kbert.training.run.files import RunFiles
+from kbert.training.run.history import CALLBACK, PATIENCE, History
+from kbert.training.run.log import ProgressLine
+from kbert.training.run.phases import Epochs, Phase, tokens_until
 from kbert.training.run.values import StepValues
+from kbert.training.strategies import Strategy
+
+Evaluate = Callable[[], dict[str, float]]
 
 
-class Monitor(keras.callbacks.Callback):
-    """Watches over one run; `train` makes it.
+class Monitor(keras.callbacks.CallbackList):
+    """The callbacks of one run, which may take several calls of `fit`; `train` makes it.
+
+    The run comes first where a step or an epoch ends, so that the caller's callbacks see the values
+    on held-out data, and last where it saves: what they change is saved too.
 
     Args:
-        first_step: Updates made before, in an earlier process.
-        phases: The phases of the run.
-        checkpoints: Where to save.
-        steps: Log of the steps.
-        evaluations: Log of the evaluations.
+        task: The compiled task.
+        plan: The stages of the run.
+        callbacks: The caller's.
+        history: Of the epochs so far.
+        files: Where the run is written, or `None`.
+        background: Writes checkpoints.
+        strategy: Devices.
         progress: Line to show, or `None` for silence.
-        curves: TensorBoard's curves, or `None`.
+        keras_verbose: Of Keras' own progress bar.
         evaluate_every: Steps between evaluations.
         checkpoint_every: Steps between checkpoints.
         checkpoint_minutes: Minutes between checkpoints.
-        extra_scores: More values of an evaluation, by name; called on the chief alone.
-        bridge: Step of the checkpoint that the run goes on from, if it only bridged a stop.
-        is_chief: Whether to write at all.
+        best: The best weights, or `None` where nothing says which those are.
+        patience: Evaluations in a row without a better value that end the run.
+
+    Attributes:
+        step: Updates made.
+        stopped_by: Number of the signal that ended the run, once a checkpoint is written.
+        ended_by: Why the run is at its end before its last step.
     """
 
     def __init__(
         self,
+        task,
+        plan: Sequence[Phase | Epochs],
         *,
-        first_step: int,
-        phases: Sequence[Phase],
-        checkpoints: Checkpoints,
-        steps: RunLog,
-        evaluations: RunLog,
+        callbacks: Sequence[keras.callbacks.Callback],
+        history: History,
+        files: RunFiles | None,
+        background: Background,
+        strategy: Strategy,
         progress: ProgressLine | None,
-        curves: Curves | None,
+        keras_verbose: int,
         evaluate_every: int | None,
         checkpoint_every: int | None,
         checkpoint_minutes: float | None,
-        extra_scores: Callable[[], dict[str, float]] | None,
-        bridge: int | None,
-        is_chief: bool,
+        best: BestWeights | None,
+        patience: int | None,
     ) -> None:
-        super().__init__()
-        self.step = first_step
+        super().__init__(
+            [*callbacks, history],
+            add_progbar=keras_verbose != 0,
+            model=task,
+            epochs=sum(stage.epochs for stage in plan),
+            steps=plan[0].steps_per_epoch,
+            verbose=keras_verbose,
+        )
+        self.step = 0
         self.stopped_by: int | None = None
-        self._signal: int | None = None
-        self._phases = phases
-        self._checkpoints = checkpoints
-        self._values = StepValues(steps if is_chief else None)
-        self._evaluations = evaluations
+        self.ended_by: str | None = None
+        self._plan = plan
+        self._epochs = history
+        self._files = files
+        self._background = background
+        self._strategy = strategy
         self._progress = progress
-        self._curves = curves
         self._evaluate_every = evaluate_every
         self._checkpoint_every = checkpoint_every
         self._checkpoint_seconds = checkpoint_minutes and 60 * checkpoint_minutes
-        self._extra_scores = extra_scores
-        self._scores: dict[str, float] = {}  # the latest
-        self._bridge = bridge
-        self._is_chief = is_chief
+        self._best = best
+        self._patience = patience
+        self._values = StepValues(files.steps if files and strategy.is_chief else None)
+        self._signal: int | None = None
+        self._evaluated: tuple[int, dict] = (0, {})  # step and values of the last evaluation
+        self._spoken_of: int | None = None  # the best step of the checkpoint before
+        self._sums: list | None = None  # of an epoch that was begun in an earlier process
         self._saved_at = time.monotonic()
+        self._has_begun = False
+        self._last_logs: dict | None = None
 
-    def begin_phase(self, phase: Phase, evaluation_dataset) -> None:
-        """Tells what the next `fit` trains on."""
-        self._phase = phase
-        self._evaluation_dataset = evaluation_dataset
-        self._values.looked_at = None  # the first step traces and compiles: no measure of speed
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is to follow."""
+        last = self._plan[-1].end
+        return self.stopped_by is not None or self.ended_by is not None or self.step >= last
+
+    def load(self, latest: dict) -> None:
+        """Takes up what a checkpoint says of the run."""
+        progress = latest["progress"]  # of the version before: without most of it
+        self.step, self.ended_by = latest["step"], progress.get("ended_by")
+        self._sums = progress.get("sums")
+        self._epochs.epoch = progress.get("epochs", [])
+        self._epochs.history = progress.get("history", {})
+        if self._best is not None and progress.get("best") is not None:
+            self._best.load(progress["best"])
+            self._spoken_of = self._best.step
 
     def stop(self, number: int) -> None:
         """Asks for a checkpoint and the end after the step that runs, for signal `number`.
@@ -82,77 +123,220 @@ class Monitor(keras.callbacks.Callback):
         """
         self._signal = number
 
+    def begin_stage(
+        self, stage: Phase | Epochs, first_epoch: int, evaluate: Evaluate | None
+    ) -> None:
+        """Tells what the next `fit` trains on."""
+        self._stage, self._first_epoch, self._ask = stage, first_epoch, evaluate
+        self._values.looked_at = None  # the first step traces and compiles: no measure of speed
+
+    def finish(self) -> None:
+        """Tells the callbacks that the run is over, once."""
+        if self._has_begun:
+            super().on_train_end(self._last_logs)
+
+    # What Keras calls.
+
+    def on_train_begin(self, logs=None) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            super().on_train_begin(logs)
+
+    def on_train_end(self, logs=None) -> None:
+        self._last_logs = logs
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        per_epoch = self._stage.steps_per_epoch
+        self._epoch_start = self._stage.first_step + (epoch - self._first_epoch) * per_epoch
+        if self._sums is not None:  # it was begun in an earlier process: go on counting
+            self._set_sums(np.asarray(self._sums, "float32"))
+            self._sums = None
+        super().on_epoch_begin(epoch, logs)
+
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        super().on_train_batch_begin(self.step - self._epoch_start, logs)
+
     def on_train_batch_end(self, batch, logs=None) -> None:
+        batch = self.step - self._epoch_start
+        self._after_step(logs)
+        super().on_train_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        if self.stopped_by is not None:
+            return  # the epoch is not over
+        self._check_length()
+        is_last = isinstance(self._stage, Epochs) or self.step == self._plan[-1].end
+        values = {}
+        if is_last or self.model.stop_training or self._is_time(self._evaluate_every):
+            values = {f"val_{name}": value for name, value in self._evaluate().items()}
+        self._look()
+        super().on_epoch_end(epoch, {**(logs or {}), **values})
+        if self.model.stop_training and not self.is_over:
+            self.ended_by = CALLBACK
+        self._save_or_stop(is_last or self.ended_by is not None or self._is_time_to_save())
+        if self.is_over:
+            self.model.stop_training = True
+
+    # What the run does.
+
+    def _check_length(self) -> None:
+        end = self._epoch_start + self._stage.steps_per_epoch
+        if self.step < end and not self.model.stop_training:
+            kind = "phase" if isinstance(self._stage, Phase) else "epoch"
+            raise RuntimeError(
+                f"The dataset ended too early: its {kind} needs {end - self._epoch_start} steps. "
+                f"Received: {self.step - self._epoch_start} steps, then the end"
+            )
+
+    def _after_step(self, logs: dict) -> None:
+        self._background.check()
         self.step += 1
         self._values.add(self.step, logs)
-        at_end = self.step == self._phases[-1].end
-        evaluate = self._evaluation_dataset is not None and (
-            at_end or (self._evaluate_every and self.step % self._evaluate_every == 0)
-        )
-        due = at_end or self._is_time_to_save()
-        stops = self._signal is not None
-        if due or stops or evaluate or self._values.is_due() or self.step == self._phase.end:
-            self._look()
-        if evaluate:
+        if self.step == self._epoch_start + self._stage.steps_per_epoch:
+            return  # `on_epoch_end` does what is due
+        if self._is_time(self._evaluate_every):
             self._evaluate()
-        stopped_by = self._signal  # one that comes later finds the next step
-        bridges = stopped_by is not None and not due
-        save = due or bridges  # the signal may have come during the evaluation
-        if save and self._is_chief:
-            progress = {"bridge": True} if bridges else {}
-            self._checkpoints.save(self.model, self.step, progress, replaces=self._bridge)
-            self._bridge = None
-            self._saved_at = time.monotonic()
-        if evaluate or save:
-            self._values.looked_at = time.monotonic()  # neither counts as training
-        if stopped_by is not None:
-            self.stopped_by = stopped_by
+        elif self._values.is_due():
+            self._look()
+        if self.ended_by is None:  # else `on_epoch_end` follows
+            self._save_or_stop(self._is_time_to_save())
+        if self.is_over:
             self.model.stop_training = True
-            name = signal.Signals(stopped_by).name
-            self._note(f"stopped by {name}: checkpoint of step {self.step} written")
+
+    def _is_time(self, every: int | None) -> bool:
+        return every is not None and self.step % every == 0
 
     def _is_time_to_save(self) -> bool:
-        if self._checkpoint_every and self.step % self._checkpoint_every == 0:
-            return True
         seconds = self._checkpoint_seconds
-        return seconds is not None and time.monotonic() - self._saved_at >= seconds
+        waited = seconds is not None and time.monotonic() - self._saved_at >= seconds
+        return waited or self._is_time(self._checkpoint_every)
 
     def _look(self) -> None:
         """Checks, logs and shows the values of the steps since the last look."""
         before = self._values.looked_at
-        seen = self._values.look(self.model.derived_metrics, self._checkpoints.describe())
+        seen = self._values.look(self.model.derived_metrics, self._last_good)
+        if not seen:
+            return
         values = {name: value for name, value in seen[-1].items() if name != "step"}
         self._draw("train", values)
         if self._progress is not None:
             if before is not None:
-                tokens = len(seen) * self._phase.tokens_per_step
+                tokens = len(seen) * self._stage.tokens_per_step
                 self._progress.measure(tokens, self._values.looked_at - before)
-            done = tokens_until(self._phases, self.step)
-            at_end = self.step == self._phases[-1].end
-            self._progress.show(self.step, done, {**values, **self._scores}, last=at_end)
+            names = ("loss", *self.model.shown_metrics)
+            shown = {name: values[name] for name in names if name in values}
+            # What only evaluations measure.
+            shown |= {name: x for name, x in self._evaluated[1].items() if name not in values}
+            at_end = self.step == self._plan[-1].end
+            done = tokens_until(self._plan, self.step)
+            self._progress.show(self.step, done, shown, last=at_end)
 
-    def _evaluate(self) -> None:
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()
-        dataset = self._evaluation_dataset
-        with warnings.catch_warnings():
-            # Held-out batches do end; Keras warns where it could not foresee when.
-            warnings.filterwarnings("ignore", message="Your input ran out of data")
-            values = self.model.evaluate(dataset, verbose=0, return_dict=True)
-        if self._extra_scores is not None and self._is_chief:
-            self._scores = self._extra_scores()
-            values |= self._scores
-        values = {name: float(value) for name, value in values.items()}
-        terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
-        if self._is_chief:
-            self._evaluations.append([{"step": self.step, **terms}])
+    def _last_good(self) -> str:
+        if self._files is None:
+            return ""
+        self._background.wait()
+        return self._files.checkpoints.describe()
+
+    def _evaluate(self) -> dict[str, float]:
+        """The values on held-out data after this step; asked for once."""
+        self._look()
+        if self._ask is None:
+            return {}
+        if self._evaluated[0] == self.step:
+            return self._evaluated[1]
+        self._sync()
+        sums = self._get_sums()
+        values = {name: float(value) for name, value in self._ask().items()}
+        if sums is not None:
+            self._set_sums(sums)  # an evaluation by Keras counts in the same place
+        self._evaluated = (self.step, values)
+        if self._files is not None and self._strategy.is_chief:
+            terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
+            self._files.evaluations.append([{"step": self.step, **terms}])
         self._draw("evaluation", values)
         shown = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
         self._note(f"evaluation after step {self.step:,}: {shown}")
+        if self._best is not None:
+            self._best.update(self.model, self.step, values)
+            if self._patience is not None and self._best.waited >= self._patience:
+                self.ended_by = PATIENCE
+        self._values.looked_at = time.monotonic()  # it does not count as training
+        return values
+
+    def _save_or_stop(self, due: bool) -> None:
+        number = self._signal  # one that comes later finds the next step
+        if due or number is not None:
+            self._save(bridges=not due)
+        if number is not None:
+            self._background.wait()
+            self.stopped_by = number
+            name = signal.Signals(number).name
+            self._note(f"stopped by {name}: checkpoint of step {self.step} written")
+
+    def _save(self, bridges: bool) -> None:
+        """Has a checkpoint written, after the best weights that it speaks of."""
+        if self._files is None:
+            return
+        self._look()
+        is_mid_epoch = self.step != self._epoch_start + self._stage.steps_per_epoch
+        sums = self._get_sums() if is_mid_epoch else None
+        if self._strategy.is_chief:
+            progress = {
+                "ended_by": self.ended_by,
+                "best": self._best and self._best.state,
+                "epochs": self._epochs.epoch,
+                "history": self._epochs.history,
+                "sums": None if sums is None else sums.tolist(),
+                **({"bridge": True} if bridges else {}),
+            }
+            arrays = copy_state(self.model)
+            write_best = self._best.unsaved() if self._best else None
+            self._background.start(
+                functools.partial(
+                    self._write,
+                    *(arrays, self.step, copy.deepcopy(progress), write_best, self._spoken_of),
+                )
+            )
+            self._spoken_of = self._best and self._best.step
+        self._saved_at = self._values.looked_at = time.monotonic()
+
+    def _write(
+        self,
+        arrays: dict[str, np.ndarray],
+        step: int,
+        progress: dict,
+        write_best: Callable[[], None] | None,
+        spoken_of: int | None,
+    ) -> None:
+        if write_best is not None:
+            write_best()
+        self._files.checkpoints.publish(arrays, step, progress)
+        if self._best is not None:
+            self._best.forget_before(spoken_of)
+
+    def _sync(self) -> None:
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()  # within fit, JAX keeps the state outside the variables
+
+    def _get_sums(self) -> np.ndarray | None:
+        """What the epoch has counted so far.
+
+        Not on several hosts, which would have to ask for it together: there the values of an epoch
+        that was resumed are those since.
+        """
+        if self._strategy.num_hosts > 1:
+            return None
+        self._sync()
+        ratios, *_ = self.model.metrics
+        return np.array(keras.ops.convert_to_numpy(ratios.sums))
+
+    def _set_sums(self, sums: np.ndarray) -> None:
+        ratios, *_ = self.model.metrics
+        ratios.sums.assign(sums)
 
     def _draw(self, group: str, values: dict) -> None:
-        if self._curves is not None:
-            self._curves.write(self.step, group, values)
+        if self._files is not None and self._files.curves is not None:
+            self._files.curves.write(self.step, group, values)
 
     def _note(self, text: str) -> None:
         if self._progress is not None:

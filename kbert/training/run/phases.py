@@ -1,12 +1,47 @@
-"""Length phases: most steps on short sequences, the last on long ones (BERT, appendix A.2)."""
+"""The plan of a run: stages, one after the other; phases of pretraining, epochs of fine-tuning."""
 
 import dataclasses
 from collections.abc import Iterable
+
+# A start is (epoch, window, row): where the data goes on, as batches carry it in `position`.
+Start = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Epochs:
+    """A run over epochs of the same data, in order; each ends with an evaluation and a checkpoint.
+
+    Attributes:
+        epochs: How many.
+        steps_per_epoch: Updates of an epoch.
+        first_step: Updates made before.
+
+    Example:
+        >>> Epochs(epochs=3, steps_per_epoch=10).end
+        30
+    """
+
+    epochs: int
+    steps_per_epoch: int
+    first_step: int = 0
+
+    def __post_init__(self):
+        for name in ("epochs", "steps_per_epoch"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {value}")
+
+    @property
+    def end(self) -> int:
+        """Updates made once they are over."""
+        return self.first_step + self.epochs * self.steps_per_epoch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
     """A stretch of a run with batches of one shape, or of as many tokens.
+
+    Most steps of BERT are on short sequences, the last on long ones (appendix A.2).
 
     Attributes:
         sequence_length: Tokens of a row, padding included; at most, where batches are counted in
@@ -30,6 +65,16 @@ class Phase:
                 "The batches of a phase are counted in rows or in tokens. Received: "
                 f"batch_size={self.batch_size}, batch_tokens={self.batch_tokens}"
             )
+
+    @property
+    def epochs(self) -> int:
+        """To Keras a phase is one epoch."""
+        return 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """All of its updates."""
+        return self.steps
 
     @property
     def end(self) -> int:

@@ -1,104 +1,90 @@
-"""A whole run: phases, evaluation, checkpoints, log; killed at any moment, it resumes exactly.
+"""The one loop of every run: pretraining goes through phases, fine-tuning through epochs.
 
-What a run writes under `model_dir`:
-
-    run.json             its settings, as they were at its first start
-    steps.jsonl          every step's values, exactly; no step is missing or twice
-    evaluations.jsonl    every evaluation's values
-    checkpoints/         the last few checkpoints (`kbert.training.run.checkpoints`)
-    tensorboard/         curves, on request
+Killed at any moment, a run that has a folder goes on exactly: see `kbert.training.run.files` for
+what it writes there.
 """
 
-import dataclasses
+import contextlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kbert import atomic
-from kbert.training.run.checkpoints import Checkpoints
-from kbert.training.run.curves import Curves
-from kbert.training.run.log import ProgressLine, RunLog
-from kbert.training.run.monitor import Monitor
-from kbert.training.run.phases import Phase, tokens_until
-from kbert.training.run.settings import write_settings
+from kbert.training.run.background import Background
+from kbert.training.run.best import BestWeights
+from kbert.training.run.files import RunFiles
+from kbert.training.run.history import History
+from kbert.training.run.log import ProgressLine
+from kbert.training.run.monitor import Evaluate, Monitor
+from kbert.training.run.phases import Epochs, Phase, Start, tokens_until
+from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import stopping
+from kbert.training.step.mixin import TrainStep
+from kbert.training.step.verbosity import keras_verbosity
 from kbert.training.strategies import Strategy, make_strategy
 
-# A start is (epoch, window, row): where the data goes on, as batches carry it in `position`.
-Start = tuple[int, int, int]
-# What the progress line shows, of whatever a task logs.
-SHOWN = (
-    *("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy"),
-    *("rtd_loss", "rtd_precision", "rtd_recall"),
-    # Of a student, see kbert.distillation.terms.
-    *("soft_targets", "agreement", "hidden_cosine", "embeddings", "hidden_states"),
-    *("attention_scores", "attention_relation", "query_relation", "key_relation"),
-    "value_relation",
-    *("forward_perplexity", "backward_perplexity", "perplexity", "bleu"),
-)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class History:
-    """What became of a run.
-
-    Attributes:
-        step: Updates made, those before a restart included.
-        stopped_by: Number of the signal that ended it early, if one did; the same call goes on.
-        steps: Every step's values so far, in order: `step`, `loss`, the task's terms, … Only on
-            the chief, who writes them; elsewhere none.
-        evaluations: The same of every evaluation.
-    """
-
-    step: int
-    stopped_by: int | None
-    steps: list[dict]
-    evaluations: list[dict]
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether it was ended early."""
-        return self.stopped_by is not None
+LINE = "line"
 
 
 def train(
     task,
-    make_dataset: Callable[[Phase, Start], tf.data.Dataset],
-    model_dir: str | os.PathLike,
-    phases: Sequence[Phase],
+    make_dataset: Callable[[Any, Start], tf.data.Dataset],
+    model_dir: str | os.PathLike | None,
+    phases: Sequence[Phase] | Epochs,
     *,
     strategy: Strategy | None = None,
-    make_evaluation_dataset: Callable[[Phase], tf.data.Dataset] | None = None,
+    make_evaluation_dataset: Callable[[Any], tf.data.Dataset] | None = None,
+    evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
+    metric: str | None = None,
+    mode: str = "max",
+    patience: int | None = None,
+    keep_best: bool = True,
     checkpoint_every: int | None = 1000,
     checkpoint_minutes: float | None = None,
     keep_checkpoints: int = 3,
-    extra_scores: Callable[[], dict[str, float]] | None = None,
+    extra_scores: Evaluate | None = None,
     tensorboard: bool = False,
-    settings: dict | None = None,
+    settings: Mapping[str, Any] | None = None,
+    unchecked: Collection[str] = (),
+    resume: Resume = SAME,
+    verbose: str | int = LINE,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> History:
-    """Trains a compiled task to the end of its phases, from where an earlier call stopped.
+    """Trains a compiled task to the end of its plan, from where an earlier call stopped.
 
-    A checkpoint is written at the end of a run, on SIGTERM and SIGINT (Ctrl-C; a second one ends
-    the process at once), and as often as asked. The losses of a run that was killed and started
-    again are those of one that was not. Of a run that is at its end the task gets the weights, as
-    if the call had trained it.
+    The plan is a sequence of phases, each of batches of one shape, or epochs of the same data. A
+    checkpoint is written at the end of a run and of each epoch, on SIGTERM and SIGINT (Ctrl-C; a
+    second one ends the process at once), and as often as asked, by a thread beside the training.
+    The losses of a run that was killed and started again are those of one that was not, and so are
+    its best weights and its count of evaluations without progress; what state the caller's
+    callbacks have is theirs to keep. Of a run that is at its end the task gets the weights, as if
+    the call had trained it. One process at a time writes to a folder (`kbert.atomic`).
 
     A phase begins at the window after the last one read. The rest of that window is passed over,
     and if the last batch had spilled into the next window, those few rows come again.
 
     Args:
         task: A compiled `TrainStep` model, made in `strategy.scope()`.
-        make_dataset: Gives the batches of a phase from a start on; endless or long enough. Batches
-            hold `position`. Every host gives its own rows of the global batch.
-        model_dir: Where everything is written; the same folder means the same run.
-        phases: The run, in order.
-        strategy: Devices; by default one.
+        make_dataset: Gives the batches of a phase, or of `Epochs`, from a start on; endless or long
+            enough, over the ends of epochs. Batches hold `position`. Every host gives its own rows
+            of the global batch.
+        model_dir: Where everything is written; the same folder means the same run. `None`: nothing
+            is written, nothing can be resumed, and signals do what they did before.
+        phases: The plan: phases in order, or `Epochs`.
+        strategy: Devices; by default one, or those of the scope the task was made in.
         make_evaluation_dataset: Gives held-out batches of a phase's shape, the same each time.
-        evaluate_every: Steps between evaluations; the end of the run is always evaluated.
+        evaluate: Gives the values on held-out data itself, by name, instead.
+        evaluate_every: Steps between evaluations; the end of the run, and of each epoch, is always
+            evaluated.
+        metric: Name of the value that says which weights are best; `None` keeps none. On one host.
+        mode: `"max"` or `"min"`: which value is better.
+        patience: Evaluations in a row without a better value that end the run; `None` for no end.
+        keep_best: Whether the best weights are kept and set at the end, rather than the last.
         checkpoint_every: Steps between checkpoints.
         checkpoint_minutes: Minutes between checkpoints.
         keep_checkpoints: How many of the newest are kept. One that a signal left is not counted
@@ -107,105 +93,228 @@ def train(
             none of them a loss's or a metric's. Called on the chief alone.
         tensorboard: Whether to write curves for TensorBoard.
         settings: What the run is, as JSON can hold it, to be written beside the checkpoints.
+        unchecked: Names of those settings that no number depends on.
+        resume: What a run goes on with that was begun with other settings: `"same"` with none,
+            `"changed"` with any, or names of settings that may change.
+        verbose: `"line"` for a line with speed and time left (of phases), or Keras': 0 for silence,
+            1 for a progress bar, 2 for a line an epoch, `"auto"` for 1 in a terminal or a notebook,
+            else 2.
+        callbacks: Of Keras. A phase is an epoch to them.
 
     Returns:
-        The history of the run.
+        The history of the run, those steps and epochs before a restart included.
 
     Raises:
-        NonFiniteLoss: If a loss is NaN or infinite. The last checkpoint is from before.
-        RuntimeError: If a dataset ends early, or hosts do not see the same checkpoints.
+        NonFiniteLoss: If a loss is NaN or infinite. The last checkpoint is from before, and the
+            weights are not moved by such a step.
+        ValueError: If settings contradict each other or those that the run was begun with, or
+            `metric` is none of the values.
+        RuntimeError: If a dataset ends early, another process writes to the folder, or hosts do not
+            see the same checkpoints.
+
+    Example:
+        >>> import numpy as np
+        >>> class Line(TrainStep, keras.Model):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.slope = self.add_weight(name="slope", initializer="zeros")
+        ...         self.built = True
+        ...     def loss_terms(self, batch, training):
+        ...         error = keras.ops.square(self.slope * batch["x"] - batch["y"])
+        ...         return {"error": (keras.ops.sum(error), keras.ops.size(error))}, {}
+        >>> line = Line()
+        >>> line.compile(keras.optimizers.SGD(0.5), run_eagerly=True)
+        >>> batch = {"x": np.ones((4, 1), "float32"), "y": np.full((4, 1), 3.0, "float32")}
+        >>> data = tf.data.Dataset.from_tensors(batch).repeat()
+        >>> plan = Epochs(epochs=3, steps_per_epoch=1)
+        >>> history = train(line, lambda plan, start: data, None, plan, verbose=0, metric="slope",
+        ...                 evaluate=lambda: {"slope": float(line.slope.value)})
+        >>> history.history["val_slope"]
+        [0.5, 1.0, 1.5]
+        >>> print(history)
+        trained for 3 steps; best slope 1.5 after step 3 (epoch 3 of 3), whose weights the task has
     """
-    strategy = strategy or make_strategy()
-    for phase in phases:
-        if phase.batch_size is not None:
-            strategy.check_batch(phase.batch_size, task.micro_batches)
-    model_dir = Path(model_dir)
-    checkpoints = Checkpoints(model_dir / "checkpoints", keep_checkpoints)
-    if strategy.is_chief:
-        model_dir.mkdir(parents=True, exist_ok=True)
-        atomic.remove_leftovers(str(model_dir))
-        checkpoints.remove_leftovers()
-    latest = checkpoints.latest() or {"step": 0, "position": (0, 0, 0), "progress": {}}
-    if strategy.is_chief:
-        checkpoints.remove_replaced(latest["progress"])  # if the process died before it could
-    logs = RunLog(model_dir / "steps.jsonl"), RunLog(model_dir / "evaluations.jsonl")
-    if strategy.is_chief:
-        write_settings(model_dir / "run.json", settings or {}, resumed=latest["step"] > 0)
-        for log in logs:
-            log.truncate(latest["step"])
-    last_step = phases[-1].end
-    progress = ProgressLine(last_step, tokens_until(phases, last_step), SHOWN)
-    monitor = Monitor(
-        first_step=latest["step"],
-        phases=phases,
-        checkpoints=checkpoints,
-        steps=logs[0],
-        evaluations=logs[1],
-        progress=progress if strategy.is_chief else None,
-        curves=Curves(model_dir / "tensorboard") if tensorboard and strategy.is_chief else None,
-        evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every,
-        checkpoint_minutes=checkpoint_minutes,
-        extra_scores=extra_scores,
-        bridge=latest["step"] if latest["progress"].get("bridge") else None,
-        is_chief=strategy.is_chief,
-    )
-    with strategy.scope(), stopping(monitor.stop):
-        start = latest["position"]
-        if latest["step"] >= last_step:
-            _finished(latest["step"], last_step)
-            # Nothing is left to train on, but what follows a run wants its weights.
-            dataset = make_dataset(phases[-1], (0, 0, 0))
-            _resume(task, dataset, checkpoints, latest["step"], strategy)
-        for phase in phases:
-            if phase.end <= latest["step"]:
-                continue
-            if phase.first_step and monitor.step == phase.first_step:
-                start = (start[0], start[1] + 1, 0)
-            dataset = make_dataset(phase, tuple(start))
-            if monitor.step == latest["step"]:
-                _resume(task, dataset, checkpoints, latest["step"], strategy)
-            evaluation = make_evaluation_dataset and make_evaluation_dataset(phase)
-            monitor.begin_phase(phase, evaluation and strategy.distribute(evaluation))
-            task.fit(
+    plan = (phases,) if isinstance(phases, Epochs) else tuple(phases)
+    is_evaluated = evaluate is not None or make_evaluation_dataset is not None
+    _check(is_evaluated, metric, patience, evaluate_every, checkpoint_every, verbose, plan)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_scope(task) if strategy is None else strategy.scope())
+        strategy = strategy or make_strategy()
+        for stage in plan:
+            if isinstance(stage, Phase) and stage.batch_size is not None:
+                strategy.check_batch(stage.batch_size, task.micro_batches)
+        if metric is not None and strategy.num_hosts > 1:
+            raise ValueError(
+                f"`metric` is for runs on one host. Received: {metric!r} on {strategy.num_hosts}"
+            )
+        files = latest = None
+        if model_dir is not None:
+            if strategy.is_chief:
+                stack.enter_context(atomic.refusing_others(model_dir))
+            files = RunFiles(
+                model_dir,
+                keep_checkpoints=keep_checkpoints,
+                is_chief=strategy.is_chief,
+                tensorboard=tensorboard,
+            )
+            latest = files.open(settings or {}, unchecked, resume)
+        best = None
+        if metric is not None:
+            best = BestWeights(metric, mode, keep=keep_best, folder=files and files.best)
+        progress = None
+        if verbose == LINE and strategy.is_chief:
+            last = plan[-1].end
+            progress = ProgressLine(last, tokens_until(plan, last))
+        history = History()
+        background = stack.enter_context(Background())
+        monitor = Monitor(
+            task,
+            plan,
+            callbacks=callbacks,
+            history=history,
+            files=files,
+            background=background,
+            strategy=strategy,
+            progress=progress,
+            keras_verbose=0 if verbose == LINE else keras_verbosity(verbose),
+            evaluate_every=evaluate_every,
+            checkpoint_every=checkpoint_every,
+            checkpoint_minutes=checkpoint_minutes,
+            best=best,
+            patience=patience,
+        )
+        if files is not None:
+            stack.enter_context(stopping(monitor.stop))
+        if latest is not None:
+            monitor.load(latest)
+
+        def held_out(stage: Phase | Epochs) -> Evaluate | None:
+            if evaluate is not None or make_evaluation_dataset is None:
+                return evaluate
+            dataset = strategy.distribute(make_evaluation_dataset(stage))
+            more = extra_scores if strategy.is_chief else None
+            return lambda: _evaluate(task, dataset) | (more() if more else {})
+
+        first_step = monitor.step
+        _run(task, plan, make_dataset, held_out, monitor, files, latest, strategy)
+        background.wait()
+        history.step = monitor.step
+        history.stopped_by, history.ended_by = monitor.stopped_by, monitor.ended_by
+        if files is not None and strategy.is_chief:
+            history.steps, history.evaluations = files.steps.read(), files.evaluations.read()
+        history.close(best, trained=monitor.step > first_step, place=_place(plan, best))
+        if best is not None and not history.interrupted:
+            best.restore(task)
+        if verbose != LINE and verbose:
+            print(history)
+        elif progress is not None and monitor.step == first_step:
+            progress.note(str(history))
+        return history
+
+
+def _run(task, plan, make_dataset, held_out, monitor, files, latest, strategy) -> None:
+    """Every stage that is not over, one `fit` after the other."""
+    start: Start = (0, 0, 0)
+    if latest is not None and not monitor.is_over:
+        start = tuple(latest["position"])
+    if monitor.is_over:  # what follows a run wants its weights
+        _check_end(monitor.step, plan)
+        _resume(task, make_dataset(plan[-1], start), files, latest, strategy)
+        return
+    is_resumed, first_epoch = False, 0
+    for stage in plan:
+        if monitor.step == stage.first_step > 0:
+            start = (start[0], start[1] + 1, 0)
+        if monitor.step < stage.end and not monitor.is_over:
+            monitor.begin_stage(stage, first_epoch, held_out(stage))
+        while monitor.step < stage.end and not monitor.is_over:
+            dataset = make_dataset(stage, start)
+            if not is_resumed:
+                _resume(task, dataset, files, latest, strategy)
+                is_resumed = True
+            epoch, done = divmod(monitor.step - stage.first_step, stage.steps_per_epoch)
+            TrainStep.fit(
+                task,
                 strategy.distribute(dataset),
-                epochs=1,
-                steps_per_epoch=phase.end - monitor.step,
-                callbacks=[monitor],
+                initial_epoch=first_epoch + epoch,
+                # An epoch that was begun before is gone through alone: it has fewer steps left.
+                epochs=first_epoch + (epoch + 1 if done else stage.epochs),
+                steps_per_epoch=stage.steps_per_epoch - done,
+                callbacks=monitor,
                 verbose=0,
             )
-            if monitor.stopped_by is not None:
-                break
-            if monitor.step < phase.end:
-                raise RuntimeError(
-                    f"The dataset of the phase ended too early: it needs {phase.end} steps. "
-                    f"Received: {monitor.step} steps"
-                )
-            start = task.data_position.numpy().tolist()
-    return History(
-        step=monitor.step,
-        stopped_by=monitor.stopped_by,
-        steps=logs[0].read() if strategy.is_chief else [],
-        evaluations=logs[1].read() if strategy.is_chief else [],
-    )
+            start = tuple(task.data_position.numpy().tolist())
+        first_epoch += stage.epochs
+    monitor.finish()
 
 
-def _finished(step: int, last_step: int) -> None:
-    if step > last_step:
-        warnings.warn(
-            f"The run ends at step {last_step}, but its checkpoint is that of step {step}: the "
-            "task has the weights of that step, and nothing is trained",
-            stacklevel=3,
-        )
-
-
-def _resume(task, dataset, checkpoints: Checkpoints, step: int, strategy: Strategy) -> None:
+def _resume(task, dataset, files: RunFiles | None, latest: dict | None, strategy) -> None:
     """Creates the slots of the optimizer and sets everything to what it was."""
     task.prepare(dataset.element_spec)
+    step = 0 if latest is None else latest["step"]
     if not strategy.agrees(step):
         raise RuntimeError(
             "All hosts must see the same checkpoints: put the folder on a file system they share. "
-            f"Received: {checkpoints.folder}, with step {step} on host {strategy.host_index}"
+            f"Received: {files.folder}, with step {step} on host {strategy.host_index}"
         )
-    if step:
-        checkpoints.restore(task, step)
+    if latest is not None:
+        files.checkpoints.restore(task, step)
+
+
+def _evaluate(task, dataset) -> dict[str, float]:
+    with warnings.catch_warnings():
+        # Held-out batches do end; Keras warns where it could not foresee when.
+        warnings.filterwarnings("ignore", message="Your input ran out of data")
+        values = task.evaluate(dataset, verbose=0, return_dict=True)
+    return {name: float(value) for name, value in values.items()}
+
+
+def _check_end(step: int, plan: Sequence[Phase | Epochs]) -> None:
+    if step > plan[-1].end:
+        warnings.warn(
+            f"The run ends at step {plan[-1].end}, but its checkpoint is that of step {step}: the "
+            "task has the weights of that step, and nothing is trained",
+            stacklevel=4,
+        )
+
+
+def _place(plan: Sequence[Phase | Epochs], best: BestWeights | None) -> str:
+    """The epoch of the best step, in words."""
+    stage = plan[0]
+    if best is None or best.step is None or not isinstance(stage, Epochs):
+        return ""
+    return f" (epoch {-(-best.step // stage.steps_per_epoch)} of {stage.epochs})"
+
+
+def _scope(task):
+    """TensorFlow's engine has a strategy of its own."""
+    strategy = getattr(task, "distribute_strategy", None)
+    return strategy.scope() if strategy else contextlib.nullcontext()
+
+
+def _check(is_evaluated, metric, patience, evaluate_every, checkpoint_every, verbose, plan) -> None:
+    at_least_one = {
+        "patience": patience,
+        "evaluate_every": evaluate_every,
+        "checkpoint_every": checkpoint_every,
+    }
+    for name, value in at_least_one.items():
+        if value is not None and value < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {value}")
+    asked = {"metric": metric, "patience": patience, "evaluate_every": evaluate_every}
+    asked = [f"{name}={value!r}" for name, value in asked.items() if value is not None]
+    if not is_evaluated and asked:
+        raise ValueError(
+            "`metric`, `patience` and `evaluate_every` need held-out data to evaluate on. "
+            f"Received: {', '.join(asked)} without any"
+        )
+    if metric is None and patience is not None:
+        raise ValueError(
+            "`metric` must name the value that `patience` waits for. "
+            f"Received: None with patience={patience}"
+        )
+    if verbose == LINE and not all(isinstance(stage, Phase) for stage in plan):
+        raise ValueError(
+            'verbose="line" is of phases, whose tokens are known; epochs have Keras\' own. '
+            f"Received: {plan[0]}"
+        )

@@ -1,46 +1,157 @@
-"""`run.json`: what a run is, as it was at its first start."""
+"""`run.json`: what a run is, and whether a start with other settings goes on with the same one."""
 
 import json
-import warnings
+import os
+import zlib
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from kbert import atomic, registry
 from kbert.version import __version__
 
+SAME, CHANGED = "same", "changed"
+# Of a run's file, and no settings. The format is not in files of the first version.
+_VERSION, _FORMAT, _CHANGES = "kbert", "format_version", "changes"
+_FORMAT_VERSION = 2
+_WEIGHTS = (".safetensors", ".h5", ".hdf5", ".index")
 
-def write_settings(path: Path, settings: dict, resumed: bool) -> None:
-    """Keeps the settings of the first start; says so where a later start has others.
+# "same", "changed", or names of settings that may change.
+Resume = str | Collection[str]
+
+
+def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Notes what a run is, at its first start."""
+    _write(path, {**_head(), **settings})
+
+
+def check_settings(
+    path: Path,
+    settings: Mapping[str, Any],
+    *,
+    unchecked: Collection[str] = (),
+    resume: Resume = SAME,
+    step: int = 0,
+    writes: bool = True,
+) -> None:
+    """Refuses to go on with settings under which the numbers would be those of no run.
+
+    A setting that only one of two versions of kbert knows is none that has changed.
 
     Args:
-        path: The file.
-        settings: What the run is, as JSON can hold it.
-        resumed: Whether the run goes on from a checkpoint.
+        path: The file that `write_settings` wrote.
+        settings: What the run is now, as JSON can hold it.
+        unchecked: Names of settings that no number depends on.
+        resume: `"same"` takes no change; `"changed"` takes any, and names take those settings':
+            what changed is noted in the file, and is the run's from now on.
+        step: Updates made so far, to be noted.
+        writes: Whether this process writes the file.
+
+    Raises:
+        ValueError: The settings differ; every difference is listed.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "run.json"
+        >>> write_settings(path, {"rate": 0.1, "verbose": 0})
+        >>> check_settings(path, {"rate": 0.1, "verbose": 1}, unchecked=["verbose"])
+        >>> check_settings(path, {"rate": 0.2, "verbose": 0}, resume=["rate"], step=7)
+        >>> json.loads(path.read_text())["changes"]
+        [{'step': 7, 'rate': 'was 0.1, is 0.2'}]
     """
-    settings = json.loads(json.dumps({"kbert": __version__, **settings}))
-    if not (resumed and path.exists()):
-        atomic.write(path, (json.dumps(settings, indent=2) + "\n").encode())
-        return
-    began = json.loads(path.read_text())
-    if isinstance(began.get("task"), dict):
-        began["task"] = registry.current(began["task"])
-    before, now = _flat(began), _flat(settings)
-    changed = [
-        f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
-        for name in sorted({*before} & {*now})  # of the others one of two versions knows nothing
-        if before.get(name) != now.get(name)
-    ]
-    if changed:
-        warnings.warn(
-            "The run goes on with other settings than it began with; if they matter to training, "
-            f"its losses are not those of an uninterrupted run: {'; '.join(changed)}",
-            stacklevel=3,
+    if isinstance(resume, str) and resume not in (SAME, CHANGED):
+        raise ValueError(
+            f'`resume` must be "same", "changed" or names of settings. Received: {resume!r}'
         )
+    before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
+    found = differences(before, now, unchecked)
+    refused = {
+        name: change
+        for name, change in found.items()
+        if resume != CHANGED and (resume == SAME or not _is_named(name, resume))
+    }
+    if refused:
+        listed = "; ".join(f"{name} {change}" for name, change in refused.items())
+        names = ",".join(dict.fromkeys(name.split(".")[-1] for name in refused))
+        raise ValueError(
+            f"{path.parent} holds another run. To go on with that one give what it was begun "
+            "with; for a new one name another folder; to take the change in the middle of the run "
+            f'say so, with resume="changed" or --allow_changes={names}. '
+            f"Received: {listed}"
+        )
+    if found and writes:
+        changes = [*before.get(_CHANGES, ()), {"step": step, **found}]
+        _write(path, {**_head(), **now, _CHANGES: changes})
 
 
-def _flat(settings: dict, prefix: str = "") -> dict:
-    """Nested settings under joined names."""
-    flat = {}
-    for name, value in settings.items():
-        name = f"{prefix}{name}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], unchecked: Collection[str] = ()
+) -> dict[str, str]:
+    """Name of a setting, joined by dots -> "was 1, is 2", of all that differ.
+
+    Example:
+        >>> differences({"data": {"rows": 3}}, {"data": {"rows": 4}})
+        {'data.rows': 'was 3, is 4'}
+    """
+    own = {_VERSION, _FORMAT, _CHANGES}
+    same_version = all(before.get(name) == value for name, value in _head().items())
+    before = {name: x for name, x in before.items() if name not in own}
+    for group in ("task", "settings"):
+        if isinstance(before.get(group), dict):  # a task may be a name
+            before[group] = registry.current(before[group])
+    return {
+        name: f"was {a!r}, is {b!r}"
+        for name, a, b in _compared(before, now, "", same_version)
+        if a != b and not _is_named(name, unchecked)
+    }
+
+
+def weights_checksum(folder: str | os.PathLike) -> str:
+    """Of the files of weights in a folder, whatever it is called and what else is in it.
+
+    Example:
+        >>> import tempfile
+        >>> weights_checksum(tempfile.mkdtemp())
+        '00000000'
+    """
+    checksum = 0
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix in _WEIGHTS or ".data-" in path.name:
+            with path.open("rb") as file:
+                while block := file.read(1 << 24):
+                    checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
+
+
+def _head() -> dict[str, Any]:
+    return {_VERSION: __version__, _FORMAT: _FORMAT_VERSION}
+
+
+def _compared(
+    before: Mapping[str, Any], now: Mapping[str, Any], prefix: str, everything: bool
+) -> Iterator[tuple[str, Any, Any]]:
+    """(joined name, value before, value now) of the settings that both have, or of all."""
+    for key in sorted({*before, *now} if everything else {*before} & {*now}):
+        a, b = _group(before.get(key)), _group(now.get(key))
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from _compared(a, b, f"{prefix}{key}.", everything)
+        else:
+            yield f"{prefix}{key}", a, b
+
+
+def _group(value: Any) -> Any:
+    """Settings in a list are a group of settings too."""
+    if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
+        return {str(i): x for i, x in enumerate(value)}
+    return value
+
+
+def _is_named(name: str, names: Collection[str]) -> bool:
+    """Whether a joined name, or the end of it, is among `names`."""
+    parts = name.split(".")
+    return any(".".join(parts[i:]) in names for i in range(len(parts)))
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())

@@ -1,4 +1,4 @@
-"""Signals that end a run in an orderly way."""
+"""Signals that end a run in an orderly way, and how `fit` says that one did."""
 
 import contextlib
 import signal
@@ -6,6 +6,34 @@ import threading
 from collections.abc import Callable
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended a run after a checkpoint was written; the same call goes on.
+
+    Attributes:
+        signal: the signal.
+        step: updates made.
+    """
+
+    def __init__(self, number: int, step: int) -> None:
+        self.signal, self.step = signal.Signals(number), step
+        super().__init__(
+            f"stopped by {self.signal.name} after step {step}; the same call goes on from there"
+        )
+
+
+class Terminated(SystemExit):
+    """The same of SIGTERM, which ends the process as a shell would say it: with 143."""
+
+    def __init__(self, number: int, step: int) -> None:
+        self.signal, self.step = signal.Signals(number), step
+        super().__init__(128 + number)
+
+
+def raise_stopped(number: int, step: int) -> None:
+    """Raises what the signal would have, had nobody saved a checkpoint first."""
+    raise (Interrupted if number == signal.SIGINT else Terminated)(number, step)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ about once a second and before every checkpoint: nothing that is not finite is e
 
 import math
 import time
+from collections.abc import Callable, Collection
 
 from kbert.training.run.log import RunLog
 
@@ -48,13 +49,13 @@ class StepValues:
         now = time.monotonic()
         return self.looked_at is None or now - self.looked_at >= SECONDS_BETWEEN_LOOKS
 
-    def look(self, derived, where: str = "") -> list[dict]:
+    def look(self, derived: Collection[str], where: Callable[[], str] = lambda: "") -> list[dict]:
         """Fetches, checks and logs the values of the steps since the last look.
 
         Args:
             derived: Names of values that follow from others: they may overflow, and are no part
                 of the log.
-            where: What the message adds of checkpoints.
+            where: Gives what the message adds of checkpoints.
 
         Returns:
             One dict a step: `step` and every value, the derived ones too.
@@ -68,7 +69,7 @@ class StepValues:
             terms = {k: v for k, v in values.items() if k not in derived}
             if not all(map(math.isfinite, terms.values())):
                 self._write(lines)
-                raise NonFiniteLoss(_explain(step, terms, where))
+                raise NonFiniteLoss(_explain(step, terms, where()))
             seen.append({"step": step, **values})
             lines.append({"step": step, **terms})
         self._write(lines)
@@ -84,6 +85,6 @@ class StepValues:
 def _explain(step: int, terms: dict, where: str) -> str:
     bad = ", ".join(f"{k} is {v}" for k, v in terms.items() if not math.isfinite(v))
     return (
-        f"{bad} at step {step}. {where}A lower learning rate, "
+        f"{bad} at step {step}. {where}That step moved no weight. A lower learning rate, "
         "a longer warm-up or float32 may help; started as before, the run does the same again"
     )

@@ -1,11 +1,14 @@
 """What all fine-tuned tasks share: one trace, seeds, resuming, freezing, settings that clash."""
 
+import dataclasses
 import inspect
+import signal
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 
 import kbert
 from kbert import tasks
@@ -13,6 +16,7 @@ from kbert.data import as_table
 from kbert.models.weights import get_arrays
 from kbert.tasks import TextClassifier
 from kbert.tasks.fine_tuning.settings import FitSettings
+from kbert.training import Checkpoints, NonFiniteLoss
 from tests.harness import assert_close
 
 pytestmark = pytest.mark.tensorflow
@@ -87,9 +91,150 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(config, tokenizer, t
     again.fit(*data(30), **options)
     for found, wanted in zip(again.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_array_equal(found, wanted)
-    other = TextClassifier(kbert.Encoder(config), tokenizer, ["yes", "no"])
-    with pytest.warns(UserWarning, match=r"labels was \['no', 'yes'\], is \['yes', 'no'\]"):
-        other.fit(*data(30), **options)
+
+
+def state(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_finished_run_takes_no_other_data(config, tokenizer, tmp_path):
+    """It would train nothing, and answer as if it had: the head inverted, the new labels unread."""
+    folder = tmp_path / "run"
+    options = {"epochs": 1, "batch_size": 8, "verbose": 0, "model_dir": folder}
+    texts, labels = data(16)
+    first = make(config, tokenizer)
+    first.fit(texts, labels, **options)
+    written = state(folder)
+    inverted = TextClassifier(kbert.Encoder(config), tokenizer, ["yes", "no"])
+    with pytest.raises(ValueError, match=r"task.labels was \['no', 'yes'\], is \['yes', 'no'\]"):
+        inverted.fit(texts, labels, **options)
+    with pytest.raises(ValueError, match=r"Received: data_checksum was .*, is "):
+        make(config, tokenizer).fit(texts, [1 - x for x in labels], **options)
+    with pytest.raises(ValueError, match=r"Received: held_out_checksum was None, is "):
+        make(config, tokenizer).fit(texts, labels, validation_data=data(8), **options)
+    with pytest.raises(ValueError, match=r"resume=.changed.*Received: learning_rate was 5e-05, is"):
+        make(config, tokenizer).fit(texts, labels, **options, learning_rate=1e-3)
+    assert state(folder) == written
+
+    moved = folder.rename(tmp_path / "moved")
+    options |= {"model_dir": moved, "checkpoint_every": 1, "verbose": 2}
+    again = make(config, tokenizer)
+    again.fit(texts, labels, **options)  # which are no changes
+    for found, wanted in zip(again.get_weights(), first.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    longer = {**options, "epochs": 2}
+    history = make(config, tokenizer).fit(texts, labels, **longer, resume=["epochs"])
+    assert (history.step, history.epoch) == (4, [0, 1])
+
+
+def test_what_the_user_compiled_holds(config, tokenizer, caplog):
+    task = make(config, tokenizer)
+    sgd = keras.optimizers.SGD(0.25)
+    task.compile(sgd, micro_batches=2, jit_compile=False)
+    texts, labels = data(16)
+    with pytest.raises(ValueError, match=r"compiled .* Received: learning_rate=0.1, layer_decay=0"):
+        task.fit(texts, labels, epochs=1, batch_size=8, learning_rate=0.1, layer_decay=0.5)
+    logging.set_verbosity(logging.INFO)
+    with caplog.at_level("INFO", logger="absl"):
+        history = task.fit(texts, labels, epochs=1, batch_size=8, verbose=0)
+    assert task.optimizer is sgd
+    assert int(sgd.iterations) == 2
+    assert history.history["learning_rate"] == [0.25]
+    assert "not used are learning_rate, warmup_share" in caplog.text
+
+    other = make(config, tokenizer)
+    for rate in (1e-3, 1e-4):  # what `fit` compiled itself is no choice of the user's
+        history = other.fit(texts, labels, epochs=1, batch_size=8, learning_rate=rate, verbose=0)
+        assert history.history["learning_rate"][0] < rate
+    assert "compile() was not called: trained by AdamW at 0.0001" in caplog.text
+
+
+class Batches(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append((batch, float(logs["loss"])))
+
+
+def test_callbacks_of_keras(config, tokenizer, tmp_path):
+    batches = Batches()
+    callbacks = [
+        batches,
+        keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.weights.h5", save_weights_only=True),
+        keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 / (epoch + 1)),
+        keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e9),
+    ]
+    task = make(config, tokenizer)
+    options = {"epochs": 5, "batch_size": 8, "learning_rate": 0.01, "verbose": 0}
+    history = task.fit(*data(16), validation_data=data(8), callbacks=callbacks, **options)
+    assert history.ended_by == "a callback"
+    assert history.epoch == [0, 1]
+    assert [batch for batch, _ in batches.seen] == [0, 1, 0, 1]
+    assert {path.name for path in tmp_path.iterdir()} == {"1.weights.h5", "2.weights.h5"}
+    assert history.history["learning_rate"] == pytest.approx([0.01, 0.005])
+
+
+def test_tensorboard(config, tokenizer, tmp_path):
+    pytest.importorskip("tensorboard")
+    task = make(config, tokenizer)
+    board = keras.callbacks.TensorBoard(tmp_path)
+    task.fit(*data(16), epochs=1, batch_size=8, verbose=0, callbacks=[board])
+    assert list(tmp_path.rglob("events.*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_no_end_of_the_script_as_if_it_were_done(config, tokenizer, tmp_path, number):
+    """The next line would export a model that is half trained."""
+
+    class Signal(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 1:
+                signal.raise_signal(number)
+
+    options = {"epochs": 1, "batch_size": 4, "verbose": 0, "model_dir": tmp_path}
+    raised = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(raised) as stopped:
+            make(config, tokenizer).fit(*data(16), callbacks=[Signal()], **options)
+    finally:
+        signal.signal(number, before)
+    assert (stopped.value.signal, stopped.value.step) == (number, 3)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [3]
+    assert make(config, tokenizer).fit(*data(16), **options).step == 4
+
+
+def test_weights_that_are_not_finite_are_not_written(config, tokenizer, tmp_path):
+    task = make(config, tokenizer)
+    folder = tmp_path / "preset"
+    task.save_to_preset(folder)
+    whole = state(folder)
+    kernel = task.encoder.blocks[0].weights[0]
+    kernel.assign(kernel * np.nan)
+    for write in (task.save_to_preset, task.export, task.encoder.save_to_preset):
+        with pytest.raises(ValueError, match=r"must be finite.*NaN or infinity in encoder/"):
+            write(folder)
+    assert state(folder) == whole
+
+
+def test_a_loss_that_is_not_finite_leaves_finite_weights(config, tokenizer, tmp_path):
+    task = make(config, tokenizer)
+    tokenize = task.tokenize
+
+    def spoiled(table, labelled):
+        found = tokenize(table, labelled)
+        return dataclasses.replace(
+            found, dense={**found.dense, "label_weights": np.full(len(found), np.nan, "float32")}
+        )
+
+    before = task.get_weights()
+    task.tokenize = spoiled
+    with pytest.raises(NonFiniteLoss, match=r"at step 1. That step moved no weight"):
+        task.fit(*data(8), epochs=1, batch_size=4, verbose=0)
+    for found, wanted in zip(task.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_frozen_weights_stay_and_move_again_in_the_next_fit(config, tokenizer):

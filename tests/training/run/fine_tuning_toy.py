@@ -8,7 +8,8 @@ import keras
 
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import fine_tuning_schedule
-from kbert.training.run.fine_tuning import fine_tune
+from kbert.training.run.phases import Epochs
+from kbert.training.run.run import train
 from tests.training import toy_task
 
 ROWS, STEPS_PER_EPOCH, EPOCHS = 16, 6, 3
@@ -27,25 +28,24 @@ def main(folder, *, task=None, send=None, evaluate=None, **settings):
     """`send` = [signal, batch]: when that batch of the call is due, as if from outside."""
     task = task or compiled_task(micro_batches=2)
 
-    def make_dataset(start):
+    def make_dataset(plan, start):
         data = toy_task.dataset(EPOCHS * STEPS_PER_EPOCH, rows=ROWS, start=start[2] // ROWS)
-        return toy_task.with_signal(data, *send) if send else data
+        if not send:
+            return data
+        return toy_task.with_signal(data, *send, after=folder and f"{folder}/checkpoints")
 
     def on_held_out():
         data = toy_task.dataset(2, seed=9)
         return task.evaluate(data, verbose=0, return_dict=True)
 
     defaults = {"metric": "loss", "mode": "min", "evaluate_every": 4, "verbose": 0}
-    defaults["checkpoint_every"] = 5 if folder else None
-    return fine_tune(
+    return train(
         task,
         make_dataset,
-        fit=task.fit,
-        epochs=EPOCHS,
-        steps_per_epoch=STEPS_PER_EPOCH,
+        folder,
+        Epochs(epochs=EPOCHS, steps_per_epoch=STEPS_PER_EPOCH),
         evaluate=evaluate or on_held_out,
-        model_dir=folder,
-        **{**defaults, **settings},
+        **{**defaults, "checkpoint_every": 5, "keep_checkpoints": 2, **settings},
     )
 
 

@@ -34,7 +34,7 @@ def main(folder, phases=PHASES, steps=30, strategy="one_device", send=None, **kw
             start=step,
         )
         if send and window == send[1]:
-            data = toy_task.with_signal(data, send[0], send[2])
+            data = toy_task.with_signal(data, send[0], send[2], after=f"{folder}/checkpoints")
         return data
 
     history = run.train(

@@ -67,16 +67,29 @@ def test_keeps_the_newest(tmp_path):
 def test_what_bridged_a_stop_makes_room(tmp_path):
     """Or what is averaged in the end would depend on when a run was stopped."""
     task, checkpoints = trained_task(), Checkpoints(tmp_path, keep=2)
-    for step in (5, 10, 13):
+    for step in (5, 10):
         checkpoints.save(task, step)
-    checkpoints.save(task, 15, replaces=13)
+    Checkpoints(tmp_path, keep=9).save(task, 13, {"bridge": True})
+    assert checkpoints.steps() == [5, 10, 13]
+    checkpoints.remove_bridges(13)  # the run goes on from it
+    checkpoints.save(task, 15)
     assert checkpoints.steps() == [10, 15]
     # The process may die between writing and removing.
-    Checkpoints(tmp_path, keep=9).save(task, 13)
-    progress = checkpoints.latest()["progress"]
-    assert progress == {"replaces": 13}
-    checkpoints.remove_replaced(progress)
+    Checkpoints(tmp_path, keep=9).save(task, 13, {"bridge": True})
+    checkpoints.remove_bridges(15)
     assert checkpoints.steps() == [10, 15]
+
+
+def test_what_is_not_finite_is_no_checkpoint(tmp_path):
+    task, checkpoints = trained_task(), Checkpoints(tmp_path)
+    kernel = ops.convert_to_numpy(task.tokens.kernel.value).copy()
+    kernel[0, 0] = np.nan
+    task.tokens.kernel.assign(kernel)
+    with pytest.raises(
+        ValueError, match=r"must be finite .* NaN or infinity in weights/tokens/ker"
+    ):
+        checkpoints.save(task, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_save_that_was_cut_off_is_no_checkpoint(tmp_path):

@@ -14,7 +14,8 @@ from keras import ops
 
 from kbert.training.run.best import BestWeights
 from kbert.training.run.checkpoints import Checkpoints, named_state
-from kbert.training.run.fine_tuning import fine_tune
+from kbert.training.run.phases import Epochs
+from kbert.training.run.run import train
 from kbert.training.run.values import NonFiniteLoss
 from tests.training import toy_task
 from tests.training.run.fine_tuning_toy import EPOCHS, STEPS_PER_EPOCH, compiled_task, main
@@ -102,6 +103,7 @@ def test_a_finished_run_is_only_loaded(whole):
     loaded = main(folder, task=task, evaluate=scripted())  # nothing is evaluated
     assert loaded.history == expected.history
     assert loaded.best_step == expected.best_step
+    assert str(loaded).startswith("finished before, nothing is left to train: trained for 18 steps")
     assert weights(task) == expected_weights
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")} == files
 
@@ -237,7 +239,7 @@ def test_a_callback_may_end_the_run(tmp_path):
 def test_nothing_is_evaluated_without_held_out_data(capsys):
     task = eager_task()
     data = toy_task.dataset(4)
-    history = fine_tune(task, lambda _: data, fit=task.fit, epochs=2, steps_per_epoch=2, verbose=2)
+    history = train(task, lambda *_: data, None, Epochs(epochs=2, steps_per_epoch=2), verbose=2)
     assert history.best_step is None
     assert not any(k.startswith("val_") for k in history.history)
     printed = capsys.readouterr().out
@@ -256,15 +258,14 @@ def test_a_loss_that_is_nan_ends_the_run(tmp_path):
     with pytest.raises(
         NonFiniteLoss, match=r"mlm_loss is nan.* at step 9. The last good .* step 6"
     ):
-        fine_tune(
+        train(
             task,
-            lambda _: data.map(spoil),
-            fit=task.fit,
-            epochs=2,
-            steps_per_epoch=6,
-            model_dir=tmp_path,
+            lambda *_: data.map(spoil),
+            tmp_path,
+            Epochs(epochs=2, steps_per_epoch=6),
             verbose=0,
         )
+    assert all(np.isfinite(x).all() for x in weights(task).values())
     assert [line["step"] for line in lines(tmp_path / "steps.jsonl")] == list(range(1, 9))
 
 
@@ -272,19 +273,19 @@ def test_a_loss_that_is_nan_ends_the_run(tmp_path):
 def test_a_dataset_that_ends_early_is_an_error():
     task = eager_task()
     data = toy_task.dataset(5)
-    with pytest.raises(RuntimeError, match=r"an epoch has 3 steps. Received: 2 of epoch 2"):
-        fine_tune(task, lambda _: data, fit=task.fit, epochs=2, steps_per_epoch=3, verbose=0)
+    with pytest.raises(RuntimeError, match=r"its epoch needs 3 steps. Received: 2 steps"):
+        train(task, lambda *_: data, None, Epochs(epochs=2, steps_per_epoch=3), verbose=0)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epochs": 0}, "`epochs` must be at least 1. Received: 0"),
+        ({"plan": {"epochs": 0}}, "`epochs` must be at least 1. Received: 0"),
         ({"patience": 2}, "need held-out data to evaluate on. Received: patience=2 without"),
         ({"metric": "f1"}, "need held-out data to evaluate on. Received: metric='f1' without"),
-        ({"checkpoint_every": 5}, "need a `model_dir`. Received: checkpoint_every=5, .*None"),
-        ({"checkpoint_every": 0, "model_dir": "a"}, "at least 1, .* Received: checkpoint_every=0"),
-        ({"evaluate": dict}, "`metric` must name .* Received: None with keep_best=True"),
+        ({"checkpoint_every": 0}, "`checkpoint_every` must be at least 1. Received: 0"),
+        ({"evaluate": dict, "patience": 1}, "`metric` must name .* Received: None with patience=1"),
+        ({"verbose": "line"}, 'verbose="line" is of phases'),
         (
             {"evaluate": scripted(1.0), "metric": "f1"},
             "must be one of the values of the evaluation, score. Received: 'f1'",
@@ -296,17 +297,20 @@ def test_settings_that_contradict_each_other(settings, message):
     task = eager_task()
     data = toy_task.dataset(2)
     with pytest.raises(ValueError, match=message):
-        fine_tune(
-            task,
-            lambda _: data,
-            **{"fit": task.fit, "epochs": 1, "steps_per_epoch": 2, "verbose": 0, **settings},
-        )
+        plan = Epochs(**{"epochs": 1, "steps_per_epoch": 2, **settings.pop("plan", {})})
+        train(task, lambda *_: data, None, plan, **{"verbose": 0, **settings})
 
 
-def test_other_settings_of_a_restarted_run_are_told(tmp_path):
+def test_other_settings_of_a_restarted_run_are_refused(tmp_path):
     main(tmp_path, task=eager_task(), send=[signal.SIGTERM, 8], settings={"learning_rate": 0.05})
-    with pytest.warns(UserWarning, match="learning_rate was 0.05, is 0.1"):
-        main(tmp_path, task=eager_task(), settings={"learning_rate": 0.1})
+    changed = {"settings": {"learning_rate": 0.1}}
+    with pytest.raises(ValueError, match=r"Received: learning_rate was 0.05, is 0.1$"):
+        main(tmp_path, task=eager_task(), **changed)
+    history = main(tmp_path, task=eager_task(), resume="changed", **changed)
+    assert history.step == LAST
+    (change,) = json.loads((tmp_path / "run.json").read_text())["changes"]
+    assert change["learning_rate"] == "was 0.05, is 0.1"
+    main(tmp_path, task=eager_task(), **changed)  # from now on it is the run's
 
 
 @pytest.mark.tensorflow

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from kbert.training.run.log import keras_verbosity
+from kbert.training.step.verbosity import keras_verbosity
 from tests.training import toy_task
 from tests.training.run.fine_tuning_toy import EPOCHS, STEPS_PER_EPOCH, compiled_task, main
 

@@ -1,9 +1,12 @@
 import dataclasses
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import keras
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbert import atomic
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.run import run
 from kbert.training.run.checkpoints import Checkpoints
@@ -22,6 +26,7 @@ from tests.training import toy_task
 from tests.training.run import run_toy
 
 ROOT = Path(__file__).parents[3]
+HOST = re.escape(socket.gethostname())
 
 
 def in_process(folder, **arguments) -> subprocess.CompletedProcess:
@@ -105,7 +110,7 @@ def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     assert len(checkpoints.steps()) == 1
     assert checkpoints.latest()["step"] < 20
-    assert checkpoints.latest()["progress"] == {"bridge": True}
+    assert checkpoints.latest()["progress"]["bridge"]
     run_toy.main(tmp_path, steps=20, checkpoint_every=None)
     assert checkpoints.steps() == [20]
 
@@ -157,10 +162,15 @@ def weights_after(monkeypatch, folder, steps):
     return history, [w.numpy() for w in (*tasks[0].weights, *tasks[0].optimizer.variables)]
 
 
-def test_a_finished_run_trains_nothing_and_has_its_weights(tmp_path, monkeypatch):
+def test_a_finished_run_trains_nothing_and_has_its_weights(tmp_path, monkeypatch, capsys):
     first, trained = weights_after(monkeypatch, tmp_path, 4)
+    capsys.readouterr()
     again, restored = weights_after(monkeypatch, tmp_path, 4)
-    assert again == first
+    assert capsys.readouterr().out.splitlines()[:-1] == [
+        "finished before, nothing is left to train: trained for 4 steps"
+    ]
+    assert again.steps == first.steps
+    assert (again.step, again.evaluations) == (first.step, first.evaluations)
     assert len(restored) == len(trained)
     for a, b in zip(restored, trained, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -212,12 +222,13 @@ def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
         train(task, lambda *_: poisoned(8), tmp_path, phases, checkpoint_every=4)
     assert Checkpoints(tmp_path / "checkpoints").steps() == [4, 8]
     assert lines(tmp_path / "steps.jsonl")[-1]["step"] == 8
+    assert all(np.isfinite(v.numpy()).all() for v in (*task.weights, *task.optimizer.variables))
 
 
 def test_a_dataset_that_ends_is_an_error(tmp_path):
     task = toy_task.ToyTask()
     task.compile(AdamW(0.01))
-    with pytest.raises(RuntimeError, match=r"needs 20 steps. Received: 3 steps"):
+    with pytest.raises(RuntimeError, match=r"its phase needs 20 steps. Received: 3 steps"):
         train(task, lambda *_: toy_task.dataset(3), tmp_path, parse_phases("6:1", 20, 16))
 
 
@@ -228,11 +239,85 @@ def test_batches_must_divide_over_micro_batches(tmp_path):
         train(task, lambda *_: toy_task.dataset(3), tmp_path, parse_phases("6:1", 20, 16))
 
 
-def test_settings_are_kept_and_changes_are_told(tmp_path):
+def test_settings_are_kept_and_changes_are_refused(tmp_path):
     run_toy.main(tmp_path, steps=4, settings={"flags": {"rate": 0.1}, "seed": 1})
     assert json.loads((tmp_path / "run.json").read_text())["flags"] == {"rate": 0.1}
-    with pytest.warns(UserWarning, match=r"flags.rate was 0.1, is 0.2"):
-        run_toy.main(tmp_path, steps=4, settings={"flags": {"rate": 0.2}, "seed": 1})
+    other = {"flags": {"rate": 0.2}, "seed": 2}
+    with pytest.raises(
+        ValueError, match=r"--allow_changes=rate,seed. Received: flags.rate was 0.1"
+    ):
+        run_toy.main(tmp_path, steps=4, settings=other)
+    with pytest.raises(ValueError, match=r"Received: seed was 1, is 2$"):
+        run_toy.main(tmp_path, steps=4, settings=other, resume=["flags.rate"])
+    with pytest.raises(ValueError, match=r"Received: flags.rate was 0.1, is 0.2$"):
+        run_toy.main(tmp_path, steps=4, settings=other, unchecked=["seed"])
+    run_toy.main(tmp_path, steps=4, settings=other, resume=["rate", "seed"])
+    assert json.loads((tmp_path / "run.json").read_text())["seed"] == 2
+
+
+def test_one_process_at_a_time_writes(tmp_path):
+    with (
+        atomic.refusing_others(tmp_path),
+        pytest.raises(RuntimeError, match=rf"in use by process {os.getpid()} on {HOST}"),
+    ):
+        toy_train(tmp_path, 2)
+    assert list(tmp_path.iterdir()) == []
+    assert toy_train(tmp_path, 2).step == 2
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_disk_that_is_full_ends_the_run(tmp_path, monkeypatch):
+    """The checkpoint is written beside the training: what goes wrong there is not lost."""
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Checkpoints, "write", fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        toy_train(tmp_path, 9, checkpoint_every=2)
+    assert len(lines(tmp_path / "steps.jsonl")) < 9
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """And it is of its step, whatever was trained meanwhile."""
+    task, seen = toy_task.ToyTask(), {}
+    task.compile(AdamW(0.01))
+    write = Checkpoints.write
+
+    def slow(self, arrays, step, info):
+        while int(task.optimizer.iterations) < min(step + 2, 9):
+            time.sleep(0.01)
+        write(self, arrays, step, info)
+
+    class Weights(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen[batch + 1] = self.model.tokens.kernel.numpy()
+
+    monkeypatch.setattr(Checkpoints, "write", slow)
+    train(
+        task,
+        lambda *_: toy_task.dataset(9),
+        tmp_path,
+        parse_phases("6:1", 9, 16),
+        checkpoint_every=3,
+        callbacks=[Weights()],
+    )
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    assert checkpoints.steps() == [3, 6, 9]
+    for step in checkpoints.steps():
+        np.testing.assert_array_equal(checkpoints.read(step)["weights/tokens/kernel"], seen[step])
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 4:
+            self.model.stop_training = True
+
+
+def test_a_callback_may_end_a_run_of_phases(tmp_path):
+    history = toy_train(tmp_path, 9, callbacks=[Stop()])
+    assert (history.step, history.ended_by, history.epoch) == (5, "a callback", [0])
+    assert toy_train(tmp_path, 9).step == 5
 
 
 def test_progress_says_loss_speed_and_time(tmp_path, capsys):

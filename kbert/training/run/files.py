@@ -1,0 +1,77 @@
+"""The folder of a run: what it writes under `model_dir`, and what it goes on from.
+
+run.json             its settings, as they were at its first start
+steps.jsonl          every step's values, exactly; no step is missing or twice
+evaluations.jsonl    every evaluation's values
+checkpoints/         the last few checkpoints (`kbert.training.run.checkpoints`)
+best/                the best weights that those checkpoints speak of
+tensorboard/         curves, on request
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from kbert import atomic
+from kbert.training.run.checkpoints import Checkpoints
+from kbert.training.run.curves import Curves
+from kbert.training.run.log import RunLog
+from kbert.training.run.settings import Resume, check_settings, write_settings
+
+
+class RunFiles:
+    """The files of one run.
+
+    Args:
+        folder: `model_dir`.
+        keep_checkpoints: How many of the newest are kept.
+        is_chief: Whether this process writes them.
+        tensorboard: Whether curves are written.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        *,
+        keep_checkpoints: int,
+        is_chief: bool,
+        tensorboard: bool,
+    ) -> None:
+        self.folder = Path(folder)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", keep_checkpoints)
+        self.steps = RunLog(self.folder / "steps.jsonl")
+        self.evaluations = RunLog(self.folder / "evaluations.jsonl")
+        self.best = self.folder / "best"
+        self.is_chief = is_chief
+        self.curves = Curves(self.folder / "tensorboard") if tensorboard and is_chief else None
+
+    def open(
+        self, settings: Mapping[str, Any], unchecked: Collection[str], resume: Resume
+    ) -> dict | None:
+        """Makes the folder ready; the newest checkpoint, or None of a run that begins.
+
+        Raises:
+            ValueError: It holds a run with other settings, or no whole checkpoint.
+        """
+        latest = self.checkpoints.latest()
+        path = self.folder / "run.json"
+        if latest is not None and path.exists():
+            check_settings(
+                path,
+                settings,
+                unchecked=unchecked,
+                resume=resume,
+                step=latest["step"],
+                writes=self.is_chief,
+            )
+        elif self.is_chief:
+            write_settings(path, settings)
+        step = 0 if latest is None else latest["step"]
+        if self.is_chief:
+            atomic.remove_leftovers(str(self.folder))
+            self.checkpoints.remove_leftovers()
+            self.checkpoints.remove_bridges(step)
+            for log in (self.steps, self.evaluations):
+                log.truncate(step)
+        return latest

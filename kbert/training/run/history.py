@@ -1,0 +1,72 @@
+"""What became of a run."""
+
+import signal
+
+import keras
+
+from kbert.training.run.best import BestWeights
+
+# Why a run is over before its last step.
+PATIENCE, CALLBACK = "patience", "a callback"
+
+
+class History(keras.callbacks.History):
+    """Keras' history of a whole run, restarts included, with what became of it.
+
+    Attributes:
+        history: Name -> value of every epoch; a phase of pretraining is one. Held-out values are
+            `val_…`.
+        epoch: Numbers of those epochs.
+        step: Updates made.
+        steps: Every step's values so far, in order: `step`, `loss`, the task's terms, … Of a run
+            that is written to a folder, on the chief, who writes them; else none.
+        evaluations: The same of every evaluation.
+        best_step: Updates before the best evaluation; `None` where nothing says which that is.
+        best_value: The metric then.
+        stopped_by: Number of the signal that ended it early, if one did; the same call goes on.
+        ended_by: `"patience"` or `"a callback"` where that ended it before its last step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = []
+        self.step = 0
+        self.steps: list[dict] = []
+        self.evaluations: list[dict] = []
+        self.best_step: int | None = None
+        self.best_value: float | None = None
+        self.stopped_by: int | None = None
+        self.ended_by: str | None = None
+        self._sentence = ""
+
+    def on_train_begin(self, logs=None) -> None:
+        """Keeps the epochs before a restart, which Keras' own forgets here."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended it early."""
+        return self.stopped_by is not None
+
+    def close(self, best: BestWeights | None, trained: bool, place: str) -> None:
+        """Puts into words how the run ended, once all else is noted.
+
+        Args:
+            best: the best weights.
+            trained: whether this call made a step.
+            place: of the best step in the plan, in words.
+        """
+        how = "trained for" if self.ended_by is None else f"ended by {self.ended_by} after"
+        if self.stopped_by is not None:
+            how = f"stopped by {signal.Signals(self.stopped_by).name}, to be resumed, after"
+        elif not trained:
+            how = f"finished before, nothing is left to train: {how}"
+        self._sentence = f"{how} {self.step:,} steps"
+        if best is None or best.step is None:
+            return
+        self.best_step, self.best_value = best.step, best.value
+        self._sentence += f"; best {best.metric} {best.value:.4g} after step {best.step:,}{place}"
+        if best.keeps_weights and self.stopped_by is None:
+            self._sentence += ", whose weights the task has"
+
+    def __str__(self) -> str:
+        return self._sentence
