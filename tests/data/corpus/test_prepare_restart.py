@@ -21,11 +21,12 @@ ROOT = Path(kbert.__path__[0]).parent
 KILLED_AGAIN_AND_AGAIN = """
 import itertools, json, os, random, signal, sys, time
 import kbert
-from kbert.data import prepare_chunks, prepare_corpus, prepare_shards
+from kbert.data import prepare_corpus
+from kbert.data.corpus import chunks, shards
 
 sources, out, vocabulary, how = sys.argv[1:]
-prepare_chunks.CHUNK_BYTES = 40_000
-prepare_shards.SHARD_TEXT_BYTES = 80_000
+chunks.CHUNK_BYTES = 40_000
+shards.SHARD_TEXT_BYTES = 80_000
 
 
 def prepare(folder):
@@ -120,11 +121,12 @@ def test_killed_and_started_again(tmp_path, corpus, tiny_vocabulary, how):
 WITH_WORKERS = """
 import sys
 import kbert
-from kbert.data import prepare_chunks, prepare_corpus
+from kbert.data import prepare_corpus
+from kbert.data.corpus import chunks
 
 if __name__ == "__main__":
     sources, out, vocabulary = sys.argv[1:]
-    prepare_chunks.CHUNK_BYTES = 10_000
+    chunks.CHUNK_BYTES = 10_000
     prepare_corpus(sources, out, kbert.WordPieceTokenizer(vocabulary), num_workers=2)
 """
 
