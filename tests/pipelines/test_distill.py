@@ -130,14 +130,14 @@ def test_no_checkpoint_holds_the_teacher(run_dir):
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(run_dir, on_text, tmp_path, monkeypatch):
-    save = Checkpoints.save
+    publish = Checkpoints.publish
 
-    def save_and_die(self, task, step, *rest, **options):
-        save(self, task, step, *rest, **options)
+    def publish_and_die(self, arrays, step, progress):
+        publish(self, arrays, step, progress)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", save_and_die)
+        patch.setattr(Checkpoints, "publish", publish_and_die)
         with pytest.raises(Killed):
             on_text("distilbert", tmp_path / "run")
     assert Checkpoints(tmp_path / "run" / "checkpoints").latest()["step"] == 2
@@ -335,6 +335,7 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
     both = defined - set(TEXT_FLAGS) - set(TASK_FLAGS)
     distillation = {"recipe", "teacher", "student", "num_layers", "init", "set", "temperature"}
     distillation |= {"term_weights", "layers", "preset_dir", "export_dir", "dry_run"}
+    distillation |= {"allow_changes", "task_module", "stride"}  # the last an alias of doc_stride
     assert both - distillation <= set(Settings.names())
     assert len(PARTS) == 7
 

@@ -113,7 +113,7 @@ def test_series_and_settings_reach_the_library(program, monkeypatch, flag, funct
     with pytest.raises(Asked) as asked:
         program(flag, "--layer_decay=0.8", "--class_weights=spam=3,ham=1", "--freeze=a/*,b/*")
     given = {"layer_decay": 0.8, "class_weights": {"spam": 3.0, "ham": 1.0}}
-    assert asked.value.args[0] == {**wanted, **given, "freeze": ["a/*", "b/*"]}
+    assert asked.value.args[0] == {**wanted, **given, "freeze": ["a/*", "b/*"], "resume": ()}
 
 
 def test_dry_run_writes_nothing(program, tmp_path, monkeypatch, capsys):

@@ -130,12 +130,13 @@ class Pretraining(EncoderTask):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {
+        found = {
             "next_sentence": self.next_sentence,
             "sentence_order": self.sentence_order,
             "span_boundary": self.span_boundary_head is not None,
-            "masked_lm": self.masked_lm is not None,
         }
+        # Left out where it is true: what the version before wrote of a model goes on with it.
+        return found if self.masked_lm is not None else {**found, "masked_lm": False}
 
     def call(self, batch, training=False):
         """Logits of the heads: `masked_lm` (B, P, V), `sentence` (B, 2), `span_boundary` (B, P, V).
