@@ -159,7 +159,7 @@ def test_labels_by_name_or_by_index(task):
     [
         (["yes", "no"], ["yes", "maybe"], "row 1 of the data: a label must be one of the task's 2"),
         (["yes", "yes"], ["yes", "no"], "row 1 .*must occur in the training data. Received: 'no'"),
-        (["yes", "no"], [1, 0], "row 0 .*of the kind of the training data's, str. Received: 1"),
+        (["yes", "no"], [1, 0], "row 0 .*of the kind of the training data's, names. Received: 1"),
         ([1, 2], [1, 0], "row 1 of the data: .*or by index from 0. Received: 2"),
         ([0.5, 1.0], [1, 0], "row 0 of the data: a label must be one of .*Received: 0.5"),
     ],
@@ -329,7 +329,7 @@ def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored, op
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": []}, "names of classes, strings. Received: \\[\\]"),
+        ({"labels": []}, r"names of classes, in the order of the logits.*Received: \[\]"),
         ({"labels": ["a", "a"]}, "name of its own. Received: \\['a'\\] twice"),
         ({"max_length": 41}, "from 4 to 40, the encoder's max_positions. Received: max_length=41"),
         ({"max_length": 8.5}, "`max_length` must be a whole number .*Received: 8.5"),
