@@ -10,6 +10,7 @@ Example:
 
 import warnings
 from importlib import import_module
+from typing import Any
 
 from kbert.version import __version__
 
@@ -67,7 +68,7 @@ _RENAMED = {"config": "configs", "finetuning": "experiments"}
 __all__ = ["__version__", *sorted(_NAMES), *_SUBPACKAGES]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name in _NAMES:
         value = getattr(import_module(_NAMES[name]), name)
     elif name in _SUBPACKAGES:

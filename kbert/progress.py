@@ -2,6 +2,7 @@
 
 import sys
 import time
+from types import TracebackType
 
 SECONDS_BEFORE_A_BAR = 2.0
 
@@ -51,7 +52,12 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bar.close()
 
     def show(self, amount: int, count: int | None = None, text_bytes: int | None = None) -> None:

@@ -115,7 +115,7 @@ def infer_task(
     if not masked_lm and not sentence:
         return None
     settings: dict[str, Any] = {"kind": "pretrain", "next_sentence": False}
-    if sentence:
+    if sentence and sentence_objective:
         settings[sentence_objective] = True
     return settings if masked_lm else {**settings, "masked_lm": False}
 

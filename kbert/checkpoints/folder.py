@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -22,6 +22,8 @@ from kbert.configs.base import Config, EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import PathLike
 
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
 _FORMATS = (preset, huggingface, keras_hub, google, bilm)
@@ -72,13 +74,13 @@ _FORMATS_OF: dict[type[Config], tuple[str, ...]] = {
 
 
 def write_checkpoint(
-    folder: str | os.PathLike,
+    folder: PathLike,
     config: Config,
     arrays: Mapping[str, np.ndarray],
     format: str = "kbert",
     *,
     task: Mapping[str, Any] | None = None,
-    tokenizer: Any = None,
+    tokenizer: TokenizerLike | None = None,
     labels: Sequence[str] | None = None,
     architecture: str | None = None,
     max_shard_size: int | None = None,
@@ -119,10 +121,14 @@ def write_checkpoint(
     if format == "kbert":
         preset.write_preset(folder, config, arrays, task=task, labels=labels)
     elif format == "bilm":
-        bilm.write_bilm(folder, config, arrays, task=task)
+        bilm.write_bilm(folder, cast(ElmoConfig, config), arrays, task=task)
     elif format == "keras_hub":
         keras_hub.write_keras_hub(
-            folder, config, arrays, architecture=architecture, tokenizer=tokenizer
+            folder,
+            cast(EncoderConfig, config),  # their writers refuse another
+            arrays,
+            architecture=architecture,
+            tokenizer=tokenizer,
         )
     else:
         huggingface.write_huggingface(
@@ -137,7 +143,7 @@ def write_checkpoint(
         )
 
 
-def _why_not(folder) -> str:
+def _why_not(folder: Path) -> str:
     files = {path.name for path in folder.iterdir()}
     for names, what in _OTHERS.items():
         found = sorted(files.intersection(names))

@@ -32,7 +32,7 @@ def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
 
     found: dict[str, Any] = {}
 
-    def collect(name, item) -> None:
+    def collect(name: str, item: object) -> None:
         if isinstance(item, h5py.Dataset):
             found[name] = item
 
@@ -51,7 +51,7 @@ def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
         ) from error
 
 
-def _check_dataset(name, dataset, path) -> None:
+def _check_dataset(name: str, dataset: Any, path: Path) -> None:
     if dataset.is_virtual or dataset.external:
         raise ValueError(
             f"Weights lie in the file itself, not in another one. Received: {name} in {path}"

@@ -5,7 +5,6 @@ A task puts its tokenizer's files beside them. Weight names are listed in
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.json_file import read_json
+from kbert.types import PathLike
 
 CONFIG_FILE = "kbert.json"
 FORMAT_VERSION = 1
@@ -35,7 +35,7 @@ _KINDS: dict[str, type[Config]] = {
 
 
 def write_preset(
-    folder: str | os.PathLike,
+    folder: PathLike,
     config: Config,
     arrays: Mapping[str, np.ndarray],
     task: Mapping[str, Any] | None = None,

@@ -7,6 +7,7 @@ drift apart.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Rule:
         turned = [self._turned(part, here, there) for part in parts]
         return dict(zip(self.sources, turned, strict=True))
 
-    def _turned(self, array, before, after):
+    def _turned(self, array: np.ndarray, before: tuple[int, ...] | None, after: Any) -> np.ndarray:
         if self.transpose:
             return array.T
         # An array of another shape goes on as it is: whoever sets the weights names it.

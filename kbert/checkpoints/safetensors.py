@@ -1,6 +1,5 @@
 """Arrays in a safetensors file: no pickle, a header that is checked, whole or not at all."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from kbert import atomic
+from kbert.types import PathLike
 
 WEIGHTS_FILE = "model.safetensors"
 # What NumPy can hold. The format also has numbers of eight and of four bits.
 _TYPES = frozenset("F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL".split())
 
 
-def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
+def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
     """All arrays of a file.
 
     Args:
@@ -42,7 +42,7 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
         return {name: _widened(file.get_tensor(name)) for name in file.keys()}
 
 
-def open_safetensors(path: str | os.PathLike) -> Any:
+def open_safetensors(path: PathLike) -> Any:
     """A file whose header is checked, to be read in parts: `safetensors.safe_open`.
 
     Raises:
@@ -62,7 +62,7 @@ def open_safetensors(path: str | os.PathLike) -> Any:
         ) from error
 
 
-def write_safetensors(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+def write_safetensors(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays under a temporary name beside `path`, then renames: whole or not at all.
 
     Args:
@@ -76,7 +76,7 @@ def write_safetensors(path: str | os.PathLike, arrays: Mapping[str, np.ndarray])
 
 
 def write_model(
-    folder: str | os.PathLike, arrays: Mapping[str, np.ndarray], config_file: str, config: bytes
+    folder: PathLike, arrays: Mapping[str, np.ndarray], config_file: str, config: bytes
 ) -> None:
     """Writes weights and config so that never one is there beside another's.
 
@@ -94,7 +94,7 @@ def write_model(
     atomic.write_together({folder / WEIGHTS_FILE: serialise(arrays), folder / config_file: config})
 
 
-def _check_types(types, path) -> None:
+def _check_types(types: Mapping[str, str], path: PathLike) -> None:
     lacking = [f"{name} ({kind})" for name, kind in types.items() if kind not in _TYPES]
     if lacking:
         raise ValueError(
@@ -113,7 +113,7 @@ def serialise(arrays: Mapping[str, np.ndarray]) -> bytes:
     return save(ordered, metadata={"format": "pt"})
 
 
-def _widened(array):
+def _widened(array: np.ndarray) -> np.ndarray:
     # ml_dtypes' bfloat16 is of kind "V" to NumPy.
     small = array.dtype.kind in "fV" and array.dtype.itemsize < 4
     return array.astype(np.float32) if small else array

@@ -88,6 +88,6 @@ def extend_vocabulary(
     return config.replace(vocabulary_size=len(grown[_TABLE])), grown
 
 
-def _with_new(array, before, new):
+def _with_new(array: np.ndarray, before: int, new: np.ndarray) -> np.ndarray:
     """`new` behind the first `before` rows; padding behind both stays."""
     return np.concatenate([array[:before], new, array[before + len(new) :]])

@@ -5,7 +5,7 @@ tokens, H hidden width.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -82,13 +82,13 @@ class Distiller(TrainStep, keras.Model):
         self.terms = tuple(terms)
         check_comparable(student, teacher, self.terms)
         self._reads_heads = any(term.reads_heads for term in self.terms)
-        self._returned = {}
+        self._returned: dict[str, bool] = {}
         for term in self.terms:
             self._returned |= term.returned
         self.student = student
         # Inside a function, so that Keras neither counts, trains nor saves it.
         self._teacher = lambda: teacher
-        self._cache = lambda: None
+        self._cache: Callable[[], Any] = lambda: None
         self._verbose: str | int = "auto"
         if cache_dir is not None:
             cache = TeacherCache(
@@ -137,7 +137,7 @@ class Distiller(TrainStep, keras.Model):
         return tuple(dict.fromkeys((*self.student.shown_metrics, *parts)))
 
     @property
-    def derived_metrics(self):
+    def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # the student's
         """Those of the student, of values that are there."""
         return self.student.derived_metrics if self._reads_heads else {}
 
@@ -174,7 +174,9 @@ class Distiller(TrainStep, keras.Model):
                     metrics[name] = (total, count)
         return losses, metrics
 
-    def fit(self, data: Any, labels: Any = None, **options: Any) -> keras.callbacks.History:
+    def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
+        self, data: Any, labels: Any = None, **options: Any
+    ) -> keras.callbacks.History:
         """Trains the student; the arguments are those of its own `fit`.
 
         Args:

@@ -80,7 +80,7 @@ class DistillationExperiment(Experiment):
         self.student_preset = None if preset is None else os.fspath(preset)
         self.student_arguments = dict(student or {})
         self.cache_dir = None if cache_dir is None else os.fspath(cache_dir)
-        changes = {"epochs": first_epochs, "learning_rate": first_learning_rate}
+        changes: dict[str, Any] = {"epochs": first_epochs, "learning_rate": first_learning_rate}
         changes = {name: value for name, value in changes.items() if value is not None}
         *first, self.last_stage = self.recipe.stages
         if changes and not first:
@@ -152,7 +152,7 @@ class DistillationExperiment(Experiment):
         resume: Resume = SAME,
     ) -> History:
         """Teaches the student, one stage after the other; see `Experiment.fit`."""
-        history = None
+        history: Any = None
         for stage in self._stages(settings):
             distiller = Distiller(
                 task, self.make_teacher(settings), stage.terms, cache_dir=self.cache_dir
@@ -180,7 +180,7 @@ class DistillationExperiment(Experiment):
         """
         teacher = self.make_teacher(settings)
         small = type(teacher).from_preset(preset, settings.precision)
-        options = {"metric": settings.metric, "batch_size": settings.batch_size}
+        options: dict[str, Any] = {"metric": settings.metric, "batch_size": settings.batch_size}
         return compare(small, teacher, self.dev, **options)
 
     def summary(self) -> str:
@@ -212,7 +212,10 @@ class DistillationExperiment(Experiment):
         }
 
     def _stages(self, settings: Settings) -> Sequence[Stage]:
-        values = {"epochs": settings.epochs, "learning_rate": settings.learning_rate}
+        values: dict[str, Any] = {
+            "epochs": settings.epochs,
+            "learning_rate": settings.learning_rate,
+        }
         return [*self.first_stages, dataclasses.replace(self.last_stage, **values)]
 
 

@@ -60,8 +60,8 @@ def soft_labels(student: Any, teacher: Any, weights: Any, temperature: float = 1
     """
     student, teacher, weights = _float32(student, teacher, weights)
     # A sigmoid is a softmax beside a logit of 0.
-    pairs = [ops.stack([x, ops.zeros_like(x)], axis=-1) for x in (student, teacher)]
-    return soft_targets(*pairs, weights, temperature)
+    student, teacher = (ops.stack([x, ops.zeros_like(x)], axis=-1) for x in (student, teacher))
+    return soft_targets(student, teacher, weights, temperature)
 
 
 def mean_squares(student: Any, teacher: Any, weights: Any) -> Pair:

@@ -264,7 +264,7 @@ class AttentionRelations(Term):
     returned: ClassVar[Mapping[str, bool]] = INTERNALS
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def shown(self) -> tuple[str, ...]:  # type: ignore[override]  # by the object's relations
         return tuple(f"{name}_relation" for name in self.relations)
 
     def __post_init__(self):

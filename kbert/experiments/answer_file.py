@@ -22,6 +22,7 @@ from kbert.experiments.evaluation import answer_lines
 from kbert.experiments.records import Record, Records
 from kbert.resumable import GrowingFiles, differences, read_note, write_note
 from kbert.tasks import FineTuningTask, WindowOptions
+from kbert.types import PathLike
 
 # Records in memory at once, and answers that a kill may cost.
 CHUNK = 1024
@@ -38,7 +39,7 @@ class AnswerFile:
         ValueError: the file is there and was written by something else.
     """
 
-    def __init__(self, path: str | os.PathLike, identity: dict[str, Any]) -> None:
+    def __init__(self, path: PathLike, identity: dict[str, Any]) -> None:
         self.path = Path(path)
         self._note = Path(f"{self.path}.state.json")
         self._file = GrowingFiles(os.fspath(path))

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from kbert import registry
 from kbert.data.readers.glue_tasks import GLUE
@@ -62,7 +62,7 @@ class NamedTask:
         Raises:
             ValueError: a setting that the class has no use for, or a value out of its range.
         """
-        cls, settings = self.task_class, settings_of(self.task_class)
+        cls, settings = self.task_class, settings_of(self.task_class)  # type: ignore[arg-type]  # mypy takes an object's hash for the class's
         known = {name for named in _kinds().values() for name in flag_options(named.task_class)}
         given = registry.current_names(given, known)
         others = sorted(known - set(settings.names()))
@@ -103,14 +103,14 @@ def _glue() -> list[NamedTask]:
 
 
 # Settings: BERT, sections 4.1 to 4.4.
-_SPAN = {
+_SPAN: dict[str, Any] = {
     "kind": "answer",
     "files": "SQuAD's JSON",
     "reader": readers.squad,
     "is_benchmark": True,
 }
 _TUNED = {"tune_threshold": True}
-_CHOICE = {
+_CHOICE: dict[str, Any] = {
     "kind": "choose",
     "reader": readers.choices,
     "is_benchmark": True,
@@ -214,7 +214,7 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
     own = {key: task.settings[key] for key in usual}
     if name is None:
         fitting = [named for named in alike if named.fixed and {**usual, **named.fixed} == own]
-        return fitting[0] if fitting else named_task(task.kind)
+        return fitting[0] if fitting else named_task(cast(str, task.kind))
     named = named_task(name)
     if named.kind != task.kind or {**usual, **named.fixed} != own:
         differing = "".join(f" with {k}={own[k]}" for k in own if own[k] != usual[k])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from kbert.data.readers import check_glue_submission, write_glue_submission
 from kbert.experiments.catalogue import NamedTask
 from kbert.metrics import Report, text_table
 from kbert.tasks import Columns, FineTuningTask
+from kbert.types import PathLike
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Evaluation:
         scores = text_table(["metric", "value"], scores)
         return "\n\n".join(part for part in (self.text, scores) if part)
 
-    def write(self, folder: str | os.PathLike, name: str, table: Table) -> None:
+    def write(self, folder: PathLike, name: str, table: Table) -> None:
         """Writes `<name>_answers.jsonl`, and `<name>_report.txt` where there is a report."""
         folder = Path(folder)
         write_answers(folder / f"{name}_answers.jsonl", self.columns, table, self.answers)
@@ -121,9 +121,7 @@ def is_labelled(columns: Columns, table: Table) -> bool:
     return columns.label in table
 
 
-def write_answers(
-    path: str | os.PathLike, columns: Columns, table: Table, answers: Sequence[Any]
-) -> None:
+def write_answers(path: PathLike, columns: Columns, table: Table, answers: Sequence[Any]) -> None:
     """Writes each answer as a line of JSON, beside what was expected where that is known."""
     lines = answer_lines(columns, table, answers, expected=is_labelled(columns, table))
     atomic.write(path, "".join(f"{line}\n" for line in lines).encode())
@@ -140,7 +138,7 @@ def check_submission(named: NamedTask, table: Table) -> None:
     check_glue_submission(named.name, len(table))
 
 
-def write_submission(named: NamedTask, answers: Sequence[Any], folder: str | os.PathLike) -> str:
+def write_submission(named: NamedTask, answers: Sequence[Any], folder: PathLike) -> str:
     """Writes answers to a test set of GLUE as its server takes them; returns the file's path.
 
     The test set is one that `check_submission` lets through.

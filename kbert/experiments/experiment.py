@@ -17,6 +17,7 @@ from kbert.experiments.settings import Settings
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.history import History
 from kbert.training.run.settings import SAME, Resume
+from kbert.types import PathLike
 
 # Of the order in which rows are drawn for development data, which no setting changes.
 _SPLIT_SEED = 0
@@ -54,7 +55,7 @@ class Experiment:
         self,
         task: str,
         *,
-        preset: str | os.PathLike,
+        preset: PathLike,
         train: Any,
         dev: Any = None,
         test: Any = None,
@@ -72,7 +73,7 @@ class Experiment:
         self.preset = os.fspath(preset)
 
         def table(data: Any, split: str) -> Table:
-            options = {"columns": columns, "label_separator": label_separator}
+            options: dict[str, Any] = {"columns": columns, "label_separator": label_separator}
             return read(self.named, data, split=split, **options)
 
         self.train = table(train, "train")
@@ -81,7 +82,7 @@ class Experiment:
                 "Development data chooses the best checkpoint: give `dev`, or `dev_share` to keep "
                 f"a share of `train` apart. Received: dev={dev!r:.80}, dev_share={dev_share}"
             )
-        if dev is None:
+        if dev_share is not None:
             self.train, self.dev = _split(self.train, dev_share)
         else:
             self.dev = table(dev, "dev")
@@ -96,30 +97,30 @@ class Experiment:
         found = labels or self.named.labels or seen
         self.labels = None if found is None else list(found)
         if self.named.labels is None and self.labels is not None:
-            self._check_labels(seen)
+            self._check_labels(self.labels, seen or [])
 
     @property
     def task_class(self) -> type[FineTuningTask]:
         """The class of tasks that is trained."""
         return self.named.task_class
 
-    def _check_labels(self, seen: list[str]) -> None:
+    def _check_labels(self, labels: list[str], seen: list[str]) -> None:
         """A class that is in no training example cannot be learned."""
         column = self.train[self.task_class.columns.label]  # raises where there is none
         several = self.task_class.takes_label_lists(self.named.fixed)
-        if len(self.labels) < 2 and not several:
+        if len(labels) < 2 and not several:
             raise ValueError(
                 f"A {self.task_class.__name__} learns two classes or more. Received: "
-                f"{self.labels} in all {len(column)} rows of the training data"
+                f"{labels} in all {len(column)} rows of the training data"
             )
-        self._check_table(self.train, self.labels, "is none of those named: name it (labels)")
+        self._check_table(self.train, labels, "is none of those named: name it (labels)")
         self._check_table(self.dev, seen, "does not occur in the training data: add examples of it")
         if self.test is not None:
-            self._check_table(self.test, self.labels, "is no class of the model: name it (labels)")
+            self._check_table(self.test, labels, "is no class of the model: name it (labels)")
 
     def _check_table(self, table: Table, known: list[str], problem: str) -> None:
         """Raises for a label that is not known; `problem` ends with one of two ways out."""
-        new = sorted(set(labels_of(table, self.named)) - set(known))
+        new = sorted(set(labels_of(table, self.named) or ()) - set(known))
         if new:
             raise ValueError(
                 f"{first_place(table, new[0], self.named)}: the label {new[0]!r} {problem}, or "

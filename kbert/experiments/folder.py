@@ -9,7 +9,6 @@ results.json   what came of it; written last, so a folder that has it is finishe
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from kbert.training.run.settings import (
     weights_checksum,
     write_settings,
 )
+from kbert.types import PathLike
 
 # Where models lie, which may be moved, and what says that they are the same.
 PLACES = ("preset", "teacher", "student")
@@ -44,7 +44,7 @@ class RunFolder:
         True
     """
 
-    def __init__(self, path: str | os.PathLike) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = Path(path)
         self.training = self.path / "training"
         self.preset = self.path / "preset"

@@ -123,7 +123,7 @@ class _Clock(keras.callbacks.Callback):
         super().__init__()
         self._times: list[float] = []
 
-    def on_train_batch_end(self, batch, logs=None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         float(logs["loss"])  # wait until the device is done
         self._times.append(time.perf_counter())
         if len(self._times) > _WARM + _TIMED:

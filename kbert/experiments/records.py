@@ -6,10 +6,11 @@ The same formats as `kbert.data.readers.read_table`, which holds a whole table i
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from kbert import registry
 from kbert.data.readers.content import DataFile, StandardInput, format_of
+from kbert.types import PathLike
 
 # A line number (from 1) of the input, and our names of columns -> values.
 Record = tuple[int, dict[str, Any]]
@@ -37,12 +38,15 @@ class Records:
 
     def __init__(
         self,
-        path: str | os.PathLike,
+        path: PathLike,
         kind: str,
         columns: Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        self._asked, self._columns = registry.get("task", kind).columns, dict(columns or {})
+        self._asked, self._columns = (
+            cast(Any, registry.get("task", kind)).columns,
+            dict(columns or {}),
+        )
         is_typed = self.path == "-"
         self._format = "lines" if is_typed else format_of(self.path)
         self._file = StandardInput() if is_typed else DataFile(self.path)

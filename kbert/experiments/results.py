@@ -7,6 +7,7 @@ from typing import Any
 
 from kbert.metrics import text_table
 from kbert.training.run.log import duration, human
+from kbert.types import MaybeNone
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,8 @@ class Result:
     metric: str
     dev: dict[str, float]
     test: dict[str, float] | None
-    best_value: float
-    best_step: int
+    best_value: float | MaybeNone
+    best_step: int | MaybeNone
     steps: int
     seconds: float
     confusion: dict[str, Any] | None

@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import os
 import signal
 import time
 from typing import Any
@@ -19,10 +18,12 @@ from kbert.experiments.experiment import Experiment
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result
 from kbert.experiments.settings import Settings
+from kbert.tasks import FineTuningTask
 from kbert.training.run.estimates import peak_memory
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import Interrupted, Terminated
 from kbert.training.strategies import Strategy, make_strategy
+from kbert.types import PathLike
 
 
 class Stopped(Exception):
@@ -41,7 +42,7 @@ class Stopped(Exception):
 
 def run(
     experiment: Experiment,
-    output_dir: str | os.PathLike,
+    output_dir: PathLike,
     *,
     verbose: str | int = "auto",
     resume: Resume = SAME,
@@ -80,7 +81,7 @@ def _strategy(name: str) -> Strategy:
 
 def run_settings(
     experiment: Experiment,
-    output_dir: str | os.PathLike,
+    output_dir: PathLike,
     settings: Settings,
     *,
     verbose: str | int = "auto",
@@ -108,7 +109,13 @@ def _run_in(
     return result
 
 
-def _run(experiment: Experiment, folder: RunFolder, settings: Settings, verbose, resume) -> Result:
+def _run(
+    experiment: Experiment,
+    folder: RunFolder,
+    settings: Settings,
+    verbose: str | int,
+    resume: Resume,
+) -> Result:
     task = experiment.make_task(settings)
     begun = time.perf_counter()
     try:
@@ -116,7 +123,7 @@ def _run(experiment: Experiment, folder: RunFolder, settings: Settings, verbose,
     except (Interrupted, Terminated) as stopped:
         raise Stopped(stopped.signal, stopped.step) from None
     seconds = time.perf_counter() - begun
-    options = {"batch_size": settings.batch_size, "verbose": verbose}
+    options: dict[str, Any] = {"batch_size": settings.batch_size, "verbose": verbose}
     threshold = None
     if settings.tune_threshold:
         threshold = tune_threshold(task, experiment.dev, **options)
@@ -140,7 +147,9 @@ def _run(experiment: Experiment, folder: RunFolder, settings: Settings, verbose,
     )
 
 
-def _measure_test(task, experiment, folder, options) -> dict[str, float] | None:
+def _measure_test(
+    task: FineTuningTask, experiment: Experiment, folder: RunFolder, options: dict[str, Any]
+) -> dict[str, float] | None:
     """Metrics on the test data; without labels the answers, of GLUE in the form it takes."""
     if experiment.test is None:
         return None

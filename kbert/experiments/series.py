@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kbert import atomic
 from kbert.experiments.experiment import Experiment
@@ -18,6 +19,7 @@ from kbert.experiments.results import Result, Series
 from kbert.experiments.run import run_settings
 from kbert.experiments.settings import Settings
 from kbert.training.run.settings import SAME, Resume
+from kbert.types import PathLike
 
 # BERT, appendix A.3: "the following range of possible values to work well across all tasks".
 LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
@@ -29,12 +31,12 @@ MakeRun = Callable[[Settings, Path], Result]
 
 def seeds(
     experiment: Experiment,
-    output_dir: str | os.PathLike,
+    output_dir: PathLike,
     *,
     count: int = 5,
     verbose: str | int = "auto",
     resume: Resume = SAME,
-    **settings,
+    **settings: Any,
 ) -> Series:
     """Runs that differ in nothing but the seed: of the head, dropout and the order of the data.
 
@@ -58,14 +60,14 @@ def seeds(
 
 def grid(
     experiment: Experiment,
-    output_dir: str | os.PathLike,
+    output_dir: PathLike,
     *,
     learning_rates: Sequence[float] = LEARNING_RATES,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     epochs: Sequence[int] = EPOCHS,
     verbose: str | int = "auto",
     resume: Resume = SAME,
-    **settings,
+    **settings: Any,
 ) -> Series:
     """A run for every combination; the one that is best on the development data is kept.
 
@@ -103,7 +105,7 @@ def _runner(experiment: Experiment, verbose: str | int, resume: Resume) -> MakeR
 def run_series(
     points: Mapping[str, Settings],
     make_run: MakeRun,
-    output_dir: str | os.PathLike,
+    output_dir: PathLike,
     *,
     names: tuple[str, ...],
 ) -> Series:
@@ -157,7 +159,7 @@ def _publish_best(series: Series) -> None:
     if series.best.preset.exists():
         shutil.rmtree(series.preset, ignore_errors=True)
         os.replace(series.best.preset, series.preset)
-    content = {"best": series.best.folder.name, "rows": series.rows()}
+    content: dict[str, Any] = {"best": series.best.folder.name, "rows": series.rows()}
     if series.names == ("seed",):
         content["summary"] = {
             data: {n: {"mean": m, "sd": sd} for n, (m, sd) in series.summary(data).items()}

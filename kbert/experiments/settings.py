@@ -84,7 +84,7 @@ def flag_options(task: type[FineTuningTask]) -> list[str]:
     return [name for name in task.options.names() if task.options.details(name).flag]
 
 
-def _optional(task, name):
+def _optional(task: type[FineTuningTask], name: str) -> Any:
     """A field of the task's, whose default is None; its help says what the task's own is."""
     details, default = task.options.details(name), task.options.field_of(name).default
     text = details.help

@@ -12,6 +12,7 @@ import numpy as np
 
 from kbert.extraction.extract import features
 from kbert.extraction.inputs import as_inputs
+from kbert.tokenizers.base import Tokenizer
 
 # Queries and vectors compared at a time: they bound the memory that an endless array takes.
 _QUERIES, _ROWS = 1024, 16384
@@ -71,7 +72,9 @@ def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, 
     return numbers, cosines
 
 
-def _nearest(vectors, queries, k: int, first: int | None) -> tuple[np.ndarray, np.ndarray]:
+def _nearest(
+    vectors: np.ndarray, queries: np.ndarray, k: int, first: int | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Of some queries, which are the vectors from number `first` on unless it is None."""
     wanted = _unit(queries)
     numbers = np.zeros((len(wanted), 0), np.int64)
@@ -109,7 +112,7 @@ class WordInContext(NamedTuple):
 
 def word_in_context(
     encoder: keras.Model,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     texts: Sequence[str],
     word: str,
     *,

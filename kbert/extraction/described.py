@@ -10,6 +10,7 @@ import numpy as np
 
 from kbert.extraction.inputs import Encoded
 from kbert.extraction.plan import Layout
+from kbert.tokenizers.base import Tokenizer
 
 
 class TextVectors(NamedTuple):
@@ -32,7 +33,7 @@ class TextVectors(NamedTuple):
 
 def describe_tokens(
     vectors: np.ndarray,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     encoded: Sequence[Encoded],
     layout: Layout,
     kept: np.ndarray,

@@ -3,21 +3,21 @@
 Shapes: `B` texts, `T` tokens, `D` width of the features.
 """
 
-import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
 from kbert.extraction.extractor import Extractor
 from kbert.serving import Signature, export_saved_model
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import PathLike
 
 
 def export_features(
-    directory: str | os.PathLike,
+    directory: PathLike,
     encoder: keras.Model,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     *,
     layers: str | int | Sequence[int] = "last",
     pooling: str | None = "mean",
@@ -60,7 +60,7 @@ def export_features(
         max_length=max_length,
     )
 
-    def entry(*texts):
+    def entry(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
         features = extractor.pack(*(tokenizer.encode(text) for text in texts))
         outputs = {"vectors": extractor.vectors(features, pooling)}
         if pooling is None:
@@ -69,14 +69,14 @@ def export_features(
             outputs["counted"] = features["counted"]
         return outputs
 
-    def features_of(text):
+    def features_of(text: tf.Tensor) -> dict[str, tf.Tensor]:
         return entry(text)
 
-    def pair_features_of(first, second):
+    def pair_features_of(first: tf.Tensor, second: tf.Tensor) -> dict[str, tf.Tensor]:
         return entry(first, second)
 
     columns = {"features": ["text"], "pair_features": ["first", "second"]}
-    functions = {"features": features_of, "pair_features": pair_features_of}
+    functions: dict[str, Callable] = {"features": features_of, "pair_features": pair_features_of}
     signatures = {
         name: Signature(function, [tf.TensorSpec([None], tf.string, x) for x in columns[name]])
         for name, function in functions.items()

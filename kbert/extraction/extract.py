@@ -15,6 +15,7 @@ from kbert.extraction.extractor import Extractor
 from kbert.extraction.inputs import as_inputs
 from kbert.inference import BATCH_SIZE
 from kbert.progress import Progress
+from kbert.tokenizers.base import Tokenizer
 
 # Texts tokenised and sorted by length together; the bar moves once each.
 CHUNK = 1024
@@ -22,7 +23,7 @@ CHUNK = 1024
 
 def features(
     encoder: keras.Model,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     texts: Any,
     *,
     layers: str | int | Sequence[int] = "last",
@@ -106,7 +107,7 @@ def features(
     return np.concatenate([np.zeros((0, extractor.width), np.float32), *parts])
 
 
-def _extractor(encoder: keras.Model, tokenizer: Any, **settings: Any) -> Extractor:
+def _extractor(encoder: keras.Model, tokenizer: Tokenizer, **settings: Any) -> Extractor:
     """One made before of the same settings, or a new one.
 
     Its compiled graphs live as long as the encoder does, as those of Keras' own `predict` do.

@@ -5,7 +5,7 @@ Shapes: `N` texts, `W` windows, `B` batch, `T` tokens, `D` width of the features
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -18,6 +18,7 @@ from kbert.extraction.hidden_states import choose_layers
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
 from kbert.extraction.plan import Layout, Window, plan_windows
 from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces, pool
+from kbert.tokenizers.base import Tokenizer
 
 _MULTIPLE = 8  # the width of a batch is one of it
 
@@ -33,7 +34,7 @@ class Extractor:
     def __init__(
         self,
         encoder: keras.Model,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         layers: str | int | Sequence[int] = "last",
         pooling: str | None = "mean",
@@ -127,11 +128,13 @@ class Extractor:
                 pooled[number] = self._pool_windows(layouts[number], parts)
         return pooled
 
-    def _pool_windows(self, layout: Layout, parts) -> np.ndarray:
+    def _pool_windows(self, layout: Layout, parts: list[tuple[Window, np.ndarray]]) -> np.ndarray:
         """(D,) of a text in several windows."""
         whole = layout.stitch(parts)
         counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
-        return keras.ops.convert_to_numpy(pool(whole[None], counted[None], self.pooling))[0]
+        return keras.ops.convert_to_numpy(
+            pool(whole[None], counted[None], cast(str, self.pooling))
+        )[0]
 
     def _encode(self, texts: Texts) -> list[list[Encoded]]:
         """The tokens of all texts, of pairs of both sides."""
@@ -141,7 +144,9 @@ class Extractor:
         given = [texts.first] if texts.second is None else [texts.first, texts.second]
         return [encode(self.tokenizer, side, offsets=offsets) for side in given]
 
-    def _plan(self, texts: Texts, sides) -> tuple[list[Window], list[Layout]]:
+    def _plan(
+        self, texts: Texts, sides: Sequence[Sequence[Encoded]]
+    ) -> tuple[list[Window], list[Layout]]:
         """The windows of all texts, and each text's row put together from its windows."""
         separators = self.tokenizer.pair_separators if len(sides) == 2 else 0
         lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
@@ -159,7 +164,13 @@ class Extractor:
         self.cut += int(is_cut.sum())
         return windows, [Layout(a, b, separators) for a, b in kept.tolist()]
 
-    def _run(self, windows, sides, chosen, pooling) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _run(
+        self,
+        windows: Sequence[Window],
+        sides: Sequence[Sequence[Encoded]],
+        chosen: np.ndarray,
+        pooling: str | None,
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(numbers of windows, their vectors) of the chosen ones, batch after batch."""
         sizes = np.array([windows[i].size for i in chosen])
         for near in inference.by_length(sizes, self.batch_size):
@@ -177,7 +188,13 @@ class Extractor:
         """The encoder's inputs (B, T), and `counted` (B, T), 1 for a token that is pooled."""
         tokenizer = self.tokenizer
 
-        def packed(first, second, cls_id, sep_id, pad_id):
+        def packed(
+            first: tf.RaggedTensor,
+            second: tf.RaggedTensor | None,
+            cls_id: int,
+            sep_id: int,
+            pad_id: int,
+        ) -> dict[str, tf.Tensor]:
             return pack(
                 first,
                 second,
@@ -193,7 +210,7 @@ class Extractor:
         counted = features["padding_mask"]
         if not self.special_tokens:
             ones = [None if side is None else tf.ones_like(side) for side in (first, second)]
-            counted = packed(*ones, 0, 0, 0)["token_ids"]
+            counted = packed(ones[0], ones[1], 0, 0, 0)["token_ids"]
         if not self.encoder.config.num_segments:
             del features["segment_ids"]
         return {**features, "counted": counted}
@@ -206,7 +223,9 @@ class Extractor:
         vectors = self.states.take(outputs["hidden_states"])  # (B, T, D)
         return vectors if pooling is None else pool(vectors, counted, pooling)
 
-    def _finish(self, texts: Texts, encoded: list[Encoded], number: int, whole, layout: Layout):
+    def _finish(
+        self, texts: Texts, encoded: list[Encoded], number: int, whole: np.ndarray, layout: Layout
+    ) -> Any:
         """A text's vectors as they were asked for, from those of all its tokens."""
         if self.words:
             given = texts.first[number]

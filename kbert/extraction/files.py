@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from kbert import atomic
 from kbert.resumable import GrowingFiles
+from kbert.types import PathLike
 
 _HEADER = 128  # bytes of a .npy file before its numbers
 _PART = ".part"
@@ -38,7 +39,7 @@ class Format(GrowingFiles):
         """The finished files, the one that readers look for first."""
         return [self.path]
 
-    def open(self, sizes=None) -> None:
+    def open(self, sizes: Any | None = None) -> None:
         for name, part in zip(self.names(), self.paths, strict=True):
             if os.path.exists(name) and not os.path.exists(part):
                 os.replace(name, part)  # a kill came between the renames of `finish`
@@ -65,13 +66,13 @@ class ArrayFile(Format):
     def names(self) -> list[str]:
         return [self.path, f"{self.path}.ends.npy"] if self.ragged else [self.path]
 
-    def open(self, sizes=None) -> None:
+    def open(self, sizes: Any | None = None) -> None:
         super().open(sizes)
         if sizes is None:
             for file in self.files:
                 file.write(bytes(_HEADER))
 
-    def encode(self, rows):
+    def encode(self, rows: Any) -> list[bytes]:
         if not self.ragged:
             return [rows.astype(self.dtype).tobytes()]
         vectors = b"".join(row.astype(self.dtype).tobytes() for row in rows)
@@ -79,7 +80,7 @@ class ArrayFile(Format):
         ends = before + np.cumsum([len(row) for row in rows])
         return [vectors, ends.astype("<i8").tobytes()]
 
-    def finish(self, count) -> None:
+    def finish(self, count: int) -> None:
         shapes = [(self.dtype, (self._vectors(), self.width)), (np.dtype("<i8"), (count,))]
         for file, path, shape in zip(self.files, self.paths, shapes, strict=False):
             with atomic.naming(path):
@@ -96,7 +97,7 @@ class ArrayFile(Format):
 class RecordFile(Format):
     """`.tfrecord`: one `tf.train.Example` a text."""
 
-    def encode(self, rows):
+    def encode(self, rows: Any) -> list[bytes]:
         # TensorFlow writes records to files alone; files of records may follow each other in one.
         name = f"{self.path}.chunk"
         try:
@@ -142,7 +143,7 @@ class TokenVectors(Sequence):
     def __len__(self) -> int:
         return len(self.ends)
 
-    def __getitem__(self, number):
+    def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
         if not -len(self) <= number < len(self):
@@ -154,7 +155,7 @@ class TokenVectors(Sequence):
         return (self[number] for number in range(len(self)))
 
 
-def read_features(path: str | os.PathLike, dtype: str = "float32") -> Any:
+def read_features(path: PathLike, dtype: str = "float32") -> Any:
     """What `write_features` has written, without taking it into memory.
 
     Args:
@@ -187,7 +188,7 @@ def read_features(path: str | os.PathLike, dtype: str = "float32") -> Any:
         "vectors": tf.io.FixedLenFeature([], tf.string),
     }
 
-    def parse(record):
+    def parse(record: tf.Tensor) -> tf.Tensor:
         example = tf.io.parse_single_example(record, spec)
         raw = tf.io.decode_raw(example["vectors"], dtype)
         return tf.reshape(raw, example["shape"].values)

@@ -76,8 +76,8 @@ def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenS
             )
         return HiddenStates(tuple(indices), layers.startswith("concat"))
     single = not isinstance(layers, Sequence)
-    indices = [layers] if single else list(layers)
-    for index in indices:
+    given: list[Any] = list(layers) if isinstance(layers, Sequence) else [layers]
+    for index in given:
         if isinstance(index, bool) or not hasattr(index, "__index__"):
             raise ValueError(f"The index of a hidden state is an integer. Received: {index!r}")
         if not -num_layers - 1 <= index <= num_layers:
@@ -85,6 +85,6 @@ def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenS
                 f"An encoder of {num_layers} layers has the hidden states 0 (the embeddings) to "
                 f"{num_layers}. Received: {index}"
             )
-    if not indices:
+    if not given:
         raise ValueError("layers names at least one hidden state. Received: none")
-    return HiddenStates(tuple(int(i) % (num_layers + 1) for i in indices), joined=not single)
+    return HiddenStates(tuple(int(i) % (num_layers + 1) for i in given), joined=not single)

@@ -4,7 +4,7 @@ Shapes: `N` texts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +12,8 @@ import tensorflow as tf
 from kbert.data.tables.table import Table, as_table
 from kbert.inference import as_rows, as_texts
 from kbert.order import check_order
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import MaybeNone
 
 
 class Texts(NamedTuple):
@@ -65,7 +67,7 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
     if not isinstance(texts, Iterable):
         raise TypeError(f"texts are strings, pairs or lists of words. Received: {texts!r}")
     check_order(texts, "What is given for texts")
-    texts = texts.numpy().tolist() if tf.is_tensor(texts) else list(texts)
+    texts = cast(Any, texts).numpy().tolist() if tf.is_tensor(texts) else list(texts)
     if not texts or isinstance(texts[0], str | bytes):
         return Texts(as_texts(texts, start=start), start=start)
     if words:
@@ -118,12 +120,12 @@ class Encoded(NamedTuple):
     """
 
     ids: np.ndarray
-    starts: np.ndarray | None = None
-    ends: np.ndarray | None = None
-    word_of: np.ndarray | None = None
+    starts: np.ndarray | MaybeNone = None
+    ends: np.ndarray | MaybeNone = None
+    word_of: np.ndarray | MaybeNone = None
 
 
-def encode(tokenizer: Any, texts: Sequence, *, offsets: bool) -> list[Encoded]:
+def encode(tokenizer: Tokenizer, texts: Sequence, *, offsets: bool) -> list[Encoded]:
     """Tokenises strings, with offsets where they are asked for: that is several times slower."""
     batch = tf.constant(list(texts), tf.string)
     if not offsets:
@@ -133,7 +135,7 @@ def encode(tokenizer: Any, texts: Sequence, *, offsets: bool) -> list[Encoded]:
     return [Encoded(*row) for row in zip(*(as_rows(found[name]) for name in names), strict=True)]
 
 
-def encode_words(tokenizer: Any, texts: Sequence[Sequence[str]]) -> list[Encoded]:
+def encode_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> list[Encoded]:
     """Tokenises lists of words, each word by itself: ids and `word_of`."""
     counts = np.array([len(text) for text in texts], np.int64)
     words = tf.constant([word for text in texts for word in text], tf.string)

@@ -120,11 +120,11 @@ def plan_windows(
         >>> [(window.text, window.first_start, window.first_end) for window in windows]
         [(0, 0, 2), (1, 0, 5), (1, 3, 8), (1, 6, 9)]
     """
-    lengths = [np.asarray(side, np.int32) for side in (first, second)]
-    kept = np.stack(pair_limits(*lengths, room), 1)
+    first, second = np.asarray(first, np.int32), np.asarray(second, np.int32)
+    kept = np.stack(pair_limits(first, second, room), 1)
     if stride is None:
         return [Window(n, 0, a, 0, b) for n, (a, b) in enumerate(kept.tolist())], kept
-    windows, spans = pair_spans(*lengths, room, stride)
+    windows, spans = pair_spans(first, second, room, stride)
     sides = [side for starts, sizes in spans for side in (starts, starts + sizes)]
     rows = np.stack([windows.text, *sides], 1)
     np.maximum.at(kept, rows[:, 0], rows[:, [2, 4]])

@@ -53,7 +53,9 @@ def pool(vectors: Any, counted: Any, pooling: str) -> Any:
     return ops.where(any_counted > 0, ops.max(lowest, axis=1), 0.0)
 
 
-def merge_pieces(vectors: np.ndarray, word_of: np.ndarray, num_words: int, merge: str):
+def merge_pieces(
+    vectors: np.ndarray, word_of: np.ndarray, num_words: int, merge: str
+) -> np.ndarray:
     """A vector a word from the vectors of its pieces.
 
     Args:

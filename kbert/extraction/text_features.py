@@ -8,7 +8,7 @@ Shapes: `N` texts, `D` width of the features.
 import functools
 import inspect
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import keras
 import numpy as np
@@ -18,6 +18,7 @@ from kbert.extraction.hidden_states import choose_layers
 from kbert.inference import BATCH_SIZE
 from kbert.models import Encoder
 from kbert.tokenizers import load_tokenizer
+from kbert.tokenizers.base import Tokenizer
 
 
 @functools.lru_cache(maxsize=2)
@@ -59,7 +60,7 @@ class TextFeatures:
     def __init__(
         self,
         encoder: str | keras.Model,
-        tokenizer: Any = None,
+        tokenizer: Tokenizer | None = None,
         *,
         layers: str | int | Sequence[int] = "last",
         pooling: str = "mean",
@@ -95,7 +96,8 @@ class TextFeatures:
         self._width()
         own = ("layers", "pooling", "special_tokens", "max_length", "stride", "batch_size")
         settings = {name: getattr(self, name) for name in own}
-        return features(encoder, tokenizer, texts, verbose=0, **settings)
+        # One vector a text: `_width` has refused a pooling of None.
+        return cast(np.ndarray, features(encoder, tokenizer, texts, verbose=0, **settings))
 
     def fit_transform(self, texts: Any, labels: Any = None) -> np.ndarray:
         """`fit`, then `transform`."""
@@ -172,4 +174,4 @@ class TextFeatures:
 
 
 def _arguments(kind: type) -> list[str]:
-    return [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
+    return list(inspect.signature(kind).parameters)

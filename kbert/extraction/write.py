@@ -26,6 +26,8 @@ from kbert.extraction.inputs import as_inputs, is_table
 from kbert.progress import Progress
 from kbert.resumable import differences, read_note, write_note
 from kbert.text import open_sources
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import PathLike
 
 # A chunk ends after so many texts, or so many characters: vectors of tokens take kilobytes each.
 _TEXTS = 1024
@@ -35,9 +37,9 @@ DTYPES = ("float32", "float16")
 
 
 def write_features(
-    path: str | os.PathLike,
+    path: PathLike,
     encoder: keras.Model,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     texts: Iterable | None = None,
     *,
     sources: str | os.PathLike | Iterable[str | os.PathLike] | None = None,

@@ -4,7 +4,6 @@ Shapes: B rows, T tokens, H hidden width.
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,6 +18,8 @@ from kbert.serving import Signature
 from kbert.tasks.input_form import input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
 from kbert.tasks.task import Task
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import DType, PathLike
 
 
 class ReadAlong:
@@ -62,14 +63,14 @@ class EncoderTask(Task):
     # Whether the heads read what a model knows that sees the tokens to the left alone, as GPT.
     takes_decoders: bool = False
 
-    def __init__(self, encoder: keras.Model, tokenizer: Any, *, name: str) -> None:
+    def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
         super().__init__(encoder, tokenizer, name=name)
         self._check_tokens(encoder, tokenizer)
         self.form = input_form(encoder, tokenizer)
         self.encoder = encoder
         self._reading: ReadAlong | None = None
 
-    def _check_tokens(self, encoder, tokenizer) -> None:
+    def _check_tokens(self, encoder: Any, tokenizer: Any) -> None:
         """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
         read, given = (getattr(x, "max_characters", None) for x in (encoder.config, tokenizer))
         if read != given:
@@ -206,9 +207,7 @@ class EncoderTask(Task):
         names = self.form.names
         return names[token_id] if token_id in names else self.tokenizer.id_to_token(token_id)
 
-    def save_to_preset(
-        self, path: str | os.PathLike, format: str = "kbert", **options: Any
-    ) -> None:
+    def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
         """As `Task.save_to_preset`; what a decoder was fine-tuned to, in kbert's format alone."""
         if format != "kbert" and self.reads_by_decoder:
             raise ValueError(
@@ -225,7 +224,7 @@ class EncoderTask(Task):
             where the encoder has a pooler, and `padding_mask` (B, T), 1 for a token.
         """
 
-        def encode(text):
+        def encode(text: tf.Tensor) -> dict[str, tf.Tensor]:
             features = self.pack(self.tokenizer.encode(text))
             outputs = {k: tf.cast(v, tf.float32) for k, v in self.encode(features).items()}
             return {**outputs, "padding_mask": features["padding_mask"]}
@@ -233,7 +232,7 @@ class EncoderTask(Task):
         return {"encode": Signature(encode, [tf.TensorSpec([None], tf.string, "text")])}
 
     @classmethod
-    def _make_model(cls, checkpoint: Checkpoint, dtype: Any) -> keras.Model:
+    def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
         model = super()._make_model(checkpoint, dtype)
         if not isinstance(model, Decoder):
             return model
@@ -241,12 +240,12 @@ class EncoderTask(Task):
 
     @classmethod
     def _without_heads(
-        cls, checkpoint: Checkpoint, tokenizer: Any, dtype: Any, strict: bool
+        cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
         return load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=cls.needs_pooler)
 
 
-def _tasks_that(can):
+def _tasks_that(can: str) -> str:
     """Names of the classes of tasks that can do something."""
     classes = (registry.get("task", kind) for kind in registry.names("task"))
     return ", ".join(sorted(cls.__name__ for cls in classes if getattr(cls, can, False)))

@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 
 from kbert.data.tables.packing import TokenId
 from kbert.models import Decoder, DecoderEncoder
 from kbert.models.generators.decoder_encoder import INPUT_TOKENS
+from kbert.tokenizers.protocol import TokenizerLike
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class InputForm:
         return 2 if texts == 1 else 2 + self.separators
 
 
-def input_form(encoder: keras.Model, tokenizer: Any) -> InputForm:
+def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
     """The form for a model: BERT's by the tokenizer's tokens, GPT's by the model's own.
 
     (Devlin et al. 2018, section 4; Radford et al. 2018, section 3.3.) A decoder's vocabulary has no

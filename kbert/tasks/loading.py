@@ -1,7 +1,6 @@
 """Tasks out of folders: which class a folder holds, with which settings, and what it lacks."""
 
-import os
-from typing import Any
+from typing import Any, cast
 
 import keras
 
@@ -15,6 +14,8 @@ from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.models import Decoder, DecoderEncoder, Elmo, ElmoEncoder, Encoder, Seq2Seq
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers import CharacterTokenizer, load_tokenizer
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import DType, PathLike
 
 _INPUT_TOKENS = "input_tokens"
 
@@ -24,7 +25,7 @@ def has_input_tokens(checkpoint: Checkpoint) -> bool:
     return (checkpoint.task or {}).get(_INPUT_TOKENS, True)
 
 
-def find_class(asked: type, kind: str, module: str | None, source: str) -> type:
+def find_class(asked: type[Any], kind: str, module: str | None, source: str) -> type[Any]:
     """The class of a folder's task.
 
     Args:
@@ -55,7 +56,7 @@ def find_class(asked: type, kind: str, module: str | None, source: str) -> type:
     )
 
 
-def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type) -> dict[str, Any]:
+def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> dict[str, Any]:
     """Kind and constructor arguments of the task that was saved.
 
     Args:
@@ -84,14 +85,14 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type) -> dict[st
     return settings
 
 
-def read_tokenizer(checkpoint: Checkpoint, folder: str | os.PathLike) -> Any:
+def read_tokenizer(checkpoint: Checkpoint, folder: PathLike) -> Any:
     """The tokenizer of a folder; for ELMo's the one that its config says all about."""
     if isinstance(checkpoint.config, ElmoConfig):
         return CharacterTokenizer(checkpoint.config.max_characters)
     return load_tokenizer(folder)
 
 
-def make_model(config: Config, dtype: Any) -> keras.Model:
+def make_model(config: Config, dtype: DType) -> keras.Model:
     """The model that a task on such a config is built on, its weights drawn."""
     if isinstance(config, ElmoConfig):
         return ElmoEncoder(Elmo(config, dtype=dtype))
@@ -99,11 +100,11 @@ def make_model(config: Config, dtype: Any) -> keras.Model:
         return Decoder(config, dtype=dtype)
     if isinstance(config, Seq2SeqConfig):
         return Seq2Seq(config, dtype=dtype)
-    return Encoder(config, dtype=dtype)
+    return Encoder(cast(EncoderConfig, config), dtype=dtype)
 
 
 def load_encoder(
-    checkpoint: Checkpoint, tokenizer: Any, dtype: Any, *, strict: bool, pooler: bool
+    checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, *, strict: bool, pooler: bool
 ) -> keras.Model:
     """The encoder of a folder for a head that begins anew.
 
@@ -132,7 +133,7 @@ def load_encoder(
     return encoder
 
 
-def _load_elmo(checkpoint, dtype, strict):
+def _load_elmo(checkpoint: Checkpoint, dtype: DType, strict: bool) -> ElmoEncoder:
     """Without the softmax over words: large, and of no use to a task."""
     elmo = Elmo(checkpoint.config.replace(vocabulary_size=None), dtype=dtype)
     arrays = checkpoint.part("elmo/")
@@ -141,7 +142,7 @@ def _load_elmo(checkpoint, dtype, strict):
     return ElmoEncoder(elmo)
 
 
-def _load_decoder(checkpoint, dtype, strict):
+def _load_decoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderEncoder:
     """With the rows of the input tokens: those of a folder that was fine-tuned, else new ones."""
     arrays = checkpoint.part("decoder/")
     saved = checkpoint.task or {}

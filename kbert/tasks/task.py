@@ -2,10 +2,11 @@
 
 import contextlib
 import inspect
-import os
+from collections.abc import Mapping
 from typing import Any, Self
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -16,6 +17,8 @@ from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
 from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
 from kbert.tasks.tensorflow_copy import export_copy
+from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import (
     WARMUP_STEPS,
@@ -24,6 +27,7 @@ from kbert.training.optimization.schedules import (
     settable,
 )
 from kbert.training.step.mixin import TrainStep
+from kbert.types import DType, PathLike
 
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
@@ -55,12 +59,13 @@ class Task(TrainStep, keras.Model):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.__dict__.get("kind") is not None:
-            registry.register("task", cls.kind, cls)
+        if (kind := cls.__dict__.get("kind")) is not None:
+            registry.register("task", kind, cls)
 
-    def __init__(self, model: keras.Model, tokenizer: Any, *, name: str) -> None:
+    def __init__(self, model: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
         super().__init__(name=name, dtype=model.dtype_policy)
-        self.tokenizer = tokenizer
+        # One of characters has no vocabulary; tasks that need one refuse it.
+        self.tokenizer: Tokenizer | Any = tokenizer
 
     @property
     def model(self) -> keras.Model:
@@ -92,10 +97,10 @@ class Task(TrainStep, keras.Model):
         """
         return {}
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Any | None = None) -> None:
         """The parts build themselves when they are made."""
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Refuses: a `.keras` file has no place for the tokenizer."""
         raise NotImplementedError(
             "A task is saved with save_to_preset(folder) and loaded with from_preset(folder): its "
@@ -103,7 +108,7 @@ class Task(TrainStep, keras.Model):
             "weights alone use save_weights()"
         )
 
-    def fit(
+    def fit(  # type: ignore[override]  # its own arguments are by name
         self,
         dataset: tf.data.Dataset,
         *,
@@ -158,7 +163,7 @@ class Task(TrainStep, keras.Model):
         """The entry points of the exported model; the first is `serving_default`."""
         raise NotImplementedError(f"{type(self).__name__} must define `signatures`.")
 
-    def export(self, directory: str | os.PathLike, **options: Any) -> str:
+    def export(self, directory: PathLike, **options: Any) -> str:
         """Writes a SavedModel that takes text, as `directory/<n+1>/` for TensorFlow Serving.
 
         Weights that hold NaN or infinity are refused, and nothing is written.
@@ -185,7 +190,7 @@ class Task(TrainStep, keras.Model):
 
     def save_to_preset(
         self,
-        path: str | os.PathLike,
+        path: PathLike,
         format: str = "kbert",
         *,
         architecture: str | None = None,
@@ -204,7 +209,7 @@ class Task(TrainStep, keras.Model):
         Raises:
             ValueError: an unknown format, or a model that the other library cannot be.
         """
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         for prefix, part in self.parts.items():
             if format != "kbert" and prefix in self.unknown_elsewhere:
                 logging.warning("%s has no %s head: it is left out", format, prefix)
@@ -232,8 +237,8 @@ class Task(TrainStep, keras.Model):
     @classmethod
     def from_preset(
         cls,
-        path: str | os.PathLike,
-        dtype: Any = None,
+        path: PathLike,
+        dtype: DType = None,
         *,
         strict: bool = True,
         new_head: bool = False,
@@ -296,18 +301,18 @@ class Task(TrainStep, keras.Model):
         return task
 
     @classmethod
-    def _read_tokenizer(cls, checkpoint: Checkpoint, folder: str | os.PathLike) -> Any:
+    def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:
         """The tokenizer of a folder."""
         return read_tokenizer(checkpoint, folder)
 
     @classmethod
-    def _make_model(cls, checkpoint: Checkpoint, dtype: Any) -> keras.Model:
+    def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
         """The model of a folder's config, its weights drawn."""
         return make_model(checkpoint.config, dtype)
 
     @classmethod
     def _without_heads(
-        cls, checkpoint: Checkpoint, tokenizer: Any, dtype: Any, strict: bool
+        cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
         """The model of a folder alone, for a head that begins anew."""
         raise ValueError(
@@ -316,7 +321,7 @@ class Task(TrainStep, keras.Model):
         )
 
 
-def _without_place(kind, settings, format):
+def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) -> dict[str, Any]:
     """Settings that no other library's folder holds, and that are not what they begin as."""
     parameters = inspect.signature(kind).parameters.items()
     usual = {name: parameter.default for name, parameter in parameters}
@@ -328,7 +333,7 @@ def _without_place(kind, settings, format):
     }
 
 
-def _run_steps(dataset, epochs, steps_per_epoch):
+def _run_steps(dataset: Any, epochs: int, steps_per_epoch: int | None) -> int | None:
     """Steps of a run; None where the dataset does not tell."""
     steps = steps_per_epoch
     if steps is None and isinstance(dataset, tf.data.Dataset):

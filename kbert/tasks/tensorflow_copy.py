@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from kbert import decoding, registry
+from kbert.types import PathLike
 
 PROGRAM = """
 import json, sys
@@ -27,7 +28,7 @@ print(task.export(directory, **options))
 """
 
 
-def export_copy(task: keras.Model, directory: str | os.PathLike, options: dict[str, Any]) -> str:
+def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any]) -> str:
     """Exports a copy of the task from a fresh process under TensorFlow, on the CPU.
 
     Args:
@@ -42,8 +43,9 @@ def export_copy(task: keras.Model, directory: str | os.PathLike, options: dict[s
         RuntimeError: if that process fails; the message holds the end of what it said.
         ValueError: the task's class cannot be found by another process.
     """
-    module, kind = _module_of(type(task)), type(task).kind
-    if registry.find("task", kind) is not type(task):
+    task_class: Any = type(task)
+    module, kind = _module_of(task_class), task_class.kind
+    if registry.find("task", kind) is not task_class:
         raise ValueError(
             "A class of tasks is found again by its kind: declare one. Received: "
             f"{type(task).__name__} of kind {kind!r}"

@@ -3,7 +3,6 @@
 import abc
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from kbert import atomic
+from kbert.types import PathLike
 
 # The constructors' arguments that are kept in files of their own.
 _MODEL_ARGUMENTS = ("vocabulary", "merges", "model")
@@ -71,10 +71,10 @@ class Serializable(abc.ABC):
         """A tokenizer from `get_config()`."""
         return cls(**config)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return _revive, (type(self), self.get_config())
 
-    def save(self, folder: str | os.PathLike) -> None:
+    def save(self, folder: PathLike) -> None:
         """Writes tokenizer_config.json, which `kbert.load_tokenizer` reads.
 
         Args:

@@ -7,7 +7,6 @@ whichever of the two numbers the options say.
 
 import io
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from kbert.checkpoints.preset import CONFIG_FILE, refuse_other
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.elmo import ElmoConfig
 from kbert.json_file import read_json
+from kbert.types import PathLike
 
 OPTIONS_FILE, WEIGHTS_FILE = "options.json", "lm_weights.hdf5"  # as they are written
 _OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # as they are found
@@ -61,7 +61,7 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def write_bilm(
-    folder: str | os.PathLike,
+    folder: PathLike,
     config: ElmoConfig,
     arrays: Mapping[str, np.ndarray],
     task: Mapping[str, Any] | None = None,
@@ -103,11 +103,11 @@ def write_bilm(
     )
 
 
-def _files(folder, pattern):
+def _files(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
-def _only(folder, pattern):
+def _only(folder: Path, pattern: str) -> Path:
     found = _files(folder, pattern)
     if len(found) != 1:
         raise ValueError(
@@ -117,7 +117,7 @@ def _only(folder, pattern):
     return found[0]
 
 
-def _read_hdf5(path) -> dict[str, np.ndarray]:
+def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     with open_datasets(path) as datasets:
         for name, dataset in datasets.items():
             if dataset.dtype.kind not in "fiu":
@@ -127,7 +127,7 @@ def _read_hdf5(path) -> dict[str, np.ndarray]:
         return {name: np.asarray(dataset[()]) for name, dataset in datasets.items()}
 
 
-def _hdf5_bytes(arrays):
+def _hdf5_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     import h5py
 
     buffer = io.BytesIO()

@@ -5,6 +5,8 @@ projection, `U` units of an LSTM.
 """
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +46,7 @@ def places(config: ElmoConfig) -> list[Place]:
     return [*_characters(config), *_lstm(config)]
 
 
-def _characters(config):
+def _characters(config: Any) -> Iterator[Place]:
     size, total, width = config.character_size, config.num_filters, config.projection_size
     cnn = "elmo/character_cnn"
     yield Place(f"{cnn}/table", "char_embed", (261, size))  # (C, E)
@@ -61,7 +63,7 @@ def _characters(config):
         yield Place(f"{cnn}/projection_bias", "CNN_proj/b_proj", (width,))
 
 
-def _lstm(config):
+def _lstm(config: Any) -> Iterator[Place]:
     width, units = config.projection_size, config.lstm_size
     for direction, way in enumerate(("forward", "backward")):
         for layer in range(config.num_layers):

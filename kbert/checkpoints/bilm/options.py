@@ -130,14 +130,14 @@ def write_options(config: ElmoConfig) -> dict[str, Any]:
     }
 
 
-def _part(content, key, source):
+def _part(content: Mapping[str, Any], key: str, source: str) -> dict[str, Any]:
     part = content[key]
     if not isinstance(part, dict):
         raise ValueError(f"`{key}` must be a JSON object. Received: {part!r} in {source}")
     return part
 
 
-def _check_projection(config, source) -> None:
+def _check_projection(config: Any, source: str) -> None:
     # With equal sizes the original leaves the projection out, and kbert does not.
     if config.projection_size >= config.lstm_size:
         raise ValueError(

@@ -195,7 +195,9 @@ def _architecture(names: Iterable[str], prefix: Path) -> _Architecture:
     )
 
 
-def _read_config_file(folder, architecture, tensors):
+def _read_config_file(
+    folder: Path, architecture: _Architecture, tensors: Mapping[str, np.ndarray]
+) -> tuple[dict[str, Any], str]:
     found = sorted(p.name for p in folder.glob("*_config.json") if p.name not in _OTHER_CONFIGS)
     if f"{architecture.name}_config.json" in found:
         found = [f"{architecture.name}_config.json"]
@@ -215,7 +217,9 @@ def _read_config_file(folder, architecture, tensors):
     return read_json(folder / found[0]), str(folder / found[0])
 
 
-def _read_config(architecture, content, source):
+def _read_config(
+    architecture: _Architecture, content: Mapping[str, Any], source: str
+) -> EncoderConfig:
     check_keys(
         content,
         fields=architecture.fields,
@@ -243,7 +247,7 @@ def _read_config(architecture, content, source):
     return config
 
 
-def _electra_content(tensors):
+def _electra_content(tensors: Mapping[str, np.ndarray]) -> dict[str, int]:
     """A config as the shapes tell it; ELECTRA's code has heads of width 64 (training_utils.py)."""
     positions, segments, words, inner = (tensors[name] for name in sorted(_MEASURED))
     layers = {name.split("/")[2] for name in tensors if name.startswith("electra/encoder/layer_")}

@@ -5,6 +5,7 @@ google-research/electra: model/modeling.py, run_pretraining.py.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +115,7 @@ def electra_model(
     return electra_rules(config, "generator", "generator"), (*other, "electra/embeddings/")
 
 
-def _embeddings(scope):
+def _embeddings(scope: str) -> tuple[Rule, ...]:
     return (
         Rule("encoder/embeddings/token", (f"{scope}/word_embeddings",)),
         Rule("encoder/embeddings/position", (f"{scope}/position_embeddings",)),
@@ -123,7 +124,7 @@ def _embeddings(scope):
     )
 
 
-def _layers(config, scope):
+def _layers(config: Any, scope: str) -> list[Rule]:
     table = []
     for i in range(config.num_layers):
         here, there = f"encoder/layers/{i}", f"{scope}/layer_{i}"
@@ -137,7 +138,7 @@ def _layers(config, scope):
     return table
 
 
-def _heads():
+def _heads() -> tuple[Rule, ...]:
     return (
         *_dense("masked_lm/transform", "cls/predictions/transform/dense"),
         *_norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
@@ -148,25 +149,25 @@ def _heads():
     )
 
 
-def _attention(name, scope):
+def _attention(name: str, scope: str) -> tuple[Rule, ...]:
     return (
         *_dense(f"{name}/qkv", *(f"{scope}/self/{part}" for part in ("query", "key", "value"))),
         *_dense(f"{name}/output", f"{scope}/output/dense"),
     )
 
 
-def _dense(name, *scopes):
+def _dense(name: str, *scopes: str) -> tuple[Rule, ...]:
     return (
         Rule(f"{name}/kernel", tuple(f"{scope}/kernel" for scope in scopes)),
         Rule(f"{name}/bias", tuple(f"{scope}/bias" for scope in scopes)),
     )
 
 
-def _norm(name, scope):
+def _norm(name: str, scope: str) -> tuple[Rule, ...]:
     return Rule(f"{name}/gamma", (f"{scope}/gamma",)), Rule(f"{name}/beta", (f"{scope}/beta",))
 
 
-def _output(name, scope):
+def _output(name: str, scope: str) -> tuple[Rule, ...]:
     """The heads whose matrix lies as (classes, H) in the original code."""
     return (
         Rule(f"{name}/kernel", (f"{scope}output_weights",), transpose=True),

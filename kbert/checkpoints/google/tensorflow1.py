@@ -47,7 +47,7 @@ def find_checkpoint(folder: Path) -> Path:
     match = _NAMED.search(state.read_text(encoding="utf-8")) if state.is_file() else None
     # A path of the machine that trained: only its last part holds here.
     named = match and re.split(r"[/\\]", match[1])[-1]
-    if named not in prefixes:
+    if named is None or named not in prefixes:
         raise ValueError(
             "Of several checkpoints in a folder the file `checkpoint` must name one, as "
             f'`model_checkpoint_path: "{prefixes[-1]}"`. Received: {folder} with '
@@ -102,5 +102,5 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
         ) from error
 
 
-def _files(folder):
+def _files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_file()]

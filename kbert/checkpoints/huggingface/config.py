@@ -1,7 +1,7 @@
 """Hugging Face's `config.json`, in both directions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from absl import logging
 
@@ -11,6 +11,7 @@ from kbert.checkpoints.huggingface.unread_keys import says_nothing
 from kbert.checkpoints.keys import check_keys, make_config
 from kbert.checkpoints.sizes import check_layers
 from kbert.configs.base import Config
+from kbert.tokenizers.protocol import TokenizerLike
 
 
 def read_config(architecture: Architecture, content: Mapping[str, Any], source: str) -> Config:
@@ -61,7 +62,7 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
 
 
 def write_config(
-    architecture: Architecture, config: Config, tokenizer: Any = None
+    architecture: Architecture, config: Any, tokenizer: TokenizerLike | None = None
 ) -> dict[str, Any]:
     """A config -> the content of a `config.json`, the reverse of `read_config`.
 
@@ -82,7 +83,7 @@ def write_config(
             f"Hugging Face's {architecture.title} cannot be this model: {'; '.join(problems)}. "
             f"Received: {config}"
         )
-    there = {here: there for there, here in reversed(architecture.activations.items())}
+    there = {here: there for there, here in reversed(list(architecture.activations.items()))}
     content = architecture.write_fields(config, tokenizer)
     (key,) = (key for key, field in architecture.fields.items() if field == "activation")
     return {"model_type": architecture.model_type, **content, key: there[config.activation]}
@@ -162,7 +163,7 @@ def read_head_dropout(
         0.2
     """
     key, absent = architecture.head_dropouts.get(head, (None, None))
-    rate = content.get(key, absent)
+    rate = content.get(cast(str, key), absent)
     if rate is None or rate == usual:
         return None
     if not isinstance(rate, int | float) or not 0 <= rate < 1:

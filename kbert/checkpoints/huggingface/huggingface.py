@@ -1,9 +1,8 @@
 """Models of Hugging Face's library, in both directions: `config.json` and the weights' names."""
 
 import json
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,9 @@ from kbert.checkpoints.huggingface.config import (
 from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards, write_shards
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
-from kbert.configs.base import Config
 from kbert.json_file import read_json
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import PathLike
 
 CONFIG_FILE = "config.json"
 
@@ -54,8 +54,8 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def write_huggingface(
-    folder: str | os.PathLike,
-    config: Config,
+    folder: PathLike,
+    config: Any,
     arrays: Mapping[str, np.ndarray],
     *,
     max_shard_size: int | None = None,
@@ -101,7 +101,7 @@ def import_model(
             that differ.
     """
     architecture = find(content.get("model_type", "bert"), source)
-    config = read_config(architecture, content, source)
+    config: Any = read_config(architecture, content, source)
     there = _with_prefix(architecture, {modern_name(k): array for k, array in arrays.items()})
     head = architecture.classifier(content, there)
     here, rest = read_arrays(architecture.rules(config, head), architecture.fold(there, content))
@@ -125,7 +125,7 @@ def import_model(
         dropout = read_head_dropout(architecture, content, head, config.dropout, source)
         task |= {} if dropout is None else {"dropout": dropout}
     if task is not None and head == "classifier":
-        task |= architecture.classifier_settings
+        task |= dict(architecture.classifier_settings)
     for name, array in rest.items():
         if name not in left:
             own = name.startswith(architecture.heads)
@@ -142,12 +142,12 @@ def import_model(
 
 
 def export_model(
-    config: Config,
+    config: Any,
     arrays: Mapping[str, np.ndarray],
     *,
     architecture: str | None = None,
     task: Mapping[str, Any] | None = None,
-    tokenizer: Any = None,
+    tokenizer: TokenizerLike | None = None,
     labels: Sequence[str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The reverse of `import_model`: the content of `config.json`, and name there -> array.
@@ -186,7 +186,9 @@ def export_model(
     return content, there
 
 
-def _with_prefix(architecture: Architecture, arrays):
+def _with_prefix(
+    architecture: Architecture, arrays: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     prefix = f"{architecture.prefix}."
     if any(name.startswith(prefix) for name in arrays):
         return arrays
@@ -196,24 +198,33 @@ def _with_prefix(architecture: Architecture, arrays):
     }
 
 
-def _homeless(architecture, content, task, here, rest):
+def _homeless(
+    architecture: Architecture,
+    content: Mapping[str, Any],
+    task: Mapping[str, Any] | None,
+    here: Mapping[str, np.ndarray],
+    rest: Iterable[str],
+) -> str | None:
     """The head that kbert has no task for, in words, or None."""
-    bias = here.get("classifier/dense/bias")
-    if task is not None and task["kind"] == "regress" and len(bias) != 1:
-        return (
-            f"a regression of {len(bias)} numbers for each text, where kbert's TextRegressor "
-            "gives one"
-        )
+    if task is not None and task["kind"] == "regress":
+        bias = here["classifier/dense/bias"]
+        if len(bias) != 1:
+            return (
+                f"a regression of {len(bias)} numbers for each text, where kbert's TextRegressor "
+                "gives one"
+            )
     names = sorted(name for name in rest if name.startswith(architecture.heads))
     if task is not None or not names:
         return None
-    classes = content.get("architectures")
+    classes: Any = content.get("architectures")
     named = isinstance(classes, list) and classes and isinstance(classes[0], str)
     whose = classes[0] if named else architecture.title
     return f"a head of {whose} that kbert has no task for ({', '.join(names)})"
 
 
-def _class_ending(architecture, arrays, head):
+def _class_ending(
+    architecture: Architecture, arrays: Mapping[str, np.ndarray], head: str | None
+) -> str:
     if head:
         return CLASSIFIERS[head]
     if architecture.task == "causal_lm":
@@ -230,7 +241,9 @@ def _class_ending(architecture, arrays, head):
     return "Model"
 
 
-def _check_rows(architecture, arrays, task) -> None:
+def _check_rows(
+    architecture: Architecture, arrays: Mapping[str, np.ndarray], task: Mapping[str, Any]
+) -> None:
     """A classifier learned on rows of one form; there every model of an architecture has one."""
     bare = not architecture.classifier_settings.get("input_tokens", True)
     if bare and "classifier/dense/kernel" in arrays and task.get("input_tokens", True):
@@ -240,7 +253,9 @@ def _check_rows(architecture, arrays, task) -> None:
         )
 
 
-def _check_objective(architecture, arrays, task) -> None:
+def _check_objective(
+    architecture: Architecture, arrays: Mapping[str, np.ndarray], task: Mapping[str, Any]
+) -> None:
     """Both sentence objectives have the same head; only the task knows which one it learned."""
     objectives = [name for name in ("next_sentence", "sentence_order") if task.get(name)]
     if "sentence/dense/kernel" not in arrays or not objectives:

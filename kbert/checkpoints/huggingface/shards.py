@@ -10,6 +10,7 @@ import numpy as np
 from kbert import atomic
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
 from kbert.json_file import read_json
+from kbert.types import PathLike
 
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -78,7 +79,7 @@ def write_shards(
         names = [
             f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)
         ]
-    contents = {
+    contents: dict[PathLike, bytes] = {
         folder / name: serialise({key: arrays[key] for key in keys})
         for name, keys in zip(names, shards, strict=True)
     }
@@ -94,9 +95,10 @@ def write_shards(
     )
 
 
-def _split(arrays, max_shard_size):
+def _split(arrays: Mapping[str, np.ndarray], max_shard_size: int | None) -> list[list[str]]:
     """Names in order, as many as fit into each file."""
-    shards, size = [[]], 0
+    shards: list[list[str]] = [[]]
+    size = 0
     for name in sorted(arrays):
         size += arrays[name].nbytes
         if max_shard_size is not None and size > max_shard_size and shards[-1]:
@@ -106,7 +108,7 @@ def _split(arrays, max_shard_size):
     return shards
 
 
-def _read_index(path):
+def _read_index(path: Path) -> dict[str, str]:
     places = read_json(path).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise ValueError(

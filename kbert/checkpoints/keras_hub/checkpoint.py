@@ -15,7 +15,6 @@ The library is imported when it is first needed.
 """
 
 import dataclasses
-import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -39,6 +38,8 @@ from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.sizes import check_layers, fewest_numbers
 from kbert.configs.base import EncoderConfig
 from kbert.json_file import read_json
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import PathLike
 
 CONFIG_FILE = "config.json"
 # Weights in one file, or the index of several.
@@ -167,12 +168,12 @@ def without_place(
 
 
 def write_keras_hub(
-    folder: str | os.PathLike,
+    folder: PathLike,
     config: EncoderConfig,
     arrays: Mapping[str, np.ndarray],
     *,
     architecture: str | None = None,
-    tokenizer: Any = None,
+    tokenizer: TokenizerLike | None = None,
 ) -> None:
     """Writes a preset that `keras_hub.models.Backbone.from_preset` loads.
 
@@ -197,7 +198,9 @@ def write_keras_hub(
         files = {
             name: Path(temporary, name) for name in (_WEIGHTS[0], "metadata.json", CONFIG_FILE)
         }
-        contents = {folder / name: path.read_bytes() for name, path in files.items()}
+        contents: dict[PathLike, bytes] = {
+            folder / name: path.read_bytes() for name, path in files.items()
+        }
     folder.mkdir(parents=True, exist_ok=True)
     atomic.write_together(contents)
     if tokenizer is not None:
@@ -226,7 +229,7 @@ def _read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> Enc
     return make_config(EncoderConfig, {"num_segments": 0, **fields, **fixed}, source)
 
 
-def _stored_numbers(path):
+def _stored_numbers(path: Path) -> int:
     stored = 0
     for shard in _shards(path):
         with open_datasets(shard) as datasets:
@@ -234,14 +237,14 @@ def _stored_numbers(path):
     return stored
 
 
-def _shards(path):
+def _shards(path: Path) -> list[Path]:
     if path.suffix != ".json":
         return [path]
     read_json(path)  # Keras opens it, and says nothing useful of one that is damaged
     return sorted(path.parent.glob(f"{path.name.removesuffix('.weights.json')}_*.weights.h5"))
 
 
-def _load(backbone, path, stored) -> None:
+def _load(backbone: Any, path: Path, stored: int) -> None:
     """Keras leaves out what one side has and the other has not, mostly in silence: so count."""
     for weight in backbone.weights:
         weight.assign(keras.ops.full(weight.shape, float("nan")))
@@ -258,7 +261,7 @@ def _load(backbone, path, stored) -> None:
         )
 
 
-def _read(spec, config, backbone, source):
+def _read(spec: Backbone, config: Any, backbone: Any, source: str) -> Checkpoint:
     integers = [w.path for w in backbone.weights if not keras.backend.is_float_dtype(w.dtype)]
     if integers:
         raise ValueError(
@@ -279,7 +282,7 @@ def _read(spec, config, backbone, source):
     return Checkpoint(config=config, arrays=arrays, task=None, source=source, left=left)
 
 
-def _build(spec, config):
+def _build(spec: Backbone, config: Any) -> Any:
     try:
         from keras_hub import models
     except ImportError as error:
@@ -294,6 +297,6 @@ def _build(spec, config):
     return getattr(models, spec.class_name)(**values, dtype="float32")
 
 
-def _unknown(name, source) -> str:
+def _unknown(name: str | None, source: str) -> str:
     known = ", ".join(spec.class_name for spec in BACKBONES)
     return f"kbert reads KerasHub's {known}. Received: {name} in {source}"

@@ -222,13 +222,13 @@ def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
     raise ValueError(f"KerasHub cannot be this model. Received: {config}{reasons}")
 
 
-def _table(name, source):
+def _table(name: str, source: str) -> tuple[Rule, ...]:
     return (Rule(f"encoder/embeddings/{name}", (f"{source}/embeddings",)),)
 
 
-def _dense(name, source):
+def _dense(name: str, source: str) -> tuple[Rule, ...]:
     return Rule(f"{name}/kernel", (f"{source}/kernel",)), Rule(f"{name}/bias", (f"{source}/bias",))
 
 
-def _norm(name, source):
+def _norm(name: str, source: str) -> tuple[Rule, ...]:
     return Rule(f"{name}/gamma", (f"{source}/gamma",)), Rule(f"{name}/beta", (f"{source}/beta",))

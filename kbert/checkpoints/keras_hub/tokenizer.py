@@ -38,7 +38,7 @@ def write_tokenizer(folder: Path, spec: Backbone, tokenizer: Any) -> None:
         atomic.write(path, content)
 
 
-def _problem(spec, tokenizer) -> str | None:
+def _problem(spec: Backbone, tokenizer: Any) -> str | None:
     if tokenizer.kind != spec.tokenizer_kind:
         return (
             f"{spec.class_name} goes with one of kind {spec.tokenizer_kind}, not {tokenizer.kind}"
@@ -50,7 +50,7 @@ def _problem(spec, tokenizer) -> str | None:
     return None
 
 
-def _make(spec, tokenizer):
+def _make(spec: Backbone, tokenizer: Any) -> Any:
     from keras_hub import models
 
     config = tokenizer.get_config()

@@ -16,13 +16,14 @@ from kbert.data.readers.content import DataFile, read_files, read_text
 from kbert.data.readers.tables import json_lines
 from kbert.data.tables.table import Table
 from kbert.json_file import parse_json
+from kbert.types import PathLike
 
 # A row: context, choices, label (None without), id (None without).
 Row = tuple[str, list[str], int | None, str | None]
 Located = tuple[str, int | None, Row]  # file, line (None for a file of one article), row
 
 
-def read_choices(path: str | os.PathLike, *, format: str) -> Table:
+def read_choices(path: PathLike, *, format: str) -> Table:
     """Questions with their choices.
 
     The columns are `context`, `choices`, `label` (the right choice, from 0) where the file has

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from kbert.data.readers.content import DataFile, read_files
 from kbert.data.tables.table import Table
+from kbert.types import PathLike
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _COMMENT = re.compile(r"#(\s|$)")
@@ -17,7 +18,7 @@ _PLUS = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
 
 
 def read_conll(
-    path: str | os.PathLike,
+    path: PathLike,
     *,
     column: int | str = -1,
     word_column: int | str = 0,
@@ -53,7 +54,7 @@ def read_conll(
     return read_files(os.fspath(path), lambda file: _read(file, word_column, column, names))
 
 
-def read_conllu(path: str | os.PathLike, *, column: int | str = "upos") -> Table:
+def read_conllu(path: PathLike, *, column: int | str = "upos") -> Table:
     """Sentences of CoNLL-U, with one of its columns as tags.
 
     Ranges of multiword tokens (1-2) and empty nodes (1.1) are passed over: the words are the

@@ -92,7 +92,7 @@ class StandardInput(DataFile):
         Source.__init__(self, "standard input", 0)
         self.path = self.name
 
-    def _blocks(self):
+    def _blocks(self) -> Iterator[bytes]:
         for number, line in enumerate(sys.stdin.buffer, 1):
             try:
                 line.decode()

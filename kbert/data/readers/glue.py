@@ -7,6 +7,7 @@ from absl import logging
 from kbert.data.readers.content import DataFile
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
 from kbert.data.tables.table import Table
+from kbert.types import PathLike
 
 # Other headers that copies of the data carry.
 _PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
@@ -16,7 +17,7 @@ _HEADERLESS = {4: (3, 1), 2: (0, 1)}
 
 
 def read_glue(
-    task: str, path: str | os.PathLike, *, split: str | None = None, on_error: str = "raise"
+    task: str, path: PathLike, *, split: str | None = None, on_error: str = "raise"
 ) -> Table:
     """A split of a task of GLUE (or SNLI) from the published files.
 

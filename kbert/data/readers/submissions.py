@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kbert import atomic
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
+from kbert.types import PathLike
 
 
 def check_glue_submission(task: str, answers: int) -> GlueTask:
@@ -33,9 +34,7 @@ def check_glue_submission(task: str, answers: int) -> GlueTask:
     return described
 
 
-def write_glue_submission(
-    task: str, answers: Sequence[str | int | float], path: str | os.PathLike
-) -> str:
+def write_glue_submission(task: str, answers: Sequence[str | int | float], path: PathLike) -> str:
     """Writes the predictions for a test set as GLUE's server takes them.
 
     The file has the header `index TAB prediction`, then a line for each row of the test file:

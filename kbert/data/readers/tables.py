@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from kbert.data.readers.content import DataFile, format_of, read_files
 from kbert.data.readers.datasets import read_split
 from kbert.data.tables.table import Table
+from kbert.types import PathLike
 
 
 def read_table(
-    path: str | os.PathLike,
+    path: PathLike,
     *,
     format: str | None = None,
     columns: Mapping[str, str | int] | None = None,

@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
+import tensorflow as tf
+
 from kbert.order import check_order
 
 TEXT = ("text", "first", "second", "question", "context")
@@ -300,7 +302,7 @@ def _row_columns(rows: list) -> dict[str, list]:
     return {"words" if isinstance(first, list) else "text": rows}
 
 
-def _dataset_columns(dataset) -> dict[str, list]:
+def _dataset_columns(dataset: tf.data.Dataset) -> dict[str, list]:
     """Columns of a `tf.data.Dataset` whose elements are x or (x, y), x as in `_row_columns`."""
     if int(dataset.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
         raise ValueError("The data set never ends: take(n) rows of it, or drop repeat()")

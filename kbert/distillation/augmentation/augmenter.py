@@ -95,7 +95,7 @@ class Augmenter:
     ) -> None:
         self.table = table
         self.model = check_model(model)
-        self.settings = settings or AugmentationSettings()
+        self.settings = settings or AugmentationSettings()  # type: ignore[call-arg]  # all have a default
         self.columns = augmented_columns(table)
         self.stop_words = frozenset(stop_words)
         self._vectors = vectors

@@ -134,7 +134,7 @@ def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any
                 "An augmentation is written into a folder of its own. Received: "
                 f"{output_dir}, which holds {', '.join(strangers[:3])}"
             )
-        manifest = {
+        manifest: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "finished": False,
             "settings": settings,

@@ -4,6 +4,7 @@ Shapes: `B` rows, `T` tokens, `V` vocabulary, `M` candidates.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -56,7 +57,8 @@ class MaskedWords:
     def _top(self, features):
         """The largest logits of usable words (B, M + 1), and their ids."""
         sequence = self.task.encode(features)["sequence"]  # (B, T, H)
-        logits = self.task.masked_lm(sequence, features["mask_positions"])[:, 0]  # (B, V)
+        masked_lm: Any = self.task.masked_lm
+        logits = masked_lm(sequence, features["mask_positions"])[:, 0]  # (B, V)
         is_own = ops.equal(self._spelling[None], features["own"])  # (B, V)
         usable = ops.logical_and(self._usable[None], ops.logical_not(is_own))
         count = min(self.candidates + 1, len(self._usable))

@@ -9,6 +9,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 # Each of these is a word, as BERT's tokenizer has it: CJK ideographs.
 _IDEOGRAPHS = (
@@ -50,7 +51,7 @@ class Sentence:
             stop_words: in lower case, stay.
         """
         if isinstance(value, str):
-            spans = tuple(find_words(value))
+            spans: Any = tuple(find_words(value))
             return cls(value, _without(value, spans, stop_words))
         spans, start = [], 0
         for word in value:

@@ -65,7 +65,7 @@ def read_stop_words(path: str | os.PathLike) -> frozenset[str]:
         ['der', 'die']
     """
     path = os.fspath(path)
-    words = set()
+    words: set[str] = set()
     for number, line in DataFile(path).lines():
         found = line.split()
         if len(found) > 1:

@@ -7,7 +7,7 @@ import functools
 import os
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class WordVectors:
             near = self._directions[[rows[number] for number in block]] @ self._directions.T
             near[:, ~self._has_direction] = -np.inf
             for number, cosines in zip(block, near, strict=True):
-                found[number] = self._best(words[number], rows[number], cosines, count)
+                found[number] = self._best(words[number], cast(int, rows[number]), cosines, count)
         return found
 
     def _best(self, word: str, row: int, cosines: np.ndarray, count: int) -> list[str]:
@@ -194,11 +194,13 @@ def model_vectors(task: Any, words: Iterable[str]) -> WordVectors:
     """
     tokenizer = task.tokenizer
     names = sorted({*whole_words(tokenizer), *words} - {""}, key=lambda x: (x != x.lower(), x))
-    pieces = tokenizer.encode_words(names) if names else []
+    pieces = tokenizer.encode_words(names).to_list() if names else []
     table = np.asarray(task.encoder.token_embedding, np.float32)
     rows: dict[tuple[int, ...], int] = {}
-    kept, vectors, other_names = [], [], {}
-    for name, ids in zip(names, pieces.to_list() if names else [], strict=True):
+    kept: list[str] = []
+    vectors: list[np.ndarray] = []
+    other_names: dict[str, Any] = {}
+    for name, ids in zip(names, pieces, strict=True):
         if tokenizer.unk_id in ids:
             continue
         key = tuple(ids)

@@ -38,7 +38,7 @@ class Layout:
 
     def shape(self, texts: int, tokens: int) -> tuple[int, ...]:
         """Of a row, or of each row of a batch."""
-        sizes = {TEXTS: texts, TOKENS: tokens}
+        sizes: dict[Any, Any] = {TEXTS: texts, TOKENS: tokens}
         return tuple(sizes.get(axis, axis) for axis in self.axes)
 
     def static_shape(self) -> list[int | None]:
@@ -48,9 +48,10 @@ class Layout:
     def counts(self, sizes: np.ndarray) -> np.ndarray:
         """(n, 2) W and T of rows -> (n,) int64, how many numbers each has."""
         texts, tokens = np.asarray(sizes, np.int64).T
+        lengths: dict[Any, Any] = {TEXTS: texts, TOKENS: tokens}
         count = np.ones(len(sizes), np.int64)
         for axis in self.axes:
-            count *= {TEXTS: texts, TOKENS: tokens}.get(axis, axis)
+            count *= lengths.get(axis, axis)
         return count
 
     def bytes_of(self, sizes: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ def write_shard(
         outputs: name -> n vectors.
     """
     raw = np.frombuffer(keys.tobytes(), np.uint8).reshape(-1, KEY_BYTES)
-    arrays = {"keys": raw, "sizes": np.asarray(sizes, np.int32)}
+    arrays: dict[str, np.ndarray] = {"keys": raw, "sizes": np.asarray(sizes, np.int32)}
     arrays |= {name: np.concatenate(rows) for name, rows in outputs.items()}
     names = sorted(outputs)
     sums = [_checksum(*(arrays[name] for name in _INDEX)), *(_checksum(arrays[x]) for x in names)]

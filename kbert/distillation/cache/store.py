@@ -46,7 +46,12 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike, teacher: Mapping[str, Any], dtype: str) -> None:
         self.folder = os.fspath(folder)
-        self._manifest = {"format": FORMAT, "dtype": dtype, "teacher": teacher, "outputs": {}}
+        self._manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "dtype": dtype,
+            "teacher": teacher,
+            "outputs": {},
+        }
         self.layouts: dict[str, Layout] = {}
         self._shards: dict[str, Shard] = {}
         self._found: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}
@@ -116,7 +121,8 @@ class Store:
         for row, place in enumerate(places.tolist()):
             shard = shards[place >> _ROW_BITS]
             values = shard.row(name, place & (1 << _ROW_BITS) - 1)
-            batch[(row, *map(slice, values.shape))] = values
+            whole: Any = (row, *map(slice, values.shape))
+            batch[whole] = values
             self._keep_few_open(shard)
         return batch
 

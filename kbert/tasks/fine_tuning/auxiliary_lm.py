@@ -12,6 +12,7 @@ from keras import ops
 
 from kbert.models import DecoderEncoder
 from kbert.tasks.losses import Pair, cross_entropy
+from kbert.types import Tensor
 
 USUAL_WEIGHT = 0.5  # lambda in section 4.1 of Radford et al. 2018
 
@@ -70,7 +71,9 @@ def language_model_loss(encoder: DecoderEncoder, read: Mapping[str, Any], weight
     return cross_entropy(*_predictions(encoder, read["sequence"][:, :-1], targets, real))
 
 
-def _predictions(encoder, sequence, targets, real):
+def _predictions(
+    encoder: Any, sequence: Tensor, targets: Tensor, real: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Logits (K, V), targets (K,) and weights (K,) of the places that are real.
 
     The vocabulary is large, so a place of padding costs much. TensorFlow leaves them out; elsewhere

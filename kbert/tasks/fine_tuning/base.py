@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -39,6 +39,7 @@ from kbert.tasks.fine_tuning.task_options import (
 )
 from kbert.tasks.fine_tuning.text_rows import TextRows
 from kbert.tasks.losses import Pair, Prediction
+from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization import freezing
 from kbert.training.optimization.layer_rates import layer_scales
 from kbert.training.optimization.optimizers import AdamW
@@ -49,6 +50,7 @@ from kbert.training.run.run import train
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.mixin import TrainStep
+from kbert.types import MaybeNone, Tensor, Tensors
 
 KEPT_CHECKPOINTS = 2  # the newest, and the one before in case that is damaged
 
@@ -111,7 +113,7 @@ class FineTuningTask(EncoderTask):
     # Whether words of its texts may be replaced by others of their kind, and the labels still hold.
     augmentable: ClassVar[bool] = False
     # How whole texts become rows, of a task that reads such.
-    texts: TextRows | None = None
+    texts: TextRows | MaybeNone = None
     auxiliary_lm_weight: float | None = None
     # TensorFlow's graph is for any width; elsewhere each new one is compiled.
     width_multiple = BUCKET if keras.backend.backend() == "tensorflow" else 8 * BUCKET
@@ -121,7 +123,12 @@ class FineTuningTask(EncoderTask):
         expose_options(cls)
 
     def __init__(
-        self, encoder: keras.Model, tokenizer: Any, *, name: str | None = None, **options: Any
+        self,
+        encoder: keras.Model,
+        tokenizer: TokenizerLike,
+        *,
+        name: str | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(encoder, tokenizer, name=name or _snake_case(type(self).__name__))
         self.chosen = options_of(type(self), options)
@@ -279,7 +286,7 @@ class FineTuningTask(EncoderTask):
         """Sets the threshold to what is best on labelled data, and says what it is."""
         raise NotImplementedError(f"{type(self).__name__} must define `tune`.")
 
-    def loss_terms(self, batch, training):
+    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         """The task's terms, and where a decoder is fine-tuned, its own loss on the same texts.
 
         (Radford et al. 2018, equation 5.) "lm_loss" is the mean over the tokens of a batch and
@@ -301,7 +308,7 @@ class FineTuningTask(EncoderTask):
         return tf.concat([self.tokenizer.encode(tf.constant(c, tf.string)) for c in chunks], 0)
 
     @takes(FitSettings)
-    def fit(
+    def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
         self,
         data: Any,
         labels: Any = None,
@@ -385,7 +392,7 @@ class FineTuningTask(EncoderTask):
         steps = math.ceil(len(rows) / options.batch_size)
         self._seed_dropout(options.seed)
 
-        def make_dataset(plan, start):
+        def make_dataset(plan: Any, start: Any) -> tf.data.Dataset:
             return trained.batches(
                 rows,
                 batch_size=options.batch_size,
@@ -472,7 +479,7 @@ class FineTuningTask(EncoderTask):
         """`predict` for a part of a longer input, see `Predictor.predict_and_count`."""
         return self.predictor.predict_and_count(table, **options)
 
-    def evaluate(
+    def evaluate(  # type: ignore[override]  # a table and labels where Keras has x and y
         self,
         data: Any,
         labels: Any = None,
@@ -547,7 +554,9 @@ class FineTuningTask(EncoderTask):
             f" for a {type(self).__name__}"
         )
 
-    def _evaluation(self, table, held_out, batch_size):
+    def _evaluation(
+        self, table: Table, held_out: Table, batch_size: int
+    ) -> Callable[[], dict[str, float]]:
         """What `fit` calls between epochs; the data is checked and tokenised now."""
         if not len(held_out):
             raise ValueError("validation_data needs examples. Received: a table without rows")
@@ -556,7 +565,7 @@ class FineTuningTask(EncoderTask):
         self.report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
         return lambda: self.predictor.measure(held_out, parts, batch_size, verbose=0)[0]
 
-    def _known_metric(self, metric, held_out):
+    def _known_metric(self, metric: str, held_out: Table) -> str:
         scores = self.score_names(held_out)
         known = ["loss", *(scores or [])]
         if scores is not None and metric not in known:
@@ -566,7 +575,7 @@ class FineTuningTask(EncoderTask):
             )
         return metric
 
-    def _check_parts(self, batch_size, micro_batches) -> None:
+    def _check_parts(self, batch_size: int, micro_batches: int) -> None:
         strategy = getattr(self, "distribute_strategy", None)
         replicas = strategy.num_replicas_in_sync if strategy else 1
         if batch_size % (replicas * micro_batches):
@@ -575,18 +584,18 @@ class FineTuningTask(EncoderTask):
                 f"batch_size={batch_size}, {replicas} devices, micro_batches={micro_batches}"
             )
 
-    def _seed_dropout(self, seed) -> None:
+    def _seed_dropout(self, seed: int) -> None:
         """Dropout as the seed says, whatever the process drew before."""
         seeds = [v for v in self.non_trainable_variables if v.name == "seed_generator_state"]
         for number, state in enumerate(seeds):
             state.assign(np.random.SeedSequence([seed, number]).generate_state(2))
 
-    def _scope(self):
+    def _scope(self) -> contextlib.AbstractContextManager:
         strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
         return strategy.scope() if strategy else contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def _frozen(self, patterns):
+    def _frozen(self, patterns: Sequence[str] | None) -> Iterator[None]:
         names = freezing.freeze(self, patterns) if patterns else []
         try:
             yield
@@ -608,7 +617,7 @@ def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table,
     return table[:first], table[first:]
 
 
-def _snake_case(name):
+def _snake_case(name: str) -> str:
     """A class's name as a model's.
 
     >>> _snake_case("TextClassifier")
@@ -617,7 +626,7 @@ def _snake_case(name):
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def _as_wide(weights, values):
+def _as_wide(weights: Any, values: Any) -> Tensor:
     """Weights (B, …) for values (B, …) with more axes."""
     missing = len(values.shape) - len(weights.shape)
     weights = ops.reshape(weights, (*ops.shape(weights), *[1] * missing))

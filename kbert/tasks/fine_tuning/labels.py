@@ -104,7 +104,7 @@ class Labels:
             return self._ids[label]
         # pandas has whole numbers as floats where one is missing; 1.0 is equal to 1, also as a key.
         if isinstance(label, int | float) and label in self._numbers:
-            return self._numbers[label]
+            return self._numbers[int(label)]
         is_index = all(number == index for number, index in self._numbers.items())
         by_index = " or by index from 0" if is_index else ""
         raise ValueError(
@@ -125,7 +125,7 @@ def _written_out(names: object) -> list[str]:
             "labels must be a list of names of classes, in the order of the logits, or how many "
             f"there are. Received: {names!r:.200}"
         )
-    return written
+    return [name for name in written if name is not None]
 
 
 def _as_name(value: object) -> str | None:
@@ -265,7 +265,7 @@ def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) 
     return found
 
 
-def _check_names(names, given, what) -> None:
+def _check_names(names: Sequence[str], given: Any, what: str) -> None:
     unknown = [name for name in given if name not in names]
     if unknown:
         raise ValueError(
@@ -273,10 +273,10 @@ def _check_names(names, given, what) -> None:
         )
 
 
-def _as_list(labels):
-    return labels if isinstance(labels, list | tuple) else [labels]
+def _as_list(labels: Any) -> list:
+    return list(labels) if isinstance(labels, list | tuple) else [labels]
 
 
-def _first(column):
+def _first(column: Any) -> Any:
     """The first label of all, of rows that may have several or none."""
     return next((label for labels in column for label in _as_list(labels)), "")

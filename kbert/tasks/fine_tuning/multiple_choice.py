@@ -3,6 +3,7 @@
 Shapes: N examples, B rows, A alternatives of the row that has most, T tokens, H hidden width.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -18,7 +19,9 @@ from kbert.serving import Signature
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
-from kbert.tasks.losses import Prediction, accuracy, cross_entropy
+from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Tensor, Tensors
 
 # The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
 ABSENT = -1e9
@@ -79,7 +82,12 @@ class MultipleChoice(FineTuningTask):
     predicts_per = "choice"
 
     def __init__(
-        self, encoder: keras.Model, tokenizer: Any, *, name: str | None = None, **options: Any
+        self,
+        encoder: keras.Model,
+        tokenizer: TokenizerLike,
+        *,
+        name: str | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(encoder, tokenizer, name=name, **options)
         self.head_dropout = self.make_dropout()
@@ -90,7 +98,7 @@ class MultipleChoice(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "choice": self.choice}
 
-    def tokenize(self, table, labelled):
+    def tokenize(self, table: Table, labelled: bool) -> Rows:
         counts = _count_choices(table)
         first = self.encode_texts(table["context"])  # (N, ragged)
         second = self.encode_texts([text for choices in table["choices"] for text in choices])
@@ -109,7 +117,7 @@ class MultipleChoice(FineTuningTask):
             cut=int((longest > self.row_length).sum()),
         )
 
-    def assemble(self, columns):
+    def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
         """The features are (B, A, T); an alternative that a row lacks is all padding."""
         columns = dict(columns)
         first, second = columns.pop("first"), columns.pop("second")
@@ -124,7 +132,7 @@ class MultipleChoice(FineTuningTask):
         features = self.pack(tf.gather(first, row), second)  # (B * A, T)
         return {**self._by_row(features, real), **columns}
 
-    def _by_row(self, features, real):
+    def _by_row(self, features: Tensors, real: Any) -> Any:
         """(B * A, T) features as (B, A, T), those of absent alternatives as padding."""
         shape = tf.concat([tf.shape(real), tf.shape(features["token_ids"])[1:]], 0)
         blank = {"token_ids": self.form.pad_id, "segment_ids": 0, "padding_mask": 0}
@@ -133,7 +141,9 @@ class MultipleChoice(FineTuningTask):
             for name, x in features.items()
         }
 
-    def call(self, batch, training=False, return_read=False):
+    def call(
+        self, batch: Tensors, training: bool = False, return_read: bool = False
+    ) -> dict[str, Any]:
         """Logits `choice` (B, A); see `language_model_loss` for "read"."""
         rows, alternatives, tokens = ops.shape(batch["token_ids"])
         names = ("token_ids", "segment_ids", "padding_mask")
@@ -144,25 +154,31 @@ class MultipleChoice(FineTuningTask):
         read = {"read": {**flat, "sequence": outputs["sequence"]}} if return_read else {}
         return {"choice": ops.where(_real(batch), logits, ABSENT), **read}
 
-    def terms(self, logits, batch):
+    def terms(
+        self, logits: Mapping[str, Any], batch: Tensors
+    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
         answer = (logits["choice"], batch["labels"], batch["label_weights"])
         return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
 
-    def predictions(self, logits, batch):
+    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
         return {"choice": Prediction("classes", logits["choice"], batch["label_weights"])}
 
-    def outputs(self, logits, batch):
+    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
         probabilities = ops.softmax(logits["choice"])
         return {"probabilities": ops.where(_real(batch), probabilities, 0.0)}
 
-    def decode(self, table, rows, outputs):
+    def decode(
+        self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> Sequence:
         return [
             _answer(choices, output["probabilities"][: len(choices)])
             for choices, output in zip(table["choices"], outputs, strict=True)
         ]
 
     @classmethod
-    def adapt_table(cls, table, columns, settings):
+    def adapt_table(
+        cls, table: Table, columns: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Table:
         """A column of lists out of several columns of choices; indices as integers."""
         names = columns.get("choices")
         if isinstance(names, list | tuple):
@@ -180,17 +196,17 @@ class MultipleChoice(FineTuningTask):
             labels.append(int(label))
         return table.with_column("label", labels)
 
-    def describe_example(self, table, row):
+    def describe_example(self, table: Table, row: int) -> str:
         return f"choice {table['label'][row]}"
 
-    def check_labels(self, table) -> None:
+    def check_labels(self, table: Table) -> None:
         _labels(table)
 
-    def score(self, table, answers):
+    def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:
         found = [answer["choice"] for answer in answers]
         return {"accuracy": share_right(_labels(table), found)}
 
-    def score_names(self, table):
+    def score_names(self, table: Table) -> list[str] | None:
         return ["accuracy"]
 
     def signatures(self) -> dict[str, Signature]:
@@ -204,7 +220,7 @@ class MultipleChoice(FineTuningTask):
             serves for all rows.
         """
 
-        def choose(context, choices):
+        def choose(context: tf.Tensor, choices: tf.RaggedTensor) -> dict[str, tf.Tensor]:
             shape = tf.shape(choices)
             context = tf.broadcast_to(context, shape[:1])  # as many contexts as rows, or one
             real = tf.not_equal(choices, "")  # (B, A)
@@ -227,7 +243,7 @@ class MultipleChoice(FineTuningTask):
         return {"choose": Signature(choose, [context, choices])}
 
 
-def _real(batch):
+def _real(batch: Tensors) -> Tensor:
     """(B, A), whether there is the alternative: its first token is one."""
     return batch["padding_mask"][:, :, 0] > 0
 

@@ -16,6 +16,8 @@ from kbert import inference
 from kbert.data.tables.rows import Rows, gather
 from kbert.data.tables.table import Table, as_table
 from kbert.progress import Progress
+from kbert.tasks.losses import Pair
+from kbert.types import Tensors
 
 # A part of a table and its rows of tokens: as much as memory always holds.
 Part = tuple[Table, Rows]
@@ -155,12 +157,12 @@ class Predictor:
             step = max(1, most // max(int(lengths[index[0]]), 1))
             yield from (index[i : i + step] for i in range(0, len(index), step))
 
-    def _assemble(self, rows, index):
+    def _assemble(self, rows: Rows, index: Any) -> dict[str, tf.Tensor]:
         specs = {name: _for_any_size(x) for name, x in rows.columns.items()}
         made = self._assemblers.get(repr(specs))
         if made is None:
 
-            def assemble(columns, index):
+            def assemble(columns: dict[str, Any], index: tf.Tensor) -> dict[str, tf.Tensor]:
                 features = self._task.assemble(gather(columns, index))
                 features.setdefault("label_weights", tf.ones(tf.shape(index)))
                 return features
@@ -169,9 +171,18 @@ class Predictor:
             self._assemblers[repr(specs)] = made
         return made(rows.columns, index)
 
-    def _answer(self, parts, count, batch_size, verbose, labelled=False):
+    def _answer(
+        self,
+        parts: Iterable[Part],
+        count: int | None,
+        batch_size: int,
+        verbose: str | int,
+        labelled: bool = False,
+    ) -> tuple[Any, dict[str, Any], int]:
         """Answers for all examples, the sums of the losses, how many examples were cut."""
-        answers, done, cut, sums = [], 0, 0, {}
+        answers: list[Any] = []
+        sums: dict[str, Any] = {}
+        done, cut = 0, 0
         with Progress("", count, " examples", verbose=verbose) as bar:
             for part, rows in parts:
 
@@ -186,20 +197,20 @@ class Predictor:
         is_array = isinstance(answers[0], np.ndarray)
         return np.concatenate(answers) if is_array else list(chain(*answers)), sums, cut
 
-    def _run(self, features, labelled):
+    def _run(self, features: Tensors, labelled: bool) -> tuple[dict[str, Any], dict[str, Pair]]:
         logits = self._task(features)
         losses = self._task.terms(logits, features)[0] if labelled else {}
         pairs = {k: tuple(ops.cast(x, "float32") for x in pair) for k, pair in losses.items()}
         return self._task.outputs(logits, features), pairs
 
 
-def _without_copies(weights, rows):
+def _without_copies(weights: np.ndarray, rows: int) -> np.ndarray:
     """The copies that `inference.pad` fills a batch up with count nothing."""
     real = np.arange(len(weights)) < rows
     return weights * real.reshape(-1, *[1] * (weights.ndim - 1)).astype(weights.dtype)
 
 
-def _for_any_size(column):
+def _for_any_size(column: tf.Tensor | tf.RaggedTensor) -> tf.TypeSpec:
     if isinstance(column, tf.RaggedTensor):
         shape = [None] * column.shape.rank
         return tf.RaggedTensorSpec(shape, column.dtype, column.ragged_rank, column.row_splits.dtype)

@@ -123,7 +123,7 @@ def window_logits(
     longest = tf.reduce_max(tf.concat([windows.ids.row_lengths(), [1]], 0))
     step = tf.maximum(most_tokens // longest, 1)
 
-    def next_windows(begin, logits):
+    def next_windows(begin: Any, logits: tf.Tensor) -> Any:
         end = tf.minimum(begin + step, count)
         tokens = forward(windows.ids[begin:end])
         places = windows.places[begin:end]

@@ -85,7 +85,7 @@ class TextOptions(WindowOptions, AuxiliaryOptions):
     )
 
 
-def options_of(task: type, given: Mapping[str, Any]) -> Options:
+def options_of(task: type[Any], given: Mapping[str, Any]) -> Options:
     """The settings of a task, of what its constructor was given.
 
     Args:
@@ -100,7 +100,7 @@ def options_of(task: type, given: Mapping[str, Any]) -> Options:
     return task.options.from_arguments(current, task.__name__)
 
 
-def expose_options(task: type) -> None:
+def expose_options(task: type[Any]) -> None:
     """Makes the settings of a class of tasks attributes of its objects, and shows them in `help`.
 
     Args:
@@ -126,13 +126,13 @@ def expose_options(task: type) -> None:
     task.__doc__ = with_options(task.__doc__, task.options)
 
 
-def _attribute(name, options):
+def _attribute(name: str, options: Any) -> property:
     """Reads a field of `chosen`, and sets it by way of its checks."""
 
-    def read(task):
+    def read(task: Any) -> Any:
         return getattr(task.chosen, name)
 
-    def write(task, value):
+    def write(task: Any, value: Any) -> None:
         task.chosen = task.chosen.replace(**{name: value})
 
     return property(read, write, doc=options.details(name).help)

@@ -13,7 +13,8 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference, metrics
-from kbert.data.tables.table import as_table
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import Table, as_table
 from kbert.options import option
 from kbert.serving import Signature
 from kbert.tasks.fine_tuning.base import FineTuningTask
@@ -27,12 +28,15 @@ from kbert.tasks.fine_tuning.labels import (
 from kbert.tasks.fine_tuning.task_options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import (
+    Pair,
     Prediction,
     accuracy,
     binary_cross_entropy,
     cross_entropy,
     detection,
 )
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Tensor, Tensors
 
 
 class TextClassifierOptions(TextOptions):
@@ -101,7 +105,7 @@ class TextClassifier(FineTuningTask):
     def __init__(
         self,
         encoder: keras.Model,
-        tokenizer: Any,
+        tokenizer: TokenizerLike,
         labels: Sequence[str] | int,
         *,
         name: str | None = None,
@@ -121,7 +125,7 @@ class TextClassifier(FineTuningTask):
         return self._classes.names
 
     @property
-    def metric(self) -> str:
+    def metric(self) -> str:  # type: ignore[override]  # by the task's settings
         """What `fit` takes for the measure of the best weights."""
         return "micro_f1" if self.multi_label else "accuracy"
 
@@ -129,21 +133,25 @@ class TextClassifier(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "classifier": self.classifier}
 
-    def call(self, batch, training=False, return_read=False):
+    def call(
+        self, batch: Tensors, training: bool = False, return_read: bool = False
+    ) -> dict[str, Any]:
         """Logits: `classifier` (B, C); see `language_model_loss` for "read"."""
         logits, read = self.texts.logits(batch, self._head, training, return_read)
         return {"classifier": logits, **({"read": read} if return_read else {})}
 
-    def _head(self, pooled, training):
+    def _head(self, pooled: Tensor, training: bool) -> Tensor:
         return self.classifier(self.head_dropout(pooled, training=training))
 
     @classmethod
-    def takes_label_lists(cls, settings):
+    def takes_label_lists(cls, settings: Mapping[str, Any]) -> bool:
         """With `multi_label`."""
         return bool(settings.get("multi_label"))
 
     @classmethod
-    def adapt_table(cls, table, columns, settings):
+    def adapt_table(
+        cls, table: Table, columns: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Table:
         """Names for classes that are integers; with `multi_label`, of several columns a list."""
         if cls.takes_label_lists(settings):
             return indicator_columns(table, columns.get("label"))
@@ -151,11 +159,11 @@ class TextClassifier(FineTuningTask):
             return table
         return table.with_column("label", names_of_classes(table))
 
-    def targets(self, table):
+    def targets(self, table: Table) -> np.ndarray:
         """(N,) int32 classes; with `multi_label` (N, C) float32 indicators."""
         return self._classes.indicators(table) if self.multi_label else self._classes.ids(table)
 
-    def weigh_classes(self, rows, class_weights):
+    def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
         weights = class_weights_of(self.labels, class_weights, rows.dense["labels"])
         labels = rows.dense["labels"]
         # With several labels a row the weight is that of a class's positives; others count 1.
@@ -164,17 +172,19 @@ class TextClassifier(FineTuningTask):
             rows, dense={**rows.dense, "label_weights": chosen.astype(np.float32)}
         )
 
-    def check_held_out(self, table, held_out) -> None:
+    def check_held_out(self, table: Table, held_out: Table) -> None:
         self._classes.check_seen(table, held_out)
 
-    def terms(self, logits, batch):
+    def terms(
+        self, logits: Mapping[str, Any], batch: Tensors
+    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
         _, logits, weights = self.predictions(logits, batch)["classifier"]
         answer = (logits, batch["labels"], weights)
         if not self.multi_label:
             return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
         return {"cross_entropy": binary_cross_entropy(*answer)}, detection(*answer)
 
-    def predictions(self, logits, batch):
+    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
         logits, weights = logits["classifier"], batch["label_weights"]
         if not self.multi_label:
             return {"classifier": Prediction("classes", logits, weights)}
@@ -183,15 +193,17 @@ class TextClassifier(FineTuningTask):
         weights = ops.broadcast_to(weights, ops.shape(logits))  # (B, C)
         return {"classifier": Prediction("labels", logits, weights)}
 
-    def outputs(self, logits, batch):
+    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
         activate = ops.sigmoid if self.multi_label else ops.softmax
         return {"probabilities": activate(logits["classifier"])}
 
-    def decode(self, table, rows, outputs):
+    def decode(
+        self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> Sequence:
         thresholds = thresholds_of(self.labels, self.threshold)
         return [self._answer(output["probabilities"], thresholds) for output in outputs]
 
-    def _answer(self, probabilities, thresholds):
+    def _answer(self, probabilities: np.ndarray, thresholds: np.ndarray | float) -> dict[str, Any]:
         named = dict(zip(self.labels, probabilities.tolist(), strict=True))
         if self.multi_label:
             chosen = np.flatnonzero(probabilities >= thresholds)
@@ -200,7 +212,7 @@ class TextClassifier(FineTuningTask):
         label = self.labels[best]
         return {"label": label, "probability": named[label], "probabilities": named}
 
-    def score(self, table, answers):
+    def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:
         if self.multi_label:
             return metrics.multi_label(self._classes.indicators(table), self._indicators(answers))
         labels = self._classes.ids(table)
@@ -214,19 +226,19 @@ class TextClassifier(FineTuningTask):
             scores["f1"] = metrics.f1(labels, found)
         return scores
 
-    def score_names(self, table):
+    def score_names(self, table: Table) -> list[str] | None:
         if self.multi_label:
             return ["micro_f1", "macro_f1", "subset_accuracy"]
         of_two = ["f1"] if len(self.labels) == 2 else []
         return ["accuracy", "macro_f1", "matthews", *of_two]
 
-    def _indicators(self, answers):
+    def _indicators(self, answers: Sequence[Any]) -> np.ndarray:
         found = np.zeros((len(answers), len(self.labels)), np.int32)
         for row, answer in enumerate(answers):
             found[row, self._classes.indices(answer["labels"])] = 1
         return found
 
-    def reports(self, table, answers):
+    def reports(self, table: Table, answers: Sequence[Any]) -> list[Any]:
         if self.multi_label:
             chosen = self._classes.indicators(table), self._indicators(answers)
             return [metrics.multi_label_report(*chosen, self.labels)]
@@ -253,11 +265,11 @@ class TextClassifier(FineTuningTask):
         return super().report(data, labels, **options)
 
     @classmethod
-    def can_tune(cls, settings):
+    def can_tune(cls, settings: Mapping[str, Any]) -> bool:
         """Those of any number of labels."""
         return cls.takes_label_lists(settings)
 
-    def tune(self, data, **options):
+    def tune(self, data: Any, **options: Any) -> str:
         return f"threshold={self.tune_threshold(data, **options):.4g}"
 
     def tune_threshold(
@@ -295,7 +307,7 @@ class TextClassifier(FineTuningTask):
         found = np.array([list(answer["probabilities"].values()) for answer in answers])
         if per_class:
             best = [metrics.best_threshold(f, w) for f, w in zip(found.T, wanted.T, strict=True)]
-            self.threshold = dict(zip(self.labels, best, strict=True))
+            self.threshold: float | dict[str, float] = dict(zip(self.labels, best, strict=True))
         else:
             self.threshold = metrics.best_threshold(found, wanted)
         return self.threshold
@@ -316,7 +328,7 @@ class TextClassifier(FineTuningTask):
         """
         names, thresholds = self.labels, thresholds_of(self.labels, self.threshold)
 
-        def answer(features):
+        def answer(features: Tensors) -> dict[str, tf.Tensor]:
             scores = self.outputs(self(features), features)["probabilities"]
             labels = tf.broadcast_to(tf.constant(names), tf.shape(scores))
             found = {"labels": labels, "scores": scores}

@@ -3,19 +3,25 @@
 Shapes: N examples, B rows.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 from kbert import metrics
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import Table
 from kbert.serving import Signature
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
-from kbert.tasks.losses import Prediction, squared_error
+from kbert.tasks.losses import Pair, Prediction, squared_error
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Tensor, Tensors
 
 # The square of an error of twice as much fits float32, in a sum over a batch of thousands.
 LARGEST = 1e15
@@ -61,9 +67,15 @@ class TextRegressor(FineTuningTask):
     takes_characters = True
     augmentable = True
     takes_decoders = True
+    both_orders: bool | None
 
     def __init__(
-        self, encoder: keras.Model, tokenizer: Any, *, name: str | None = None, **options: Any
+        self,
+        encoder: keras.Model,
+        tokenizer: TokenizerLike,
+        *,
+        name: str | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(encoder, tokenizer, name=name, **options)
         if self.both_orders is None and self.reads_by_decoder:
@@ -77,15 +89,17 @@ class TextRegressor(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "classifier": self.classifier}
 
-    def call(self, batch, training=False, return_read=False):
+    def call(
+        self, batch: Tensors, training: bool = False, return_read: bool = False
+    ) -> dict[str, Any]:
         """Scores: `classifier` (B, 1); see `language_model_loss` for "read"."""
         scores, read = self.texts.logits(batch, self._head, training, return_read)
         return {"classifier": scores, **({"read": read} if return_read else {})}
 
-    def _head(self, pooled, training):
+    def _head(self, pooled: Tensor, training: bool) -> Tensor:
         return self.classifier(self.head_dropout(pooled, training=training))
 
-    def targets(self, table):
+    def targets(self, table: Table) -> np.ndarray:
         """(N,) float32."""
         for row, label in enumerate(table["label"]):
             if not isinstance(label, int | float):
@@ -101,28 +115,30 @@ class TextRegressor(FineTuningTask):
                 )
         return np.array(table["label"], np.float32)
 
-    def terms(self, logits, batch):
+    def terms(
+        self, logits: Mapping[str, Any], batch: Tensors
+    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
         _, score, weights = self.predictions(logits, batch)["classifier"]
         return {"squared_error": squared_error(score, batch["labels"], weights)}, {}
 
-    def predictions(self, logits, batch):
+    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
         score = logits["classifier"][:, 0]
         return {"classifier": Prediction("number", score, batch["label_weights"])}
 
-    def outputs(self, logits, batch):
+    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
         return {"score": ops.cast(logits["classifier"][:, 0], "float32")}
 
-    def decode(self, table, rows, outputs):
+    def decode(self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]) -> Any:
         return np.array([output["score"] for output in outputs], np.float32)
 
-    def score(self, table, answers):
+    def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:
         labels = self.targets(table)
         return {
             "pearson": metrics.pearson(labels, answers),
             "spearman": metrics.spearman(labels, answers),
         }
 
-    def score_names(self, table):
+    def score_names(self, table: Table) -> list[str] | None:
         return ["pearson", "spearman"]
 
     def signatures(self, pairs: bool = False) -> dict[str, Signature]:
@@ -137,7 +153,7 @@ class TextRegressor(FineTuningTask):
             doc_stride, else cut. Bytes that are not UTF-8 are dropped.
         """
 
-        def answer(features):
+        def answer(features: Tensors) -> dict[str, tf.Tensor]:
             return self.outputs(self(features), features)
 
         return self.texts.signatures("score", answer, pairs)

@@ -18,6 +18,7 @@ from kbert.data.tables.windows import pair_windows, text_windows, window_counts
 from kbert.heads import SentenceHead
 from kbert.serving import Signature
 from kbert.tasks.encoder_task import EncoderTask
+from kbert.types import Tensor, Tensors
 
 WINDOWS_AT_ONCE = 32  # that inference holds in memory
 TEXT_COLUMNS = ("text",), ("first", "second")
@@ -123,7 +124,7 @@ class TextRows:
             return ops.max(ops.where(real > 0, logits, -np.inf), axis=1), read
         return ops.sum(logits * real, axis=1) / ops.sum(real, axis=1), read
 
-    def _extent(self, lengths):
+    def _extent(self, lengths: Any) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of each row in a batch (N,), and how many of its text are in none (N,)."""
         specials, room = self._room(len(lengths))
         total = sum(lengths)
@@ -133,13 +134,13 @@ class TextRows:
         if len(lengths) == 1:
             counts = window_counts(total, room, self.doc_stride).numpy()
             return tokens * counts, np.zeros_like(total)
-        kept = [x.numpy() for x in pair_limits(*lengths, room)]
+        kept = [x.numpy() for x in pair_limits(lengths[0], lengths[1], room)]
         slides = lengths[0] > lengths[1]  # as in pair_windows
         longer, rooms = (np.where(slides, *both) for both in (lengths, kept))
         lost = np.where(slides, lengths[1] - kept[1], lengths[0] - kept[0])
         return tokens * window_counts(longer, rooms, self.doc_stride).numpy(), lost
 
-    def _room(self, texts):
+    def _room(self, texts: int) -> tuple[int, int]:
         """Special tokens of a row of one text or two, and tokens that are left for the texts."""
         specials = self._task.form.specials(texts)
         room = self._task.row_length - specials
@@ -147,7 +148,7 @@ class TextRows:
             room -= room % 2  # equal halves, so that both orders have the same windows
         return specials, room
 
-    def _packed(self, first, second):
+    def _packed(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
         if self.doc_stride is None:
             return EncoderTask.pack(self._task, first, second)
         _, room = self._room(1 if second is None else 2)
@@ -161,7 +162,7 @@ class TextRows:
             for name, x in EncoderTask.pack(self._task, first, second).items()
         }
 
-    def _logits_in_groups(self, features, head):
+    def _logits_in_groups(self, features: Tensors, head: Head) -> Tensor:
         """Logits of windows, a few at a time: a book in one request must not fill the memory."""
         count = ops.shape(features["padding_mask"])[0]
         groups = (count + WINDOWS_AT_ONCE) // WINDOWS_AT_ONCE  # one where there are no windows
@@ -175,7 +176,9 @@ class TextRows:
         logits = ops.map(lambda part: self._logits(part, head, False)[0], parts)
         return ops.reshape(logits, (-1, logits.shape[-1]))[:count]
 
-    def _logits(self, features, head, training):
+    def _logits(
+        self, features: Tensors, head: Head, training: bool
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Logits (R, C) of rows, and what was read for them."""
         features = dict(features)
         swapped = features.pop(SWAPPED, None)
@@ -201,7 +204,7 @@ class TextRows:
             pairs_first: which of them is `serving_default`.
         """
 
-        def answer_rows(*columns):
+        def answer_rows(*columns: Any) -> dict[str, tf.Tensor]:
             rows = tf.shape(columns[0])[0]
             # A row of nothing where there is none, cut off again: ELMo's convolutions need one.
             more = [[0, tf.cast(rows == 0, tf.int32)]]
@@ -209,13 +212,13 @@ class TextRows:
             found = answer(self._task.pack(*map(self._task.tokenizer.encode, columns)))
             return {key: value[:rows] for key, value in found.items()}
 
-        def single(text):
+        def single(text: tf.Tensor) -> dict[str, tf.Tensor]:
             return answer_rows(text)
 
-        def pairs(first, second):
+        def pairs(first: Any, second: Any) -> dict[str, tf.Tensor]:
             return answer_rows(first, second)
 
-        functions = {name: single, f"{name}_pairs": pairs}
+        functions: dict[str, Callable] = {name: single, f"{name}_pairs": pairs}
         entries = {
             entry: Signature(function, [tf.TensorSpec([None], tf.string, x) for x in columns])
             for (entry, function), columns in zip(functions.items(), TEXT_COLUMNS, strict=True)
@@ -233,7 +236,7 @@ def sentence_head(encoder: keras.Model, units: int) -> SentenceHead:
     )
 
 
-def _text_columns(table):
+def _text_columns(table: Table) -> tuple[str, ...]:
     for names in TEXT_COLUMNS:
         if all(name in table for name in names):
             return names
@@ -244,6 +247,6 @@ def _text_columns(table):
     )
 
 
-def _side_by_side(first, second):
+def _side_by_side(first: Any, second: Any) -> Tensor:
     """(R, T) and (R, T) -> (2R, T), the two of a row as neighbours."""
     return ops.reshape(ops.stack([first, second], axis=1), (-1, ops.shape(first)[1]))

@@ -4,7 +4,7 @@ Shapes: B rows, T tokens, C classes, W words of a row or of all rows together, M
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from absl import logging
 
 from kbert import inference, metrics
 from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import Table
 from kbert.data.tables.words import split_at_white_space
 from kbert.heads import TokenHead
 from kbert.options import option
@@ -24,7 +25,9 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.labels import Labels, class_weights_of
 from kbert.tasks.fine_tuning.task_options import WindowOptions
-from kbert.tasks.losses import Prediction, accuracy, cross_entropy
+from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Tensors
 
 
 class TokenClassifierOptions(WindowOptions):
@@ -104,7 +107,7 @@ class TokenClassifier(FineTuningTask):
     def __init__(
         self,
         encoder: keras.Model,
-        tokenizer: Any,
+        tokenizer: TokenizerLike,
         labels: Sequence[str] | int,
         *,
         name: str | None = None,
@@ -132,7 +135,7 @@ class TokenClassifier(FineTuningTask):
         return self._classes.names
 
     @property
-    def metric(self) -> str:
+    def metric(self) -> str:  # type: ignore[override]  # by the task's labels
         """What `fit` takes for the measure of the best weights."""
         return "accuracy" if self.scheme is None else "f1"
 
@@ -140,7 +143,7 @@ class TokenClassifier(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "tokens": self.tokens}
 
-    def tokenize(self, table, labelled):
+    def tokenize(self, table: Table, labelled: bool) -> Rows:
         words = tagging.words_of(table).words
         windows = self._windows(words)
         ragged = {"first": windows.ids, "places": windows.places, "words": windows.words}
@@ -154,42 +157,46 @@ class TokenClassifier(FineTuningTask):
             examples=windows.sentences.numpy(),
         )
 
-    def _windows(self, words):
+    def _windows(self, words: Any) -> Any:
         room = self.row_length - 2
         stride = self.doc_stride or max(room // 2, 1)
         return tagging.windows_of(words, self.tokenizer.encode_words, room, stride)
 
-    def assemble(self, columns):
+    def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
         features = self.pack(columns["first"])
         width = tf.shape(features["token_ids"])[1]
         beside = {k: columns[k] for k in ("labels", "label_weights") if k in columns}
         return {**features, **{k: tagging.beside_tokens(x, width) for k, x in beside.items()}}
 
-    def weigh_classes(self, rows, class_weights):
+    def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
         labels, counts = (rows.ragged[name] for name in ("labels", "label_weights"))
         ids = labels.values.numpy()
         of_class = class_weights_of(self.labels, class_weights, ids[counts.values.numpy() > 0])
         weights = counts.with_values(counts.values * of_class[ids])
         return dataclasses.replace(rows, ragged={**rows.ragged, "label_weights": weights})
 
-    def check_held_out(self, table, held_out) -> None:
+    def check_held_out(self, table: Table, held_out: Table) -> None:
         self._classes.check_seen(table, held_out, "labels")
 
-    def call(self, batch, training=False):
+    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         sequence = self.encode(batch, training)["sequence"]
         return {"tokens": self.tokens(self.head_dropout(sequence, training=training))}
 
-    def terms(self, logits, batch):
+    def terms(
+        self, logits: Mapping[str, Any], batch: Tensors
+    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
         answer = (logits["tokens"], batch["labels"], batch["label_weights"])
         return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
 
-    def predictions(self, logits, batch):
+    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
         return {"tokens": Prediction("classes", logits["tokens"], batch["label_weights"])}
 
-    def outputs(self, logits, batch):
+    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
         return {"logits": logits["tokens"]}
 
-    def decode(self, table, rows, outputs):
+    def decode(
+        self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> Sequence:
         words, starts, ends = tagging.words_of(table)
         places = rows.ragged["places"].to_list()
         # Before the first piece of a row stands the token that begins it.
@@ -208,7 +215,7 @@ class TokenClassifier(FineTuningTask):
                 "probabilities": probabilities[begin:end],
             }
             text = None
-            if starts is not None:
+            if starts is not None and ends is not None:
                 text = table["text"][row]
                 answer |= {
                     "starts": starts[row].numpy().tolist(),
@@ -219,15 +226,15 @@ class TokenClassifier(FineTuningTask):
             found.append(answer)
         return found
 
-    def _best(self, logits, words, num_words):
+    def _best(self, logits: Any, words: Any, num_words: int) -> Any:
         """Classes (W,) and their probabilities (W,) from logits (M, C) of the words (M,)."""
         logits = tagging.pooled(logits, words, num_words, self.pooling)
         return tf.argmax(logits, 1), tf.reduce_max(tf.nn.softmax(logits), 1)
 
-    def check_labels(self, table) -> None:
+    def check_labels(self, table: Table) -> None:
         self._named(table)
 
-    def score(self, table, answers):
+    def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:
         labels, found = self._named(table), [answer["labels"] for answer in answers]
         flat = [label for row in labels for label in row], [label for row in found for label in row]
         if not flat[0]:
@@ -237,30 +244,30 @@ class TokenClassifier(FineTuningTask):
             return {**scores, "macro_f1": metrics.macro_f1(*flat)}
         return {**metrics.entity_report(labels, found).scores, **scores}
 
-    def score_names(self, table):
+    def score_names(self, table: Table) -> list[str] | None:
         if self.scheme is None:
             return ["accuracy", "macro_f1"]
         labels = self._named(table)  # types that are only answered have an F1 too, which is 0
         return [*metrics.entity_report(labels, labels).scores, "accuracy"]
 
-    def reports(self, table, answers):
+    def reports(self, table: Table, answers: Sequence[Any]) -> list[Any]:
         """Of entities, where the labels name some, and of each label."""
         wanted, found = self._named(table), [answer["labels"] for answer in answers]
-        flat = ([label for row in side for label in row] for side in (wanted, found))
-        of_labels = metrics.classification_report(*flat, self.labels)
+        flat = [[label for row in side for label in row] for side in (wanted, found)]
+        of_labels = metrics.classification_report(flat[0], flat[1], self.labels)
         if self.scheme is None:
             return [of_labels]
         return [metrics.entity_report(wanted, found), of_labels]
 
-    def describe_example(self, table, row):
+    def describe_example(self, table: Table, row: int) -> str:
         return f"{len(table['words'][row])} words"
 
-    def token_marks(self, features):
+    def token_marks(self, features: Tensors) -> dict[int, str]:
         """The label of each word, at its first piece."""
         places = np.flatnonzero(features["label_weights"]).tolist()
         return {place: f"/{self.labels[features['labels'][place]]}" for place in places}
 
-    def _named(self, table):
+    def _named(self, table: Table) -> Any:
         """The labels of a table's words, by name."""
         words = tagging.words_of(table).words
         ids = tagging.word_labels(self.labels, table, words).tolist()
@@ -280,12 +287,12 @@ class TokenClassifier(FineTuningTask):
             word of a row is no word.
         """
 
-        def tag(text):
+        def tag(text: tf.Tensor) -> dict[str, tf.Tensor]:
             words, starts, ends = split_at_white_space(text)
             columns = {"words": words, **self._tagged(words), "starts": starts, "ends": ends}
             return {name: column.to_tensor() for name, column in columns.items()}
 
-        def tag_words(words):
+        def tag_words(words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
             width = tf.shape(words)[1]
             last = tf.where(words == "", 0, tf.range(1, width + 1))
             counts = tf.reduce_max(tf.pad(last, [[0, 0], [1, 0]]), 1)  # (B,)
@@ -298,10 +305,10 @@ class TokenClassifier(FineTuningTask):
             "tag_words": Signature(tag_words, [tf.TensorSpec([None, None], tf.string, "words")]),
         }
 
-    def _tagged(self, words):
+    def _tagged(self, words: Any) -> Any:
         """Labels and scores (B, ragged) of words (B, ragged), in a graph."""
 
-        def forward(ids):
+        def forward(ids: tf.Tensor) -> tf.Tensor:
             return tf.convert_to_tensor(self(self.pack(ids))["tokens"])
 
         windows = self._windows(words)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from kbert import inference
 from kbert.decoding import Decoded, Method, Sampling, decode
 from kbert.tasks.task import Task
+from kbert.tokenizers.base import Tokenizer
 
 SEED_LIMIT = 2**32
 WIDTH = 16  # rows are padded to a multiple of so many tokens
@@ -37,7 +38,7 @@ class GenerationTask(Task):
     has_head = False
     model_classes: ClassVar[tuple[type[keras.Model], ...]]
 
-    def __init__(self, model: keras.Model, tokenizer: Any, *, name: str) -> None:
+    def __init__(self, model: keras.Model, tokenizer: Tokenizer, *, name: str) -> None:
         if not isinstance(model, self.model_classes):
             kinds = " or a ".join(kind.__name__ for kind in self.model_classes)
             raise TypeError(f"A {type(self).__name__} is made of a {kinds}. Received: {model!r}")
@@ -193,7 +194,7 @@ def padded(rows: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[np.ndar
     return ids, mask.astype("int32")
 
 
-def tokenize(tokenizer: Any, texts: Sequence[str | bytes]) -> list[np.ndarray]:
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str | bytes]) -> list[np.ndarray]:
     """Ids of each text, in chunks of bounded memory."""
     found: list[np.ndarray] = []
     for _, chunk in inference.chunks(texts):

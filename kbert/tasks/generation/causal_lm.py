@@ -31,9 +31,11 @@ from kbert.tasks.generation.base import (
 from kbert.tasks.generation.continuation import TextStream, continuations, cut, pieces
 from kbert.tasks.generation.likelihood import Likelihood
 from kbert.tasks.generation.streaming import TokenStream
-from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.losses import Pair, accuracy, cross_entropy
+from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
+from kbert.types import Tensor, Tensors
 
 # Radford et al. 2018, section 4.1.
 LEARNING_RATE, WARMUP_STEPS = 2.5e-4, 2000
@@ -76,7 +78,9 @@ class CausalLM(GenerationTask):
     model_classes = (Decoder,)
     derived_metrics = {"perplexity": ("lm_loss", ops.exp)}
 
-    def __init__(self, decoder: keras.Model, tokenizer: Any, *, name: str = "causal_lm") -> None:
+    def __init__(
+        self, decoder: keras.Model, tokenizer: Tokenizer, *, name: str = "causal_lm"
+    ) -> None:
         super().__init__(decoder, tokenizer, name=name)
         self.decoder = decoder
         self._likelihood = Likelihood(decoder, tokenizer, self.stop_ids[0])
@@ -88,16 +92,16 @@ class CausalLM(GenerationTask):
         """The decoder."""
         return self.decoder
 
-    def call(self, batch, training=False):
+    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Logits (B, T, V) of the token behind each."""
         inputs = {name: batch[name] for name in ("token_ids", "padding_mask") if name in batch}
         return self.decoder.logits(self.decoder(inputs, training=training)["sequence"])
 
-    def loss_terms(self, batch, training):
+    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         answers = (self(batch, training=training), batch["targets"], batch["weights"])
         return {"lm_loss": cross_entropy(*answers)}, {"lm_accuracy": accuracy(*answers)}
 
-    def loss_denominators(self, batch):
+    def loss_denominators(self, batch: Tensors) -> dict[str, Tensor]:
         return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
@@ -113,7 +117,7 @@ class CausalLM(GenerationTask):
             schedule = WarmupDecay(LEARNING_RATE, total_steps, warmup, decay="cosine", join="after")
         return AdamW(schedule, bias_correction=True)
 
-    def prefill(self, features, max_new_tokens):
+    def prefill(self, features: Tensors, max_new_tokens: int) -> Any:
         return self.decoder.prefill(features["token_ids"], features["padding_mask"], max_new_tokens)
 
     def predict(
@@ -241,7 +245,7 @@ class CausalLM(GenerationTask):
             seed=seed if isinstance(method, Sampling) else None,
         )
         written = (number for number in numbers if number not in stop_ids)
-        return pieces(TextStream(self.tokenizer, ids, strings), written)
+        return pieces(TextStream(self.tokenizer, ids.tolist(), strings), written)
 
     def score(
         self, texts: str | Sequence[str], *, batch_size: int = 8, verbose: str | int = "auto"
@@ -291,7 +295,7 @@ class CausalLM(GenerationTask):
         _, stop_ids = self._checked(max_new_tokens, stop_ids, 0 if seed is None else seed)
         room = self.decoder.config.max_positions - max_new_tokens
 
-        def generate(prompt):
+        def generate(prompt: tf.Tensor) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):
                 # A row of nothing where there is none, cut off again.
                 rows = tf.shape(prompt)[0]
@@ -314,12 +318,14 @@ class CausalLM(GenerationTask):
         """The token that ends a text, and that the model reads before one begins."""
         return (_end_id(self.tokenizer),)
 
-    def _longest(self, max_new_tokens):
+    def _longest(self, max_new_tokens: int | None) -> int:
         """As asked for, or the usual number."""
         usual = min(NEW_TOKENS, max(1, self.decoder.config.max_positions // 2))
         return usual if max_new_tokens is None else max_new_tokens
 
-    def _checked(self, max_new_tokens, stop, seed):
+    def _checked(
+        self, max_new_tokens: int, stop: Any, seed: int
+    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Strings and ids of `stop`, all settings being in their range."""
         check_max_new_tokens(max_new_tokens, self.decoder.config.max_positions - 1)
         check_seed(seed)
@@ -336,7 +342,7 @@ class CausalLM(GenerationTask):
         ids = {int(one) for one in stop if not isinstance(one, str)}
         return strings, tuple(sorted({*self.stop_ids, *ids}))
 
-    def _prompt_ids(self, prompts, max_new_tokens):
+    def _prompt_ids(self, prompts: Sequence[str | bytes], max_new_tokens: int) -> list[np.ndarray]:
         """Ids of each prompt; raises where one leaves too little room."""
         begin = np.array(self.stop_ids, "int32")
         ids = [x if len(x) else begin for x in tokenize(self.tokenizer, prompts)]
@@ -351,7 +357,9 @@ class CausalLM(GenerationTask):
                 )
         return ids
 
-    def _texts(self, prompt_ids, decoded, stop_ids):
+    def _texts(
+        self, prompt_ids: tf.RaggedTensor, decoded: Any, stop_ids: Sequence[int]
+    ) -> tf.Tensor:
         """(B, K) strings."""
         with tf.device("CPU"):
             shape = tf.shape(decoded.scores)
@@ -361,12 +369,12 @@ class CausalLM(GenerationTask):
             return tf.reshape(continuations(self.tokenizer, repeated, new), shape)
 
 
-def _end_id(tokenizer):
+def _end_id(tokenizer: Tokenizer) -> int:
     """ "sep", or GPT-2's "eos"."""
     if tokenizer.sep_id is None and "eos" in tokenizer.special_tokens:
         return tokenizer.token_to_id(tokenizer.special_tokens["eos"])
     return tokenizer.sep_id
 
 
-def _as_str(text):
+def _as_str(text: str | bytes) -> str:
     return text.decode() if isinstance(text, bytes) else text

@@ -4,14 +4,17 @@ Shapes: B rows.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
+
+from kbert.tokenizers.base import Tokenizer
 
 _REPLACEMENT = "\ufffd"
 
 
-def continuations(tokenizer: Any, prompts: tf.RaggedTensor, new: tf.RaggedTensor) -> tf.Tensor:
+def continuations(
+    tokenizer: Tokenizer, prompts: tf.RaggedTensor, new: tf.RaggedTensor
+) -> tf.Tensor:
     """What the new tokens add to the text of the prompts, in a graph or eagerly.
 
     A piece's text depends on what is before it: the space between two words belongs to the second.
@@ -73,7 +76,9 @@ class TextStream:
         ['', '', ' flightless', ' bird']
     """
 
-    def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._prompt = tf.ragged.constant([list(prompt)], tf.int32)
         self._stop = tuple(stop)
@@ -99,16 +104,16 @@ class TextStream:
         """The rest, where no more tokens come."""
         return "" if self.ended else self._give(cut(self._text(), self._stop))
 
-    def _text(self):
+    def _text(self) -> str:
         new = tf.ragged.constant([self._ids], tf.int32)
         return continuations(self._tokenizer, self._prompt, new).numpy()[0].decode()
 
-    def _certain(self, text):
+    def _certain(self, text: str) -> str:
         if self._tokenizer.kind == "wordpiece":
             return text[: max(text.rfind(" "), 0)]  # a word may go on, a space before it may go
         return text.rstrip(_REPLACEMENT)  # bytes of a character whose rest is to come
 
-    def _give(self, text):
+    def _give(self, text: str) -> str:
         new = text[self._given :]
         self._given = max(self._given, len(text))
         return new

@@ -4,7 +4,6 @@ Shapes: N texts, B rows, T tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,6 +12,8 @@ from keras import ops
 from kbert import inference
 from kbert.progress import Progress
 from kbert.tasks.generation.base import batches_of_like_width, padded, tokenize
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import Tensor, Tensors
 
 
 class Likelihood:
@@ -24,7 +25,7 @@ class Likelihood:
         begin_id: the token that is read before a text.
     """
 
-    def __init__(self, decoder: keras.Model, tokenizer: Any, begin_id: int) -> None:
+    def __init__(self, decoder: keras.Model, tokenizer: Tokenizer, begin_id: int) -> None:
         self._decoder = decoder
         self._tokenizer = tokenizer
         self._begin_id = begin_id
@@ -54,7 +55,7 @@ class Likelihood:
         perplexity = np.exp(-sums / np.maximum(counts, 1))
         return {"log_likelihood": sums, "tokens": counts, "perplexity": perplexity}
 
-    def _rows(self, texts):
+    def _rows(self, texts: Sequence[str | bytes]) -> tuple[list[np.ndarray], np.ndarray]:
         """Ids that are read and predicted, and the number of the text that each row is of."""
         most = self._decoder.config.max_positions
         rows, owners = [], []
@@ -65,7 +66,7 @@ class Likelihood:
                 owners.append(number)
         return rows, np.array(owners, int)
 
-    def _log_probabilities(self, features):
+    def _log_probabilities(self, features: Tensors) -> Tensor:
         """(B,) sums over the targets of each row."""
         sequence = self._decoder({"token_ids": features["token_ids"]})["sequence"]
         losses = ops.sparse_categorical_crossentropy(

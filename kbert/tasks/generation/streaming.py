@@ -3,7 +3,7 @@
 Shapes: P tokens of a prompt.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -74,7 +74,7 @@ def tensor_function(function: Callable, *layers: keras.Layer) -> Callable:
     weights = [weight for layer in layers for weight in layer.variables]
 
     @jax.jit
-    def run(values, *args):
+    def run(values: Sequence[Any], *args: Any) -> Any:
         with keras.StatelessScope(zip(weights, values, strict=True)):
             return function(*args)
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from kbert.data.translation.dataset import translation_dataset
 from kbert.data.translation.pairs import EncodedPairs
 from kbert.text import Pairs
+from kbert.types import Tensor
 
 
 def holds_pairs(data: Any, targets: Sequence[str] | None) -> bool:
@@ -72,7 +73,7 @@ def held_out_batches(task: Any, data: Any, max_tokens: int) -> Any:
     return pair_batches(task, sources, targets, max_tokens=max_tokens, epochs=1, shuffle=False)
 
 
-def _zipped(sources, targets):
+def _zipped(sources: Any, targets: Tensor) -> list[tuple[Any, Any]]:
     sources, targets = list(sources), list(targets)
     if len(sources) != len(targets):
         raise ValueError(

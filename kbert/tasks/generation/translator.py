@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.checkpoints import Checkpoint
 from kbert.configs.base import EncoderConfig
 from kbert.decoding import Beam, Method
 from kbert.decoding.decode import check_method
@@ -31,9 +32,12 @@ from kbert.tasks.generation.base import (
 )
 from kbert.tasks.generation.translation_batches import held_out_batches, holds_pairs, pair_batches
 from kbert.tasks.loading import load_encoder
-from kbert.tasks.losses import accuracy, smoothed_cross_entropy
+from kbert.tasks.losses import Pair, accuracy, smoothed_cross_entropy
+from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
+from kbert.types import DType, Tensor, Tensors
 
 # Vaswani et al. 2017, sections 5.3 and 6.1.
 WARMUP_STEPS, HIDDEN_SIZE = 4000, 512
@@ -89,7 +93,7 @@ class Translator(GenerationTask):
     def __init__(
         self,
         seq2seq: keras.Model,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         label_smoothing: float = 0.1,
         name: str = "translator",
@@ -118,18 +122,18 @@ class Translator(GenerationTask):
     def settings(self) -> dict[str, Any]:
         return {"label_smoothing": self.label_smoothing}
 
-    def call(self, batch, training=False):
+    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Logits (B, T, V) of the token behind each of the target's."""
         inputs = {name: batch[name] for name in INPUTS if name in batch}
         return self.seq2seq.logits(self.seq2seq(inputs, training=training)["sequence"])
 
-    def loss_terms(self, batch, training):
+    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         targets, weights = batch["targets"], batch["weights"]
         logits = self(batch, training=training)
         smoothed, plain = smoothed_cross_entropy(logits, targets, weights, self.label_smoothing)
         return {"lm_loss": smoothed}, {"nll": plain, "accuracy": accuracy(logits, targets, weights)}
 
-    def loss_denominators(self, batch):
+    def loss_denominators(self, batch: Tensors) -> dict[str, Tensor]:
         return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
@@ -144,7 +148,7 @@ class Translator(GenerationTask):
         schedule = WarmupDecay(LEARNING_RATE, total, warmup, decay="inverse_sqrt")
         return AdamW(schedule, weight_decay=0.0, beta_2=0.98, epsilon=1e-9, bias_correction=True)
 
-    def fit(
+    def fit(  # type: ignore[override]  # pairs where Keras has x and y
         self,
         data: Any,
         targets: Sequence[str] | None = None,
@@ -183,7 +187,11 @@ class Translator(GenerationTask):
         """
         dataset = data
         if holds_pairs(data, targets):
-            options = {"max_tokens": max_tokens, "max_length": max_length, "seed": seed}
+            options: dict[str, Any] = {
+                "max_tokens": max_tokens,
+                "max_length": max_length,
+                "seed": seed,
+            }
             dataset = pair_batches(self, data, targets, epochs=epochs, **options)
             if steps_per_epoch is None:
                 steps_per_epoch = int(dataset.cardinality()) // epochs
@@ -191,7 +199,7 @@ class Translator(GenerationTask):
             kwargs["validation_data"] = held_out_batches(self, validation_data, max_tokens)
         return super().fit(dataset, epochs=epochs, steps_per_epoch=steps_per_epoch, **kwargs)
 
-    def evaluate(
+    def evaluate(  # type: ignore[override]  # as `fit`
         self,
         x: Any = None,
         targets: Sequence[str] | None = None,
@@ -214,18 +222,20 @@ class Translator(GenerationTask):
         return super().evaluate(held_out_batches(self, pairs, max_tokens), **kwargs)
 
     @classmethod
-    def _make_model(cls, checkpoint, dtype):
+    def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
         model = super()._make_model(checkpoint, dtype)
         return PrefixSeq2Seq(model) if isinstance(model, Encoder) else model
 
     @classmethod
-    def _without_heads(cls, checkpoint, tokenizer, dtype, strict):
+    def _without_heads(
+        cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
+    ) -> keras.Model:
         """An encoder's folder is the beginning of both sides, see `Seq2Seq.from_encoder`."""
         checkpoint.expect(EncoderConfig)
         encoder = load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=False)
         return Seq2Seq.from_encoder(encoder)
 
-    def prefill(self, features, max_new_tokens):
+    def prefill(self, features: Tensors, max_new_tokens: int) -> Any:
         ids = features["encoder_token_ids"]
         start_ids = ops.full_like(ids[:, 0], self.tokenizer.cls_id)
         return self.seq2seq.prefill(
@@ -317,11 +327,11 @@ class Translator(GenerationTask):
         return sources
 
     @property
-    def _room(self):
+    def _room(self) -> int:
         """The most tokens that are written: the start has a position of its own."""
         return self.seq2seq.max_length - 1
 
-    def _check_lengths(self, lengths, texts) -> None:
+    def _check_lengths(self, lengths: Any, texts: Sequence[str | bytes]) -> None:
         most = self.seq2seq.max_length
         wrong = np.flatnonzero(lengths > most)
         if len(wrong):
@@ -334,14 +344,14 @@ class Translator(GenerationTask):
                 f"{len(texts)} are too long"
             )
 
-    def _features(self, sources, width):
+    def _features(self, sources: Any, width: int) -> dict[str, np.ndarray]:
         """A batch of ids of sources, without their ends."""
         pad_id = self.tokenizer.sep_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
         rows = [np.append(ids, self.tokenizer.sep_id) for ids in sources]
         ids, mask = padded(rows, width, pad_id)
         return {"encoder_token_ids": ids, "encoder_padding_mask": mask}
 
-    def _texts(self, decoded):
+    def _texts(self, decoded: Any) -> tf.Tensor:
         """(B, K) strings."""
         with tf.device("CPU"):
             # Byte-level pieces begin with the space before a word, the first one's too.
@@ -370,7 +380,7 @@ class Translator(GenerationTask):
         if seed is not None:
             check_seed(seed)
 
-        def translate(text):
+        def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):
                 # A row of nothing where there is none, cut off again.
                 rows = tf.shape(text)[0]
@@ -391,6 +401,6 @@ class Translator(GenerationTask):
         return {"translate": Signature(translate, [tf.TensorSpec([None], tf.string, "text")])}
 
 
-def _stripped(text):
+def _stripped(text: str | bytes) -> str | bytes:
     """Without ASCII's white space at both ends: what TensorFlow strips too."""
-    return text.strip(" \t\n\r\v\f" if isinstance(text, str) else None)
+    return text.strip(" \t\n\r\v\f") if isinstance(text, str) else text.strip()

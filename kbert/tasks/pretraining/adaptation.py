@@ -1,8 +1,8 @@
 """Going on from a pretrained folder on texts of another domain or language."""
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from absl import logging
 
@@ -14,15 +14,17 @@ from kbert.models.weights import set_arrays
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.pretraining.pretraining import Pretraining
 from kbert.tokenizers import load_tokenizer
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import DType, PathLike
 
 
 def adapt(
-    folder: str | os.PathLike,
-    tokenizer: Any,
+    folder: PathLike,
+    tokenizer: Tokenizer,
     *,
     make_task: Callable[[Encoder, Any], EncoderTask] = Pretraining,
     changes: dict[str, Any] | None = None,
-    dtype: Any = None,
+    dtype: DType = None,
     seed: int = 0,
 ) -> EncoderTask:
     """A pretraining task with a folder's weights, for a vocabulary that may be longer.
@@ -63,7 +65,7 @@ def adapt(
     """
     folder = locate(folder)
     checkpoint = read_checkpoint(folder).expect(EncoderConfig)
-    before = load_tokenizer(folder)
+    before = cast(Tokenizer, load_tokenizer(folder))  # an encoder's, so not one of characters
     known = before.vocabulary_size
     if tokenizer.vocabulary[:known] != before.vocabulary:
         raise ValueError(
@@ -91,7 +93,7 @@ def adapt(
     return task
 
 
-def _check_reads_alike(before, tokenizer, folder) -> None:
+def _check_reads_alike(before: Any, tokenizer: Tokenizer, folder: PathLike) -> None:
     """The old rows have their meaning only for texts that are normalised as they were."""
     had, has = _reading(before), _reading(tokenizer)
     if had != has:
@@ -101,7 +103,7 @@ def _check_reads_alike(before, tokenizer, folder) -> None:
         )
 
 
-def _reading(tokenizer):
+def _reading(tokenizer: Tokenizer) -> Any:
     """What decides, beside the vocabulary, how a tokenizer reads a text."""
     options = {"kind": tokenizer.kind, **tokenizer.settings}
     options.pop("special_tokens_in_text", None)  # no corpus is read so
@@ -110,11 +112,11 @@ def _reading(tokenizer):
     return {name: value for name, value in options.items() if isinstance(value, str | bool)}
 
 
-def _show(options, other):
+def _show(options: Mapping[str, Any], other: Any) -> str:
     return ", ".join(f"{k}={v}" for k, v in options.items() if v != other.get(k))
 
 
-def _pieces(before, tokenizer):
+def _pieces(before: Any, tokenizer: Tokenizer) -> Any:
     """New id -> ids of the pieces that the entry was split into before."""
     ids = {piece: i for i, piece in enumerate(before.vocabulary)}
     added = tokenizer.vocabulary[len(ids) :]
@@ -129,7 +131,7 @@ def _pieces(before, tokenizer):
     return {new: pieces for new, pieces in split.items() if pieces}
 
 
-def _inside_a_word(text, ids, unk_id):
+def _inside_a_word(text: str, ids: Any, unk_id: int) -> list[int]:
     """Longest match first, as WordPiece splits what follows a word's first piece."""
     found = []
     while text:

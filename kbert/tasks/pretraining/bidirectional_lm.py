@@ -4,7 +4,6 @@ Shapes: D = 2 directions (0 forward, 1 backward), B rows, T words, C characters 
 P projection, L layers, W entries of a row's state, V words of the softmax.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,9 +13,11 @@ from keras import ops
 from kbert.checkpoints import Checkpoint
 from kbert.layers import Dropout
 from kbert.models import Elmo
+from kbert.tasks.losses import Pair
 from kbert.tasks.task import Task
 from kbert.tokenizers import WordTokenizer, load_tokenizer
 from kbert.training.step.row_state import exchange_rows, read_rows, row_variable, write_rows
+from kbert.types import DType, PathLike, Tensor, Tensors
 
 DIRECTIONS = ("forward", "backward")
 PREFIXES = ("", "reverse_")  # of a batch's features, one a direction
@@ -87,7 +88,8 @@ class BidirectionalLM(Task):
         seed: int = 0,
         name: str = "bidirectional_lm",
     ) -> None:
-        super().__init__(elmo, elmo.tokenizer if tokenizer is None else tokenizer, name=name)
+        chosen: Any = elmo.tokenizer if tokenizer is None else tokenizer
+        super().__init__(elmo, chosen, name=name)
         if elmo.softmax is None:
             raise ValueError(
                 "A language model needs a softmax over words: give the config a vocabulary_size. "
@@ -96,7 +98,7 @@ class BidirectionalLM(Task):
         for what, number in (("batch_size", batch_size), ("negatives", negatives)):
             if number < 1:
                 raise ValueError(f"`{what}` must be at least 1. Received: {number}")
-        elmo.tokenizer = self.tokenizer
+        elmo.tokenizer = chosen
         self.elmo = elmo
         self.batch_size = batch_size
         self.negatives = negatives
@@ -153,7 +155,9 @@ class BidirectionalLM(Task):
             )
         super().compile(optimizer, clip_norm=clip_norm, **settings)
 
-    def call(self, batch, state=None, training=False):
+    def call(
+        self, batch: Tensors, state: Any | None = None, training: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Reads both directions.
 
         Args:
@@ -171,7 +175,7 @@ class BidirectionalLM(Task):
         layers, state = self.elmo.lstm(words, state=state, training=training)
         return self.output_dropout(layers[-1], training=training), state
 
-    def loss_terms(self, batch, training):
+    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         kept = self.state if training else self._evaluation_state.value
         rows = batch["begins"].shape[0]
         begins = ops.cast(batch["begins"], "bool")[:, None]  # (B, 1)
@@ -190,16 +194,16 @@ class BidirectionalLM(Task):
         names = (f"{direction}_loss" for direction in DIRECTIONS)
         return losses, dict(zip(names, pairs, strict=True))
 
-    def loss_denominators(self, batch):
+    def loss_denominators(self, batch: Tensors) -> dict[str, Tensor]:
         weights = [ops.cast(batch[f"{prefix}weights"], "float32") for prefix in PREFIXES]
         return ops.sum(ops.stack(weights))[None]
 
     def between_replicas(self, total: Callable) -> None:
         exchange_rows(self.state, total)
 
-    def _word_losses(self, x, targets, training):
+    def _word_losses(self, x: Tensor, targets: Tensor, training: bool) -> Any:
         """(D, B, T, P) and D times (B, T) -> D times (B, T)."""
-        softmax = self.elmo.softmax
+        softmax: Any = self.elmo.softmax  # the constructor has made sure of one
         *_, words, width = x.shape
         if softmax.vocabulary_size <= self.negatives:
             return [_cross_entropy(softmax(x[d]), targets[d]) for d in range(len(targets))]
@@ -235,9 +239,7 @@ class BidirectionalLM(Task):
         texts = [texts] if isinstance(texts, str) else texts
         return [self.elmo.predict_next(text, top_k) for text in texts]
 
-    def save_to_preset(
-        self, path: str | os.PathLike, format: str = "kbert", **options: Any
-    ) -> None:
+    def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
         """Writes the model with its softmax and its words; see `Task.save_to_preset`.
 
         Args:
@@ -250,16 +252,16 @@ class BidirectionalLM(Task):
         else:
             self.elmo.save_to_preset(path, format, **options)
 
-    def export(self, directory: str | os.PathLike, **options: Any) -> str:
+    def export(self, directory: PathLike, **options: Any) -> str:
         """Writes a SavedModel that gives embeddings; see `Elmo.export`."""
         return self.elmo.export(directory, **options)
 
     @classmethod
-    def _make_model(cls, checkpoint: Checkpoint, dtype: Any) -> Elmo:
+    def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> Elmo:
         return Elmo(checkpoint.config, dtype=dtype)
 
     @classmethod
-    def _read_tokenizer(cls, checkpoint: Checkpoint, folder: str | os.PathLike) -> Any:
+    def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:
         """The words of the softmax; of a folder of another task on the model there are none."""
         try:
             tokenizer = load_tokenizer(folder)
@@ -271,7 +273,7 @@ class BidirectionalLM(Task):
 class _EvaluationState(keras.metrics.Metric):
     """The rows' state within an evaluation, which begins by resetting all metrics: with zeros."""
 
-    def __init__(self, shape, name="evaluation_state") -> None:
+    def __init__(self, shape: Sequence[int], name: str = "evaluation_state") -> None:
         super().__init__(dtype="float32", name=name)
         self.value = row_variable(shape, name)
 
@@ -280,10 +282,10 @@ class _EvaluationState(keras.metrics.Metric):
         return {}
 
 
-def _cross_entropy(logits, targets):
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
-def _with_gradient_of(loss, times):
+def _with_gradient_of(loss: Tensor, times: Tensor) -> Tensor:
     """The loss as it is, with `times` its gradient."""
     return loss + (times - 1) * (loss - ops.stop_gradient(loss))

@@ -12,14 +12,15 @@ from absl import logging
 from kbert.models import Elmo
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers import WordTokenizer
+from kbert.types import DType, PathLike
 
 
 def adapt_elmo(
-    folder: str | os.PathLike,
+    folder: PathLike,
     tokenizer: WordTokenizer,
     *,
     changes: dict[str, Any] | None = None,
-    dtype: Any = None,
+    dtype: DType = None,
 ) -> Elmo:
     """A model with a folder's weights, and a softmax over the words of a tokenizer.
 

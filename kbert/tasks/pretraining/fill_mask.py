@@ -14,12 +14,14 @@ from keras import ops
 from kbert import inference
 from kbert.serving import Signature
 from kbert.tasks.encoder_task import EncoderTask
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import Tensors
 
 # Logits of a batch that exist at a time, in masks: with BERT's vocabulary 512 take 62 MB.
 MASKS_AT_ONCE = 512
 
 
-def encode_with_masks(tokenizer: Any, texts: Any) -> tf.RaggedTensor:
+def encode_with_masks(tokenizer: Tokenizer, texts: Any) -> tf.RaggedTensor:
     """Token ids of texts in which the tokenizer's mask token stands for a masked one.
 
     The text is cut at the mask token and only the rest is tokenised: so a tokenizer that does not
@@ -76,22 +78,24 @@ class FillMask:
         self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
         self._features = inference.on_cpu(self._pack, inference.IDS, inference.ROWS)
 
-    def _encode(self, texts):
+    def _encode(self, texts: Sequence[str | bytes]) -> Any:
         ids = encode_with_masks(self.task.tokenizer, texts)
         is_mask = tf.cast(ids == self.task.tokenizer.mask_id, tf.int32)
         return ids, ids.row_lengths(), tf.reduce_sum(is_mask, 1)
 
-    def _pack(self, ids, rows):
+    def _pack(self, ids: Any, rows: Any) -> Any:
         features = self.task.pack(tf.gather(ids, rows))
         positions, found = find_masks(features["token_ids"], self.task.tokenizer.mask_id)
         return {**features, "mask_positions": positions}, found
 
-    def _probabilities(self, features):
+    def _probabilities(self, features: Tensors) -> Any:
         sequence = self.task.encode(features)["sequence"]
         probabilities = ops.softmax(self.head(sequence, features["mask_positions"]))
         return probabilities[..., : self.task.tokenizer.vocabulary_size]  # (B, P, V)
 
-    def each_mask(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[int, np.ndarray]]:
+    def each_mask(
+        self, texts: Sequence[str | bytes], batch_size: int
+    ) -> Iterator[tuple[int, np.ndarray]]:
         """Runs the model over all texts that hold a mask.
 
         Args:
@@ -118,7 +122,7 @@ class FillMask:
                     for row, text in enumerate(part):
                         yield from ((start + text, p) for p in probabilities[row, : masks[text]])
 
-    def _check_none_lost(self, texts, lost) -> None:
+    def _check_none_lost(self, texts: np.ndarray, lost: np.ndarray) -> None:
         if lost.any():
             raise ValueError(
                 f"Every mask must lie within the {self.task.encoder.config.max_positions} tokens "
@@ -145,7 +149,7 @@ class FillMask:
         tokenizer = self.task.tokenizer
         check_top_k(tokenizer, top_k)
 
-        def fill_mask(text):
+        def fill_mask(text: tf.Tensor) -> dict[str, tf.Tensor]:
             ids = encode_with_masks(tokenizer, text)
             features, found = self._pack(ids, tf.range(ids.nrows()))
             probabilities, best_ids = tf.math.top_k(self._probabilities(features), top_k)
@@ -159,7 +163,7 @@ class FillMask:
         return Signature(fill_mask, [tf.TensorSpec([None], tf.string, "text")])
 
 
-def check_top_k(tokenizer: Any, top_k: int) -> None:
+def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:
     """Raises ValueError unless the vocabulary has `top_k` entries."""
     if not 1 <= top_k <= tokenizer.vocabulary_size:
         raise ValueError(
@@ -180,7 +184,7 @@ def best(probabilities: np.ndarray, k: int) -> np.ndarray:
     return ids[np.argsort(-probabilities[ids], kind="stable")]
 
 
-def candidate_ids(tokenizer: Any, candidates: Sequence[str]) -> np.ndarray:
+def candidate_ids(tokenizer: Tokenizer, candidates: Sequence[str | bytes]) -> np.ndarray:
     """The vocabulary entry of each candidate.
 
     A candidate is an entry as it stands ("##ing") or a word that the tokenizer keeps whole ("Cat"
@@ -192,7 +196,7 @@ def candidate_ids(tokenizer: Any, candidates: Sequence[str]) -> np.ndarray:
     return np.array([_candidate_id(tokenizer, x) for x in candidates], np.int32)
 
 
-def _candidate_id(tokenizer, candidate):
+def _candidate_id(tokenizer: Tokenizer, candidate: Any) -> int:
     try:
         return tokenizer.token_to_id(candidate)
     except ValueError:  # not an entry as it stands

@@ -18,6 +18,8 @@ from kbert.serving import Signature
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining import fill_mask
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import MaybeNone, Tensors
 
 NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
 SPANS = ("span_starts", "span_ends")
@@ -78,7 +80,7 @@ class Pretraining(EncoderTask):
     def __init__(
         self,
         encoder: keras.Model,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         next_sentence: bool | None = None,
         sentence_order: bool = False,
@@ -98,13 +100,14 @@ class Pretraining(EncoderTask):
         policy, table = encoder.dtype_policy, encoder.token_embedding
         self.next_sentence = next_sentence
         self.sentence_order = sentence_order
-        self.span_boundary_head = self.masked_lm = None
+        self.span_boundary_head: SpanBoundaryHead | MaybeNone = None
+        self.masked_lm: MaskedLMHead | MaybeNone = None
         if masked_lm:
             self.masked_lm = MaskedLMHead(encoder.config, table, dtype=policy)
             self._fill_mask = fill_mask.FillMask(self, self.masked_lm)
         if span_boundary:
             self.span_boundary_head = SpanBoundaryHead(encoder.config, table, dtype=policy)
-        self.sentence = None
+        self.sentence: SentenceHead | MaybeNone = None
         if next_sentence or sentence_order:
             self.sentence = SentenceHead(encoder.config, dtype=policy)
             self._classify = inference.compiled(self._as_written, encoder, self.sentence)
@@ -115,7 +118,7 @@ class Pretraining(EncoderTask):
         self.build()
 
     @property
-    def derived_metrics(self):
+    def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # by its heads
         """Perplexity, where there are masks."""
         return {} if self.masked_lm is None else {"perplexity": ("mlm_loss", ops.exp)}
 
@@ -138,7 +141,7 @@ class Pretraining(EncoderTask):
         # Left out where it is true: what the version before wrote of a model goes on with it.
         return found if self.masked_lm is not None else {**found, "masked_lm": False}
 
-    def call(self, batch, training=False):
+    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Logits of the heads: `masked_lm` (B, P, V), `sentence` (B, 2), `span_boundary` (B, P, V).
 
         Those that the task has.
@@ -155,7 +158,7 @@ class Pretraining(EncoderTask):
             logits["span_boundary"] = self.span_boundary_head(out["sequence"], positions, *spans)
         return logits
 
-    def loss_terms(self, batch, training):
+    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         self.check_batch(batch)
         return self.terms(self(batch, training=training), batch)
 
@@ -198,7 +201,7 @@ class Pretraining(EncoderTask):
         positions = ops.broadcast_to(ops.arange(length, dtype="int32")[None], (rows, length))
         return Prediction("classes", self.masked_lm(sequence, positions), padding_mask)
 
-    def check_batch(self, batch) -> None:
+    def check_batch(self, batch: Tensors) -> None:
         for needs, names, settings in (
             (self.next_sentence, (NSP_LABELS,), ('segments="pairs"', "next_sentence")),
             (self.sentence_order, (SOP_LABELS,), ('segments="halves"', "sentence_order")),
@@ -211,7 +214,7 @@ class Pretraining(EncoderTask):
                     f"Received: {', '.join(sorted(batch))}"
                 )
 
-    def _as_written(self, features):
+    def _as_written(self, features: Tensors) -> Any:
         logits = self.sentence(self.encode(features)["pooled"])
         return ops.softmax(logits)[:, AS_WRITTEN]  # (B,)
 
@@ -242,7 +245,7 @@ class Pretraining(EncoderTask):
                 candidate is not one vocabulary entry, or a mask lies behind the longest text that
                 the encoder takes.
         """
-        self._check_has("masked-LM", "masked_lm", self.masked_lm)
+        self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
         texts = inference.as_texts(texts)
         inference.check_batch_size(batch_size)
         fill_mask.check_top_k(self.tokenizer, top_k)
@@ -251,7 +254,7 @@ class Pretraining(EncoderTask):
             names = inference.as_texts(candidates, "candidates")
             chosen = fill_mask.candidate_ids(self.tokenizer, names)
 
-        answers = [{"tokens": [], "probabilities": []} for _ in texts]
+        answers: list[dict[str, list]] = [{"tokens": [], "probabilities": []} for _ in texts]
         for text, probabilities in self._fill_mask.each_mask(texts, batch_size):
             ids = fill_mask.best(probabilities, top_k) if chosen is None else chosen
             answers[text]["tokens"].append([self.tokenizer.vocabulary[i] for i in ids])
@@ -294,14 +297,14 @@ class Pretraining(EncoderTask):
         self._check_has("sentence-order", "sentence_order", self.sentence_order)
         return self._predict_pairs(pairs, batch_size)
 
-    def _check_has(self, what, setting, has) -> None:
+    def _check_has(self, what: str, setting: str, has: bool) -> None:
         if has is None or has is False:
             raise ValueError(
                 f"The task has no {what} head: build it with {setting}=True. "
                 f"Received: a task with {setting}=False"
             )
 
-    def _predict_pairs(self, pairs, batch_size):
+    def _predict_pairs(self, pairs: Any, batch_size: int) -> Any:
         inference.check_batch_size(batch_size)
         pairs = [inference.as_texts(pair, "a pair's texts") for pair in pairs]
         for number, pair in enumerate(pairs):
@@ -340,7 +343,7 @@ class Pretraining(EncoderTask):
             entries["fill_mask"] = self._fill_mask.signature(top_k)
         if self.sentence is not None:
 
-            def classify(first, second):
+            def classify(first: Any, second: Any) -> dict[str, tf.Tensor]:
                 first, second = self.tokenizer.encode(first), self.tokenizer.encode(second)
                 return {"probability": self._as_written(self.pack(first, second))}
 
@@ -350,7 +353,7 @@ class Pretraining(EncoderTask):
         return {**entries, **super().signatures()}
 
 
-def _check_sentence_objective(config, next_sentence, sentence_order) -> None:
+def _check_sentence_objective(config: Any, next_sentence: bool, sentence_order: bool) -> None:
     if next_sentence and sentence_order:
         raise ValueError(
             "A task predicts next sentences or sentence order: batches come with the labels of "

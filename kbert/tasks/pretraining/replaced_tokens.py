@@ -15,6 +15,7 @@ from keras import ops
 from kbert import inference
 from kbert.checkpoints import read_checkpoint
 from kbert.configs.base import EncoderConfig
+from kbert.data.tables.table import Table
 from kbert.heads import DiscriminatorHead, MaskedLMHead
 from kbert.hub import locate
 from kbert.layers import SharedEmbeddings
@@ -22,9 +23,11 @@ from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
+from kbert.tasks.losses import Pair, accuracy, binary_cross_entropy, cross_entropy, detection
 from kbert.tasks.pretraining.pretraining import Pretraining
 from kbert.tasks.pretraining.sampling import row_keys, sample_tokens
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import DType, MaybeNone, PathLike, Tensor, Tensors
 
 SHARED = ("token", "position", "segment", "norm/gamma", "norm/beta")
 
@@ -117,7 +120,7 @@ class ReplacedTokenDetection(EncoderTask):
     def __init__(
         self,
         discriminator: keras.Model,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         generator: EncoderConfig | None = None,
         discriminator_weight: float = 50.0,
@@ -129,7 +132,8 @@ class ReplacedTokenDetection(EncoderTask):
         self.discriminator_weight = discriminator_weight
         self.seed = seed
         self.detection_head = DiscriminatorHead(discriminator.config, dtype=policy)
-        self.generator = self.masked_lm = None
+        self.generator: Encoder | MaybeNone = None
+        self.masked_lm: MaskedLMHead | MaybeNone = None
         if generator is not None:
             _check_agree(generator, discriminator.config)
             shared = SharedEmbeddings(
@@ -158,7 +162,7 @@ class ReplacedTokenDetection(EncoderTask):
     def settings(self) -> dict[str, Any]:
         return {"discriminator_weight": self.discriminator_weight}
 
-    def call(self, batch, training=False):
+    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """The generator's and the discriminator's logits, and what was replaced.
 
         Returns:
@@ -181,7 +185,7 @@ class ReplacedTokenDetection(EncoderTask):
             "replaced_logits": self.detection_head(sequence),
         }
 
-    def loss_terms(self, batch, training):
+    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         self._check_trainable(batch)
         out = self(batch, training=training)
         masked = (out["masked_lm"], batch["mask_ids"], batch["mask_weights"])
@@ -201,7 +205,7 @@ class ReplacedTokenDetection(EncoderTask):
         }
         return losses, metrics
 
-    def _check_trainable(self, batch) -> None:
+    def _check_trainable(self, batch: Tensors) -> None:
         if self.generator is None:
             raise ValueError(
                 "Training needs a generator: build the task with generator=generator_config(…). "
@@ -213,11 +217,11 @@ class ReplacedTokenDetection(EncoderTask):
                 f"Received: {', '.join(sorted(batch))}"
             )
 
-    def _encode(self, texts):
+    def _encode(self, texts: Sequence[str | bytes]) -> Any:
         ids = self.tokenizer.encode(texts)
         return ids, ids.row_lengths()
 
-    def _probabilities(self, features):
+    def _probabilities(self, features: Tensors) -> Any:
         logits = self.detection_head(self.encode(features)["sequence"])
         return ops.sigmoid(logits)[:, 1:]  # (B, T - 1): what follows [CLS]
 
@@ -268,7 +272,7 @@ class ReplacedTokenDetection(EncoderTask):
             `EncoderTask.signatures`.
         """
 
-        def detect_replaced(text):
+        def detect_replaced(text: tf.Tensor) -> dict[str, tf.Tensor]:
             ids = self.tokenizer.encode(text)
             features = self.pack(ids)
             lengths = tf.minimum(ids.row_lengths(), self._longest)
@@ -282,7 +286,7 @@ class ReplacedTokenDetection(EncoderTask):
         spec = [tf.TensorSpec([None], tf.string, "text")]
         return {"detect_replaced": Signature(detect_replaced, spec), **super().signatures()}
 
-    def save_generator(self, path: str | os.PathLike) -> None:
+    def save_generator(self, path: PathLike) -> None:
         """Writes the generator as a model of its own, with the tables it shares.
 
         `Pretraining.from_preset(path)` fills masks with it, and `from_preset(…, generator=path)`
@@ -303,7 +307,7 @@ class ReplacedTokenDetection(EncoderTask):
         set_arrays(alone.masked_lm, "masked_lm", get_arrays(self.masked_lm, "masked_lm"), "it")
         alone.save_to_preset(path)
 
-    def _shared_arrays(self):
+    def _shared_arrays(self) -> dict[str, np.ndarray]:
         prefix = "encoder/embeddings"
         arrays = get_arrays(self.encoder.embeddings, prefix)
         return {
@@ -313,8 +317,8 @@ class ReplacedTokenDetection(EncoderTask):
     @classmethod
     def from_preset(
         cls,
-        path: str | os.PathLike,
-        dtype: Any = None,
+        path: PathLike,
+        dtype: DType = None,
         generator: str | os.PathLike | None = None,
         **settings: Any,
     ) -> Self:
@@ -340,7 +344,8 @@ class ReplacedTokenDetection(EncoderTask):
         task = super().from_preset(path, dtype, generator=checkpoint.config, **settings)
         arrays = checkpoint.part("encoder/")
         for name, array in task._shared_arrays().items():
-            if not np.array_equal(arrays.pop(name, None), array):
+            held: Any = arrays.pop(name, None)
+            if not np.array_equal(held, array):
                 raise ValueError(
                     "Generator and discriminator share their tables, so both folders must hold "
                     f"the same {name}. Received: other values in {checkpoint.source}"
@@ -351,7 +356,7 @@ class ReplacedTokenDetection(EncoderTask):
         return task
 
 
-def _check_agree(generator, discriminator) -> None:
+def _check_agree(generator: Any, discriminator: Any) -> None:
     names = ("vocabulary_size", "max_positions", "num_segments", "embedding_width")
     differ = [n for n in names if getattr(generator, n) != getattr(discriminator, n)]
     if differ:
@@ -364,7 +369,7 @@ def _check_agree(generator, discriminator) -> None:
         )
 
 
-def _replace(batch, drawn):
+def _replace(batch: Tensors, drawn: Tensor) -> Tensor:
     """The text with the drawn tokens in it, and where they differ from its own; both (B, T).
 
     What a batch shows in the place of a masked token is replaced everywhere, so no [MASK] is left.
@@ -381,5 +386,5 @@ def _replace(batch, drawn):
     return token_ids, _scatter(ops.zeros_like(token_ids), where, ops.cast(wrong, token_ids.dtype))
 
 
-def _scatter(table, where, values):
+def _scatter(table: Table, where: Tensor, values: Any) -> Tensor:
     return ops.scatter_update(table, ops.reshape(where, (-1, 2)), ops.reshape(values, (-1,)))

@@ -12,23 +12,25 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from kbert.types import Tensor
+
 # Finalizer of MurmurHash3 (Austin Appleby, public domain): every bit of the input moves half of
 # the output's.
 _FIRST, _SECOND = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
 _STEP = np.uint32(0x9E3779B9)  # 2**32 / golden ratio
 
 
-def _mix(x):
+def _mix(x: Tensor) -> Tensor:
     for shift, factor in ((16, _FIRST), (13, _SECOND)):
         x = ops.multiply(ops.bitwise_xor(x, ops.right_shift(x, _word(shift))), _word(factor))
     return ops.bitwise_xor(x, ops.right_shift(x, _word(16)))
 
 
-def _word(value):
+def _word(value: Any) -> Tensor:
     return ops.convert_to_tensor(np.uint32(value), dtype="uint32")
 
 
-def _fold(key, data):
+def _fold(key: Tensor, data: Any) -> Tensor:
     """A new key from a key and integers."""
     return _mix(ops.add(ops.multiply(key, _word(_STEP)), ops.cast(data, "uint32")))
 

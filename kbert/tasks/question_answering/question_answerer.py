@@ -21,10 +21,12 @@ from kbert.serving import Signature
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import RowOptions
-from kbert.tasks.losses import Prediction, accuracy, cross_entropy
+from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
 from kbert.tasks.question_answering.answer_spans import best_spans, choose, merge_windows
 from kbert.tasks.question_answering.question_windows import QuestionWindows
 from kbert.tasks.question_answering.serving import answer_signature
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import MaybeNone, Tensors
 
 # run_squad.py's, at most: an encoder of fewer positions has less.
 MAX_LENGTH, MAX_QUESTION_LENGTH, DOC_STRIDE = 384, 64, 128
@@ -113,9 +115,18 @@ class QuestionAnswerer(FineTuningTask):
     metric = "f1"
     shown_metrics = ("start_accuracy", "end_accuracy")
     predicts_per = "token"
+    max_length: int | MaybeNone
+    max_question_length: int | MaybeNone
+    doc_stride: int | MaybeNone
+    null_threshold: float | None
 
     def __init__(
-        self, encoder: keras.Model, tokenizer: Any, *, name: str | None = None, **options: Any
+        self,
+        encoder: keras.Model,
+        tokenizer: Tokenizer,
+        *,
+        name: str | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(encoder, tokenizer, name=name, **options)
         if self.max_length is None:
@@ -138,7 +149,9 @@ class QuestionAnswerer(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "span": self.span}
 
-    def fit(self, data: Any, labels: Any = None, **options: Any) -> keras.callbacks.History:
+    def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
+        self, data: Any, labels: Any = None, **options: Any
+    ) -> keras.callbacks.History:
         """Trains on questions with their answers; see `FineTuningTask.fit` for the options."""
         table = _questions(as_table(data, labels))
         if self.null_threshold is None and not all(table["answers"]):
@@ -146,19 +159,19 @@ class QuestionAnswerer(FineTuningTask):
         return super().fit(table, **options)
 
     @classmethod
-    def can_tune(cls, settings):
+    def can_tune(cls, settings: Mapping[str, Any]) -> bool:
         """All: whether a question has an answer."""
         return True
 
-    def tune(self, data, **options):
+    def tune(self, data: Any, **options: Any) -> str:
         self.tune_null_threshold(data, **options)
         return f"null_threshold={self.null_threshold:.4g}"
 
-    def describe_example(self, table, row):
+    def describe_example(self, table: Table, row: int) -> str:
         answers = table["answers"][row]
         return f"answer {answers[0]!r}" if answers else "no answer"
 
-    def token_marks(self, features):
+    def token_marks(self, features: Tensors) -> dict[int, str]:
         """The answer in a window that has it."""
         first, last = features["labels"].tolist()
         return dict.fromkeys(range(first, last + 1), "*") if first else {}
@@ -196,7 +209,7 @@ class QuestionAnswerer(FineTuningTask):
         self.null_threshold = (below + above) / 2
         return self.score(table, answers)
 
-    def tokenize(self, table, labelled):
+    def tokenize(self, table: Table, labelled: bool) -> Rows:
         table = _questions(table)
         questions = self.encode_texts(table["question"])
         number = {text: i for i, text in enumerate(dict.fromkeys(table["context"]))}
@@ -216,27 +229,29 @@ class QuestionAnswerer(FineTuningTask):
             cut=int(np.sum(self.windows.too_long(questions))),
         )
 
-    def report_cut(self, cut, count, what="") -> None:
+    def report_cut(self, cut: int, count: int, what: str = "") -> None:
         if cut:
             logging.warning(
                 "%d of %d %squestions have more than %d tokens and are cut there",
                 *(cut, count, what, self.max_question_length),
             )
 
-    def assemble(self, columns):
+    def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
         ragged = ("first", "second", "answer_starts", "answer_ends")
         features = self.pack(columns["first"], columns["second"])
         features |= self.windows.edge_columns(columns, tf.shape(features["token_ids"])[1])
         return features | {name: x for name, x in columns.items() if name not in ragged}
 
-    def call(self, batch, training=False):
+    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Logits of an answer's first token, `start` (B, T), and of its last, `end` (B, T)."""
         start, end = self.span(self.encode(batch, training)["sequence"])
         # Padding is no choice: else the loss would depend on the width of the batch.
         real = ops.cast(batch["padding_mask"], "bool")
         return {name: ops.where(real, x, PADDING) for name, x in (("start", start), ("end", end))}
 
-    def terms(self, logits, batch):
+    def terms(
+        self, logits: Mapping[str, Any], batch: Tensors
+    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
         weights = batch["label_weights"]
         pairs = [(logits["start"], 0), (logits["end"], 1)]
         each = [(x, batch["labels"][:, column], weights) for x, column in pairs]
@@ -244,11 +259,11 @@ class QuestionAnswerer(FineTuningTask):
         metrics = {"start_accuracy": accuracy(*each[0]), "end_accuracy": accuracy(*each[1])}
         return {"span_loss": ((start + end) / 2, count)}, metrics
 
-    def predictions(self, logits, batch):
+    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
         weights = batch["label_weights"]
         return {name: Prediction("classes", logits[name], weights) for name in ("start", "end")}
 
-    def outputs(self, logits, batch):
+    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
         found = best_spans(
             logits["start"],
             logits["end"],
@@ -259,7 +274,9 @@ class QuestionAnswerer(FineTuningTask):
         )
         return {**found, "null_scores": logits["start"][:, 0] + logits["end"][:, 0]}
 
-    def decode(self, table, rows, outputs):
+    def decode(
+        self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> Sequence:
         table = _questions(table)
         if not outputs:
             return []
@@ -270,7 +287,9 @@ class QuestionAnswerer(FineTuningTask):
         spans = {name: merged[name].numpy() for name in ("starts", "ends")}
         return [self._answer(row, table, spans, chosen) for row in range(len(table))]
 
-    def _answer(self, row, table, spans, chosen):
+    def _answer(
+        self, row: int, table: Table, spans: dict[str, np.ndarray], chosen: dict[str, np.ndarray]
+    ) -> dict[str, Any]:
         context = table["context"][row]
         n_best = [
             {"answer": context[start:end], "start": start, "end": end, "probability": probability}
@@ -297,7 +316,7 @@ class QuestionAnswerer(FineTuningTask):
             "n_best": n_best,
         }
 
-    def check_labels(self, table) -> None:
+    def check_labels(self, table: Table) -> None:
         _golds(table)
 
     def score(self, table: Table, answers: Sequence[Mapping]) -> dict[str, float]:
@@ -308,7 +327,7 @@ class QuestionAnswerer(FineTuningTask):
         spans, nulls = _best_spans(answers)
         return squad_scores(spans, golds, no_answer_scores=nulls, threshold=self.null_threshold)
 
-    def score_names(self, table):
+    def score_names(self, table: Table) -> list[str] | None:
         golds = _golds(table)
         nulls = None if all(golds) else [0.0] * len(golds)
         return list(squad_scores([""] * len(golds), golds, no_answer_scores=nulls))
@@ -340,12 +359,12 @@ def _questions(table: Table) -> Table:
     return table.rename({"first": "question", "second": "context"})
 
 
-def _golds(table):
+def _golds(table: Table) -> list:
     """The right answers to each question; none where the context has none."""
     return _questions(table)["answers"]
 
 
-def _first_answers(table):
+def _first_answers(table: Table) -> tuple[np.ndarray, np.ndarray]:
     """First character of each question's first answer, and the one after its last; -1 for none."""
     starts, ends = np.full(len(table), -1, np.int64), np.full(len(table), -1, np.int64)
     columns = (table[name] for name in ("context", "answers", "answer_starts"))
@@ -374,7 +393,7 @@ def _first_answers(table):
     return starts, ends
 
 
-def _best_spans(answers):
+def _best_spans(answers: Sequence[Any]) -> tuple[list[str], list[float]]:
     """Each question's best span, also where the answer is that there is none; the null scores."""
     spans = [next((x["answer"] for x in a["n_best"] if x["answer"]), "") for a in answers]
     return spans, [answer["null_score"] - answer["score"] for answer in answers]

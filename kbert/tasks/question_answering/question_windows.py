@@ -13,6 +13,7 @@ import tensorflow as tf
 from kbert import inference
 from kbert.data.tables.windows import Windows, cut_windows
 from kbert.tasks.question_answering.answer_edges import Edges, covering_pieces, find_edges
+from kbert.tokenizers.base import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,12 @@ class QuestionWindows:
     """
 
     def __init__(
-        self, tokenizer: Any, *, max_length: int, max_question_length: int, doc_stride: int
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_length: int,
+        max_question_length: int,
+        doc_stride: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._max_length = max_length
@@ -107,7 +113,7 @@ class QuestionWindows:
         offsets = tf.gather(offsets, windows.text)
         pieces = positions.flat_values + tf.gather(offsets, positions.value_rowids())
 
-        def characters(place, allowed):
+        def characters(place: Any, allowed: Any) -> tf.Tensor:
             allowed = tf.gather(allowed.flat_values, pieces)
             return tf.where(allowed, tf.gather(place.flat_values, pieces), -1)
 
@@ -164,7 +170,7 @@ class QuestionWindows:
         return {name: _behind(before, columns[name], width) for name in names}
 
 
-def _behind(before, values, width):
+def _behind(before: tf.Tensor, values: tf.RaggedTensor, width: tf.Tensor) -> tf.Tensor:
     """(B, T): each row's ragged values behind `before` columns of -1, and -1 after them."""
     flat = tf.concat([values.flat_values, [-1]], 0)
     column = tf.range(width) - before[:, None]

@@ -17,7 +17,7 @@ WINDOWS_AT_ONCE = 32
 def answer_signature(task: Any) -> Signature:
     """`question` and `context` (Q,) strings -> the answers; see `QuestionAnswerer.signatures`."""
 
-    def answer(question, context):
+    def answer(question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
         context = tf.strings.unicode_transcode(context, "UTF-8", "UTF-8", errors="replace")
         count = tf.size(context)
         message = "Every question comes with its context: as many of the one as of the other."
@@ -44,7 +44,7 @@ def answer_signature(task: Any) -> Signature:
     return Signature(answer, [tf.TensorSpec([None], tf.string, name) for name in names])
 
 
-def _encode_windows(task, rows, count):
+def _encode_windows(task: Any, rows: dict[str, Any], count: tf.Tensor) -> dict[str, tf.Tensor]:
     """The task's `outputs` of W windows, a few at a time."""
     turns = tf.maximum(-(-count // WINDOWS_AT_ONCE), 1)  # no window at all takes a turn too
     layout = {
@@ -57,7 +57,7 @@ def _encode_windows(task, rows, count):
         for name, (dtype, shape) in layout.items()
     }
 
-    def turn(number, found):
+    def turn(number: tf.Tensor, found: Any) -> tuple[tf.Tensor, dict[str, Any]]:
         first = number * WINDOWS_AT_ONCE
         index = tf.range(first, tf.minimum(first + WINDOWS_AT_ONCE, count))
         batch = task.assemble({name: tf.gather(x, index) for name, x in rows.items()})

@@ -6,6 +6,7 @@ Shapes: B rows of a batch (on TensorFlow: of one replica), M micro-batches, K lo
 import contextlib
 import warnings
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
@@ -35,7 +36,14 @@ class StepState:
         self.loss_names: tuple[str, ...] = ()
 
 
-class StepBase:
+# What it stands before: its methods are called, but it is no base of the mixin.
+if TYPE_CHECKING:
+    from keras import Model as _Base
+else:
+    _Base = object
+
+
+class StepBase(_Base):
     """The half of `TrainStep` that both engines share."""
 
     derived_metrics: Mapping[str, tuple[str, Callable]] = {}

@@ -1,5 +1,8 @@
 """Hugging Face's ALBERT: layers in groups, each group's weights stored once."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from kbert.checkpoints.groups import check_groups
@@ -14,6 +17,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.huggingface.architectures.bert import Bert, embedding_rules
 from kbert.checkpoints.renames import Rule
+from kbert.tokenizers.protocol import TokenizerLike
 
 _PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
 
@@ -50,7 +54,7 @@ class Albert(Architecture):
     shared_layers = True
     sentence_objective = "sentence_order"
 
-    def rules(self, config, head):
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
         table = [
             *embedding_rules("albert.embeddings", tied=("predictions.decoder.weight",)),
             Rule("encoder/embeddings/segment", ("albert.embeddings.token_type_embeddings.weight",)),
@@ -78,14 +82,14 @@ class Albert(Architecture):
             *fine_tuned_rules(head, "classifier"),
         ]
 
-    def read_fields(self, content, source):
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         fields = super().read_fields(content, source)
         layers, groups = fields["num_layers"], fields["num_layer_groups"]
         if isinstance(layers, int) and isinstance(groups, int):  # else the config refuses them
             _check_groups(layers, groups, source)
         return fields
 
-    def write_fields(self, config, tokenizer):
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         _check_groups(config.num_layers, config.num_blocks, "the config")
         fields = {
             **super().write_fields(config, tokenizer),
@@ -97,11 +101,13 @@ class Albert(Architecture):
             fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
         return fields
 
-    def fold(self, arrays, content):
+    def fold(
+        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
         size = content["hidden_size"]
         names = (f"{_PROJECTION}.weight", f"{_PROJECTION}.bias")
         if content.get("embedding_size", 128) != size or not all(n in arrays for n in names):
-            return arrays
+            return dict(arrays)
         folded = dict(arrays)
         weight, bias = (folded.pop(name) for name in names)
         if not np.array_equal(weight, np.eye(size)) or bias.any():
@@ -111,11 +117,13 @@ class Albert(Architecture):
             )
         return folded
 
-    def unfold(self, arrays, content):
+    def unfold(
+        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
         size = content["hidden_size"]
         tokens = arrays.get("albert.embeddings.word_embeddings.weight")
         if content["embedding_size"] != size or tokens is None:
-            return arrays
+            return dict(arrays)
         return {
             **arrays,
             f"{_PROJECTION}.weight": np.eye(size, dtype=tokens.dtype),
@@ -123,6 +131,6 @@ class Albert(Architecture):
         }
 
 
-def _check_groups(layers, groups, source) -> None:
+def _check_groups(layers: int, groups: int, source: str) -> None:
     """(`AlbertTransformer.forward` in modeling_albert.py; 14 groups of 18 layers differ.)"""
     check_groups(layers, groups, lambda i: int(i / (layers / groups)), "Hugging Face", source)

@@ -14,6 +14,7 @@ import numpy as np
 from kbert.checkpoints.huggingface.unread_keys import IGNORED
 from kbert.checkpoints.renames import Rule
 from kbert.configs.base import Config, EncoderConfig
+from kbert.tokenizers.protocol import TokenizerLike
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -129,7 +130,7 @@ class Architecture:
             field: content.get(key, self.defaults.get(key)) for key, field in self.fields.items()
         }
 
-    def write_fields(self, config: Any, tokenizer: Any) -> dict[str, Any]:
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         """The reverse of `read_fields`: keys and values of the config there.
 
         Args:
@@ -171,10 +172,11 @@ class Architecture:
         """After the renames of writing: what that architecture has weights for in addition."""
         return arrays
 
-    def problems(self, config: Config) -> list[str]:
+    def problems(self, config: Any) -> list[str]:
         """Why this architecture cannot be the model, in words; empty if it can."""
-        if not isinstance(config, self.config_class):
-            return [f"its config is of the kind {self.config_class.__name__}"]
+        kind: type[Any] = self.config_class  # which all have an activation, unlike Config
+        if not isinstance(config, kind):
+            return [f"its config is of the kind {kind.__name__}"]
         found = [
             f"{field} is {value!r} in all of them"
             for field, value in self.fixed.items()

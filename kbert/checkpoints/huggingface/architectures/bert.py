@@ -1,5 +1,7 @@
 """Hugging Face's BERT, and what loads as one: SpanBERT, BERT-wwm, MiniLM, TinyBERT."""
 
+from typing import Any
+
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
     IGNORED,
@@ -53,7 +55,7 @@ class Bert(Architecture):
     sentence_objective = "next_sentence"
     sentence_class = "ForNextSentencePrediction"
 
-    def rules(self, config, head):
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
         return [
             *encoder_rules(config, "bert", tied=("cls.predictions.decoder.weight",)),
             *dense("encoder/pooler", "bert.pooler.dense"),

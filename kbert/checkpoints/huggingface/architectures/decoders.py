@@ -1,7 +1,7 @@
 """What Hugging Face's GPT and GPT-2 share: keys, names, and kernels that lie as kbert's do."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from absl import logging
@@ -15,6 +15,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.renames import Rule
 from kbert.configs.decoder import DecoderConfig
+from kbert.tokenizers.protocol import TokenizerLike
 
 # Masks of attention that files of older versions hold, and numbers of positions.
 _BUFFERS = r"(^|\.)(h\.\d+\.attn\.(masked_)?bias|position_ids)$"
@@ -28,13 +29,13 @@ class DecoderArchitecture(Architecture):
     task = "causal_lm"
     prefix = "transformer"
     # Sequence classifiers read a text alone, and its last token, through a layer without a bias.
-    classifier_settings: Mapping[str, Any] = {
+    classifier_settings: ClassVar[Mapping[str, Any]] = {
         "dropout": 0.0,
         "both_orders": False,
         "auxiliary_lm_weight": 0.0,
         "input_tokens": False,
     }
-    head_dropouts: Mapping[str, Any] = {}
+    head_dropouts: ClassVar[Mapping[str, Any]] = {}
     heads = ("lm_head.", "multiple_choice_head.", "score.", "classifier.", "qa_outputs.")
     unread = _BUFFERS
     fields = {
@@ -63,12 +64,12 @@ class DecoderArchitecture(Architecture):
         "summary_activation summary_first_dropout summary_proj_to_labels summary_type "
         "summary_use_proj".split()
     )
-    unsaid: Mapping[str, Any] = {}
+    unsaid: ClassVar[Mapping[str, Any]] = {}
     # Names there of the token table, of the position table, and of a layer's two norms here.
     tables: tuple[str, str]
     norms: tuple[str, str]
 
-    def rules(self, config, head):
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
         token, position = (f"{self.prefix}.{table}.weight" for table in self.tables)
         table = [
             Rule("decoder/embeddings/token", (token,), aliases=("lm_head.weight",)),
@@ -88,10 +89,14 @@ class DecoderArchitecture(Architecture):
                 table += norm(f"{here}/{name}", f"{there}.ln_{number}")
         return [*table, *(dense("classifier/dense", "score") if head else ())]
 
-    def classifier(self, content, arrays):
+    def classifier(
+        self, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    ) -> str | None:
         return "classifier" if "score.weight" in arrays else None
 
-    def fold(self, arrays, content):
+    def fold(
+        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
         folded = dict(arrays)
         token = f"{self.prefix}.{self.tables[0]}.weight"
         if token not in arrays and "lm_head.weight" in arrays:  # of two that are tied, the other
@@ -101,7 +106,9 @@ class DecoderArchitecture(Architecture):
             folded["score.bias"] = np.zeros(len(weight), weight.dtype)
         return folded
 
-    def unfold(self, arrays, content):
+    def unfold(
+        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
         unfolded = dict(arrays)
         bias = unfolded.pop("score.bias", None)
         if bias is not None and bias.any():
@@ -111,7 +118,7 @@ class DecoderArchitecture(Architecture):
             )
         return unfolded
 
-    def read_fields(self, content, source):
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
         embeddings = content.get("embd_pdrop", self.defaults["embd_pdrop"])
         if embeddings != found["dropout"]:
@@ -122,14 +129,14 @@ class DecoderArchitecture(Architecture):
             )
         return found
 
-    def write_fields(self, config, tokenizer):
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = {key: getattr(config, field) for key, field in self.fields.items()}
         if tokenizer is None:
             return fields
         # Ends of texts, which transformers stops at.
         return {**fields, "bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
 
-    def misfits(self, config):
+    def misfits(self, config: Any) -> list[str]:
         return []
 
 

@@ -1,5 +1,7 @@
 """Hugging Face's DistilBERT: no segments, no pooler, names of its own."""
 
+from typing import Any
+
 from kbert.checkpoints.huggingface.architectures.base import (
     IGNORED,
     Architecture,
@@ -54,7 +56,7 @@ class DistilBert(Architecture):
     pooler_activations = ("relu",)
     min_segments = 0
 
-    def rules(self, config, head):
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
         table = embedding_rules("distilbert.embeddings", tied=("vocab_projector.weight",))
         for i in range(config.num_layers):
             here, there = f"encoder/layers/{i}", f"distilbert.transformer.layer.{i}"

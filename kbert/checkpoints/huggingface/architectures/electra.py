@@ -1,5 +1,10 @@
 """Hugging Face's ELECTRA: generator, discriminator and what is fine-tuned from it."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from kbert.checkpoints.huggingface.architectures.base import (
     ACTIVATIONS,
     IGNORED,
@@ -10,6 +15,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
 from kbert.checkpoints.renames import Rule
+from kbert.tokenizers.protocol import TokenizerLike
 
 _PROJECTION = "electra.embeddings_project"
 
@@ -40,7 +46,7 @@ class Electra(Architecture):
     factorised = True
     masked_lm_activation = "gelu"
 
-    def rules(self, config, head):
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
         pooler = "sequence_summary.summary" if head == "choice" else "classifier.dense"
         classifier = "classifier.out_proj" if head == "classifier" else "classifier"
         return [
@@ -55,11 +61,13 @@ class Electra(Architecture):
             *fine_tuned_rules(head, classifier),
         ]
 
-    def fold(self, arrays, content):
+    def fold(
+        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
         tokens = arrays.get("electra.embeddings.word_embeddings.weight")
         said, hidden = content.get("embedding_size", 128), content["hidden_size"]
         if tokens is None or said == hidden or f"{_PROJECTION}.weight" in arrays:
-            return arrays
+            return dict(arrays)
         raise ValueError(
             f"Where an ELECTRA's embeddings are narrower than its layers, {_PROJECTION} must widen "
             "them; where they are as wide, `embedding_size` must say so (absent, it is 128). "
@@ -67,11 +75,11 @@ class Electra(Architecture):
             f"{tokens.shape[-1]} and no {_PROJECTION}"
         )
 
-    def write_fields(self, config, tokenizer):
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = super().write_fields(config, tokenizer)
         return {**fields, "embedding_size": config.embedding_width}
 
-    def pooler_activation(self, content, head):
+    def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
         if head != "choice":
             return super().pooler_activation(content, head)
         if content.get("summary_type", "first") != "first":

@@ -1,7 +1,12 @@
 """Hugging Face's GPT-2, and what has its architecture: DistilGPT-2, DialoGPT."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from kbert.checkpoints.huggingface.architectures.base import norm
 from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture, four_times
+from kbert.checkpoints.renames import Rule
+from kbert.tokenizers.protocol import TokenizerLike
 
 
 class Gpt2(DecoderArchitecture):
@@ -31,16 +36,16 @@ class Gpt2(DecoderArchitecture):
     tables = ("wte", "wpe")
     norms = ("attention_input_norm", "feed_forward_input_norm")
 
-    def rules(self, config, head):
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
         return [*super().rules(config, head), *norm("decoder/norm", f"{self.prefix}.ln_f")]
 
-    def read_fields(self, content, source):
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
         if found["intermediate_size"] is None:
             found["intermediate_size"] = four_times(found["hidden_size"])
         return found
 
-    def write_fields(self, config, tokenizer):
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = super().write_fields(config, tokenizer)
         if config.intermediate_size == 4 * config.hidden_size:
             fields["n_inner"] = None

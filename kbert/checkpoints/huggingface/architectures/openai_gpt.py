@@ -1,5 +1,8 @@
 """Hugging Face's GPT, the first one."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture, four_times
 
 
@@ -17,11 +20,11 @@ class OpenAIGpt(DecoderArchitecture):
     tables = ("tokens_embed", "positions_embed")
     norms = ("attention_norm", "feed_forward_norm")
 
-    def read_fields(self, content, source):
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
         return {**found, "intermediate_size": four_times(found["hidden_size"])}
 
-    def misfits(self, config):
+    def misfits(self, config: Any) -> list[str]:
         if config.intermediate_size == 4 * config.hidden_size:
             return []
         return ["its feed-forward part is four times as wide as the model"]

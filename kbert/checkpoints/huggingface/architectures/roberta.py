@@ -5,6 +5,9 @@ id of padding (`create_position_ids_from_input_ids` in modeling_roberta.py). And
 is added to every token, so that kbert keeps it in the positions.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from kbert.checkpoints.huggingface.architectures.base import (
@@ -15,6 +18,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
 from kbert.checkpoints.renames import Rule
+from kbert.tokenizers.protocol import TokenizerLike
 
 _PAD_ID = 1  # RoBERTa's
 _POSITIONS = "roberta.embeddings.position_embeddings.weight"
@@ -36,7 +40,7 @@ class Roberta(Architecture):
     replaced_pooler = ("roberta.pooler.dense.weight", "roberta.pooler.dense.bias")
     masked_lm_activation = "gelu"
 
-    def rules(self, config, head):
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
         inner = head == "classifier"
         return [
             *encoder_rules(config, "roberta", tied=("lm_head.decoder.weight",)),
@@ -47,7 +51,7 @@ class Roberta(Architecture):
             *fine_tuned_rules(head, "classifier.out_proj" if inner else "classifier"),
         ]
 
-    def read_fields(self, content, source):
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         fields = super().read_fields(content, source)
         unused = _unused_rows(content, source)
         if fields["num_segments"] == 1:
@@ -56,7 +60,7 @@ class Roberta(Architecture):
             fields["max_positions"] -= unused
         return fields
 
-    def write_fields(self, config, tokenizer):
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         pad_id = _PAD_ID if tokenizer is None else tokenizer.pad_id
         fields = {
             **super().write_fields(config, tokenizer),
@@ -68,9 +72,11 @@ class Roberta(Architecture):
             fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
         return fields
 
-    def fold(self, arrays, content):
+    def fold(
+        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
         if _POSITIONS not in arrays:
-            return arrays
+            return dict(arrays)
         folded = dict(arrays)
         folded[_POSITIONS] = arrays[_POSITIONS][_unused_rows(content, "the config") :]
         if content.get("type_vocab_size", self.defaults["type_vocab_size"]) == 1:
@@ -82,16 +88,18 @@ class Roberta(Architecture):
             folded[_POSITIONS] = folded[_POSITIONS] + folded.pop(_SEGMENTS)
         return folded
 
-    def unfold(self, arrays, content):
+    def unfold(
+        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
         if _POSITIONS not in arrays:
-            return arrays
+            return dict(arrays)
         positions = arrays[_POSITIONS]
         unused = np.zeros((content["pad_token_id"] + 1, positions.shape[1]), positions.dtype)
         unfolded = {**arrays, _POSITIONS: np.concatenate([unused, positions])}
         unfolded.setdefault(_SEGMENTS, np.zeros((1, positions.shape[1]), positions.dtype))
         return unfolded
 
-    def problems(self, config):
+    def problems(self, config: Any) -> list[str]:
         one = ["its one segment is no segment to kbert"] if config.num_segments == 1 else []
         return super().problems(config) + one
 
@@ -104,7 +112,7 @@ class XlmRoberta(Roberta):
     class_prefix = "XLMRoberta"
 
 
-def _unused_rows(content, source):
+def _unused_rows(content: Mapping[str, Any], source: str) -> int:
     pad_id = content.get("pad_token_id", _PAD_ID)
     if not isinstance(pad_id, int) or pad_id < 0:
         raise ValueError(
