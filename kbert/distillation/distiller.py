@@ -131,7 +131,7 @@ class Distiller(TrainStep, keras.Model):
         return self.student.encoder
 
     @property
-    def shown_metrics(self) -> tuple[str, ...]:
+    def shown_metrics(self) -> tuple[str, ...]:  # type: ignore[override]  # and of the terms
         """What a progress line shows: of the student, and of the parts of the loss."""
         parts = (name for term in self.terms for name in term.shown)
         return tuple(dict.fromkeys((*self.student.shown_metrics, *parts)))

@@ -100,7 +100,7 @@ class RunFolder:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def checksum_of(model: str | os.PathLike | None) -> str | None:
+def checksum_of(model: PathLike | None) -> str | None:
     """Of a model's weights; None of one that is not there any more."""
     try:
         return None if model is None else weights_checksum(locate(model))

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -178,7 +179,7 @@ class Task(TrainStep, keras.Model):
         Returns:
             The path written.
         """
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         for prefix, part in self.parts.items():
             arrays |= get_arrays(part, prefix)
         check_finite(arrays, os.fspath(directory))

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
@@ -431,7 +431,7 @@ class FineTuningTask(EncoderTask):
                 callbacks=callbacks,
             )
         if history.interrupted:
-            raise_stopped(history.stopped_by, history.step)
+            raise_stopped(cast(int, history.stopped_by), history.step)
         return history
 
     def _compile_by_default(self, trained, options: FitSettings, steps: int, callbacks) -> None:
