@@ -48,7 +48,7 @@ def register(sort: str, name: str, cls: type) -> None:
     """
     known = _CLASSES.setdefault(sort, {})
     before = known.setdefault(name, cls)
-    if _place(before) != _place(cls):
+    if _place(before) != _place(cls) and _source(before) != _source(cls):
         raise ValueError(
             f"Every {sort} has a name of its own, and {name!r} is that of {_place(before)}. "
             f"Received: {_place(cls)}"
@@ -155,6 +155,12 @@ def current_names(given: Mapping[str, Any], known: Collection[str]) -> dict[str,
             name = now
         found[name] = value
     return found
+
+
+def _source(cls: type) -> tuple[str, str]:
+    """The file of a class and its name there: one file may be two modules, such as by its path."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
+    return os.path.realpath(file), cls.__qualname__
 
 
 def _place(cls: type) -> str:

@@ -23,11 +23,15 @@ def told():
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
-    tf.get_logger().addHandler(handler)
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.WARNING)  # a program that ran in this process may have silenced it
+    logger.addHandler(handler)
     try:
         yield lines
     finally:
-        tf.get_logger().removeHandler(handler)
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def test_one_code_in_many_graphs_is_no_retracing():
