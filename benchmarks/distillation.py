@@ -37,7 +37,7 @@ from kbert.distillation import (
     DistillationExperiment,
     DistillationRecipe,
     Distiller,
-    Embeddings,
+    EmbeddingLoss,
     HiddenStates,
     OwnLoss,
     SoftTargets,
@@ -70,7 +70,7 @@ TAUGHT = {
 # Whose teacher reads each text once, for all epochs and seeds.
 CACHED = ("soft", "hidden")
 ON_TEXT = {
-    "tinybert-general": (Embeddings(), HiddenStates(), AttentionScores()),
+    "tinybert-general": (EmbeddingLoss(), HiddenStates(), AttentionScores()),
     "masked words alone": None,  # no teacher
 }
 

@@ -46,6 +46,15 @@ def test_imports_find_what_was_there(afresh):
     assert issubclass(EncoderConfig, Config)
 
 
+def test_the_loss_of_embeddings():
+    with pytest.warns(DeprecationWarning, match="Embeddings is called EmbeddingLoss now") as told:
+        from kbert.distillation import Embeddings
+    assert Embeddings is kbert.distillation.EmbeddingLoss
+    assert {warning.filename for warning in told} == {__file__}
+    # Runs that the version before began compare their terms by this record.
+    assert Embeddings(weight=0.5).record == "Embeddings(weight=0.5)"
+
+
 def test_a_deprecation_out_of_kbert_fails_a_test():
     """The setting in pyproject.toml: of kbert's modules, and of no other's."""
     code = compile(

@@ -1,4 +1,7 @@
-"""Knowledge from a large model for a small one: DistilBERT, TinyBERT, MiniLM, and parts of them."""
+"""Knowledge distillation: DistilBERT, TinyBERT, MiniLM, and combinations of their loss terms."""
+
+import warnings
+from typing import Any
 
 from kbert.distillation.augmentation import (
     STOP_WORDS,
@@ -20,7 +23,7 @@ from kbert.distillation.student import student
 from kbert.distillation.terms import (
     AttentionRelations,
     AttentionScores,
-    Embeddings,
+    EmbeddingLoss,
     HiddenStates,
     LastHiddenCosine,
     OwnLoss,
@@ -39,7 +42,7 @@ __all__ = [
     "DistillationExperiment",
     "DistillationRecipe",
     "Distiller",
-    "Embeddings",
+    "EmbeddingLoss",
     "HiddenStates",
     "LastHiddenCosine",
     "OwnLoss",
@@ -57,3 +60,11 @@ __all__ = [
     "student",
     "write_augmented",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Embeddings":  # the name of the version before; gone with the next
+        message = "kbert.distillation.Embeddings is called EmbeddingLoss now"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return EmbeddingLoss
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

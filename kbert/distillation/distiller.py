@@ -144,7 +144,7 @@ class Distiller(TrainStep, keras.Model):
     @property
     def settings(self) -> dict[str, Any]:
         """The student's settings and the parts of the loss, for the record of a run."""
-        return {**self.student.settings, "distilled_by": [repr(term) for term in self.terms]}
+        return {**self.student.settings, "distilled_by": [term.record for term in self.terms]}
 
     def loss_terms(self, batch, training):
         if self._reads_heads:

@@ -206,7 +206,7 @@ class DistillationExperiment(Experiment):
             "student_checksum": begun,
             "recipe": self.recipe.name,
             "terms": {
-                stage.name: [repr(term) for term in stage.terms] for stage in self.recipe.stages
+                stage.name: [term.record for term in stage.terms] for stage in self.recipe.stages
             },
             "first_stages": first,
         }

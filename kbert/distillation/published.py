@@ -11,7 +11,7 @@ from typing import Any
 from kbert.distillation.terms import (
     AttentionRelations,
     AttentionScores,
-    Embeddings,
+    EmbeddingLoss,
     HiddenStates,
     LastHiddenCosine,
     OwnLoss,
@@ -72,7 +72,7 @@ _DISTILBERT = (
     OwnLoss(weight=2.0),
     LastHiddenCosine(weight=1.0),
 )
-_TINYBERT = (Embeddings(), HiddenStates(), AttentionScores())
+_TINYBERT = (EmbeddingLoss(), HiddenStates(), AttentionScores())
 # Rows are whole texts without a sentence objective: no student has a head for one.
 _TEXT = {"segments": "full_sentences", "short_sequence_share": 0.0, "phases": "128:1"}
 # Rise and decay meet at the peak, as in transformers' schedule and in BertAdam's.

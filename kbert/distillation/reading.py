@@ -1,4 +1,4 @@
-"""What one model made of a batch, for the parts of a distillation's loss to compare."""
+"""The outputs of one model for a batch, which the terms of a distillation loss compare."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from kbert.tasks.losses import Prediction
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one model made of a batch.
+    """The outputs of one model for a batch.
 
     Attributes:
-        task: whose it is.
+        task: the model.
         outputs: of its encoder, see `kbert.Encoder.call`.
-        logits: of the task, see its `call`; none where no part of the loss asks for heads.
+        logits: of the task, see its `call`; empty if no term of the loss needs heads.
         predictions: of its heads by name; likewise.
-        padding_mask: (R, T) of the rows that the encoder read.
+        padding_mask: (R, T) of the encoder's input.
     """
 
     task: EncoderTask
@@ -42,27 +42,27 @@ def read(
     returned: Mapping[str, bool],
     heads: bool,
 ) -> Reading:
-    """One forward of a task.
+    """One forward pass of a task.
 
     Args:
         task: the model.
-        batch: as its `fit` sees it; without heads, any task's.
-        training: whether dropout acts.
-        returned: what else its encoder is asked for.
-        heads: whether logits and predictions are asked for.
+        batch: as in its `fit`; without heads, that of any task.
+        training: whether dropout is active.
+        returned: which additional outputs its encoder returns.
+        heads: whether logits and predictions are computed.
     """
     logits = {}
-    with task.read_along(**returned) as along:
+    with task.capture_outputs(**returned) as captured:
         if heads:
             logits = task(batch, training=training)
         else:
             task.encode(_encoder_rows(batch), training=training)
     return Reading(
         task=task,
-        outputs=along.outputs,
+        outputs=captured.outputs,
         logits=logits,
         predictions=task.predictions(logits, batch) if heads else {},
-        padding_mask=along.features["padding_mask"],
+        padding_mask=captured.features["padding_mask"],
     )
 
 
@@ -74,7 +74,7 @@ def _encoder_rows(batch):
 
 
 def without_gradient(reading: Reading) -> Reading:
-    """The same, for a loss that must not move what made it."""
+    """The same tensors with gradients stopped: the loss must not train the model that made them."""
     stopped = {
         name: keras.tree.map_structure(ops.stop_gradient, getattr(reading, name))
         for name in ("outputs", "logits")

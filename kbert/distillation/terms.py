@@ -46,8 +46,13 @@ class Term:
     def __post_init__(self):
         check_real("weight", self.weight, "above 0", lambda x: x > 0)
 
+    @property
+    def record(self) -> str:
+        """The term and its settings, as the record of a run holds them."""
+        return repr(self)
+
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
-        """Raises ValueError where these two cannot be compared so."""
+        """Raises ValueError if the term cannot compare these two models."""
 
     def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         """What it compares of the teacher besides heads, for a cache to keep.
@@ -148,12 +153,17 @@ class LastHiddenCosine(Term):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Embeddings(Term):
-    """Squared difference of what comes out of the embeddings (TinyBERT, equation 9)."""
+class EmbeddingLoss(Term):
+    """Squared difference of the embedding layers' outputs (TinyBERT, equation 9)."""
 
     returned: ClassVar[Mapping[str, bool]] = HIDDEN
     projects: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("embeddings",)
+
+    @property
+    def record(self) -> str:
+        # By its former name: runs of the version before resume.
+        return f"Embeddings(weight={self.weight!r})"
 
     def reads_of(self, teacher, student):
         return {"hidden_states/0"}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from kbert import registry
 from kbert.extraction.extract import features
 from kbert.extraction.inputs import as_inputs
 from kbert.tokenizers.base import Tokenizer
@@ -110,6 +111,7 @@ class WordInContext(NamedTuple):
     contexts: list[str]
 
 
+@registry.accepts_former_names
 def word_in_context(
     encoder: keras.Model,
     tokenizer: Tokenizer,
@@ -117,7 +119,7 @@ def word_in_context(
     word: str,
     *,
     layers: str | int | Sequence[int] = "last",
-    stride: int | None = None,
+    doc_stride: int | None = None,
 ) -> WordInContext:
     """The vectors of one word (or of several words after each other) in its contexts.
 
@@ -128,7 +130,7 @@ def word_in_context(
         tokenizer: its tokenizer.
         texts: strings that have the word, whatever its case; each place counts.
         word: as it is written.
-        layers, stride: as in `kbert.features`.
+        layers, doc_stride: as in `kbert.features`.
 
     Raises:
         ValueError: no text, pairs, a text without the word, or one that is cut before it.
@@ -154,7 +156,7 @@ def word_in_context(
         pooling=None,
         special_tokens=False,
         with_tokens=True,
-        stride=stride,
+        doc_stride=doc_stride,
         verbose=0,
     )
     vectors, places = [], []
@@ -169,7 +171,7 @@ def word_in_context(
             if not inside.any():
                 raise ValueError(
                     f"Each place of the word {word!r} must be among the tokens that the encoder "
-                    f"reads: give a `stride`. Received: character {start} of text number {number}"
+                    f"reads: give `doc_stride`. Received: character {start} of text number {number}"
                 )
             vectors.append(tokens.vectors[inside].mean(0))
             places.append((number, start, end))

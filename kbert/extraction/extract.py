@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from absl import logging
 
+from kbert import registry
 from kbert.extraction.described import TextVectors
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.inputs import as_inputs
@@ -21,6 +22,7 @@ from kbert.tokenizers.base import Tokenizer
 CHUNK = 1024
 
 
+@registry.accepts_former_names
 def features(
     encoder: keras.Model,
     tokenizer: Tokenizer,
@@ -32,7 +34,7 @@ def features(
     merge: str = "mean",
     special_tokens: bool = True,
     max_length: int | None = None,
-    stride: int | None = None,
+    doc_stride: int | None = None,
     with_tokens: bool = False,
     batch_size: int = BATCH_SIZE,
     verbose: str | int = "auto",
@@ -58,9 +60,10 @@ def features(
         special_tokens: whether [CLS] and [SEP] are among the tokens and in the mean and the
             maximum. They are in the mean of `sentence-transformers`.
         max_length: tokens of a row, special tokens included; None = all that the encoder takes.
-        stride: a longer text is read in windows that begin this many tokens apart; a token that
-            several windows hold has the mean of its vectors. None cuts a text at its end, and a
-            warning says how many were.
+        doc_stride: a text that is longer is read in overlapping windows whose starts are this many
+            tokens apart (run_squad's meaning; in Hugging Face's tokenizers `stride` is the
+            overlap). A token that is in several windows has the mean of its vectors. None truncates
+            such a text, and a warning says how many were truncated.
         with_tokens: `TextVectors` with tokens and offsets, instead of bare arrays.
         batch_size: rows that go through the encoder together.
         verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
@@ -72,7 +75,7 @@ def features(
     Raises:
         TypeError: something else than text, or than an encoder and a tokenizer.
         ValueError: an argument out of range, or a list of words too long for one row where there
-            is no `stride`.
+            is no `doc_stride`.
 
     Example:
         >>> import kbert
@@ -96,7 +99,7 @@ def features(
         merge=merge,
         special_tokens=special_tokens,
         max_length=max_length,
-        stride=stride,
+        doc_stride=doc_stride,
         batch_size=batch_size,
         with_tokens=with_tokens,
     )
@@ -132,7 +135,7 @@ def report_cut(extractor: Extractor) -> None:
     """A warning that says how many texts were cut."""
     if extractor.cut:
         logging.warning(
-            "%d texts are longer than %d tokens and are cut there; with a stride they are read "
-            "in windows",
+            "%d texts are longer than %d tokens and are truncated; with doc_stride they are read "
+            "in overlapping windows",
             *(extractor.cut, extractor.max_length),
         )

@@ -42,7 +42,7 @@ class Extractor:
         merge: str = "mean",
         special_tokens: bool = True,
         max_length: int | None = None,
-        stride: int | None = None,
+        doc_stride: int | None = None,
         batch_size: int = inference.BATCH_SIZE,
         with_tokens: bool = False,
     ) -> None:
@@ -61,7 +61,7 @@ class Extractor:
         self.merge = merge
         self.special_tokens = special_tokens
         self.max_length = config.max_positions if max_length is None else max_length
-        self.stride = stride
+        self.doc_stride = doc_stride
         self.batch_size = batch_size
         self.with_tokens = with_tokens
         self.cut = 0
@@ -85,10 +85,10 @@ class Extractor:
                 f"max_length must be from 5 to {most}, the encoder's max_positions. "
                 f"Received: max_length={self.max_length}"
             )
-        if self.stride is not None and self.stride < 1:
+        if self.doc_stride is not None and self.doc_stride < 1:
             raise ValueError(
-                "stride must be 1 or more: tokens from the start of one window to that of the "
-                f"next. Received: stride={self.stride}"
+                "doc_stride must be 1 or more: tokens from the start of one window to that of the "
+                f"next. Received: doc_stride={self.doc_stride}"
             )
         if self.with_tokens and self.pooling is not None:
             raise ValueError(
@@ -152,12 +152,12 @@ class Extractor:
         lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
         first, second = lengths if len(sides) == 2 else (lengths[0], np.zeros_like(lengths[0]))
         room = self.max_length - 2 - separators
-        windows, kept = plan_windows(first, second, room, self.stride)
+        windows, kept = plan_windows(first, second, room, self.doc_stride)
         is_cut = kept.sum(1) < first + second
         if texts.in_words and is_cut.any():
             number = int(is_cut.argmax())
             raise ValueError(
-                "Each word of a list has a vector, so no text may be cut: give a `stride`. "
+                "Each word of a list has a vector, so no text may be cut: give `doc_stride`. "
                 f"Received: {first[number]} tokens in text number {texts.start + number}, where "
                 f"{room} fit"
             )

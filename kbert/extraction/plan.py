@@ -99,7 +99,7 @@ class Layout(NamedTuple):
 
 
 def plan_windows(
-    first: np.ndarray, second: np.ndarray, room: int, stride: int | None
+    first: np.ndarray, second: np.ndarray, room: int, doc_stride: int | None
 ) -> tuple[list[Window], np.ndarray]:
     """Cuts texts or pairs into windows.
 
@@ -109,22 +109,22 @@ def plan_windows(
         first: (N,), tokens of each (first) text.
         second: (N,), tokens of each second text; 0 for single texts.
         room: tokens of a row that are left for texts.
-        stride: tokens from the start of a window to that of the next; None = one window each.
+        doc_stride: tokens from the start of a window to that of the next; None = one window each.
 
     Returns:
         Windows, those of a text after each other, and (N, 2) the tokens of each text in any of its
         windows: fewer than it has where it is cut.
 
     Example:
-        >>> windows, kept = plan_windows(np.array([2, 9]), np.array([0, 0]), room=5, stride=3)
+        >>> windows, kept = plan_windows(np.array([2, 9]), np.array([0, 0]), room=5, doc_stride=3)
         >>> [(window.text, window.first_start, window.first_end) for window in windows]
         [(0, 0, 2), (1, 0, 5), (1, 3, 8), (1, 6, 9)]
     """
     first, second = np.asarray(first, np.int32), np.asarray(second, np.int32)
     kept = np.stack(pair_limits(first, second, room), 1)
-    if stride is None:
+    if doc_stride is None:
         return [Window(n, 0, a, 0, b) for n, (a, b) in enumerate(kept.tolist())], kept
-    windows, spans = pair_spans(first, second, room, stride)
+    windows, spans = pair_spans(first, second, room, doc_stride)
     sides = [side for starts, sizes in spans for side in (starts, starts + sizes)]
     rows = np.stack([windows.text, *sides], 1)
     np.maximum.at(kept, rows[:, 0], rows[:, [2, 4]])

@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 import keras
 import numpy as np
 
+from kbert import registry
 from kbert.extraction.extract import features
 from kbert.extraction.hidden_states import choose_layers
 from kbert.inference import BATCH_SIZE
@@ -41,7 +42,7 @@ class TextFeatures:
     Args:
         encoder: name or folder of a preset, or a `kbert.Encoder`.
         tokenizer: None = the preset's; a must with an encoder.
-        layers, pooling, special_tokens, max_length, stride, batch_size: as in `kbert.features`;
+        layers, pooling, special_tokens, max_length, doc_stride, batch_size: as in `kbert.features`;
             pooling is not None.
         dtype: of a preset's encoder, e.g. "mixed_bfloat16"; None = Keras' default.
 
@@ -57,6 +58,7 @@ class TextFeatures:
         array([1])
     """
 
+    @registry.accepts_former_names
     def __init__(
         self,
         encoder: str | keras.Model,
@@ -66,7 +68,7 @@ class TextFeatures:
         pooling: str = "mean",
         special_tokens: bool = True,
         max_length: int | None = None,
-        stride: int | None = None,
+        doc_stride: int | None = None,
         batch_size: int = BATCH_SIZE,
         dtype: str | None = None,
     ) -> None:
@@ -77,7 +79,7 @@ class TextFeatures:
         self.pooling = pooling
         self.special_tokens = special_tokens
         self.max_length = max_length
-        self.stride = stride
+        self.doc_stride = doc_stride
         self.batch_size = batch_size
         self.dtype = dtype
 
@@ -94,7 +96,7 @@ class TextFeatures:
         """
         encoder, tokenizer = self._model()
         self._width()
-        own = ("layers", "pooling", "special_tokens", "max_length", "stride", "batch_size")
+        own = ("layers", "pooling", "special_tokens", "max_length", "doc_stride", "batch_size")
         settings = {name: getattr(self, name) for name in own}
         # One vector a text: `_width` has refused a pooling of None.
         return cast(np.ndarray, features(encoder, tokenizer, texts, verbose=0, **settings))
@@ -117,6 +119,7 @@ class TextFeatures:
         Raises:
             ValueError: an argument that there is not.
         """
+        params = registry.current_names(params, _arguments(type(self)), stacklevel=3)
         unknown = sorted(set(params) - set(_arguments(type(self))))
         if unknown:
             raise ValueError(
@@ -126,6 +129,9 @@ class TextFeatures:
         for name, value in params.items():
             setattr(self, name, value)
         return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(registry.current(state))  # a pickle of the version before
 
     def __sklearn_clone__(self) -> Self:
         # A copy shares the encoder: scikit-learn would copy every weight.

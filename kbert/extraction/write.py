@@ -8,6 +8,7 @@ Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
 
 import hashlib
+import inspect
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert import atomic
+from kbert import atomic, registry
 from kbert.chunks import chunks
 from kbert.extraction.extract import report_cut
 from kbert.extraction.extractor import Extractor
@@ -69,7 +70,7 @@ def write_features(
         field: where JSON lines and TensorFlow data sets keep the text.
         dtype: of the file, "float32" or "float16".
         verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
-        **settings: layers, pooling, words, merge, special_tokens, max_length, stride and
+        **settings: layers, pooling, words, merge, special_tokens, max_length, doc_stride and
             batch_size, as in `kbert.features`.
 
     Returns:
@@ -107,6 +108,8 @@ def write_features(
     if os.path.exists(path):
         atomic.remove(note)  # of a process that was killed when it had finished
         raise FileExistsError(f"{path} is there already; remove it to have it written anew")
+    known = inspect.signature(Extractor).parameters
+    settings = registry.current_names(settings, known, stacklevel=3)
     extractor = Extractor(encoder, tokenizer, **settings)
     opened = [] if sources is None else open_sources(sources, field=field)
     begun = {
@@ -139,7 +142,7 @@ def write_features(
 def _resume(note: str, target: Format, begun: dict, each: Iterator) -> int:
     """Opens the parts after their last whole chunk, and passes over the texts that they hold."""
     state = read_note(note, "The note of what is written") or {"begun": begun, "texts": 0}
-    if changed := differences(state["begun"], begun):
+    if changed := differences(registry.current(state["begun"]), begun):
         raise ValueError(
             "A file is finished with the arguments that it was begun with. Received: another "
             f"value of {', '.join(changed)}; give the old one, or remove {note}"

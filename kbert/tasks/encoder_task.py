@@ -22,13 +22,13 @@ from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import DType, PathLike
 
 
-class ReadAlong:
-    """What a task's encoder reads and gives; a plain object, so that Keras tracks nothing of it.
+class CapturedOutputs:
+    """Inputs and outputs of a task's encoder; a plain object, so that Keras does not track it.
 
     Attributes:
-        returned: arguments of the encoder that ask for more outputs.
-        features: what the encoder read at its last call, (R, T) each.
-        outputs: what it gave.
+        returned: arguments of the encoder that request more outputs.
+        features: the inputs of its last call, (R, T) each.
+        outputs: the outputs of its last call.
     """
 
     def __init__(self, returned: Mapping[str, bool]) -> None:
@@ -68,7 +68,7 @@ class EncoderTask(Task):
         self._check_tokens(encoder, tokenizer)
         self.form = input_form(encoder, tokenizer)
         self.encoder = encoder
-        self._reading: ReadAlong | None = None
+        self._captured: CapturedOutputs | None = None
 
     def _check_tokens(self, encoder: Any, tokenizer: Any) -> None:
         """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
@@ -137,10 +137,10 @@ class EncoderTask(Task):
         if encoder.config.num_segments:
             names.append("segment_ids")
         inputs = {name: features[name] for name in names if name in features}
-        if self._reading is None:
+        if self._captured is None:
             return encoder(inputs, training=training)
-        outputs = encoder(inputs, training=training, **self._reading.returned)
-        self._reading.features, self._reading.outputs = inputs, outputs
+        outputs = encoder(inputs, training=training, **self._captured.returned)
+        self._captured.features, self._captured.outputs = inputs, outputs
         return outputs
 
     # Settings that decide what the heads' predictions mean: a student has its teacher's.
@@ -150,11 +150,11 @@ class EncoderTask(Task):
         """Raises ValueError where a batch lacks what the task's losses read."""
 
     @contextlib.contextmanager
-    def read_along(self, **returned: bool) -> Iterator[ReadAlong]:
-        """Within it, what the encoder reads and gives is kept: a call of the task shows it too.
+    def capture_outputs(self, **returned: bool) -> Iterator[CapturedOutputs]:
+        """Keeps the inputs and outputs of the encoder while the task is called in this context.
 
         Args:
-            **returned: arguments of the encoder that ask for more, such as
+            **returned: arguments of the encoder that request more outputs, such as
                 `return_hidden_states=True`.
 
         Example:
@@ -165,21 +165,21 @@ class EncoderTask(Task):
             ...                              num_heads=2, intermediate_size=16)
             >>> task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"])
             >>> batch = {name: np.ones((1, 3), "int32") for name in ("token_ids", "padding_mask")}
-            >>> with task.read_along(return_hidden_states=True) as reading:
+            >>> with task.capture_outputs(return_hidden_states=True) as captured:
             ...     logits = task(batch)
-            >>> len(reading.outputs["hidden_states"])
+            >>> len(captured.outputs["hidden_states"])
             3
         """
-        before, self._reading = self._reading, ReadAlong(returned)
+        before, self._captured = self._captured, CapturedOutputs(returned)
         try:
-            yield self._reading
+            yield self._captured
         finally:
-            self._reading = before
+            self._captured = before
 
     @property
-    def reads_along(self) -> bool:
-        """Whether it is within a `read_along`."""
-        return self._reading is not None
+    def captures_outputs(self) -> bool:
+        """Whether a `capture_outputs` context is active."""
+        return self._captured is not None
 
     @property
     def row_length(self) -> int:

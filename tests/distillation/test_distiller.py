@@ -13,7 +13,7 @@ from kbert.distillation import (
     AttentionRelations,
     AttentionScores,
     Distiller,
-    Embeddings,
+    EmbeddingLoss,
     HiddenStates,
     LastHiddenCosine,
     OwnLoss,
@@ -27,7 +27,7 @@ from tests.tasks import toy
 
 pytestmark = pytest.mark.tensorflow
 
-TINYBERT = [Embeddings(), HiddenStates(), AttentionScores()]
+TINYBERT = [EmbeddingLoss(), HiddenStates(), AttentionScores()]
 NARROW = {"num_layers": 2, "hidden_size": 8, "intermediate_size": 12}
 
 

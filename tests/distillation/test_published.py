@@ -24,7 +24,7 @@ def test_the_published_values():
 
     tiny = recipe("tinybert-general")
     assert [type(term).__name__ for term in tiny.terms] == [
-        *("Embeddings", "HiddenStates", "AttentionScores")
+        *("EmbeddingLoss", "HiddenStates", "AttentionScores")
     ]
     assert all(getattr(term, "layers", "uniform") == "uniform" for term in tiny.terms)
     assert {term.weight for term in tiny.terms} == {1.0}

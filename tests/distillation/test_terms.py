@@ -9,7 +9,7 @@ from kbert.distillation import (
     AttentionRelations,
     AttentionScores,
     Distiller,
-    Embeddings,
+    EmbeddingLoss,
     HiddenStates,
     LastHiddenCosine,
     OwnLoss,
@@ -25,7 +25,7 @@ LAYERS = [None, 3]
 PARTS = [
     OwnLoss(weight=2.0),
     SoftTargets(temperature=2.0, weight=5.0),
-    Embeddings(weight=0.5),
+    EmbeddingLoss(weight=0.5),
     HiddenStates(),
     AttentionScores(layers=LAYERS, weight=3.0),
     AttentionRelations(relations=("attention", "query", "key", "value"), teacher_layer=3),
@@ -149,7 +149,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(name, teachers):
     student = kbert.student(teacher)
     parts = [
         SoftTargets(temperature=2.0),
-        *(LastHiddenCosine(), Embeddings(), HiddenStates(), AttentionScores()),
+        *(LastHiddenCosine(), EmbeddingLoss(), HiddenStates(), AttentionScores()),
         AttentionRelations(relations=terms.RELATIONS, num_relation_heads=4)
         if name == "text"
         else AttentionRelations(),

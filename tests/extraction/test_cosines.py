@@ -90,6 +90,8 @@ def test_a_word_in_bytes_and_in_a_table(encoder, tokenizer):
 
 def test_a_word_that_was_cut_off(encoder, tokenizer):
     texts = ["the red pen " * 30 + "fox"]
-    with pytest.raises(ValueError, match=r"give a `stride`. Received: character 360"):
+    with pytest.raises(ValueError, match=r"give `doc_stride`. Received: character 360"):
         word_in_context(encoder, tokenizer, texts, "fox")
-    assert len(word_in_context(encoder, tokenizer, texts, "fox", stride=20).vectors) == 1
+    assert len(word_in_context(encoder, tokenizer, texts, "fox", doc_stride=20).vectors) == 1
+    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
+        assert len(word_in_context(encoder, tokenizer, texts, "fox", stride=20).vectors) == 1

@@ -129,11 +129,11 @@ def test_words_of_strings_are_the_tokenizers(encoder, tokenizer):
 LONG = " ".join(["the quick brown fox", "a red pen", "two cats"] * 9)
 
 
-def test_a_long_text_is_cut_and_counted(encoder, tokenizer, caplog):
+def test_a_long_text_is_truncated_and_counted(encoder, tokenizer, caplog):
     texts = [LONG, "the fox", LONG]
     rows = features(encoder, tokenizer, texts, pooling=None, max_length=12)
     assert [len(row) for row in rows] == [12, 4, 12]
-    assert "2 texts are longer than 12 tokens and are cut" in caplog.text
+    assert "2 texts are longer than 12 tokens and are truncated" in caplog.text
     (pair,) = features(encoder, tokenizer, [(LONG, "the fox")], pooling=None, max_length=12)
     assert len(pair) == 12
 
@@ -142,14 +142,14 @@ def test_a_long_text_is_cut_and_counted(encoder, tokenizer, caplog):
 @pytest.mark.parametrize("pooling", [None, "cls", "mean", "max"])
 @pytest.mark.parametrize("pair", [False, True])
 def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, pooling, pair, caplog):
-    room, stride = (10, 4) if not pair else (7, 4)
+    size, doc_stride = (10, 4) if not pair else (7, 4)
     given = ("the fox", LONG) if pair else LONG
     ids = tokenizer.encode(LONG).numpy()
     head = [2, *tokenizer.encode("the fox").numpy(), 3] if pair else [2]
     sums, counts = np.zeros((len(head) + len(ids) + 1, 16)), np.zeros(len(head) + len(ids) + 1)
     start = 0
     while True:
-        part = ids[start : start + room]
+        part = ids[start : start + size]
         row = np.array([[*head, *part, 3]])
         segments = (np.arange(row.shape[1]) >= len(head)) * pair
         inputs = {"token_ids": row, "segment_ids": segments[None].astype("int32")}
@@ -157,23 +157,25 @@ def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, poolin
         places = [*range(len(head)), *(len(head) + start + np.arange(len(part))), len(sums) - 1]
         sums[places] += vectors
         counts[places] += 1
-        if start + room >= len(ids):
+        if start + size >= len(ids):
             break
-        start += stride
+        start += doc_stride
     expected = sums / counts[:, None]
-    settings = {"max_length": 12, "stride": stride, "pooling": pooling}
+    settings = {"max_length": 12, "doc_stride": doc_stride, "pooling": pooling}
     found = features(encoder, tokenizer, [given], **settings)[0]
     if pooling is not None:
         expected = POOLED[pooling](expected)
     assert_close(found, expected, 1e-4)
-    assert "cut" not in caplog.text
+    assert "truncated" not in caplog.text
 
 
 def test_words_of_a_long_text_need_a_stride(encoder, tokenizer):
     words = [LONG.split()]
-    with pytest.raises(ValueError, match=r"give a `stride`. Received: 90 tokens in text number 0"):
+    with pytest.raises(
+        ValueError, match=r"give `doc_stride`. Received: 90 tokens in text number 0"
+    ):
         features(encoder, tokenizer, words, words=True)
-    assert features(encoder, tokenizer, words, words=True, stride=20)[0].shape == (81, 16)
+    assert features(encoder, tokenizer, words, words=True, doc_stride=20)[0].shape == (81, 16)
 
 
 def test_half_precision_gives_float32_near_the_full_one(encoder, tokenizer):
@@ -210,7 +212,7 @@ def test_byte_level_words_come_without_their_space(encoder):
         ({"pooling": "cls", "special_tokens": False}, "special tokens must count"),
         ({"words": True, "merge": "last"}, "merge is one of mean, first"),
         ({"max_length": 41}, "from 5 to 40"),
-        ({"stride": 0}, "stride must be 1 or more"),
+        ({"doc_stride": 0}, "doc_stride must be 1 or more"),
         ({"with_tokens": True}, "pooling=None or words=True"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"verbose": "yes"}, "verbose is"),
@@ -252,3 +254,14 @@ def test_few_layers_have_no_last_four(tokenizer, tiny_vocabulary, encoder):
 def test_texts_without_an_order_are_refused():
     with pytest.raises(ValueError, match=r"texts must have an order.*Received: a frozenset"):
         as_inputs(frozenset(["a", "b"]))
+
+
+def test_doc_stride_by_its_former_name(encoder, tokenizer):
+    settings = {"max_length": 12, "pooling": None}
+    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now") as told:
+        found = features(encoder, tokenizer, [LONG], stride=4, **settings)[0]
+    assert {warning.filename for warning in told} == {__file__}
+    expected = features(encoder, tokenizer, [LONG], doc_stride=4, **settings)[0]
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'strides'"):
+        features(encoder, tokenizer, [LONG], strides=4)

@@ -155,6 +155,20 @@ def test_another_run_does_not_go_on_with_the_file(encoder, tokenizer, tmp_path):
         write(path, encoder, tokenizer, ["a"])
 
 
+def test_a_half_written_file_of_the_version_before_is_finished(encoder, tokenizer, tmp_path):
+    path = tmp_path / "a.npy"
+    with pytest.raises(TypeError, match="Received: 3 as number 3"):
+        write(path, encoder, tokenizer, ["a", "b", "c", 3], doc_stride=4)
+    note = tmp_path / "a.npy.progress.json"
+    state = json.loads(note.read_text())
+    state["begun"]["stride"] = state["begun"].pop("doc_stride")
+    note.write_text(json.dumps(state))
+    with pytest.raises(ValueError, match="another value of doc_stride; give the old one"):
+        write(path, encoder, tokenizer, list("abcd"), doc_stride=5)
+    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
+        assert write(path, encoder, tokenizer, list("abcd"), stride=4) == 4
+
+
 @pytest.mark.parametrize(
     ("texts", "settings", "message"),
     [

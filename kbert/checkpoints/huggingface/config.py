@@ -77,11 +77,11 @@ def write_config(
     Raises:
         ValueError: the architecture cannot be this model; the message says why.
     """
-    problems = architecture.problems(config)
-    if problems:
+    incompatibilities = architecture.incompatibilities(config)
+    if incompatibilities:
         raise ValueError(
-            f"Hugging Face's {architecture.title} cannot be this model: {'; '.join(problems)}. "
-            f"Received: {config}"
+            f"Hugging Face's {architecture.title} cannot be this model: "
+            f"{'; '.join(incompatibilities)}. Received: {config}"
         )
     there = {here: there for there, here in reversed(list(architecture.activations.items()))}
     content = architecture.write_fields(config, tokenizer)

@@ -58,7 +58,7 @@ class Backbone:
             **self.more_keys,
         }
 
-    def problems(self, config: EncoderConfig) -> list[str]:
+    def incompatibilities(self, config: EncoderConfig) -> list[str]:
         """Why this backbone cannot be the model, in words; empty if it can."""
         found = [
             f"{name} is {getattr(self, name)!r} in it"
@@ -215,10 +215,12 @@ def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
         known = ", ".join(backbone.model_type for backbone in BACKBONES)
         raise ValueError(f"KerasHub has the architectures {known}. Received: {model_type!r}")
     for backbone in asked:
-        if not backbone.problems(config):
+        if not backbone.incompatibilities(config):
             return backbone
-    asked.sort(key=lambda backbone: len(backbone.problems(config)))  # the nearest first
-    reasons = "".join(f"\n  {b.class_name}: {'; '.join(b.problems(config))}" for b in asked)
+    asked.sort(key=lambda backbone: len(backbone.incompatibilities(config)))  # the nearest first
+    reasons = "".join(
+        f"\n  {b.class_name}: {'; '.join(b.incompatibilities(config))}" for b in asked
+    )
     raise ValueError(f"KerasHub cannot be this model. Received: {config}{reasons}")
 
 

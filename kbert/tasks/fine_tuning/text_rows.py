@@ -114,7 +114,7 @@ class TextRows:
         rows, windows, _ = shape
         flat = {k: ops.reshape(x, (-1, *ops.shape(x)[2:])) for k, x in features.items()}
         # What is asked for besides the logits must not be made inside a loop.
-        if training or return_read or self._task.reads_along:
+        if training or return_read or self._task.captures_outputs:
             logits, read = self._logits(flat, head, training)
         else:
             logits, read = self._logits_in_groups(flat, head), None

@@ -69,19 +69,19 @@ def test_predictions_are_logits_and_their_weights(made, name):
 
 @pytest.mark.parametrize("name", toys.KINDS)
 @pytest.mark.parametrize("training", [False, True])
-def test_what_is_read_along_is_the_encoders(made, name, training):
+def test_captured_outputs_are_the_encoders(made, name, training):
     task, batch = made(name)
     wanted = to_numpy(task(batch, training=training))
-    with task.read_along(return_hidden_states=True, return_internals=True) as reading:
+    with task.capture_outputs(return_hidden_states=True, return_internals=True) as captured:
         logits = task(batch, training=training)
     for head, values in to_numpy(logits).items():
         np.testing.assert_allclose(values, wanted[head], rtol=1e-4, atol=1e-4)
     inputs = toys.encoder_inputs(batch, task.encoder)
-    assert reading.features.keys() == inputs.keys()
+    assert captured.features.keys() == inputs.keys()
     for feature, value in inputs.items():
-        np.testing.assert_array_equal(reading.features[feature], value)
+        np.testing.assert_array_equal(captured.features[feature], value)
     expected = toys.read_encoder(task, batch)
-    found = to_numpy(reading.outputs)
+    found = to_numpy(captured.outputs)
     tf.nest.assert_same_structure(found, expected)
     real = inputs["padding_mask"] > 0
     states = zip(found["hidden_states"], expected["hidden_states"], strict=True)
@@ -91,21 +91,21 @@ def test_what_is_read_along_is_the_encoders(made, name, training):
 
 def test_nothing_is_kept_behind_the_block(made):
     task, batch = made("classes")
-    with task.read_along() as outer:
+    with task.capture_outputs() as outer:
         task(batch)
-        with task.read_along(return_hidden_states=True) as inner:
+        with task.capture_outputs(return_hidden_states=True) as inner:
             task(batch)
         assert "hidden_states" in inner.outputs
         assert "hidden_states" not in outer.outputs
         before = outer.outputs
-        with pytest.raises(RuntimeError), task.read_along():
+        with pytest.raises(RuntimeError), task.capture_outputs():
             raise RuntimeError
         task(batch)
         assert outer.outputs is not before
     last = outer.outputs
     task(batch)
     assert outer.outputs is last
-    assert task._reading is None
+    assert task._captured is None
 
 
 def test_a_masked_lm_head_predicts_every_token(made):

@@ -172,7 +172,7 @@ class Architecture:
         """After the renames of writing: what that architecture has weights for in addition."""
         return arrays
 
-    def problems(self, config: Any) -> list[str]:
+    def incompatibilities(self, config: Any) -> list[str]:
         """Why this architecture cannot be the model, in words; empty if it can."""
         kind: type[Any] = self.config_class  # which all have an activation, unlike Config
         if not isinstance(config, kind):
@@ -187,7 +187,7 @@ class Architecture:
         return found + self.misfits(config)
 
     def misfits(self, config: Any) -> list[str]:
-        """The `problems` that are of one kind of model alone."""
+        """The `incompatibilities` that are of one kind of model alone."""
         found = []
         if config.embedding_width != config.hidden_size and not self.factorised:
             found.append("its embeddings are of the hidden width")

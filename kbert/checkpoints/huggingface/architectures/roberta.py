@@ -99,9 +99,9 @@ class Roberta(Architecture):
         unfolded.setdefault(_SEGMENTS, np.zeros((1, positions.shape[1]), positions.dtype))
         return unfolded
 
-    def problems(self, config: Any) -> list[str]:
+    def incompatibilities(self, config: Any) -> list[str]:
         one = ["its one segment is no segment to kbert"] if config.num_segments == 1 else []
-        return super().problems(config) + one
+        return super().incompatibilities(config) + one
 
 
 class XlmRoberta(Roberta):
