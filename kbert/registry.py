@@ -54,7 +54,7 @@ def register(sort: str, name: str, cls: type) -> None:
     before = known.setdefault(name, cls)
     if _place(before) != _place(cls) and _source(before) != _source(cls):
         raise ValueError(
-            f"Every {sort} has a name of its own, and {name!r} is that of {_place(before)}. "
+            f"Every {sort} needs a unique name, and {name!r} is registered for {_place(before)}. "
             f"Received: {_place(cls)}"
         )
     known[name] = cls
@@ -114,8 +114,8 @@ def load_module(module: str) -> types.ModuleType:
         if os.path.realpath(getattr(loaded, "__file__", None) or "") == os.fspath(path):
             return loaded
         raise ValueError(
-            "A file of a module needs a name that no other module has. "
-            f"Received: {module!r}, beside {loaded.__name__} of {loaded.__file__}"
+            "The name of a module's file must not be that of another module. "
+            f"Received: {module!r}, next to {loaded.__name__} of {loaded.__file__}"
         )
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     made = importlib.util.module_from_spec(spec)

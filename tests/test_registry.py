@@ -41,7 +41,7 @@ def test_modules_by_file_and_by_name(tmp_path, monkeypatch):
     other = tmp_path / "other" / "kbert_test_module.py"
     other.parent.mkdir()
     other.write_text("")
-    with pytest.raises(ValueError, match="needs a name that no other module has"):
+    with pytest.raises(ValueError, match="must not be that of another module"):
         registry.load_module(str(other))
     monkeypatch.delitem(sys.modules, "kbert_test_module")
     with pytest.raises(FileNotFoundError, match=r"no such file.*missing.py"):

@@ -158,7 +158,7 @@ def _why_not(folder: Path) -> str:
 _OTHERS = {
     ("pytorch_model.bin", "pytorch_model.bin.index.json"): (
         "is a pickle or leads to some, which can run any code, so it is never opened: save the "
-        "model anew with transformers' save_pretrained(safe_serialization=True)."
+        "model again with transformers' save_pretrained(safe_serialization=True)."
     ),
     ("tf_model.h5", "tf_model.h5.index.json"): (
         "is of transformers' TensorFlow classes: load it with from_pretrained(folder, "

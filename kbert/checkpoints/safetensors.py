@@ -98,7 +98,7 @@ def _check_types(types: Mapping[str, str], path: PathLike) -> None:
     lacking = [f"{name} ({kind})" for name, kind in types.items() if kind not in _TYPES]
     if lacking:
         raise ValueError(
-            "A quantised file is not read: save the model anew in float32 or bfloat16. "
+            "Quantised files are not supported: save the model in float32 or bfloat16. "
             f"Received: {', '.join(lacking)} in {path}"
         )
 

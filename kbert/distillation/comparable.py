@@ -37,8 +37,8 @@ def _check_tokens(student, teacher) -> None:
     ours, theirs = student.tokenizer, teacher.tokenizer
     if type(ours) is not type(theirs) or ours.checksum != theirs.checksum:
         raise ValueError(
-            "Student and teacher must read the same ids: of the same tokenizer. Received: "
-            f"{_shown(ours)} beside {_shown(theirs)}"
+            "Student and teacher must have the same tokenizer. Received: "
+            f"{_shown(ours)} and {_shown(theirs)}"
         )
     if student.form != teacher.form:
         raise ValueError(

@@ -192,8 +192,8 @@ class Distiller(TrainStep, keras.Model):
             return self.student.fit(data, labels, trained=self, **options)
         if labels is not None:
             raise ValueError(
-                "Labels belong to a table; batches of pretraining hold theirs. Received: labels "
-                f"beside {type(data).__name__}"
+                "Labels belong to a table; batches of pretraining have their own. Received: labels "
+                f"with {type(data).__name__}"
             )
         return self.student.fit(data, trained=self, **options)
 

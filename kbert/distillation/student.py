@@ -91,8 +91,8 @@ def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> Enc
     found = EncoderConfig.from_dict(fields)
     if found.vocabulary_size != config.vocabulary_size:
         raise ValueError(
-            "Student and teacher have one vocabulary. Received: "
-            f"vocabulary_size={found.vocabulary_size} beside {config.vocabulary_size}"
+            "Student and teacher must have the same vocabulary. Received: "
+            f"vocabulary_size={found.vocabulary_size} and {config.vocabulary_size}"
         )
     return found
 
@@ -164,10 +164,14 @@ def _take_over_heads(task: EncoderTask, teacher: EncoderTask) -> None:
             continue
         theirs = teacher.parts.get(prefix)
         if theirs is None:
-            logging.info("The head %s begins anew: the teacher has none", prefix)
+            logging.info("The head %s is newly initialised: the teacher has none", prefix)
         elif getattr(task, "labels", None) != getattr(teacher, "labels", None):
-            logging.info("The head %s begins anew: its labels are not the teacher's", prefix)
+            logging.info(
+                "The head %s is newly initialised: its labels differ from the teacher's", prefix
+            )
         elif [tuple(w.shape) for w in part.weights] != [tuple(w.shape) for w in theirs.weights]:
-            logging.info("The head %s begins anew: its width is not the teacher's", prefix)
+            logging.info(
+                "The head %s is newly initialised: its width differs from the teacher's", prefix
+            )
         else:
             set_arrays(part, prefix, get_arrays(theirs, prefix), "the teacher")

@@ -45,19 +45,19 @@ class AnswerFile:
         self._file = GrowingFiles(os.fspath(path))
         self.state = {"records": 0, "checksum": 0, "finished": False, **identity}
         written = self.path.exists() and self.path.stat().st_size > 0
-        before = read_note(self._note, "The note beside answers")
+        before = read_note(self._note, "The state file of answers")
         if before and (written or before["finished"]):
             of_output = {name: before.get(name) for name in identity}
             if changed := differences(of_output, identity):
                 raise ValueError(
-                    f"{self.path} holds answers that were made otherwise; name another file, or "
+                    f"{self.path} holds answers made with other settings; choose another file, or "
                     f"remove it and {self._note.name}. Received: {'; '.join(changed.values())}"
                 )
             self.state = before
         elif written:
             raise ValueError(
-                f"{self.path} is there already and nothing tells what wrote it; remove it, or "
-                "name another file"
+                f"{self.path} already exists, without a state file that says what wrote it; "
+                "remove it, or choose another file"
             )
 
     @property
@@ -186,8 +186,8 @@ def _skip(records: Iterator[Record], output: AnswerFile, source: str) -> int:
         read += 1
     if read < output.records or checksum != output.state["checksum"]:
         raise ValueError(
-            f"{output.path} holds the answers to another input than {source}: name another "
-            "file, or remove it to begin anew"
+            f"{output.path} holds the answers to another input than {source}: choose another "
+            "file, or remove it to start over"
         )
     return checksum
 

@@ -86,8 +86,7 @@ class Records:
         number, names = next(rows, (1, []))
         if len(set(names)) < len(names):
             raise ValueError(
-                f"{self.source}, line {number}: every column has a name of its own. "
-                f"Received: {names}"
+                f"{self.source}, line {number}: column names must be unique. Received: {names}"
             )
         for number, fields in rows:
             yield number, dict(zip(names, fields, strict=True))
@@ -98,7 +97,7 @@ class Records:
         names = self._asked.asked(there)
         if names is None:
             raise ValueError(
-                f"{self.source}: the task is asked by the column(s) {self._asked.rule}; say which "
+                f"{self.source}: the task's inputs are the column(s) {self._asked.rule}; say which "
                 f"they are. Received: {list(row)}"
             )
         return {name: there[name] for name in (*(["id"] if "id" in there else []), *names)}

@@ -129,12 +129,14 @@ def run_series(
 
 def _run_series(points, make_run, folder: Path, names) -> Series:
     if (folder / "run.json").exists():
-        raise ValueError(f"A series needs a folder of its own. Received: {folder}, that of a run")
+        raise ValueError(
+            f"A series needs a separate folder. Received: {folder}, the folder of a run"
+        )
     others = sorted(p.parent.name for p in folder.glob("*/results.json"))
     others = [name for name in others if name not in points]
     if others:
         raise ValueError(
-            f"{folder} holds runs that are not among those asked for; ask for them too, or name "
+            f"{folder} holds runs that were not requested; request them too, or choose "
             f"another folder. Received: {', '.join(others)}"
         )
     results = []

@@ -63,7 +63,7 @@ def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, 
     width = np.shape(vectors)[1]
     if k < 1 or np.shape(queries)[1] != width:
         raise ValueError(
-            "Neighbours are asked for from 1 up, with queries as wide as the vectors. Received: "
+            "k must be 1 or more, and queries must be as wide as the vectors. Received: "
             f"k={k}, queries of width {np.shape(queries)[1]}, vectors of width {width}"
         )
     starts = range(0, max(len(queries), 1), _QUERIES)

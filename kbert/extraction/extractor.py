@@ -157,9 +157,9 @@ class Extractor:
         if texts.in_words and is_cut.any():
             number = int(is_cut.argmax())
             raise ValueError(
-                "Each word of a list has a vector, so no text may be cut: give `doc_stride`. "
-                f"Received: {first[number]} tokens in text number {texts.start + number}, where "
-                f"{room} fit"
+                "Each word of a list gets a vector, so no text may be truncated: give "
+                f"`doc_stride`. Received: {first[number]} tokens in text number "
+                f"{texts.start + number}, where {room} fit"
             )
         self.cut += int(is_cut.sum())
         return windows, [Layout(a, b, separators) for a, b in kept.tolist()]

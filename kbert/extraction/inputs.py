@@ -96,7 +96,7 @@ def _from_table(table: Table, words: bool) -> Texts:
     if "first" not in table:
         return Texts(table["text"])
     if words:
-        raise ValueError("Words are asked of single texts. Received: a table of pairs")
+        raise ValueError("Word vectors need single texts. Received: a table of pairs")
     return Texts(table["first"], table["second"])
 
 

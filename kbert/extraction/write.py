@@ -107,7 +107,7 @@ def write_features(
     note = f"{path}.progress.json"
     if os.path.exists(path):
         atomic.remove(note)  # of a process that was killed when it had finished
-        raise FileExistsError(f"{path} is there already; remove it to have it written anew")
+        raise FileExistsError(f"{path} already exists; remove it to write it again")
     known = inspect.signature(Extractor).parameters
     settings = registry.current_names(settings, known, stacklevel=3)
     extractor = Extractor(encoder, tokenizer, **settings)
@@ -144,18 +144,18 @@ def _resume(note: str, target: Format, begun: dict, each: Iterator) -> int:
     state = read_note(note, "The note of what is written") or {"begun": begun, "texts": 0}
     if changed := differences(registry.current(state["begun"]), begun):
         raise ValueError(
-            "A file is finished with the arguments that it was begun with. Received: another "
-            f"value of {', '.join(changed)}; give the old one, or remove {note}"
+            "A half-written file is resumed with the arguments it was started with. Received: "
+            f"another value of {', '.join(changed)}; give the old one, or remove {note}"
         )
     done = state["texts"]
     passed = sum(1 for _ in itertools.islice(each, done))
     if passed < done:
         raise ValueError(
-            f"A file is finished with the texts that it was begun with; it holds {done} of them. "
+            f"A half-written file is resumed with the texts it was started with; it holds {done}. "
             f"Received: {passed} texts; give the old ones, or remove {note}"
         )
     if done:
-        logging.info("%s: going on after %d texts", target.path, done)
+        logging.info("%s: resuming after %d texts", target.path, done)
     target.open(state.get("sizes"))
     return done
 

@@ -76,8 +76,8 @@ def _from_file(path: Path) -> Path:
 def _unknown(asked: str) -> str:
     if asked.startswith(("http://", "https://")):
         return (
-            "A model is not read from a URL: download the file (curl -L -C - -O URL goes on where "
-            "it stopped) and pass its path; a repository of the hub is written hf:owner/name. "
+            "Models are not loaded from a URL: download the file (curl -L -C - -O URL resumes) and "
+            "pass its path; a repository of the hub is written hf:owner/name. "
             f"Received: {asked!r}"
         )
     close = names.close_names(asked)

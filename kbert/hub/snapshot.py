@@ -130,7 +130,7 @@ def _refuse(error: Exception, reason: Exception, place: str, asked: str) -> NoRe
     offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _brief(reason)
     raise ConnectionError(
         f"The model is not (or not whole) in the hub's cache, {constants.HF_HUB_CACHE}, and cannot "
-        f"be downloaded: {offline}. The same call goes on where it stopped once it can. Or fetch "
+        f"be downloaded: {offline}. The same call resumes where it stopped once it can. Or fetch "
         f"config.json, {_WEIGHT_FILES[0]} and the tokenizer's files (vocab.txt, tokenizer.json, …) "
         f"from {place} elsewhere, put them into one folder, and pass that folder. "
         f"Received: {asked!r}"

@@ -115,7 +115,7 @@ class Description:
         length = min(128, config.max_positions)
         memory = self.training_memory(32, length).total
         lines = {
-            "model": self.name or "a config of one's own",
+            "model": self.name or "a custom config",
             "layers": f"{config.num_layers}{blocks}",
             "hidden width": f"{config.hidden_size:,}, {config.num_heads} heads",
             "feed-forward width": f"{config.intermediate_size:,}, {config.activation}",

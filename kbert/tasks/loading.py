@@ -69,7 +69,7 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
     """
     if checkpoint.task is None and strict and (asked.has_head or checkpoint.homeless):
         way_out = (
-            "new_head=True takes the encoder of any, and begins the heads anew"
+            "new_head=True loads the encoder of any task and initialises new heads"
             if asked.has_head
             else "strict=False takes the model alone"
         )

@@ -66,7 +66,7 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
         )
     if done.returncode:
         raise RuntimeError(
-            "The export runs in a process of its own under TensorFlow, and that failed. "
+            "The export runs in a separate process under TensorFlow, and that failed. "
             f"Received: {done.stderr[-2000:]}"
         )
     return done.stdout.splitlines()[-1]
@@ -79,7 +79,7 @@ def _module_of(cls: type) -> str:
     file = getattr(sys.modules[cls.__module__], "__file__", None)
     if file is None:
         raise ValueError(
-            "The export runs in a process of its own, which imports the task's class: define it in "
+            "The export runs in a separate process, which imports the task's class: define it in "
             f"a file. Received: {cls.__name__} of {cls.__module__}, which has none"
         )
     return os.path.abspath(file)

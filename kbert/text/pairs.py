@@ -66,7 +66,7 @@ def read_pairs(
     if target is not None:
         if columns is not None:
             raise ValueError(
-                "columns tell the sides in one file apart, and have no use where `target` is "
+                "columns name the two sides of one file, and have no use if `target` is "
                 f"given. Received: columns={columns!r}, target={target!r}"
             )
         return AlignedFiles(_expand(source), _expand(target), on_bad_utf8)

@@ -142,7 +142,9 @@ def test_a_damaged_shard_is_named(tmp_path, harm):
 
 def test_a_folder_is_of_one_teacher_and_dtype(tmp_path):
     make_store(tmp_path)
-    with pytest.raises(ValueError, match=r"give each a cache_dir.*, whose teacher has another we"):
+    with pytest.raises(
+        ValueError, match=r"use one cache_dir for each.*, whose teacher has another we"
+    ):
         Store(tmp_path, {**TEACHER, "weights": "b"}, "float16")
     with pytest.raises(ValueError, match=r"cache_dtype='float32' for .*, which is in float16"):
         Store(tmp_path, TEACHER, "float32")

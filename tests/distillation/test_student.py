@@ -223,7 +223,7 @@ def test_the_masked_lm_heads_table_is_the_students(teacher, tokenizer):
             r"from 0 to 5, for each of the student's 1. Received: \[6\]",
         ),
         ({"num_layers": 1, "init": [-1]}, r"from 0 to 5, .*Received: \[-1\]"),
-        ({"vocabulary_size": 41}, "one vocabulary. Received: vocabulary_size=41 beside 40"),
+        ({"vocabulary_size": 41}, "the same vocabulary. Received: vocabulary_size=41 and 40"),
         ({"hidden_size": 8}, 'cannot begin as its layers: take init="random". Received: encoder/'),
         ({"intermediate_size": 8}, 'take init="random". Received: encoder/layers/0/'),
         ({"max_positions": 99}, "Received: encoder/embeddings/position of other shapes, 1 in all"),

@@ -86,7 +86,7 @@ def test_another_input_or_model_is_refused(source, tmp_path):
     path = tmp_path / "a.jsonl"
     with pytest.raises(KeyboardInterrupt):
         answer(source, path, Counter(dies_after=2))
-    with pytest.raises(ValueError, match=r"made otherwise.*model was 'm', is 'n'"):
+    with pytest.raises(ValueError, match=r"made with other settings.*model was 'm', is 'n'"):
         answer(source, path, model="n")
     source.write_text(source.read_text().replace("xxx\n", "xxy\n", 1))
     with pytest.raises(ValueError, match=r"holds the answers to another input than .*texts.txt"):
@@ -108,7 +108,7 @@ def test_a_call_that_failed_before_its_first_answer_leaves_the_file_free(source,
 def test_a_file_of_something_else_stays(source, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("precious\n")
-    with pytest.raises(ValueError, match="is there already and nothing tells what wrote it"):
+    with pytest.raises(ValueError, match="already exists, without a state file"):
         answer(source, path)
     assert path.read_text() == "precious\n"
 

@@ -49,7 +49,9 @@ def test_a_series_and_a_run_do_not_share_a_folder(tmp_path):
     RunFolder(tmp_path / "seed-0").begin({})
     with pytest.raises(ValueError, match=r"holds a series of runs; .*Received: seed-0$"):
         RunFolder(tmp_path).begin({})
-    with pytest.raises(ValueError, match=r"a folder of its own. Received: .*seed-0, that of a run"):
+    with pytest.raises(
+        ValueError, match=r"a separate folder. Received: .*seed-0, the folder of a run"
+    ):
         run_series({}, None, tmp_path / "seed-0", names=("seed",))
 
 

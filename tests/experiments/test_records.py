@@ -98,11 +98,11 @@ def test_it_reads_no_more_than_it_is_asked_for(tmp_path):
         ("a.csv", "text,x\na,b\nc\n", "a.csv, line 3: the row has 1 columns, the first row has 2"),
         ("a.csv", 'text,x\na,"b\n', "a.csv, line 2: a quote opens here and never closes"),
         ("a.csv", 'text,x\na,"b"c\n', "a.csv, line 2: a quote opens here and closes in line 2"),
-        ("a.csv", "body\na\n", "asked by the column.s. text or first and second; .*'body'"),
+        ("a.csv", "body\na\n", "inputs are the column.s. text or first and second; .*'body'"),
         ("a.jsonl", '{"text": "a"}\n{"txt": "a"}\n', "a.jsonl, line 2: 'text' is not there"),
         ("a.jsonl", '{"text": "a"}\n{', "a.jsonl, line 2 is not JSON"),
         ("a.jsonl", '["a"]', "a.jsonl, line 1: a line holds one JSON object"),
-        ("a.pdf", "x", "The suffix of the input tells its format: .txt"),
+        ("a.pdf", "x", "The suffix of the input gives its format: .txt"),
         ("a.txt", "one\ntw\0o\n", "a.txt, line 2: a NUL byte, which no text holds"),
     ],
 )
@@ -119,6 +119,6 @@ def test_a_blank_line_of_one_column_is_a_text_and_columns_have_names_of_their_ow
     assert texts == read_table(path)["text"] == ["a", "", "b"]
     path.write_text("text,text\na,b\n")
     with pytest.raises(
-        ValueError, match=r"line 1: every column has a name.*Received: .'text', 'te"
+        ValueError, match=r"line 1: column names must be unique.*Received: .'text', 'te"
     ):
         list(Records(path, "classify"))

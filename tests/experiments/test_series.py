@@ -66,7 +66,7 @@ def test_more_seeds_later_may_find_a_better_one(tmp_path):
     series(tmp_path, Runs([0.5, 0.9]), count=2)
     assert (series(tmp_path, Runs([0.7])).preset / "name").read_text() == "seed-1"
     assert (series(tmp_path, Runs([0.95]), count=4).preset / "name").read_text() == "seed-3"
-    with pytest.raises(ValueError, match=r"runs that are not among those asked for.*seed-3$"):
+    with pytest.raises(ValueError, match=r"runs that were not requested.*seed-3$"):
         series(tmp_path, Runs([]), count=3)
 
 

@@ -234,7 +234,7 @@ def test_texts_that_are_none(encoder, tokenizer):
         features(encoder, tokenizer, None)
     with pytest.raises(ValueError, match="as number 1, after lists of words"):
         features(encoder, tokenizer, [["a"], "b"], words=True)
-    with pytest.raises(ValueError, match="Words are asked of single texts"):
+    with pytest.raises(ValueError, match="Word vectors need single texts"):
         features(encoder, tokenizer, {"first": ["a"], "second": ["b"]}, words=True)
 
 

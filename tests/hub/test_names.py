@@ -95,7 +95,7 @@ def test_two_revisions():
         ("", "no such folder"),
         ("\x00", "no such folder"),
         ("x" * 5000, "no such folder"),
-        ("https://storage.googleapis.com/x.zip", "not read from a URL: download the file"),
+        ("https://storage.googleapis.com/x.zip", "not loaded from a URL: download the file"),
     ],
 )
 def test_what_is_nowhere(name, message):

@@ -117,7 +117,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(model, no_waiting, 
 
 def test_a_hub_that_dies_and_comes_back(model, no_waiting):
     model.break_after = [100] + [0] * 100
-    with pytest.raises(ConnectionError, match="The same call goes on where it stopped"):
+    with pytest.raises(ConnectionError, match="The same call resumes where it stopped"):
         locate("hf:someone/model")
     model.break_after = []
     model.requests.clear()

@@ -135,9 +135,7 @@ def test_albert_holds_one_group_of_weights_for_its_twelve_layers():
 def test_a_config_of_one_s_own():
     found = describe(tiny_config())
     assert (found.name, found.tokenizer, found.parameters) == (None, None, 5808)
-    assert str(found).startswith(
-        "model               a config of one's own\nlayers              2\n"
-    )
+    assert str(found).startswith("model               a custom config\nlayers              2\n")
     assert str(found).endswith("GiB at 32 x 24 tokens in float32")  # its positions are no more
 
 

@@ -211,5 +211,5 @@ def test_seeds_and_grid_as_tables(program, tmp_path, capsys):
     assert f"model: {tmp_path / 'out' / 'preset'}" in out
     program("--seeds=2", "--epochs=1")
     assert capsys.readouterr().out.count("finished before") == 2
-    with pytest.raises(SystemExit, match="runs that are not among those asked for"):
+    with pytest.raises(SystemExit, match="runs that were not requested"):
         program("--grid", "--grid_learning_rates=1e-3", "--grid_batch_sizes=8", "--grid_epochs=1")

@@ -81,9 +81,9 @@ def test_an_interrupted_one_goes_on(run_dir, call, texts, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--input=a.pdf", "The suffix of the input tells its format"),
+        ("--input=a.pdf", "The suffix of the input gives its format"),
         ("--input=nowhere.txt", "nowhere.txt"),
-        ("--output=TEXTS", "is there already and nothing tells what wrote it"),
+        ("--output=TEXTS", "already exists, without a state file"),
     ],
 )
 def test_mistakes_are_told_in_one_line(run_dir, call, texts, tmp_path, flag, message):

@@ -131,7 +131,7 @@ def test_what_words_do_not_take(corpus):
     arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out", "--tokenizer=words")
     with pytest.raises(SystemExit, match="words keep a text as it is"):
         program(*arguments, "--lowercase")
-    with pytest.raises(SystemExit, match=r"must hold a word beside .*Received: 2"):
+    with pytest.raises(SystemExit, match=r"must hold a word besides .*Received: 2"):
         program(*arguments, "--vocabulary_size=2")
     (corpus / "vocab.txt").write_text("the\nsun\n")
     with pytest.raises(SystemExit, match=r"must hold </S>, <S>, <UNK>. Received: .*vocab.txt"):

@@ -66,7 +66,7 @@ def test_a_head_may_be_left_out(task, tmp_path):
 def test_a_folder_without_heads_names_the_way_out(task, tokenizer, tmp_path):
     task.encoder.save_to_preset(tmp_path)
     tokenizer.save(tmp_path)
-    with pytest.raises(ValueError, match=r"new_head=True takes the encoder.*Received: no head"):
+    with pytest.raises(ValueError, match=r"new_head=True loads the encoder.*Received: no head"):
         kbert.tasks.Pretraining.from_preset(tmp_path)
     again = kbert.tasks.Pretraining.from_preset(tmp_path, new_head=True)
     np.testing.assert_array_equal(again.encoder.token_embedding, task.encoder.token_embedding)

@@ -137,7 +137,7 @@ def test_what_is_not_read(tmp_path, monkeypatch):
         read_pairs([text, record])
     with pytest.raises(ValueError, match=r"Every source file has its target file.*2 files and 1"):
         read_pairs([text, text], text)
-    with pytest.raises(ValueError, match="no use where `target` is given"):
+    with pytest.raises(ValueError, match="no use if `target` is given"):
         read_pairs(text, text, columns=(0, 1))
     with pytest.raises(ValueError, match="an empty list"):
         read_pairs([])

@@ -211,7 +211,7 @@ def _read_config_file(
         if architecture is _ELECTRA and tensors.keys() >= _MEASURED:  # its releases bring none
             hint = f" By the shapes of the weights it is {json.dumps(_electra_content(tensors))}."
         raise ValueError(
-            f"The sizes of a Google model lie in {architecture.name}_config.json beside its "
+            f"The sizes of a Google model lie in {architecture.name}_config.json next to its "
             f"checkpoint, which is missing: write it.{hint} Received: {folder}"
         )
     return read_json(folder / found[0]), str(folder / found[0])

@@ -35,7 +35,7 @@ def read_shards(folder: Path) -> dict[str, np.ndarray]:
     if missing:
         raise ValueError(
             f"All {len(files)} files of the index must be there. "
-            f"Received: no {', '.join(missing)} beside {path}"
+            f"Received: no {', '.join(missing)} next to {path}"
         )
     arrays: dict[str, np.ndarray] = {}
     for file in files:
@@ -119,7 +119,7 @@ def _read_index(path: Path) -> dict[str, str]:
         # A path could lead to any file of the machine.
         if not isinstance(file, str) or not re.fullmatch(r"[\w.-]+\.safetensors", file):
             raise ValueError(
-                "An index must name safetensors files of its own folder, without a path. "
+                "An index must name safetensors files in its folder, without a path. "
                 f"Received: {file!r} in {path}"
             )
     return places

@@ -101,7 +101,7 @@ def train_or_reuse_tokenizer(
             f"Differing: {differing}"
         )
     if record:
-        logging.info("Training the tokenizer in %s anew. Differing: %s", folder, differing)
+        logging.info("Retraining the tokenizer in %s. Changed: %s", folder, differing)
     for name in record.get("files", ()):
         atomic.remove(folder / name)
     check_kind(folder, kind)
@@ -150,7 +150,7 @@ def _read_record(path: Path) -> dict:
     try:
         return read_json(path)
     except ValueError:
-        logging.warning("%s is damaged; the tokenizer is trained anew", path)
+        logging.warning("%s is damaged; the tokenizer is retrained", path)
         return {}
 
 

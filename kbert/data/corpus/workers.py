@@ -75,9 +75,9 @@ class Workers:
                 yield running.popleft().result()
         except BrokenProcessPool as error:
             raise RuntimeError(
-                "A worker process ended from outside; the system kills processes when memory runs "
+                "A worker process was killed; the system kills processes when memory runs "
                 "out (about 1 GB is needed for each worker). Finished work is kept: the same "
-                "command, with fewer workers if need be, goes on from there."
+                "command, with fewer workers if need be, resumes."
             ) from error
 
 

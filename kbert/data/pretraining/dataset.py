@@ -120,6 +120,6 @@ def _check_enough_text(manifest: Manifest, split: str, settings: Settings) -> No
         raise ValueError(
             f"The {split!r} split of {manifest.folder} has too few documents: "
             f"segments={settings.segments!r} needs {needed}, as the second segment may come from "
-            'another document. Documents are told apart by blank lines; segments="single" '
+            'another document. Blank lines separate documents; segments="single" '
             f"(next_sentence=False) needs one. Received: {documents} document(s)"
         )

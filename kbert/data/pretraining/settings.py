@@ -112,7 +112,7 @@ class Settings(StreamSettings, MaskingSettings):
     )
     batch_size: int = StreamSettings.with_default("batch_size", 256)
     next_sentence: bool | None = option(
-        None, help='True asks for "pairs"; False, with `segments` left out, for "single".'
+        None, help='True means "pairs"; False, with `segments` left out, means "single".'
     )
     drop_remainder: bool = option(
         False,

@@ -33,7 +33,7 @@ def format_of(path: str) -> str:
     suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
     if suffix not in _FORMATS:
         raise ValueError(
-            f"The suffix of the input tells its format: {', '.join(_FORMATS)}, each also with "
+            f"The suffix of the input gives its format: {', '.join(_FORMATS)}, each also with "
             f".gz. Received: {path!r}"
         )
     return _FORMATS[suffix]

@@ -242,7 +242,7 @@ def as_table(data: object, labels: Sequence | None = None) -> Table:
             raise ValueError(
                 "A tuple is (data, labels): as_table((texts, labels)). A list of texts is "
                 "['…', '…'], a list of pairs [('…', '…')]. Received: a tuple of "
-                f"{len(data)}{' and labels beside it' if labels is not None else ''}"
+                f"{len(data)}{' and separate labels' if labels is not None else ''}"
             )
         return as_table(*data)
     if not isinstance(data, Table):

@@ -131,7 +131,7 @@ def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any
     if not os.path.exists(os.path.join(output_dir, MANIFEST)):
         if strangers := sorted(name for name in os.listdir(output_dir) if ".writing-" not in name):
             raise ValueError(
-                "An augmentation is written into a folder of its own. Received: "
+                "An augmentation is written to a new or empty folder. Received: "
                 f"{output_dir}, which holds {', '.join(strangers[:3])}"
             )
         manifest: dict[str, Any] = {
@@ -145,7 +145,7 @@ def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any
     manifest = _read(output_dir)
     if changed := list(differences(manifest["settings"], settings).values()):
         raise ValueError(
-            f"{output_dir} holds another augmentation. To go on with that one give what it was "
+            f"{output_dir} holds another augmentation. To resume it, pass the settings it was "
             f"begun with; for a new one, name another folder. Received: {'; '.join(changed)}"
         )
     return manifest

@@ -154,7 +154,7 @@ class Store:
             )
         if other := differences(manifest["teacher"], self._manifest["teacher"]):
             raise ValueError(
-                "A cache holds the outputs of one teacher; give each a cache_dir of its own. "
+                "A cache holds the outputs of one teacher; use one cache_dir for each. "
                 f"Received: {self.folder}, whose teacher has another {', '.join(other)}"
             )
         if manifest["dtype"] != self._manifest["dtype"]:
@@ -168,7 +168,7 @@ class Store:
         for name, rows in columns.items():
             if not np.array_equal([len(x) for x in rows], self.layouts[name].counts(sizes)):
                 raise ValueError(
-                    f"Rows of {name} must be of the shape {self.layouts[name].axes}; a task tells "
+                    f"Rows of {name} must be of the shape {self.layouts[name].axes}; a task says "
                     "by `predicts_per` what its predictions are of. Received: others"
                 )
 

@@ -252,7 +252,7 @@ def _check_tables(student, teacher) -> None:
     if isinstance(student, Pretraining):
         cost = _PLACES * student.encoder.config.vocabulary_size * 2
         raise ValueError(
-            "The words of a text are masked anew in every epoch, so nothing of it would be read "
+            "Every epoch masks other words of a text, so no row of the cache would be read "
             f"twice, and a row of 128 tokens would take {show_bytes(cost)} ({_PLACES} places of "
             "float16 logits): a cache is for tasks on tables. Received: cache_dir for a Pretraining"
         )

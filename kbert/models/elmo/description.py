@@ -36,7 +36,7 @@ class ElmoDescription:
         clips = [config.cell_clip, config.projection_clip]
         softmax = f", {self.softmax_parameters:,} of them the softmax's"
         lines = {
-            "model": self.name or "a config of one's own",
+            "model": self.name or "a custom config",
             "layers": f"{config.num_layers} of each direction, "
             + ("with" if config.skip_connections else "without")
             + " skip connections",

@@ -107,7 +107,7 @@ class ElmoEncoder(keras.Model):
         super().__init__(name=name, dtype=elmo.dtype_policy, **kwargs)
         if elmo.mix is not None:
             raise ValueError(
-                "A task trains a mix of its own: hand in an Elmo without one. "
+                "A task trains its own layer mix: pass an Elmo without one. "
                 f"Received: an Elmo with mix={elmo.mix!r}"
             )
         self.config = ElmoEncoderConfig.from_dict(elmo.config.to_dict())

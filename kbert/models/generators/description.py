@@ -34,7 +34,7 @@ class GeneratorDescription:
             layers = f"{layers} of the encoder, {config.decoder_layers} of the decoder"
             positions = f"{positions}, {config.positions}"
         lines = {
-            "model": self.name or "a config of one's own",
+            "model": self.name or "a custom config",
             "layers": f"{layers}, {config.block}",
             "hidden width": f"{config.hidden_size:,}, {config.num_heads} heads",
             "feed-forward width": f"{config.intermediate_size:,}, {config.activation}",

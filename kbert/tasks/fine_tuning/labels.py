@@ -38,7 +38,7 @@ class Labels:
         self._numbers = class_numbers(self.names)
         if len(self._ids) < len(self.names):
             twice = sorted({x for x in self.names if self.names.count(x) > 1})
-            raise ValueError(f"Every class must have a name of its own. Received: {twice} twice")
+            raise ValueError(f"The names of classes must be unique. Received: {twice} twice")
 
     def __len__(self) -> int:
         return len(self.names)

@@ -221,7 +221,7 @@ def check_max_new_tokens(number: Any, most: int) -> None:
     if not isinstance(number, int | np.integer) or not 1 <= number <= most:
         raise ValueError(
             f"`max_new_tokens` must be an integer from 1 to {most}, which the model's positions "
-            f"leave room for. Received: {number!r}"
+            f"allow. Received: {number!r}"
         )
 
 

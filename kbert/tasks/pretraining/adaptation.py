@@ -89,7 +89,7 @@ def adapt(
         if found:
             set_arrays(part, prefix, found, os.fspath(folder))
         else:
-            logging.warning("%s has no %s: it begins anew", os.fspath(folder), prefix)
+            logging.warning("%s has no %s: it is newly initialised", os.fspath(folder), prefix)
     return task
 
 

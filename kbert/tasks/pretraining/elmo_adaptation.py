@@ -58,7 +58,7 @@ def adapt_elmo(
         arrays = get_arrays(getattr(before, name), name)
         set_arrays(getattr(elmo, name), name, arrays, os.fspath(folder))
     if before.softmax is None or before.tokenizer is None:
-        logging.warning("%s has no softmax with words: it begins anew", os.fspath(folder))
+        logging.warning("%s has no softmax over words: it is newly initialised", os.fspath(folder))
         return elmo
     ids = {word: i for i, word in enumerate(before.tokenizer.vocabulary)}
     rows = np.array([ids.get(word, -1) for word in tokenizer.vocabulary])  # (V,)

@@ -361,7 +361,7 @@ def _check_agree(generator: Any, discriminator: Any) -> None:
     differ = [n for n in names if getattr(generator, n) != getattr(discriminator, n)]
     if differ:
         shown = ", ".join(
-            f"{n}={getattr(generator, n)} beside {getattr(discriminator, n)}" for n in differ
+            f"{n}={getattr(generator, n)} and {getattr(discriminator, n)}" for n in differ
         )
         raise ValueError(
             "The generator shares the discriminator's embeddings, so their configs must agree in "

@@ -353,7 +353,7 @@ def _questions(table: Table) -> Table:
         return Table({"question": [], "context": []})
     if "first" not in table:
         raise ValueError(
-            "Questions are asked about contexts: the columns `question` and `context`, or pairs of "
+            "A question answerer's inputs are the columns `question` and `context`, or pairs of "
             f"them. Received: the columns {list(table.columns)}"
         )
     return table.rename({"first": "question", "second": "context"})

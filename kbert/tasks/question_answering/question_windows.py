@@ -64,8 +64,8 @@ class QuestionWindows:
             )
         if not 1 <= doc_stride <= room:
             raise ValueError(
-                f"doc_stride must be from 1 to {room}, what a row holds beside the longest "
-                f"question. Received: doc_stride={doc_stride}"
+                f"doc_stride must be from 1 to {room}, the tokens that a row leaves after the "
+                f"longest question. Received: doc_stride={doc_stride}"
             )
 
     def too_long(self, questions: tf.RaggedTensor) -> tf.Tensor:

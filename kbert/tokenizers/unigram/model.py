@@ -115,7 +115,7 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
     unclear = sorted(set("".join(in_text)) - set(known))
     if unclear:
         raise ValueError(
-            "Offsets need a model in which every character of a piece is a piece of its own, as "
+            "Offsets need a model in which every character of a piece is itself a piece, as "
             f"sentencepiece's trainer makes them. Received: a model without {unclear[:20]}"
         )
     model = type(proto)()
@@ -157,7 +157,8 @@ def model_of_tokenizer_json(full: dict[str, Any], path: Path) -> bytes:
             "A unigram tokenizer is read from a SentencePiece file (spiece.model, "
             "sentencepiece.bpe.model), or from a tokenizer.json of type Unigram with a Precompiled "
             f"normalizer and without byte_fallback. Received: {path} of type "
-            f"{model.get('type')!r} with {len(charsmap)} Precompiled; put the .model file beside it"
+            f"{model.get('type')!r} with {len(charsmap)} Precompiled; put the .model file "
+            "next to it"
         )
     vocabulary = model["vocab"]
     special = {token["content"] for token in full.get("added_tokens", []) if token.get("special")}

@@ -103,7 +103,7 @@ def train_unigram(
         reason = str(error).rpartition("] ")[2]  # without the place in its source
         raise ValueError(
             "A unigram vocabulary holds the special tokens, every character that "
-            "`character_coverage` keeps, and room for pieces. Received: "
+            "`character_coverage` keeps, and pieces. Received: "
             f"vocabulary_size={vocabulary_size}, of which sentencepiece says: {reason}"
         ) from error
     return model.getvalue()

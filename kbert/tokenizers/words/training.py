@@ -40,7 +40,7 @@ def train_words(
     room = vocabulary_size - len(SPECIAL_WORDS)
     if vocabulary_size and room < 1:
         raise ValueError(
-            f"vocabulary_size must hold a word beside {', '.join(SPECIAL_WORDS)}, or be 0 for all "
+            f"vocabulary_size must hold a word besides {', '.join(SPECIAL_WORDS)}, or be 0 for all "
             f"words. Received: {vocabulary_size}"
         )
     counts = count_spaced_words(texts, progress=progress)

@@ -249,7 +249,9 @@ def test_the_generator_of_electra(electra, tmp_path, own_embeddings):
 
 def test_electra_releases_bring_no_config_so_the_error_says_what_to_write(electra, tmp_path):
     folder = write_release(tmp_path, electra[2], prefix="electra_small")  # no .ckpt in the name
-    with pytest.raises(ValueError, match=r"electra_config.json beside.*missing: write it") as error:
+    with pytest.raises(
+        ValueError, match=r"electra_config.json next to.*missing: write it"
+    ) as error:
         read_checkpoint(folder)
     said = json.loads(re.search(r"\{.*\}", str(error.value))[0])
     assert said == {**ELECTRA, "num_attention_heads": 1}  # of width 64, as ELECTRA's own
@@ -411,7 +413,9 @@ def test_damaged_weights_leave_no_model(release):
 
 def test_no_config(release):
     (release / "bert_config.json").unlink()
-    with pytest.raises(ValueError, match=r"lie in bert_config.json beside its checkpoint.*missing"):
+    with pytest.raises(
+        ValueError, match=r"lie in bert_config.json next to its checkpoint.*missing"
+    ):
         read_checkpoint(release)
 
 

@@ -72,7 +72,7 @@ def test_a_file_cut_short_is_named(folder):
 )
 def test_a_path_in_the_index_is_refused(folder, file):
     write_index(folder, {**read_index(folder), "c": file})
-    with pytest.raises(ValueError, match=r"files of its own folder, without a path. Received: "):
+    with pytest.raises(ValueError, match=r"files in its folder, without a path. Received: "):
         read_shards(folder)
 
 

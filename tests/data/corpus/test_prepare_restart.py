@@ -193,6 +193,6 @@ def test_a_killed_worker_is_a_clear_error(tmp_path, running, tiny_vocabulary):
             os.kill(child, signal.SIGKILL)
     _, said = running.communicate(timeout=120)
     assert running.returncode == 1
-    assert "A worker process ended from outside" in said
+    assert "A worker process was killed" in said
     assert "Finished work is kept" in said
     finish_and_compare(tmp_path, tiny_vocabulary)

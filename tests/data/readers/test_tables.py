@@ -154,7 +154,7 @@ def test_a_truncated_gzip_file_is_named(tmp_path):
         ("a.csv", {"numeric_labels": True}, "line 2: the label must be a number. Received: 'x'"),
         ("a.csv", {"numeric_labels": True, "label_separator": ";"}, "not both"),
         ("a.csv", {"numeric_labels": True, "columns": {"text": "text"}}, "no column 'label'"),
-        ("a.parquet", {}, "The suffix of the input tells its format: .txt.*Received: .*a.parq"),
+        ("a.parquet", {}, "The suffix of the input gives its format: .txt.*Received: .*a.parq"),
     ],
 )
 def test_options_that_do_not_fit_raise(tmp_path, name, options, match):

@@ -187,7 +187,7 @@ def test_bad_labels_raise(labels, match):
 def test_labels_are_given_once():
     with pytest.raises(ValueError, match="has a column 'label' already"):
         as_table({"text": TEXTS, "label": LABELS}, labels=LABELS)
-    with pytest.raises(ValueError, match="a tuple of 2 and labels beside it"):
+    with pytest.raises(ValueError, match="a tuple of 2 and separate labels"):
         as_table((TEXTS, LABELS), labels=LABELS)
 
 

@@ -91,7 +91,7 @@ def test_a_folder_of_something_else_is_refused(made, table, model, tmp_path):
         write_augmented(tmp_path, rows, shards=2)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").touch()
-    with pytest.raises(ValueError, match=r"folder of its own. Received: .*holds chapter.txt"):
+    with pytest.raises(ValueError, match=r"new or empty folder. Received: .*holds chapter.txt"):
         write_augmented(tmp_path / "thesis", made)
     with pytest.raises(ValueError, match=r"at most one a row, 6. Received: shards=7"):
         write_augmented(tmp_path / "many", made, shards=7)

@@ -330,7 +330,7 @@ def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored, op
     ("options", "message"),
     [
         ({"labels": []}, r"names of classes, in the order of the logits.*Received: \[\]"),
-        ({"labels": ["a", "a"]}, "name of its own. Received: \\['a'\\] twice"),
+        ({"labels": ["a", "a"]}, "must be unique. Received: \\['a'\\] twice"),
         ({"max_length": 41}, "from 4 to 40, the encoder's max_positions. Received: max_length=41"),
         ({"max_length": 8.5}, "`max_length` must be a whole number .*Received: 8.5"),
         ({"doc_stride": 0}, "`doc_stride` must be a whole .*of at least 1 .*Received: 0"),

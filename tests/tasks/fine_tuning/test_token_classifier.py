@@ -356,7 +356,7 @@ def test_bad_data_names_its_file(task):
     [
         ({"doc_stride": 0}, "`doc_stride` must be .*at least 1 .*Received: 0"),
         ({"pooling": "first"}, "`pooling` must be one of .*mean.*max.*Received: 'first'"),
-        ({"labels": ["O", "O"]}, r"a name of its own.*\['O'\]"),
+        ({"labels": ["O", "O"]}, r"must be unique.*\['O'\]"),
     ],
 )
 def test_bad_settings(config, tokenizer, options, message):

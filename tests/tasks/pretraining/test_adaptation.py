@@ -42,7 +42,7 @@ def test_a_head_that_is_not_there_begins_anew_and_is_named(folder, tmp_path, cap
     make_task = functools.partial(kbert.tasks.Pretraining, sentence_order=True)
     task = kbert.tasks.adapt(tmp_path / "bare", tokenizer, make_task=make_task)
     assert task.sentence_order
-    assert "has no masked_lm: it begins anew" in caplog.text
+    assert "has no masked_lm: it is newly initialised" in caplog.text
 
 
 def test_another_vocabulary_is_refused(folder, tiny_vocabulary):

@@ -147,8 +147,8 @@ def test_a_folder_without_the_head_is_refused_or_it_begins_anew(tmp_path, tokeni
     with pytest.raises(ValueError, match=r"new_head=True .* Received: no head that kbert knows"):
         Pretraining.from_preset(tmp_path)
     task = Pretraining.from_preset(tmp_path, strict=False)
-    assert "has no masked_lm: it begins anew" in caplog.text
-    assert "has no sentence: it begins anew" in caplog.text
+    assert "has no masked_lm: it is newly initialised" in caplog.text
+    assert "has no sentence: it is newly initialised" in caplog.text
     encoder = kbert.Encoder.from_preset(tmp_path)
     np.testing.assert_array_equal(task.encoder.token_embedding, encoder.token_embedding)
 

@@ -341,7 +341,7 @@ def test_what_does_not_fit_is_refused(small, tokenizer):
     with pytest.raises(ValueError, match=r"must hold `position`.*Received: mask_ids, "):
         task.loss_terms(batch, training=True)
     other = generator_config(small.replace(max_positions=20), 0.5)
-    with pytest.raises(ValueError, match=r"agree in .*Received: max_positions=20 beside 40"):
+    with pytest.raises(ValueError, match=r"agree in .*Received: max_positions=20 and 40"):
         ReplacedTokenDetection(encoder, tokenizer, generator=other)
 
 

@@ -52,7 +52,7 @@ def test_errors():
     with pytest.raises(ValueError, match=r"texts with words in them. Received: none"):
         train_words([" ", "<S>"])
     for size in (3, -1):
-        with pytest.raises(ValueError, match=f"must hold a word beside .*Received: {size}"):
+        with pytest.raises(ValueError, match=f"must hold a word besides .*Received: {size}"):
             train_words(corpus(), size)
     with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
         train_words("low")
