@@ -1,6 +1,6 @@
 """From the next token's logits to whole texts: greedy search, sampling, beam search.
 
-The room knows no model: it calls a `step` function and hands it back its cache.
+This subpackage does not depend on models: it calls a `step` function and passes its KV cache back.
 """
 
 from kbert.decoding.decode import Decoded, decode

@@ -1,6 +1,6 @@
 """Beam search: several beginnings of each row are followed, and the best that ended are kept.
 
-A step looks at every continuation of a row's live beams. Those among the `width` best that are a
+A step scores every continuation of a row's live beams. Those among the `width` best that are a
 stop token have ended: they leave the beam for a pool that keeps the `num_results` best scores and
 that no later step changes but by a better one. The `width` best others live on, so the beam stays
 as wide as it was. A row is done when no live beam can beat the worst of a full pool. A live beam's
@@ -111,7 +111,7 @@ class _Search:
         """Token `t` of every beam, from logits (B * k, V).
 
         Returns:
-            The beams that the new ones go on from (B, K), and live, pool and done as above.
+            The parent beams of the new ones (B, K), and live, pool and done as above.
         """
         width = self.method.width
         scores, token_ids = self._continuations(logits, live[1])  # (B, k * C) each, best C of each
@@ -120,7 +120,7 @@ class _Search:
         stops = self.request.is_stop(token_ids)
 
         def extended(index: Tensor) -> Tensor:
-            """-> beams gone on from, last tokens, texts; of continuations (B, K)."""
+            """Parent beams, last tokens and texts of continuations (B, K)."""
             parents, chosen = (
                 ops.minimum(index // each, live[0].shape[1] - 1),
                 _pick(token_ids, index),

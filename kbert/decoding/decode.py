@@ -60,7 +60,7 @@ def decode(
         seed: of `Sampling`: an integer, or a scalar tensor of one.
         banned_ids: tokens that are never chosen. Scores stay those of the whole distribution.
         row_numbers: (B,) integers that `Sampling` draws by together with the seed; None = 0, 1, ….
-            With numbers of one's own, a text does not depend on the batch it was in.
+            With fixed row numbers, a text does not depend on the batch it was in.
 
     Returns:
         `Decoded`, with K = 1 but for a `Beam`'s `num_results`.

@@ -28,7 +28,7 @@ def stream(
 ) -> Iterator[np.ndarray]:
     """The tokens of `decode`, one step after another, in a loop in Python.
 
-    `step` is called as it is: hand in one that is compiled, and the same one for every text. Its
+    `step` is called as it is: pass a compiled function, and the same one for every text. Its
     `t` is a tensor, so it is compiled once.
 
     Args:

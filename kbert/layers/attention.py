@@ -95,10 +95,10 @@ class _Attention(keras.layers.Layer):
 
 
 class SelfAttention(_Attention):
-    """Every token looks at every token (Vaswani et al. 2017, section 3.2).
+    """Every token attends to every token (Vaswani et al. 2017, section 3.2).
 
     Query, key and value come from one product. Scores are normalised in float32 whatever the
-    compute dtype. What may not be looked at is said by a bias (see `kbert.layers.bias`).
+    compute dtype. A bias masks positions (see `kbert.layers.bias`).
 
     Args:
         num_heads: heads; divides the width of the input.
@@ -129,7 +129,7 @@ class SelfAttention(_Attention):
         Args:
             x: (B, T, H).
             bias: added to the scores; broadcasts to (B, N, T, T). See `attention_bias`.
-            training: whether dropout acts.
+            training: whether dropout is active.
             return_internals: gives a dict in the place of the probabilities: them as
                 "probabilities", "scores" (B, N, T, T), float32 and without the bias, and "query",
                 "key" and "value" (B, N, T, D).
@@ -145,7 +145,7 @@ class SelfAttention(_Attention):
         return outputs, {**made, "query": query, "key": key, "value": value}
 
     def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
-        """As `call`, but beside the outputs come "key" and "value", each (B, N, T, D)."""
+        """As `call`, but returns besides the outputs "key" and "value", each (B, N, T, D)."""
         query, key, value = self._project(x)
         outputs, *_ = self._attend(query, key, value, bias, training=False)
         return outputs, {"key": key, "value": value}
@@ -197,7 +197,7 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """Every token looks at every token of another sequence (Vaswani et al. 2017, section 3.2.3).
+    """Every token attends to every token of another sequence (Vaswani et al. 2017, section 3.2.3).
 
     Args:
         num_heads: heads; divides the width of the input.
@@ -234,7 +234,7 @@ class CrossAttention(_Attention):
             x: (B, T, H).
             memory: what `keys_values` gave of the other sequence.
             bias: added to the scores; broadcasts to (B, N, T, S).
-            training: whether dropout acts.
+            training: whether dropout is active.
 
         Returns:
             outputs (B, T, H) and the probabilities (B, N, T, S), before dropout.

@@ -1,4 +1,4 @@
-"""What is added to attention scores so that some tokens are not looked at.
+"""Biases added to attention scores to mask tokens.
 
 Shapes: `B` batch, `T` tokens.
 """
@@ -29,7 +29,7 @@ def attention_bias(padding_mask: Tensor) -> Tensor:
 
 
 def causal_bias(length: Tensor) -> Tensor:
-    """What is added so that no token looks at those behind it: (1, 1, T, T) float32.
+    """The bias that keeps tokens from attending to later ones: (1, 1, T, T) float32.
 
     Example:
         >>> ops.convert_to_numpy(causal_bias(2))[0, 0].tolist()

@@ -106,7 +106,7 @@ class BidirectionalLSTM(keras.layers.Layer):
                 are 0. None = words everywhere.
             state: (L, D, B, U + P), cell and hidden state side by side, as returned for the words
                 before. None = zeros.
-            training: whether dropout acts.
+            training: whether dropout is active.
 
         Returns:
             The outputs of the layers, a list of L tensors (D, B, T, P), and the state after the

@@ -1,4 +1,4 @@
-"""One Transformer block, and one that also looks at another sequence.
+"""The Transformer block, and the one with cross-attention.
 
 Shapes: `B` batch, `T` tokens, `S` tokens of another sequence, `H` hidden width, `N` heads, `R` rows
 that are decoded.
@@ -15,7 +15,7 @@ from kbert.types import Shape, Tensor
 class Block(keras.layers.Layer):
     """Attention and feed-forward, each with a residual around it.
 
-    The parts are handed in. Four slots for normalisation make post-norm (BERT), pre-norm (GPT-2)
+    The parts are arguments. Four slots for normalisation make post-norm (BERT), pre-norm (GPT-2)
     and sandwich norm the same two lines; a slot left out does nothing. Any layer with the same
     call as the part it replaces will do, so an adapter or another attention needs no flag here.
 
@@ -76,7 +76,7 @@ class Block(keras.layers.Layer):
     ) -> Any:
         """(B, T, H), scores' bias -> (B, T, H), probabilities (B, N, T, T).
 
-        With `return_internals` the second is what `SelfAttention` gives then.
+        With `return_internals` the second is the internals of `SelfAttention`.
         """
         options = {"return_internals": True} if return_internals else {}  # other parts have none
         x, attention = self._attended(
@@ -110,7 +110,7 @@ class Block(keras.layers.Layer):
 
 
 class CrossBlock(Block):
-    """A block that looks at another sequence between its two parts: one of a decoder's.
+    """A decoder block: cross-attention between self-attention and feed-forward.
 
     (Vaswani et al. 2017, section 3.1.)
 
@@ -167,7 +167,7 @@ class CrossBlock(Block):
             memory: (B, S, H), the other sequence.
             bias: of the scores within x, broadcasts to (B, N, T, T).
             memory_bias: of the scores between x and memory, broadcasts to (B, N, T, S).
-            training: whether dropout acts.
+            training: whether dropout is active.
 
         Returns:
             x (B, T, H), its own probabilities (B, N, T, T), and those over memory (B, N, T, S).

@@ -135,7 +135,7 @@ class Embeddings(keras.layers.Layer):
 
 
 class SharedEmbeddings(keras.layers.Layer):
-    """Another encoder's tables and normalisation, with a dropout and a projection of one's own.
+    """Another encoder's tables and normalisation, with separate dropout and projection.
 
     What ELECTRA's generator and discriminator have in common (`BertModel` with the variable scope
     "embeddings" in model/modeling.py of google-research/electra). The tables stay the other's:

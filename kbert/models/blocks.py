@@ -20,7 +20,7 @@ def post_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> 
 
     Args:
         config: an encoder's, a decoder's or that of both.
-        crossed: whether the block looks at another sequence, as those of a decoder with an encoder.
+        crossed: whether the block has cross-attention, as in a decoder with an encoder.
         **kwargs: `name` and `dtype` of the block.
     """
     return _block(config, "{}_norm", crossed, **kwargs)

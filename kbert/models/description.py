@@ -50,7 +50,7 @@ class Description:
     """A model in numbers; `print` shows it as a table.
 
     Attributes:
-        name: as asked for, or None for a config of one's own.
+        name: as passed, or None for a custom config.
         config: the encoder's config.
         parameters: of the encoder as published, its pooler included where it is released with one.
         pooler_parameters: the pooler's share of them.

@@ -134,7 +134,7 @@ class Encoder(keras.Model):
             inputs: token ids (B, T), or a dict with "token_ids" and optionally "segment_ids"
                 and "padding_mask" (1 = token, 0 = padding), all (B, T) integers. Without a
                 padding mask every token counts; without segment ids all are of segment 0.
-            training: whether dropout acts.
+            training: whether dropout is active.
             return_hidden_states: adds "hidden_states".
             return_attention: adds "attention".
             return_internals: adds "internals", what distillation compares.
@@ -207,7 +207,7 @@ class Encoder(keras.Model):
     def from_preset(
         cls, path: str | os.PathLike | keras.Model, dtype: DType = None, *, strict: bool = True
     ) -> "Encoder":
-        """An encoder with the weights of a folder; heads in it are left alone.
+        """An encoder with the weights of a folder; heads in it are ignored.
 
         Args:
             path: a folder of kbert's, Hugging Face's (config.json + model.safetensors),

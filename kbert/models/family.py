@@ -32,8 +32,8 @@ class Row:
 
     Attributes:
         config: of the encoder, of ELMo's language model, of a decoder or of both.
-        tokenizer: the kind of its tokenizer: "wordpiece", "bpe", "unigram" or "words"; None where
-            nobody knows.
+        tokenizer: the kind of its tokenizer: "wordpiece", "bpe", "unigram" or "words"; None if
+            unknown.
         unused_rows: rows of the published tables that carry nothing and that an encoder does not
             hold. RoBERTa's have 3: the two positions before its first one, and a token-type row
             that is the same for every token.

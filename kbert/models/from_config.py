@@ -43,7 +43,7 @@ class FromConfig(_Base):
 
     @classmethod
     def from_preset(cls, path: PathLike, dtype: DType = None, *, strict: bool = True) -> Self:
-        """A model with the weights of a folder; heads in it are left alone.
+        """A model with the weights of a folder; heads in it are ignored.
 
         Args:
             path: a folder of kbert's or Hugging Face's (config.json + model.safetensors), a zip

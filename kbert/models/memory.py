@@ -1,7 +1,7 @@
 """Memory of a training step, by formula.
 
 What a layer keeps for the backward part is counted in its graph: forward tensors that gradients
-read (TensorFlow without XLA; XLA makes some of them anew and so takes less).
+read (TensorFlow without XLA; XLA recomputes some of them and so takes less).
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `F` feed-forward width, `N` heads, `P` masked
 positions, `V` vocabulary, `E` embedding width.
@@ -22,7 +22,7 @@ _KEPT = {"gelu_tanh": 5, "gelu": 4, "silu": 2, "relu": 1, "tanh": 1}
 _KEPT_FULL, _KEPT_COMPUTED = 4, 6
 # Logits, their softmax, and the gradient, all (B, P, V).
 _LOGITS = 3
-# The largest tensors that the backward part of one layer holds at once beside what was kept.
+# The largest tensors that the backward part of one layer holds at once besides what was kept.
 _BACKWARD = 4
 
 

@@ -40,7 +40,7 @@ class Elmo(keras.Model):
             saved with presets, not in `.keras` files. What goes into the model are characters, for
             which no vocabulary is needed.
         mix: a `kbert.layers.ScalarMix`, whose weights are then the model's too. None: the plain
-            mean of the layers, which is what a mix begins as.
+            mean of the layers, the initial value of a mix.
         name: first part of the weights' paths.
         dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
 
@@ -133,7 +133,7 @@ class Elmo(keras.Model):
                 a mask a word is where an id is not 0. `elmo.characters.pad_sentences` makes both.
             state: (L, D, B, U + P), as an earlier call returned it: both directions go on from
                 there. None = zeros.
-            training: whether dropout acts.
+            training: whether dropout is active.
 
         Returns:
             A dict: "layers", a list of L + 1 tensors (B, T, 2P), the first the words' own vectors
@@ -188,8 +188,8 @@ class Elmo(keras.Model):
 
         Args:
             sentences: lists of words, or texts, which are split at white space.
-            stateful: row b goes on from the state in which the b-th sentence of the last stateful
-                call left both directions, as the original does without being asked. False: each
+            stateful: row b resumes from the state in which the b-th sentence of the last stateful
+                call left both directions, as the original always does. False: each
                 sentence by itself.
             batch_size: sentences that go through the model together, neighbours in length.
 
@@ -249,7 +249,7 @@ class Elmo(keras.Model):
         mix: ScalarMix | None = None,
         strict: bool = True,
     ) -> "Elmo":
-        """A model with the weights of a folder; heads in it are left alone.
+        """A model with the weights of a folder; heads in it are ignored.
 
         Args:
             path: a kbert folder, one with the `*options.json` and `*weights.hdf5` of a release, a

@@ -74,12 +74,12 @@ class ElmoEncoder(keras.Model):
         task = kbert.tasks.TokenClassifier(encoder, kbert.CharacterTokenizer(), labels, dropout=0.5)
         task.fit(sentences, labels, learning_rate=1e-3)
 
-    The biLM is frozen: `trainable` of the Elmo that is handed in becomes False, it has no dropout,
+    The biLM is frozen: `trainable` of the Elmo passed becomes False, it has no dropout,
     gradients or slots of an optimizer. `encoder.elmo.trainable = True`, before `fit`, trains it
     too, with the dropout of its config. A head alone takes a larger rate than fine-tuning does.
 
     Args:
-        elmo: a `kbert.Elmo` without a mix of its own.
+        elmo: a `kbert.Elmo` without a layer mix.
         name: first part of the mix's paths.
 
     Attributes:
@@ -134,7 +134,7 @@ class ElmoEncoder(keras.Model):
 
         Args:
             inputs: "token_ids" (B, T, C), the characters of words, and "padding_mask" (B, T).
-            training: whether dropout acts, in a biLM that is trained too.
+            training: whether dropout is active, in a biLM that is trained too.
             return_hidden_states: adds "hidden_states".
 
         Returns:

@@ -96,7 +96,7 @@ class Decoder(FromConfig, keras.Model):
         Args:
             inputs: token ids (B, T), or a dict with "token_ids" and optionally "padding_mask" (1 =
                 token, 0 = padding), both (B, T) integers. Padding stands behind the tokens.
-            training: whether dropout acts.
+            training: whether dropout is active.
             return_hidden_states: adds "hidden_states".
             return_attention: adds "attention".
 
@@ -132,7 +132,7 @@ class Decoder(FromConfig, keras.Model):
     def prefill(
         self, token_ids: Tensor, padding_mask: Tensor, max_new_tokens: int
     ) -> tuple[Any, dict]:
-        """Reads prompts and makes room for tokens to come.
+        """Encodes prompts and allocates the KV cache for new tokens.
 
         Args:
             token_ids: (B, P), padding behind the tokens.

@@ -11,7 +11,7 @@ class GeneratorDescription:
     """A model that writes text in numbers; `print` shows it as a table.
 
     Attributes:
-        name: as asked for, or None for a config of one's own.
+        name: as passed, or None for a custom config.
         config: the model's.
         parameters: of the model; its output matrix is the token table.
         tokenizer: the kind of its tokenizer; None for a config of one's own.

@@ -35,7 +35,7 @@ INPUTS = (
 
 @keras.saving.register_keras_serializable(package="kbert")
 class Seq2Seq(FromConfig, keras.Model):
-    """A source read in both directions, and a target from left to right that looks at it.
+    """A source read in both directions, and a target from left to right that attends to it.
 
     (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762.) One token table serves source, target
     and output. It is built when constructed, so it has weights at once.
@@ -118,12 +118,12 @@ class Seq2Seq(FromConfig, keras.Model):
     def from_encoder(
         cls, encoder: Encoder, *, num_decoder_layers: int | None = None, dtype: DType = None
     ) -> "Seq2Seq":
-        """An encoder-decoder that begins with what an encoder has learned.
+        """An encoder-decoder initialised from a pretrained encoder.
 
         (Rothe, Narayan & Severyn 2020, https://arxiv.org/abs/1907.12461.) The source's side is the
         encoder, with all tokens in its first segment. The target's side has the same embeddings,
         with all tokens in its last segment, and the same layers as far as there are any; only what
-        looks at the source begins anew.
+        attends to the source is newly initialised.
 
         Args:
             encoder: a `kbert.Encoder`, its embeddings as wide as its layers.
@@ -162,7 +162,7 @@ class Seq2Seq(FromConfig, keras.Model):
             inputs: a dict with "encoder_token_ids" (B, S) and "decoder_token_ids" (B, T), and
                 optionally "encoder_padding_mask" and "decoder_padding_mask" of the same shapes (1 =
                 token, 0 = padding), all integers. Padding stands behind the tokens.
-            training: whether dropout acts.
+            training: whether dropout is active.
             return_hidden_states: adds "hidden_states" and "encoder_hidden_states".
             return_attention: adds "attention", "cross_attention" and "encoder_attention".
 

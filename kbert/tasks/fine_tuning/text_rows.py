@@ -100,7 +100,7 @@ class TextRows:
         Args:
             batch: what `pack` gives.
             head: the head.
-            training: whether dropout acts.
+            training: whether dropout is active.
             return_read: whether what was read is asked for.
 
         Returns:

@@ -164,7 +164,7 @@ class BidirectionalLM(Task):
             batch: `character_ids` and `reverse_character_ids` (B, T, C); what else it holds is
                 left alone.
             state: (L, D, B, W), of the words before; None = none were before.
-            training: whether dropout acts.
+            training: whether dropout is active.
 
         Returns:
             What the softmax reads (D, B, T, P), and the state after the last word.
