@@ -87,7 +87,7 @@ def test_a_header_that_lies_is_refused(tmp_path, what):
 def test_a_quantised_file_is_refused(tmp_path):
     content = '{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'
     (tmp_path / "x").write_bytes(header(content, bytes(1)))
-    with pytest.raises(ValueError, match=r"quantised .*Received: a \(F8_E4M3\) in .*x"):
+    with pytest.raises(ValueError, match=r"Quantised .*Received: a \(F8_E4M3\) in .*x"):
         read_safetensors(tmp_path / "x")
 
 
