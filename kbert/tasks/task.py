@@ -298,7 +298,7 @@ class Task(TrainStep, keras.Model):
             if strict or arrays or prefix in task.model_parts:
                 set_arrays(part, prefix, arrays, checkpoint.source, strict)
             else:
-                logging.warning("%s has no %s: it begins anew", checkpoint.source, prefix)
+                logging.warning("%s has no %s: it is newly initialised", checkpoint.source, prefix)
         return task
 
     @classmethod
