@@ -18,7 +18,8 @@ def test_a_name_belongs_to_one_class_and_a_cell_may_run_twice():
     registry.register("test part", "thing", first)
     registry.register("test part", "thing", again)
     assert registry.find("test part", "thing") is again
-    with pytest.raises(ValueError, match=r"'thing' is registered for __main__.Thing. Received: .*pytest"):
+    taken = r"'thing' is registered for __main__.Thing. Received: .*pytest"
+    with pytest.raises(ValueError, match=taken):
         registry.register("test part", "thing", pytest.Item)
     assert registry.find("test part", "thing") is again
     assert registry.names("test part") == ["thing"]
