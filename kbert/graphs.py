@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 
-def graph(function: Callable, **options: Any) -> Callable:
+def graph(function: Callable, **options: Any) -> tf.types.experimental.PolymorphicFunction:
     """`tf.function` that TensorFlow tells from others of the same code.
 
     TensorFlow counts how often functions are traced by their code, and warns in a screen of text

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = Any
 # Name -> tensor, batch-first: what a model reads or gives.
 Tensors: TypeAlias = Mapping[str, Tensor]
-# Beside a type: may be None, but not where it is used, which a checker cannot know (typeshed's own
-# way; a plain `| None` would ask for a check in front of every use).
+# A loss or a metric of some rows: weighted sum and sum of weights, float32 scalars.
+Pair: TypeAlias = tuple[Tensor, Tensor]
+# In `type | MaybeNone`: may be None, but not where it is used, which a checker cannot know
+# (typeshed's own way; a plain `| None` would ask for a check before every use).
 MaybeNone: TypeAlias = Any
+# What Keras hands to callbacks: name -> value.
+Logs: TypeAlias = Mapping[str, Any] | MaybeNone
 # Sizes of axes; None is one that is not known before the data.
 Shape: TypeAlias = tuple[int | MaybeNone, ...]
 # What Keras takes as the `dtype` of a layer.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-Pair = tuple[Any, Any]
+from kbert.types import Pair
 
 
 class Prediction(NamedTuple):

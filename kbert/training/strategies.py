@@ -1,24 +1,27 @@
-"""Where a run computes: one device, all devices of a host, several hosts, TPUs."""
+"""The devices of a run: one, all of a host, several hosts, TPUs."""
 
 import contextlib
 import dataclasses
+from typing import Any
 
 import keras
 import tensorflow as tf
+
+from kbert.types import MaybeNone, Tensors
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """A way to spread a run over devices, the same to the caller on both engines.
+    """A way to distribute a run over devices, with one interface for both engines.
 
     Attributes:
         name: One of `STRATEGIES`.
         num_replicas: Devices that share a global batch.
         num_hosts: Processes that take part.
-        host_index: Which of them this one is; 0 is the chief, who alone writes and prints.
-        engine: What carries it out: a `tf.distribute.Strategy`, on JAX a
+        host_index: Which of them this one is; 0 is the chief, which alone writes and prints.
+        engine: What implements it: a `tf.distribute.Strategy`, on JAX a
             `keras.distribution.DataParallel`, or `None` for JAX on one device.
     """
 
@@ -26,25 +29,27 @@ class Strategy:
     num_replicas: int
     num_hosts: int
     host_index: int
-    engine: object
+    engine: tf.distribute.Strategy | keras.distribution.DataParallel | MaybeNone
 
     @property
     def is_chief(self) -> bool:
         """Whether this process writes checkpoints and prints."""
         return self.host_index == 0
 
-    def scope(self):
-        """Context in which model and optimizer are made and trained."""
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Context in which model and optimizer are created and trained."""
         return contextlib.nullcontext() if self.engine is None else self.engine.scope()
 
-    def distribute(self, dataset: tf.data.Dataset):
-        """Hands a dataset of this host's rows of every global batch to the host's devices."""
+    def distribute(
+        self, dataset: tf.data.Dataset
+    ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+        """Distributes a dataset of this host's rows of every global batch to the host's devices."""
         if self.num_hosts == 1 or keras.backend.backend() == "jax":
-            return dataset  # fit cuts the batches up
+            return dataset  # fit splits the batches
         local = self.num_replicas // self.num_hosts
         rows = next(iter(tf.nest.flatten(dataset.element_spec))).shape[0]
 
-        def parts(batch):  # whose rows differ from one to the next
+        def parts(batch: Tensors) -> tf.data.Dataset:  # of batches whose number of rows varies
             return tf.data.Dataset.from_tensor_slices(
                 tf.nest.map_structure(lambda x: tf.stack(tf.split(x, local)), batch)
             )
@@ -58,7 +63,7 @@ class Strategy:
         )
 
     def agrees(self, number: int) -> bool:
-        """Whether all hosts call this with the same number."""
+        """Whether all hosts call this with the same number; waits for all of them."""
         if self.num_hosts == 1:
             return True
         if keras.backend.backend() == "jax":
@@ -84,8 +89,8 @@ def make_strategy(name: str = "one_device") -> Strategy:
 
     Args:
         name: `"one_device"`; `"mirrored"`, all GPUs of this host (without one, its logical CPUs);
-            `"multi_worker"`, several hosts, each started with the same command and told of the
-            others by `TF_CONFIG` (TensorFlow) or `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
+            `"multi_worker"`, several hosts, each started with the same command, which find each
+            other by `TF_CONFIG` (TensorFlow) or `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
             `_NUM_PROCESSES` and `_PROCESS_ID` (JAX); `"tpu"`, all TPU cores.
 
     Returns:
@@ -93,7 +98,7 @@ def make_strategy(name: str = "one_device") -> Strategy:
 
     Raises:
         ValueError: If there is no such strategy.
-        RuntimeError: If TPUs are asked of a TensorFlow that has no support for them.
+        RuntimeError: If there is no TPU, or no support for them in this TensorFlow.
 
     Example:
         >>> make_strategy("one_device").is_chief
@@ -125,7 +130,7 @@ def _on_tensorflow(name: str) -> Strategy:
     )
 
 
-def _cluster(resolver) -> tuple[int, int]:
+def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tuple[int, int]:
     """Number of hosts and the place of this one; a chief, where there is one, comes first."""
     jobs = resolver.cluster_spec().as_dict()
     if not jobs:

@@ -1,8 +1,8 @@
-"""Weights that training leaves as they are, chosen by patterns over their names."""
+"""Frozen weights, chosen by patterns over their names."""
 
 import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import keras
 
@@ -61,7 +61,7 @@ def thaw(model: keras.Model, patterns: str | Sequence[str] = "*") -> list[str]:
     return _set_trainable(model, patterns, True)
 
 
-def _set_trainable(model, patterns, trainable: bool) -> list[str]:
+def _set_trainable(model: keras.Model, patterns: str | Sequence[str], trainable: bool) -> list[str]:
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     weights = {weight.path.removeprefix(f"{model.name}/"): weight for weight in model.weights}
     chosen: set[str] = set()
@@ -79,5 +79,5 @@ def _set_trainable(model, patterns, trainable: bool) -> list[str]:
     return changed
 
 
-def _close(pattern: str, names) -> list[str]:
+def _close(pattern: str, names: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(pattern, names, n=_SHOWN, cutoff=0.0)

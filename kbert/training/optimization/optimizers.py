@@ -5,17 +5,21 @@ biases here, and those of BERT, ALBERT and ELECTRA do not correct the bias of th
 Adagrad is that of ELMo's.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.types import Tensor
+
+Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
+
 NOT_DECAYED = ("gamma", "beta", "bias")
 
 
-def decays(variable) -> bool:
+def decays(variable: keras.Variable) -> bool:
     """Whether weight decay applies: not to biases and LayerNorm, told by name and rank.
 
     Example:
@@ -32,7 +36,7 @@ class _Moments(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate=1e-4,
+        learning_rate: Rate = 1e-4,
         *,
         weight_decay: float = 0.01,
         beta_1: float = 0.9,
@@ -55,11 +59,11 @@ class _Moments(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.bias_correction = bias_correction
         self.rate_scales = dict(rate_scales or {})
-        # `TrainStep` hands over gradients that are sums over all replicas already.
+        # `TrainStep` passes gradients that are sums over all replicas already.
         self.gradients_are_summed = False
 
-    def build(self, variables) -> None:
-        """Creates the moments of `variables`; notes which of them decay, and how fast they move."""
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Creates the moments of `variables`; notes their decay and the scale of their rate."""
         if self.built:
             return
         unknown = sorted(set(self.rate_scales) - {v.path for v in variables})
@@ -73,13 +77,16 @@ class _Moments(keras.optimizers.Optimizer):
         self._decays = [decays(v) for v in variables]
         self._scales = [self.rate_scales.get(v.path, 1.0) for v in variables]
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):  # TensorFlow's engine only
+    def _all_reduce_sum_gradients(
+        self, grads_and_vars: list[tuple[Tensor, keras.Variable]]
+    ) -> list[tuple[Tensor, keras.Variable]]:
+        # TensorFlow's engine only.
         if self.gradients_are_summed:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)
 
-    def _beta_powers(self, dtype):
-        """β₁ᵗ and β₂ᵗ of the update t that is being made; 0 and 0 without bias correction."""
+    def _beta_powers(self, dtype: str) -> tuple[Tensor, Tensor]:
+        """β₁ᵗ and β₂ᵗ of the current update t; 0 and 0 without bias correction."""
         if not self.bias_correction:
             return ops.zeros((), dtype), ops.zeros((), dtype)
         update = ops.cast(self.iterations + 1, dtype)
@@ -87,7 +94,7 @@ class _Moments(keras.optimizers.Optimizer):
             ops.power(ops.cast(beta, dtype), update) for beta in (self.beta_1, self.beta_2)
         )
 
-    def _direction(self, gradient, index: int):
+    def _direction(self, gradient: Tensor, index: int) -> Tensor:
         """Updates both moments in keras.ops and returns m / (√v + ε), corrected where asked for."""
         m, v = self._moments[index], self._squares[index]
         new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
@@ -97,7 +104,7 @@ class _Moments(keras.optimizers.Optimizer):
         power_1, power_2 = self._beta_powers(new_m.dtype)
         return ops.sqrt(1 - power_2) / (1 - power_1) * new_m / (ops.sqrt(new_v) + self.epsilon)
 
-    def get_config(self) -> dict:
+    def get_config(self) -> dict[str, Any]:
         """Returns the settings; a schedule is serialised with them."""
         config = super().get_config()
         keys = ("name", "learning_rate")
@@ -138,8 +145,10 @@ class AdamW(_Moments):
         [[0.684 2.316]]
     """
 
-    def update_step(self, gradient, variable, learning_rate) -> None:
-        """Moves one variable."""
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
+        """Updates one variable."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._scales[index]
         gradient = ops.cast(gradient, variable.dtype)
@@ -194,8 +203,10 @@ class Lamb(_Moments):
         [[2.646 3.646]]
     """
 
-    def update_step(self, gradient, variable, learning_rate) -> None:
-        """Moves one variable."""
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
+        """Updates one variable."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._scales[index]
         direction = self._direction(ops.cast(gradient, variable.dtype), index)
@@ -209,7 +220,7 @@ class Lamb(_Moments):
 
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb, "adagrad": keras.optimizers.Adagrad}
 _MOMENTS = ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction")
-# Name -> what it is made with beside its learning rate, in programs and recipes.
+# Name -> its arguments besides the learning rate, in programs and recipes.
 OPTIMIZER_SETTINGS = {
     "adamw": _MOMENTS,
     "lamb": _MOMENTS,
@@ -217,7 +228,7 @@ OPTIMIZER_SETTINGS = {
 }
 
 
-def make_optimizer(name: str, learning_rate, settings: Any) -> keras.optimizers.Optimizer:
+def make_optimizer(name: str, learning_rate: Rate, settings: Any) -> keras.optimizers.Optimizer:
     """An optimizer of the table, with those settings that it has.
 
     Args:

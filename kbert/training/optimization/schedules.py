@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.types import Tensor
+
 DECAYS = ("linear", "cosine", "polynomial", "inverse_sqrt", "constant")
 JOINS = ("switch", "product", "after")
 WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
@@ -134,7 +136,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.power = power
         self.join = join
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         """Returns the rate of the update that follows `step` updates."""
         step = ops.cast(step, "float32")
         # Where the decay begins, and how long it takes; a run may be all warm-up.
@@ -157,7 +159,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
                 share = ops.where(step < self.warmup_steps, rise, share)
         return self.learning_rate * share
 
-    def get_config(self) -> dict:
+    def get_config(self) -> dict[str, Any]:
         """Returns the arguments."""
         return {
             "learning_rate": self.learning_rate,
@@ -172,7 +174,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 def settable(optimizer: keras.optimizers.Optimizer, callbacks: Any) -> keras.optimizers.Optimizer:
     """The optimizer, at the constant peak of its schedule where a callback sets the rate.
 
-    Keras' optimizers let nobody set the rate of a schedule.
+    Keras lets no callback set the rate of an optimizer that has a schedule.
 
     Args:
         optimizer: of a `WarmupDecay`.

@@ -4,18 +4,18 @@
 https://arxiv.org/abs/1706.03762.)
 """
 
-import os
-
 import numpy as np
 
 from kbert.training.run.checkpoints import Checkpoints, named_state, set_variables
+from kbert.training.step.mixin import TrainStep
+from kbert.types import PathLike
 
 
-def average_checkpoints(task, folder: str | os.PathLike, last: int = 5) -> list[int]:
+def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> list[int]:
     """Gives a task the mean of the weights of a run's last checkpoints.
 
-    The optimizer, the seeds of dropout and the place in the data stay as they are, and so do the
-    files: training goes on from the last checkpoint, not from the mean. Two models are in memory
+    The optimizer, the seeds of dropout and the data position stay as they are, and so do the
+    files: training resumes from the last checkpoint, not from the mean. Two models are in memory
     at most, whatever `last` is.
 
     Args:

@@ -1,4 +1,4 @@
-"""Files that are written beside the training, by a thread, one after the other."""
+"""A thread that writes files during training, one after the other."""
 
 import concurrent.futures
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Background:
-    """Does one thing at a time beside the training; what goes wrong there is raised here.
+    """Does one thing at a time in a thread; its errors are raised in the thread that trains.
 
     Example:
         >>> done = []
@@ -30,21 +30,21 @@ class Background:
             self._executor.shutdown()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begins some work, once what was begun before is done.
+        """Starts some work, once the work before it is done.
 
         Raises:
-            Exception: What went wrong in the work before, such as OSError of a full disk.
+            Exception: The error of the work before it, such as OSError of a full disk.
         """
         self.wait()
         self._running = self._executor.submit(work)
 
     def check(self) -> None:
-        """Raises what went wrong, if that is known already; waits for nothing."""
+        """Raises the error of work that has failed; does not wait."""
         if self._running is not None and self._running.done():
             self.wait()
 
     def wait(self) -> None:
-        """Returns once all work is done, or raises what went wrong in it."""
+        """Returns once all work is done, or raises its error."""
         running, self._running = self._running, None
         if running is not None:
             running.result()

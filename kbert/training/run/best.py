@@ -1,9 +1,13 @@
-"""The best weights of a run by a metric, and how long ago they were the best."""
+"""The best weights of a run by a metric, and the number of evaluations since."""
 
 import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
+
+import keras
+import numpy as np
 
 from kbert.training.run.checkpoints import (
     Checkpoints,
@@ -11,6 +15,8 @@ from kbert.training.run.checkpoints import (
     read_variables,
     set_variables,
 )
+from kbert.training.step.mixin import TrainStep
+from kbert.types import MaybeNone
 
 MODES = ("max", "min")
 
@@ -22,7 +28,7 @@ class BestWeights:
     than every number.
 
     Args:
-        metric: Name of the value that decides.
+        metric: Name of the value that evaluations are compared by.
         mode: `"max"` or `"min"`, which of two values is better.
         keep: Whether weights are kept; else only the value and the count.
         folder: Where `unsaved` writes them, or `None`.
@@ -50,11 +56,12 @@ class BestWeights:
         self.value = math.nan
         self.waited = 0
         self.keeps_weights = keep
-        self._arrays: dict | None = None
-        self._unsaved = False
+        self._arrays: dict[str, np.ndarray] | MaybeNone = None
+        # What `Checkpoints.write` takes, of weights that are not in the folder yet.
+        self._unsaved: tuple[dict[str, np.ndarray], int, dict[str, Any]] | None = None
         self._files = None if folder is None else Checkpoints(folder)
 
-    def update(self, task, step: int, values: dict[str, float]) -> None:
+    def update(self, task: TrainStep | MaybeNone, step: int, values: dict[str, float]) -> None:
         """Compares an evaluation with the best one.
 
         Args:
@@ -77,25 +84,25 @@ class BestWeights:
         self.step, self.value, self.waited = step, value, 0
         if self.keeps_weights:
             self._arrays = read_variables(_weights(task))
-            self._unsaved = True
+            self._unsaved = (self._arrays, step, {"metric": self.metric, "value": value})
 
     def unsaved(self) -> Callable[[], None]:
-        """What writes the best weights so far to the folder, unless they are there.
+        """Returns a function that writes the best weights so far to the folder, if it lacks them.
 
-        It holds them, so it may be called while better ones are found; the older ones stay.
+        The function holds the weights, so it may run while better ones are found. Files of earlier
+        ones stay.
         """
-        if self._files is None or not self._unsaved:
+        if self._files is None or self._unsaved is None:
             return lambda: None
-        self._unsaved = False
-        info = {"metric": self.metric, "value": self.value}
-        return functools.partial(self._files.write, self._arrays, self.step, info)
+        unsaved, self._unsaved = self._unsaved, None
+        return functools.partial(self._files.write, *unsaved)
 
     def forget_before(self, step: int | None) -> None:
-        """Removes from the folder what was the best before `step`."""
+        """Removes weights from the folder that were the best before `step`."""
         if self._files is not None and step is not None:
             self._files.remove(old for old in self._files.steps() if old < step)
 
-    def restore(self, task) -> None:
+    def restore(self, task: TrainStep) -> None:
         """Sets the task's weights to the best ones.
 
         Raises:
@@ -104,17 +111,18 @@ class BestWeights:
         if not self.keeps_weights or self.step is None:
             return
         if self._arrays is None:  # the evaluation was in an earlier process
-            self._files.info(self.step)
-            self._arrays = self._files.read(self.step)
+            files = cast(Checkpoints, self._files)
+            files.info(self.step)
+            self._arrays = files.read(self.step)
         set_variables(_weights(task), self._arrays, "the best weights of the run")
 
     @property
-    def state(self) -> dict:
+    def state(self) -> dict[str, Any]:
         """What `load` needs, as JSON can hold it."""
         return {"step": self.step, "value": self.value, "waited": self.waited}
 
-    def load(self, state: dict) -> None:
-        """Takes up the state that an earlier process saved."""
+    def load(self, state: dict[str, Any]) -> None:
+        """Restores the state that an earlier process saved."""
         self.step, self.value, self.waited = state["step"], state["value"], state["waited"]
 
     def _is_better(self, value: float) -> bool:
@@ -123,5 +131,5 @@ class BestWeights:
         return value > self.value if self.mode == "max" else value < self.value
 
 
-def _weights(task) -> dict:
+def _weights(task: TrainStep) -> dict[str, keras.Variable]:
     return {n: v for n, v in named_state(task).items() if n.startswith("weights/")}

@@ -7,11 +7,11 @@ files are read on every backend.
 """
 
 import json
-import os
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,6 +23,8 @@ from kbert.checkpoints import (
     read_safetensors,
     write_safetensors,
 )
+from kbert.training.step.mixin import TrainStep
+from kbert.types import PathLike
 
 FORMAT_VERSION = 1
 
@@ -40,33 +42,33 @@ class Checkpoints:
         True
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
+    def __init__(self, folder: PathLike, keep: int = 3) -> None:
         if keep < 1:
             raise ValueError(f"`keep` must be at least 1. Received: {keep}")
         self.folder = Path(folder)
         self.keep = keep
 
-    def save(self, task, step: int, progress: dict | None = None) -> None:
-        """Writes what `restore` needs to go on after `step` updates; call it on the chief only.
+    def save(self, task: TrainStep, step: int, progress: dict[str, Any] | None = None) -> None:
+        """Writes what `restore` needs to resume after `step` updates; call it on the chief only.
 
         Args:
             task: The compiled task.
             step: Updates made.
-            progress: What else the run must know to go on, as JSON can hold it.
+            progress: What else a resumed run must know, as JSON can hold it.
 
         Raises:
             ValueError: If a weight or a moment is not finite.
         """
         self.publish(copy_state(task), step, progress or {})
 
-    def publish(self, arrays: dict[str, np.ndarray], step: int, progress: dict) -> None:
-        """Writes a copy of the state, and removes what it makes superfluous."""
+    def publish(self, arrays: dict[str, np.ndarray], step: int, progress: dict[str, Any]) -> None:
+        """Writes a copy of the state, and removes the checkpoints that are no longer kept."""
         position = [int(i) for i in arrays["data_position"]]
         self.write(arrays, step, {"position": position, "progress": progress})
         self.remove_bridges(step)
         self.remove(self.steps()[: -self.keep])
 
-    def write(self, arrays: dict[str, np.ndarray], step: int, info: dict) -> None:
+    def write(self, arrays: dict[str, np.ndarray], step: int, info: dict[str, Any]) -> None:
         """Writes the two files of a checkpoint, and removes none."""
         path = self._path(step)
         check_finite(arrays, str(path))
@@ -84,16 +86,17 @@ class Checkpoints:
             self._path(step).unlink()
 
     def remove_bridges(self, step: int) -> None:
-        """Removes checkpoints before `step`, a whole one, that only bridged a stop.
+        """Removes the checkpoints before `step` that were written only because a run was stopped.
 
-        Or what is kept, and averaged in the end, would depend on when a run was stopped. Call it at
-        start too: a process may die between writing the next one and this.
+        Otherwise the checkpoints that are kept, and averaged at the end, would depend on when a
+        run was stopped. The checkpoint of `step` must be complete. Call it at the start too: a
+        process may die after writing that one and before this.
         """
         for before in [x for x in self.steps() if x < step]:
             try:
                 info = json.loads(self._path(before).with_suffix(".json").read_bytes())
                 bridges = info["progress"].get("bridge", False)
-            except (ValueError, KeyError):  # damaged: `latest` passes it over, loudly
+            except (ValueError, KeyError):  # damaged: `latest` skips it with a warning
                 continue
             if bridges:
                 self.remove([before])
@@ -108,7 +111,7 @@ class Checkpoints:
                 path.unlink()
 
     def steps(self) -> list[int]:
-        """Steps there is a checkpoint of, ascending."""
+        """Steps that have a checkpoint, ascending."""
         return sorted(int(p.stem.removeprefix("step-")) for p in self.folder.glob("step-*.json"))
 
     def describe(self) -> str:
@@ -118,14 +121,14 @@ class Checkpoints:
             return f"No checkpoint was saved in {self.folder}. "
         return f"The last good checkpoint is that of step {steps[-1]}, in {self.folder}. "
 
-    def latest(self) -> dict | None:
-        """Reads what the newest undamaged checkpoint is: `step`, `position`, `progress`.
+    def latest(self) -> dict[str, Any] | None:
+        """Describes the newest undamaged checkpoint: `step`, `position`, `progress`.
 
-        `None` stands for no run.
+        `None` if there is no checkpoint.
 
-        A damaged one is passed over with a warning, for the steps after an older one come out the
-        same once more and cost only time. If all are damaged, that is an error: to begin anew
-        without a word would throw a run away.
+        A damaged one is skipped with a warning: the steps after an older one give the same numbers
+        again and cost only time. If all are damaged, that is an error: starting over silently would
+        throw a run away.
 
         Raises:
             ValueError: If there are checkpoints and all are damaged.
@@ -137,16 +140,16 @@ class Checkpoints:
             except (OSError, ValueError, KeyError) as error:
                 problems.append(str(error))
                 warnings.warn(
-                    f"Checkpoint of step {step} is damaged and passed over: {error}", stacklevel=2
+                    f"Checkpoint of step {step} is damaged and skipped: {error}", stacklevel=2
                 )
         if problems:
             raise ValueError(
-                "No checkpoint of the run is whole. To begin anew, empty the folder or name "
+                "Every checkpoint of the run is damaged. To start over, empty the folder or choose "
                 f"another. Received: {self.folder}: " + "; ".join(problems)
             )
         return None
 
-    def restore(self, task, step: int) -> None:
+    def restore(self, task: TrainStep, step: int) -> None:
         """Sets weights, optimizer, seeds and position to what they were after `step` updates.
 
         Args:
@@ -166,8 +169,8 @@ class Checkpoints:
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}.safetensors"
 
-    def info(self, step: int) -> dict:
-        """What was written beside the arrays of `step`.
+    def info(self, step: int) -> dict[str, Any]:
+        """What the JSON file of the checkpoint of `step` says.
 
         Raises:
             ValueError: If the checkpoint is damaged, or of another format.
@@ -183,11 +186,11 @@ class Checkpoints:
         return info
 
 
-def named_state(task) -> dict[str, keras.Variable]:
+def named_state(task: TrainStep) -> dict[str, keras.Variable]:
     """Name → variable of everything a run resumes from, under names of their place.
 
-    The names of the model and of the optimizer are left out of the paths: Keras numbers them anew
-    whenever a second one is made in a process. Dropout seeds go by their order.
+    The names of the model and of the optimizer are left out of the paths: Keras gives them another
+    number whenever a second one is made in a process. Dropout seeds go by their order.
     """
     state = {"data_position": task.data_position}
     seeds = 0
@@ -212,8 +215,8 @@ def named_state(task) -> dict[str, keras.Variable]:
     return state
 
 
-def copy_state(task) -> dict[str, np.ndarray]:
-    """The values of `named_state`, as they are now, whatever is trained meanwhile."""
+def copy_state(task: TrainStep) -> dict[str, np.ndarray]:
+    """The values of `named_state`, as they are now, unaffected by later steps."""
     if hasattr(task, "jax_state_sync"):
         task.jax_state_sync()  # within fit, JAX keeps the state outside the variables
     return read_variables(named_state(task))

@@ -4,6 +4,8 @@ import os
 
 import tensorflow as tf
 
+from kbert.types import PathLike
+
 
 class Curves:
     """Writes scalars that `tensorboard --logdir` shows.
@@ -19,7 +21,7 @@ class Curves:
         1
     """
 
-    def __init__(self, folder: str | os.PathLike) -> None:
+    def __init__(self, folder: PathLike) -> None:
         self._writer = tf.summary.create_file_writer(os.fspath(folder))
         # What tf.summary.scalar would note; that function itself needs TensorBoard's package.
         self._metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")

@@ -1,4 +1,4 @@
-"""What a run will take, before hours of work: memory and time, from a few real steps."""
+"""Estimates of the memory and the time of a run, from a few real steps."""
 
 import dataclasses
 import math
@@ -6,21 +6,23 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import keras
 import tensorflow as tf
 
 from kbert.training.run.log import duration, human
 from kbert.training.run.phases import Phase, Start
+from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy, make_strategy
+from kbert.types import Logs
 
 WARM_STEPS, TIMED_STEPS = 2, 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a run was found to need.
+    """The memory and the time that a run needs.
 
     Attributes:
         weights: Bytes of the variables of the task, on each device.
@@ -30,7 +32,7 @@ class Estimate:
             this process, Python and all.
         on_accelerator: Which of the two `peak` is.
         seconds_per_step: The same for every phase, in order.
-        seconds: Of the whole run, evaluations and checkpoints apart.
+        seconds: Of the whole run, without evaluations and checkpoints.
     """
 
     weights: int
@@ -50,18 +52,18 @@ class Estimate:
             f"{human(self.gradients)}B = {human(fixed)}B on each device; "
             f"measured peak of the {place} {human(self.peak)}B",
         ]
-        for phase, seconds in zip(phases, self.seconds_per_step, strict=True):
-            lines.append(
-                f"time: {phase.steps:,} steps of {phase.shape}, {seconds * 1000:.3g} ms each "
-                f"({human(phase.tokens_per_step / seconds)} tokens/s): "
-                f"{duration(phase.steps * seconds)}"
-            )
+        lines += [
+            f"time: {phase.steps:,} steps of {phase.shape}, {seconds * 1000:.3g} ms each "
+            f"({human(phase.tokens_per_step / seconds)} tokens/s): "
+            f"{duration(phase.steps * seconds)}"
+            for phase, seconds in zip(phases, self.seconds_per_step, strict=True)
+        ]
         lines.append(f"time: {duration(self.seconds)} in all")
         return "\n".join(lines)
 
 
 def estimate(
-    task,
+    task: TrainStep,
     make_dataset: Callable[[Phase, Start], tf.data.Dataset],
     phases: Sequence[Phase],
     strategy: Strategy | None = None,
@@ -107,10 +109,10 @@ def peak_memory() -> int:
 
 
 class _Clock(keras.callbacks.Callback):
-    def on_train_begin(self, logs=None) -> None:
-        self.times = []
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self.times: list[float] = []
 
-    def on_train_batch_end(self, batch, logs=None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         float(logs["loss"])  # wait until the device is done
         self.times.append(time.perf_counter())
 
@@ -120,7 +122,7 @@ class _Clock(keras.callbacks.Callback):
         return statistics.median(end - begin for begin, end in steps)
 
 
-def _bytes(variables) -> int:
+def _bytes(variables: Iterable[keras.Variable]) -> int:
     return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
 
 

@@ -1,14 +1,13 @@
-"""The folder of a run: what it writes under `model_dir`, and what it goes on from.
+"""The folder of a run: what it writes under `model_dir`, and what it resumes from.
 
 run.json             its settings, as they were at its first start
 steps.jsonl          every step's values, exactly; no step is missing or twice
 evaluations.jsonl    every evaluation's values
 checkpoints/         the last few checkpoints (`kbert.training.run.checkpoints`)
-best/                the best weights that those checkpoints speak of
+best/                the best weights that those checkpoints refer to
 tensorboard/         curves, on request
 """
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.curves import Curves
 from kbert.training.run.log import RunLog
 from kbert.training.run.settings import Resume, check_settings, write_settings
+from kbert.types import PathLike
 
 
 class RunFiles:
@@ -32,7 +32,7 @@ class RunFiles:
 
     def __init__(
         self,
-        folder: str | os.PathLike,
+        folder: PathLike,
         *,
         keep_checkpoints: int,
         is_chief: bool,
@@ -48,11 +48,11 @@ class RunFiles:
 
     def open(
         self, settings: Mapping[str, Any], unchecked: Collection[str], resume: Resume
-    ) -> dict | None:
-        """Makes the folder ready; the newest checkpoint, or None of a run that begins.
+    ) -> dict[str, Any] | None:
+        """Prepares the folder; returns its newest checkpoint (`Checkpoints.latest`), None if new.
 
         Raises:
-            ValueError: It holds a run with other settings, or no whole checkpoint.
+            ValueError: It holds a run with other settings, or damaged checkpoints alone.
         """
         latest = self.checkpoints.latest()
         path = self.folder / "run.json"

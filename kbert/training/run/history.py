@@ -1,35 +1,36 @@
-"""What became of a run."""
+"""The history of a run: its values, and how it ended."""
 
 import signal
 
 import keras
 
 from kbert.training.run.best import BestWeights
+from kbert.types import Logs
 
 # Why a run is over before its last step.
 PATIENCE, CALLBACK = "patience", "a callback"
 
 
 class History(keras.callbacks.History):
-    """Keras' history of a whole run, restarts included, with what became of it.
+    """Keras' history of a whole run, restarts included, with how it ended.
 
     Attributes:
         history: Name -> value of every epoch; a phase of pretraining is one. Held-out values are
             `val_…`.
         epoch: Numbers of those epochs.
         step: Updates made.
-        steps: Every step's values so far, in order: `step`, `loss`, the task's terms, … Of a run
-            that is written to a folder, on the chief, who writes them; else none.
+        steps: Every step's values so far, in order: `step`, `loss`, the task's terms, … Empty
+            without a folder, and on hosts other than the chief.
         evaluations: The same of every evaluation.
-        best_step: Updates before the best evaluation; `None` where nothing says which that is.
+        best_step: Updates before the best evaluation; `None` of a run without a metric.
         best_value: The metric then.
-        stopped_by: Number of the signal that ended it early, if one did; the same call goes on.
+        stopped_by: Number of the signal that ended it early, if one did; the same call resumes.
         ended_by: `"patience"` or `"a callback"` where that ended it before its last step.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.epoch = []
+        self.epoch: list[int] = []
         self.step = 0
         self.steps: list[dict] = []
         self.evaluations: list[dict] = []
@@ -39,8 +40,8 @@ class History(keras.callbacks.History):
         self.ended_by: str | None = None
         self._sentence = ""
 
-    def on_train_begin(self, logs=None) -> None:
-        """Keeps the epochs before a restart, which Keras' own forgets here."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Keeps the epochs before a restart, which Keras' own would delete here."""
 
     @property
     def interrupted(self) -> bool:

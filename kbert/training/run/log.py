@@ -1,4 +1,4 @@
-"""Values of a run as lines of JSON, and the line a person watches."""
+"""The values of a run as lines of JSON, and its progress line."""
 
 import json
 import os
@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
+from kbert.types import PathLike
+
 
 class RunLog:
-    """A file with one JSON object a line, each with its `step`, in order, none twice.
+    """A file of JSON lines, one object for each step, in order.
 
     Args:
         path: The file.
@@ -24,7 +26,7 @@ class RunLog:
         [{'step': 1, 'loss': 2.0}]
     """
 
-    def __init__(self, path: str | os.PathLike) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = Path(path)
 
     def append(self, lines: Iterable[dict]) -> None:
@@ -60,8 +62,8 @@ class ProgressLine:
 
     Args:
         total_steps: Steps of the run.
-        total_tokens: Tokens of the run, padding included; time left goes by tokens, for a step
-            on long sequences takes longer.
+        total_tokens: Tokens of the run, padding included; time left goes by tokens, because a
+            step on long sequences takes longer.
         seconds: Pause between lines where the output is no terminal; there one line changes.
         file: Where to print.
     """
@@ -79,7 +81,7 @@ class ProgressLine:
         self.file = file or sys.stdout
         self._rewrites = self.file.isatty()
         self._printed = -float("inf")
-        self._busy, self._tokens = 0.0, 0
+        self._busy, self._tokens = 0.0, 0.0
 
     def measure(self, tokens: int, seconds: float) -> None:
         """Counts tokens trained on and the time it took, without evaluations and checkpoints."""
@@ -92,7 +94,7 @@ class ProgressLine:
         """Speed lately; 0 before the first measurement."""
         return self._tokens / self._busy if self._busy else 0.0
 
-    def show(self, step: int, tokens: int, values: dict, last: bool = False) -> None:
+    def show(self, step: int, tokens: int, values: dict[str, float], last: bool = False) -> None:
         """Prints the line if it is time.
 
         Args:

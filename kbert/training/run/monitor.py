@@ -5,19 +5,22 @@ import functools
 import signal
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from kbert.training.run.background import Background
 from kbert.training.run.best import BestWeights
-from kbert.training.run.checkpoints import copy_state
+from kbert.training.run.checkpoints import Checkpoints, copy_state
 from kbert.training.run.files import RunFiles
 from kbert.training.run.history import CALLBACK, PATIENCE, History
 from kbert.training.run.log import ProgressLine
-from kbert.training.run.phases import Epochs, Phase, tokens_until
+from kbert.training.run.phases import Epochs, Phase, phases_of, tokens_until
 from kbert.training.run.values import StepValues
+from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy
+from kbert.types import Logs
 
 Evaluate = Callable[[], dict[str, float]]
 
@@ -25,8 +28,8 @@ Evaluate = Callable[[], dict[str, float]]
 class Monitor(keras.callbacks.CallbackList):
     """The callbacks of one run, which may take several calls of `fit`; `train` makes it.
 
-    The run comes first where a step or an epoch ends, so that the caller's callbacks see the values
-    on held-out data, and last where it saves: what they change is saved too.
+    At the end of a step or an epoch the run evaluates before the caller's callbacks are called, so
+    that they see the values on held-out data, and saves after them: what they change is saved too.
 
     Args:
         task: The compiled task.
@@ -41,7 +44,7 @@ class Monitor(keras.callbacks.CallbackList):
         evaluate_every: Steps between evaluations.
         checkpoint_every: Steps between checkpoints.
         checkpoint_minutes: Minutes between checkpoints.
-        best: The best weights, or `None` where nothing says which those are.
+        best: The best weights, or `None` without a metric.
         patience: Evaluations in a row without a better value that end the run.
 
     Attributes:
@@ -52,7 +55,7 @@ class Monitor(keras.callbacks.CallbackList):
 
     def __init__(
         self,
-        task,
+        task: TrainStep,
         plan: Sequence[Phase | Epochs],
         *,
         callbacks: Sequence[keras.callbacks.Callback],
@@ -92,12 +95,15 @@ class Monitor(keras.callbacks.CallbackList):
         self._patience = patience
         self._values = StepValues(files.steps if files and strategy.is_chief else None)
         self._signal: int | None = None
-        self._evaluated: tuple[int, dict] = (0, {})  # step and values of the last evaluation
-        self._spoken_of: int | None = None  # the best step of the checkpoint before
-        self._sums: list | None = None  # of an epoch that was begun in an earlier process
+        self._evaluated: tuple[int, dict[str, float]] = (
+            0,
+            {},
+        )  # step and values of the last evaluation
+        self._saved_best: int | None = None  # the best step of the checkpoint before
+        self._sums: list | None = None  # of an epoch that began in an earlier process
         self._saved_at = time.monotonic()
         self._has_begun = False
-        self._last_logs: dict | None = None
+        self._last_logs: Logs = None
 
     @property
     def is_over(self) -> bool:
@@ -105,19 +111,19 @@ class Monitor(keras.callbacks.CallbackList):
         last = self._plan[-1].end
         return self.stopped_by is not None or self.ended_by is not None or self.step >= last
 
-    def load(self, latest: dict) -> None:
-        """Takes up what a checkpoint says of the run."""
-        progress = latest["progress"]  # of the version before: without most of it
+    def load(self, latest: dict[str, Any]) -> None:
+        """Restores what a checkpoint says of the run."""
+        progress = latest["progress"]  # one of the version before lacks most of it
         self.step, self.ended_by = latest["step"], progress.get("ended_by")
         self._sums = progress.get("sums")
         self._epochs.epoch = progress.get("epochs", [])
         self._epochs.history = progress.get("history", {})
         if self._best is not None and progress.get("best") is not None:
             self._best.load(progress["best"])
-            self._spoken_of = self._best.step
+            self._saved_best = self._best.step
 
     def stop(self, number: int) -> None:
-        """Asks for a checkpoint and the end after the step that runs, for signal `number`.
+        """Requests a checkpoint and the end of the run after this step, for signal `number`.
 
         `stopped_by` tells when that has been done.
         """
@@ -126,9 +132,9 @@ class Monitor(keras.callbacks.CallbackList):
     def begin_stage(
         self, stage: Phase | Epochs, first_epoch: int, evaluate: Evaluate | None
     ) -> None:
-        """Tells what the next `fit` trains on."""
-        self._stage, self._first_epoch, self._ask = stage, first_epoch, evaluate
-        self._values.looked_at = None  # the first step traces and compiles: no measure of speed
+        """Sets what the next `fit` trains on."""
+        self._stage, self._first_epoch, self._measure = stage, first_epoch, evaluate
+        self._values.fetched_at = None  # the first step traces and compiles: no measure of speed
 
     def finish(self) -> None:
         """Tells the callbacks that the run is over, once."""
@@ -137,31 +143,31 @@ class Monitor(keras.callbacks.CallbackList):
 
     # What Keras calls.
 
-    def on_train_begin(self, logs=None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         if not self._has_begun:
             self._has_begun = True
             super().on_train_begin(logs)
 
-    def on_train_end(self, logs=None) -> None:
+    def on_train_end(self, logs: Logs = None) -> None:
         self._last_logs = logs
 
-    def on_epoch_begin(self, epoch, logs=None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         per_epoch = self._stage.steps_per_epoch
         self._epoch_start = self._stage.first_step + (epoch - self._first_epoch) * per_epoch
-        if self._sums is not None:  # it was begun in an earlier process: go on counting
+        if self._sums is not None:  # it began in an earlier process: keep its sums
             self._set_sums(np.asarray(self._sums, "float32"))
             self._sums = None
         super().on_epoch_begin(epoch, logs)
 
-    def on_train_batch_begin(self, batch, logs=None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         super().on_train_batch_begin(self.step - self._epoch_start, logs)
 
-    def on_train_batch_end(self, batch, logs=None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         batch = self.step - self._epoch_start
         self._after_step(logs)
         super().on_train_batch_end(batch, logs)
 
-    def on_epoch_end(self, epoch, logs=None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self.stopped_by is not None:
             return  # the epoch is not over
         self._check_length()
@@ -169,7 +175,7 @@ class Monitor(keras.callbacks.CallbackList):
         values = {}
         if is_last or self.model.stop_training or self._is_time(self._evaluate_every):
             values = {f"val_{name}": value for name, value in self._evaluate().items()}
-        self._look()
+        self._fetch()
         super().on_epoch_end(epoch, {**(logs or {}), **values})
         if self.model.stop_training and not self.is_over:
             self.ended_by = CALLBACK
@@ -188,7 +194,7 @@ class Monitor(keras.callbacks.CallbackList):
                 f"Received: {self.step - self._epoch_start} steps, then the end"
             )
 
-    def _after_step(self, logs: dict) -> None:
+    def _after_step(self, logs: Logs) -> None:
         self._background.check()
         self.step += 1
         self._values.add(self.step, logs)
@@ -197,7 +203,7 @@ class Monitor(keras.callbacks.CallbackList):
         if self._is_time(self._evaluate_every):
             self._evaluate()
         elif self._values.is_due():
-            self._look()
+            self._fetch()
         if self.ended_by is None:  # else `on_epoch_end` follows
             self._save_or_stop(self._is_time_to_save())
         if self.is_over:
@@ -211,24 +217,24 @@ class Monitor(keras.callbacks.CallbackList):
         waited = seconds is not None and time.monotonic() - self._saved_at >= seconds
         return waited or self._is_time(self._checkpoint_every)
 
-    def _look(self) -> None:
-        """Checks, logs and shows the values of the steps since the last look."""
-        before = self._values.looked_at
-        seen = self._values.look(self.model.derived_metrics, self._last_good)
+    def _fetch(self) -> None:
+        """Fetches, checks, logs and shows the values of the steps since the last time."""
+        before = self._values.fetched_at
+        seen = self._values.fetch(self.model.derived_metrics, self._last_good)
         if not seen:
             return
         values = {name: value for name, value in seen[-1].items() if name != "step"}
         self._draw("train", values)
-        if self._progress is not None:
+        if self._progress is not None and isinstance(self._stage, Phase):  # epochs have none
             if before is not None:
                 tokens = len(seen) * self._stage.tokens_per_step
-                self._progress.measure(tokens, self._values.looked_at - before)
+                self._progress.measure(tokens, self._values.fetched_at - before)
             names = ("loss", *self.model.shown_metrics)
             shown = {name: values[name] for name in names if name in values}
             # What only evaluations measure.
             shown |= {name: x for name, x in self._evaluated[1].items() if name not in values}
             at_end = self.step == self._plan[-1].end
-            done = tokens_until(self._plan, self.step)
+            done = tokens_until(phases_of(self._plan), self.step)
             self._progress.show(self.step, done, shown, last=at_end)
 
     def _last_good(self) -> str:
@@ -238,17 +244,17 @@ class Monitor(keras.callbacks.CallbackList):
         return self._files.checkpoints.describe()
 
     def _evaluate(self) -> dict[str, float]:
-        """The values on held-out data after this step; asked for once."""
-        self._look()
-        if self._ask is None:
+        """The values on held-out data after this step, measured once."""
+        self._fetch()
+        if self._measure is None:
             return {}
         if self._evaluated[0] == self.step:
             return self._evaluated[1]
         self._sync()
         sums = self._get_sums()
-        values = {name: float(value) for name, value in self._ask().items()}
+        values = {name: float(value) for name, value in self._measure().items()}
         if sums is not None:
-            self._set_sums(sums)  # an evaluation by Keras counts in the same place
+            self._set_sums(sums)  # an evaluation by Keras adds to the same sums
         self._evaluated = (self.step, values)
         if self._files is not None and self._strategy.is_chief:
             terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
@@ -260,7 +266,7 @@ class Monitor(keras.callbacks.CallbackList):
             self._best.update(self.model, self.step, values)
             if self._patience is not None and self._best.waited >= self._patience:
                 self.ended_by = PATIENCE
-        self._values.looked_at = time.monotonic()  # it does not count as training
+        self._values.fetched_at = time.monotonic()  # it does not count as training
         return values
 
     def _save_or_stop(self, due: bool) -> None:
@@ -274,10 +280,10 @@ class Monitor(keras.callbacks.CallbackList):
             self._note(f"stopped by {name}: checkpoint of step {self.step} written")
 
     def _save(self, bridges: bool) -> None:
-        """Has a checkpoint written, after the best weights that it speaks of."""
+        """Has a checkpoint written, after the best weights that it refers to."""
         if self._files is None:
             return
-        self._look()
+        self._fetch()
         is_mid_epoch = self.step != self._epoch_start + self._stage.steps_per_epoch
         sums = self._get_sums() if is_mid_epoch else None
         if self._strategy.is_chief:
@@ -294,25 +300,27 @@ class Monitor(keras.callbacks.CallbackList):
             self._background.start(
                 functools.partial(
                     self._write,
-                    *(arrays, self.step, copy.deepcopy(progress), write_best, self._spoken_of),
+                    *(self._files.checkpoints, arrays, self.step, copy.deepcopy(progress)),
+                    *(write_best, self._saved_best),
                 )
             )
-            self._spoken_of = self._best and self._best.step
-        self._saved_at = self._values.looked_at = time.monotonic()
+            self._saved_best = None if self._best is None else self._best.step
+        self._saved_at = self._values.fetched_at = time.monotonic()
 
     def _write(
         self,
+        checkpoints: Checkpoints,
         arrays: dict[str, np.ndarray],
         step: int,
-        progress: dict,
+        progress: dict[str, Any],
         write_best: Callable[[], None] | None,
-        spoken_of: int | None,
+        saved_best: int | None,
     ) -> None:
         if write_best is not None:
             write_best()
-        self._files.checkpoints.publish(arrays, step, progress)
+        checkpoints.publish(arrays, step, progress)
         if self._best is not None:
-            self._best.forget_before(spoken_of)
+            self._best.forget_before(saved_best)
 
     def _sync(self) -> None:
         if hasattr(self.model, "jax_state_sync"):
@@ -321,8 +329,8 @@ class Monitor(keras.callbacks.CallbackList):
     def _get_sums(self) -> np.ndarray | None:
         """What the epoch has counted so far.
 
-        Not on several hosts, which would have to ask for it together: there the values of an epoch
-        that was resumed are those since.
+        `None` on several hosts, which would have to read it together: there the values of a resumed
+        epoch are those since the restart.
         """
         if self._strategy.num_hosts > 1:
             return None
@@ -334,7 +342,7 @@ class Monitor(keras.callbacks.CallbackList):
         ratios, *_ = self.model.metrics
         ratios.sums.assign(sums)
 
-    def _draw(self, group: str, values: dict) -> None:
+    def _draw(self, group: str, values: dict[str, float]) -> None:
         if self._files is not None and self._files.curves is not None:
             self._files.curves.write(self.step, group, values)
 

@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import cast
 
-# A start is (epoch, window, row): where the data goes on, as batches carry it in `position`.
+# (epoch, window, row): where the data resumes, as batches hold it in `position`.
 Start = tuple[int, int, int]
 
 
@@ -25,7 +26,7 @@ class Epochs:
     steps_per_epoch: int
     first_step: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("epochs", "steps_per_epoch"):
             value = getattr(self, name)
             if value < 1:
@@ -39,7 +40,7 @@ class Epochs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A stretch of a run with batches of one shape, or of as many tokens.
+    """A part of a run with batches of one shape, or of at most so many tokens.
 
     Most steps of BERT are on short sequences, the last on long ones (appendix A.2).
 
@@ -59,7 +60,7 @@ class Phase:
     steps: int
     batch_tokens: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if (self.batch_size is None) == (self.batch_tokens is None):
             raise ValueError(
                 "The batches of a phase are counted in rows or in tokens. Received: "
@@ -85,7 +86,7 @@ class Phase:
     def tokens_per_step(self) -> int:
         """Tokens of a global batch, padding included; at most, where they are counted."""
         if self.batch_size is None:
-            return self.batch_tokens
+            return cast(int, self.batch_tokens)  # one of the two is given
         return self.sequence_length * self.batch_size
 
     @property
@@ -147,6 +148,11 @@ def parse_phases(text: str, train_steps: int, batch_size: int) -> list[Phase]:
         )
         begun = end
     return phases
+
+
+def phases_of(plan: Iterable[Phase | Epochs]) -> list[Phase]:
+    """The stages of a plan whose tokens are known."""
+    return [stage for stage in plan if isinstance(stage, Phase)]
 
 
 def tokens_until(phases: Iterable[Phase], step: int) -> int:

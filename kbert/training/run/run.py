@@ -1,11 +1,10 @@
 """The one loop of every run: pretraining goes through phases, fine-tuning through epochs.
 
-Killed at any moment, a run that has a folder goes on exactly: see `kbert.training.run.files` for
+Killed at any moment, a run that has a folder resumes exactly: see `kbert.training.run.files` for
 what it writes there.
 """
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -20,20 +19,21 @@ from kbert.training.run.files import RunFiles
 from kbert.training.run.history import History
 from kbert.training.run.log import ProgressLine
 from kbert.training.run.monitor import Evaluate, Monitor
-from kbert.training.run.phases import Epochs, Phase, Start, tokens_until
+from kbert.training.run.phases import Epochs, Phase, Start, phases_of, tokens_until
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import stopping
 from kbert.training.step.mixin import TrainStep
 from kbert.training.step.verbosity import keras_verbosity
 from kbert.training.strategies import Strategy, make_strategy
+from kbert.types import PathLike
 
 LINE = "line"
 
 
 def train(
-    task,
+    task: TrainStep,
     make_dataset: Callable[[Any, Start], tf.data.Dataset],
-    model_dir: str | os.PathLike | None,
+    model_dir: PathLike | None,
     phases: Sequence[Phase] | Epochs,
     *,
     strategy: Strategy | None = None,
@@ -59,13 +59,13 @@ def train(
 
     The plan is a sequence of phases, each of batches of one shape, or epochs of the same data. A
     checkpoint is written at the end of a run and of each epoch, on SIGTERM and SIGINT (Ctrl-C; a
-    second one ends the process at once), and as often as asked, by a thread beside the training.
+    second one ends the process at once), and as often as requested, by a background thread.
     The losses of a run that was killed and started again are those of one that was not, and so are
     its best weights and its count of evaluations without progress; what state the caller's
     callbacks have is theirs to keep. Of a run that is at its end the task gets the weights, as if
     the call had trained it. One process at a time writes to a folder (`kbert.atomic`).
 
-    A phase begins at the window after the last one read. The rest of that window is passed over,
+    A phase begins at the window after the last one read. The rest of that window is skipped,
     and if the last batch had spilled into the next window, those few rows come again.
 
     Args:
@@ -87,15 +87,15 @@ def train(
         keep_best: Whether the best weights are kept and set at the end, rather than the last.
         checkpoint_every: Steps between checkpoints.
         checkpoint_minutes: Minutes between checkpoints.
-        keep_checkpoints: How many of the newest are kept. One that a signal left is not counted
-            among them once the run has gone on.
+        keep_checkpoints: How many of the newest are kept. One that a signal caused does not count
+            once the run is resumed.
         extra_scores: Measures the task at every evaluation by more than losses: name → number,
             none of them a loss's or a metric's. Called on the chief alone.
         tensorboard: Whether to write curves for TensorBoard.
-        settings: What the run is, as JSON can hold it, to be written beside the checkpoints.
+        settings: What the run is, as JSON can hold it, to be written next to the checkpoints.
         unchecked: Names of those settings that no number depends on.
-        resume: What a run goes on with that was begun with other settings: `"same"` with none,
-            `"changed"` with any, or names of settings that may change.
+        resume: Which settings may have changed when a run resumes: `"same"` for none, `"changed"`
+            for any, or their names.
         verbose: `"line"` for a line with speed and time left (of phases), or Keras': 0 for silence,
             1 for a progress bar, 2 for a line an epoch, `"auto"` for 1 in a terminal or a notebook,
             else 2.
@@ -107,7 +107,7 @@ def train(
     Raises:
         NonFiniteLoss: If a loss is NaN or infinite. The last checkpoint is from before, and the
             weights are not moved by such a step.
-        ValueError: If settings contradict each other or those that the run was begun with, or
+        ValueError: If settings contradict each other or those that the run was started with, or
             `metric` is none of the values.
         RuntimeError: If a dataset ends early, another process writes to the folder, or hosts do not
             see the same checkpoints.
@@ -147,7 +147,8 @@ def train(
             raise ValueError(
                 f"`metric` is for runs on one host. Received: {metric!r} on {strategy.num_hosts}"
             )
-        files = latest = None
+        files: RunFiles | None = None
+        latest: dict[str, Any] | None = None
         if model_dir is not None:
             if strategy.is_chief:
                 stack.enter_context(atomic.refusing_others(model_dir))
@@ -160,11 +161,12 @@ def train(
             latest = files.open(settings or {}, unchecked, resume)
         best = None
         if metric is not None:
-            best = BestWeights(metric, mode, keep=keep_best, folder=files and files.best)
+            folder = None if files is None else files.best
+            best = BestWeights(metric, mode, keep=keep_best, folder=folder)
         progress = None
         if verbose == LINE and strategy.is_chief:
             last = plan[-1].end
-            progress = ProgressLine(last, tokens_until(plan, last))
+            progress = ProgressLine(last, tokens_until(phases_of(plan), last))
         history = History()
         background = stack.enter_context(Background())
         monitor = Monitor(
@@ -212,7 +214,16 @@ def train(
         return history
 
 
-def _run(task, plan, make_dataset, held_out, monitor, files, latest, strategy) -> None:
+def _run(
+    task: TrainStep,
+    plan: Sequence[Phase | Epochs],
+    make_dataset: Callable[[Any, Start], tf.data.Dataset],
+    held_out: Callable[[Phase | Epochs], Evaluate | None],
+    monitor: Monitor,
+    files: RunFiles | None,
+    latest: dict[str, Any] | None,
+    strategy: Strategy,
+) -> None:
     """Every stage that is not over, one `fit` after the other."""
     start: Start = (0, 0, 0)
     if latest is not None and not monitor.is_over:
@@ -237,7 +248,7 @@ def _run(task, plan, make_dataset, held_out, monitor, files, latest, strategy) -
                 task,
                 strategy.distribute(dataset),
                 initial_epoch=first_epoch + epoch,
-                # An epoch that was begun before is gone through alone: it has fewer steps left.
+                # An epoch that began before the restart has its own `fit`: fewer steps are left.
                 epochs=first_epoch + (epoch + 1 if done else stage.epochs),
                 steps_per_epoch=stage.steps_per_epoch - done,
                 callbacks=monitor,
@@ -248,9 +259,17 @@ def _run(task, plan, make_dataset, held_out, monitor, files, latest, strategy) -
     monitor.finish()
 
 
-def _resume(task, dataset, files: RunFiles | None, latest: dict | None, strategy) -> None:
+def _resume(
+    task: TrainStep,
+    dataset: tf.data.Dataset,
+    files: RunFiles | None,
+    latest: dict[str, Any] | None,
+    strategy: Strategy,
+) -> None:
     """Creates the slots of the optimizer and sets everything to what it was."""
     task.prepare(dataset.element_spec)
+    if files is None:
+        return
     step = 0 if latest is None else latest["step"]
     if not strategy.agrees(step):
         raise RuntimeError(
@@ -261,7 +280,9 @@ def _resume(task, dataset, files: RunFiles | None, latest: dict | None, strategy
         files.checkpoints.restore(task, step)
 
 
-def _evaluate(task, dataset) -> dict[str, float]:
+def _evaluate(
+    task: TrainStep, dataset: tf.data.Dataset | tf.distribute.DistributedDataset
+) -> dict[str, float]:
     with warnings.catch_warnings():
         # Held-out batches do end; Keras warns where it could not foresee when.
         warnings.filterwarnings("ignore", message="Your input ran out of data")
@@ -279,20 +300,28 @@ def _check_end(step: int, plan: Sequence[Phase | Epochs]) -> None:
 
 
 def _place(plan: Sequence[Phase | Epochs], best: BestWeights | None) -> str:
-    """The epoch of the best step, in words."""
+    """The epoch of the best step, as text."""
     stage = plan[0]
     if best is None or best.step is None or not isinstance(stage, Epochs):
         return ""
     return f" (epoch {-(-best.step // stage.steps_per_epoch)} of {stage.epochs})"
 
 
-def _scope(task):
+def _scope(task: TrainStep) -> contextlib.AbstractContextManager[Any]:
     """TensorFlow's engine has a strategy of its own."""
     strategy = getattr(task, "distribute_strategy", None)
     return strategy.scope() if strategy else contextlib.nullcontext()
 
 
-def _check(is_evaluated, metric, patience, evaluate_every, checkpoint_every, verbose, plan) -> None:
+def _check(
+    is_evaluated: bool,
+    metric: str | None,
+    patience: int | None,
+    evaluate_every: int | None,
+    checkpoint_every: int | None,
+    verbose: str | int,
+    plan: Sequence[Phase | Epochs],
+) -> None:
     at_least_one = {
         "patience": patience,
         "evaluate_every": evaluate_every,
@@ -315,6 +344,6 @@ def _check(is_evaluated, metric, patience, evaluate_every, checkpoint_every, ver
         )
     if verbose == LINE and not all(isinstance(stage, Phase) for stage in plan):
         raise ValueError(
-            'verbose="line" is of phases, whose tokens are known; epochs have Keras\' own. '
+            'verbose="line" is for phases, whose tokens are known; epochs have Keras\' own. '
             f"Received: {plan[0]}"
         )

@@ -1,17 +1,17 @@
-"""`run.json`: what a run is, and whether a start with other settings goes on with the same one."""
+"""`run.json`: the settings of a run, and the check that it is resumed with the same ones."""
 
 import json
-import os
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kbert import atomic, registry
+from kbert.types import PathLike
 from kbert.version import __version__
 
 SAME, CHANGED = "same", "changed"
-# Of a run's file, and no settings. The format is not in files of the first version.
+# Entries of the file that are no settings. The format is not in files of the first version.
 _VERSION, _FORMAT, _CHANGES = "kbert", "format_version", "changes"
 _FORMAT_VERSION = 2
 _WEIGHTS = (".safetensors", ".h5", ".hdf5", ".index")
@@ -21,7 +21,7 @@ Resume = str | Collection[str]
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Notes what a run is, at its first start."""
+    """Writes the settings of a run at its first start."""
     _write(path, {**_head(), **settings})
 
 
@@ -34,17 +34,17 @@ def check_settings(
     step: int = 0,
     writes: bool = True,
 ) -> None:
-    """Refuses to go on with settings under which the numbers would be those of no run.
+    """Raises if a run would resume with other settings than it was started with.
 
-    A setting that only one of two versions of kbert knows is none that has changed.
+    A setting that only one of two versions of kbert knows does not count as changed.
 
     Args:
         path: The file that `write_settings` wrote.
         settings: What the run is now, as JSON can hold it.
         unchecked: Names of settings that no number depends on.
-        resume: `"same"` takes no change; `"changed"` takes any, and names take those settings':
-            what changed is noted in the file, and is the run's from now on.
-        step: Updates made so far, to be noted.
+        resume: `"same"` accepts no change, `"changed"` any, and names those of these settings;
+            what changed is written to the file, and holds from then on.
+        step: Updates made so far, written with the changes.
         writes: Whether this process writes the file.
 
     Raises:
@@ -74,9 +74,9 @@ def check_settings(
         listed = "; ".join(f"{name} {change}" for name, change in refused.items())
         names = ",".join(dict.fromkeys(name.split(".")[-1] for name in refused))
         raise ValueError(
-            f"{path.parent} holds another run. To go on with that one give what it was begun "
-            "with; for a new one name another folder; to take the change in the middle of the run "
-            f'say so, with resume="changed" or --allow_changes={names}. '
+            f"{path.parent} holds another run. To resume it, pass the settings it was started "
+            "with; for a new one, choose another folder; to change settings in the middle of the "
+            f'run, pass resume="changed" or --allow_changes={names}. '
             f"Received: {listed}"
         )
     if found and writes:
@@ -106,8 +106,8 @@ def differences(
     }
 
 
-def weights_checksum(folder: str | os.PathLike) -> str:
-    """Of the files of weights in a folder, whatever it is called and what else is in it.
+def weights_checksum(folder: PathLike) -> str:
+    """CRC-32 of the files of weights in a folder, whatever its name and its other files.
 
     Example:
         >>> import tempfile

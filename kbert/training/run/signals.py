@@ -1,15 +1,16 @@
-"""Signals that end a run in an orderly way, and how `fit` says that one did."""
+"""Signals that end a run after a checkpoint, and the exceptions that `fit` raises then."""
 
 import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended a run after a checkpoint was written; the same call goes on.
+    """Ctrl-C ended a run after a checkpoint was written; the same call resumes.
 
     Attributes:
         signal: the signal.
@@ -19,12 +20,12 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int, step: int) -> None:
         self.signal, self.step = signal.Signals(number), step
         super().__init__(
-            f"stopped by {self.signal.name} after step {step}; the same call goes on from there"
+            f"stopped by {self.signal.name} after step {step}; the same call resumes from there"
         )
 
 
 class Terminated(SystemExit):
-    """The same of SIGTERM, which ends the process as a shell would say it: with 143."""
+    """The same for SIGTERM: the process ends with status 143, as in a shell."""
 
     def __init__(self, number: int, step: int) -> None:
         self.signal, self.step = signal.Signals(number), step
@@ -32,19 +33,19 @@ class Terminated(SystemExit):
 
 
 def raise_stopped(number: int, step: int) -> None:
-    """Raises what the signal would have, had nobody saved a checkpoint first."""
+    """Raises the exception of a signal, once a checkpoint is saved."""
     raise (Interrupted if number == signal.SIGINT else Terminated)(number, step)
 
 
 @contextlib.contextmanager
-def stopping(stop: Callable[[int], None]):
-    """Turns SIGTERM and SIGINT into a call of `stop(number)`, which asks for an orderly end.
+def stopping(stop: Callable[[int], None]) -> Iterator[None]:
+    """Turns SIGTERM and SIGINT into a call of `stop(number)`, which requests an orderly end.
 
-    Signals reach the main thread only. One that is ignored stays so (SIGINT in a background job),
-    and the second of a kind does what it did before.
+    Signals reach the main thread only. One that is ignored stays so (SIGINT in a background job).
+    The second signal of a kind has its usual effect.
 
     Args:
-        stop: Called between two instructions of whatever runs; it should only take a note.
+        stop: Called between two instructions of whatever runs; it should only set a variable.
 
     Example:
         >>> seen = []
@@ -59,9 +60,9 @@ def stopping(stop: Callable[[int], None]):
     handlers = {number: signal.getsignal(number) for number in STOPPING}
     before = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
 
-    def handle(number, frame) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         stop(number)
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     for number in before:
         signal.signal(number, handle)

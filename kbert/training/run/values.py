@@ -1,61 +1,65 @@
 """The values of a run's steps: fetched now and then, checked, logged.
 
-Values stay on the device until it is time to look at them: waiting for each step's loss would
-leave an accelerator idle between steps. They are looked at, and so written and checked for NaN,
-about once a second and before every checkpoint: nothing that is not finite is ever saved.
+Values stay on the device until they are fetched: waiting for each step's loss would leave an
+accelerator idle between steps. They are fetched, written and checked for NaN about once a second
+and before every checkpoint: nothing that is not finite is ever saved.
 """
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from kbert.training.run.log import RunLog
+from kbert.types import MaybeNone, Tensor
 
-SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_FETCHES = 1.0
 
 
 class NonFiniteLoss(FloatingPointError):
-    """A loss, metric or gradient became NaN or infinite; training on would be in vain."""
+    """A loss, a metric or a gradient is NaN or infinite; further training would be useless."""
 
 
 class StepValues:
-    """The steps that nobody has looked at yet.
+    """The steps whose values are not fetched yet.
 
     Args:
-        log: Where they are written once they are seen, or `None`.
+        log: Where they are written once they are fetched, or `None`.
 
     Attributes:
-        looked_at: Time of the last look; `None` before the first.
+        fetched_at: Time of the last `fetch`, of `time.monotonic`; `None` before the first.
 
     Example:
         >>> values = StepValues(None)
         >>> values.add(1, {"loss": 0.5})
         >>> values.add(2, {"loss": 0.25})
-        >>> values.look(derived=())
+        >>> values.fetch(derived=())
         [{'step': 1, 'loss': 0.5}, {'step': 2, 'loss': 0.25}]
     """
 
     def __init__(self, log: RunLog | None) -> None:
-        self.looked_at: float | None = None
+        self.fetched_at: float | MaybeNone = None
         self._log = log
-        self._unseen: list[tuple[int, dict]] = []
+        self._pending: list[tuple[int, dict[str, Tensor]]] = []
 
-    def add(self, step: int, logs: dict) -> None:
-        """Notes what a step returned, wherever the values are."""
-        self._unseen.append((step, dict(logs)))
+    def add(self, step: int, logs: Mapping[str, Tensor]) -> None:
+        """Keeps what a step returned, without fetching it."""
+        self._pending.append((step, dict(logs)))
 
     def is_due(self) -> bool:
-        """Whether the last look was some time ago, or there was none."""
+        """Whether the last `fetch` was some time ago, or there was none."""
         now = time.monotonic()
-        return self.looked_at is None or now - self.looked_at >= SECONDS_BETWEEN_LOOKS
+        return self.fetched_at is None or now - self.fetched_at >= SECONDS_BETWEEN_FETCHES
 
-    def look(self, derived: Collection[str], where: Callable[[], str] = lambda: "") -> list[dict]:
-        """Fetches, checks and logs the values of the steps since the last look.
+    def fetch(
+        self, derived: Collection[str], where: Callable[[], str] = lambda: ""
+    ) -> list[dict[str, Any]]:
+        """Fetches, checks and logs the values of the steps since the last time.
 
         Args:
             derived: Names of values that follow from others: they may overflow, and are no part
                 of the log.
-            where: Gives what the message adds of checkpoints.
+            where: Returns what the message says of checkpoints.
 
         Returns:
             One dict a step: `step` and every value, the derived ones too.
@@ -63,28 +67,29 @@ class StepValues:
         Raises:
             NonFiniteLoss: If a value is NaN or infinite; the steps before it are logged.
         """
-        seen, lines = [], []
-        for step, logs in self._unseen:
+        fetched: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
+        for step, logs in self._pending:
             values = {name: float(value) for name, value in logs.items()}
             terms = {k: v for k, v in values.items() if k not in derived}
             if not all(map(math.isfinite, terms.values())):
                 self._write(lines)
                 raise NonFiniteLoss(_explain(step, terms, where()))
-            seen.append({"step": step, **values})
+            fetched.append({"step": step, **values})
             lines.append({"step": step, **terms})
         self._write(lines)
-        self.looked_at = time.monotonic()
-        self._unseen.clear()
-        return seen
+        self.fetched_at = time.monotonic()
+        self._pending.clear()
+        return fetched
 
-    def _write(self, lines: list[dict]) -> None:
+    def _write(self, lines: list[dict[str, Any]]) -> None:
         if self._log is not None and lines:
             self._log.append(lines)
 
 
-def _explain(step: int, terms: dict, where: str) -> str:
+def _explain(step: int, terms: dict[str, float], where: str) -> str:
     bad = ", ".join(f"{k} is {v}" for k, v in terms.items() if not math.isfinite(v))
     return (
-        f"{bad} at step {step}. {where}That step moved no weight. A lower learning rate, "
-        "a longer warm-up or float32 may help; started as before, the run does the same again"
+        f"{bad} at step {step}. {where}That step updated no weight. A lower learning rate, "
+        "a longer warm-up or float32 may help; with the same settings it happens again"
     )

@@ -5,8 +5,8 @@ Shapes: B rows of a batch (on TensorFlow: of one replica), M micro-batches, K lo
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -14,29 +14,30 @@ from keras import ops
 
 from kbert.training.step.ratios import DataPosition, Ratios, divide
 from kbert.training.step.verbosity import keras_verbosity
+from kbert.types import MaybeNone, Pair, Tensor, Tensors
 
-# Logged in training beside the task's own terms; evaluation has neither.
+# Logged in training in addition to the task's own terms; evaluation has neither.
 UPDATE_TERMS = ("gradient_norm", "learning_rate")
 
 
 class StepState:
-    """What a step keeps that is no weight of the model; a plain object, so Keras tracks none.
+    """The state of a step besides the weights; a plain object, so Keras tracks none of it.
 
     Attributes:
         ratios: the sums behind the logs; None before the first step.
-        position: where the data goes on.
+        position: where the data resumes; None before the first step.
         loss_names: in the order of `loss_terms`.
-        by_default: whether `fit` compiled the model because nobody else had.
+        by_default: whether `fit` compiled the model because the user had not.
     """
 
     def __init__(self) -> None:
         self.by_default = False
-        self.ratios: Ratios | None = None
-        self.position: DataPosition | None = None
+        self.ratios: Ratios | MaybeNone = None
+        self.position: DataPosition | MaybeNone = None
         self.loss_names: tuple[str, ...] = ()
 
 
-# What it stands before: its methods are called, but it is no base of the mixin.
+# For type checkers: the class that the mixin precedes in a subclass's bases, and calls.
 if TYPE_CHECKING:
     from keras import Model as _Base
 else:
@@ -46,11 +47,11 @@ else:
 class StepBase(_Base):
     """The half of `TrainStep` that both engines share."""
 
-    derived_metrics: Mapping[str, tuple[str, Callable]] = {}
-    # What a progress line shows besides the loss, of the values that a step logs.
+    derived_metrics: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {}
+    # Of the values that a step logs, those that a progress line shows besides the loss.
     shown_metrics: tuple[str, ...] = ()
 
-    def loss_terms(self, batch, training: bool) -> tuple[dict, dict]:
+    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         """Returns the losses and the metrics of a batch, as sums.
 
         Args:
@@ -65,16 +66,16 @@ class StepBase(_Base):
         """
         raise NotImplementedError(f"{type(self).__name__} must define `loss_terms`.")
 
-    def loss_denominators(self, batch):
+    def loss_denominators(self, batch: Tensors) -> Tensor:
         """Denominators of the losses, in order, float32; they are summed before the step begins.
 
-        A graph computes them alone and drops the rest of `loss_terms`. A task whose `loss_terms`
-        writes to variables, which no graph drops, gives its denominators without it.
+        A graph computes them alone and prunes the rest of `loss_terms`. A task whose `loss_terms`
+        writes to variables, which no graph prunes, overrides this.
         """
         losses, _ = self.loss_terms(batch, training=False)
         return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
 
-    def between_replicas(self, total: Callable) -> None:
+    def between_replicas(self, total: Callable[[Tensor], Tensor]) -> None:
         """Called on every replica after forward and backward, outside of what XLA compiles.
 
         For what a task keeps of each row of the global batch (see `row_state`). Only TensorFlow
@@ -86,7 +87,7 @@ class StepBase(_Base):
 
     def compile(
         self,
-        optimizer,
+        optimizer: keras.optimizers.Optimizer | str | dict[str, Any],
         *,
         micro_batches: int = 1,
         clip_norm: float | None = 1.0,
@@ -96,7 +97,8 @@ class StepBase(_Base):
         """Prepares the model for `fit`.
 
         Args:
-            optimizer: A Keras optimizer without clipping or accumulation of its own.
+            optimizer: A Keras optimizer, its name or its config, without clipping or accumulation
+                of its own.
             micro_batches: Parts a device's share of the batch is computed in, one after the
                 other (gradient accumulation). The update is that of the whole batch.
             clip_norm: Largest global norm of the summed gradients; `None` clips nothing.
@@ -132,8 +134,8 @@ class StepBase(_Base):
             auto_scale_loss=False,
         )
 
-    def compile_by_default(self, optimizer, **settings) -> None:
-        """`compile` by a `fit`, where the user did not: the next `fit` may do it again."""
+    def compile_by_default(self, optimizer: keras.optimizers.Optimizer, **settings: Any) -> None:
+        """`compile` by a `fit`, where the user did not; the next `fit` may compile again."""
         self.compile(optimizer, **settings)
         self._step_state.by_default = True
 
@@ -158,20 +160,24 @@ class StepBase(_Base):
                 f"Received: dtype policy {policy.name}, weights in {', '.join(narrow)}"
             )
 
-    def fit(self, x=None, *args, verbose: str | int = "auto", **kwargs) -> keras.callbacks.History:
+    def fit(
+        self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
+    ) -> keras.callbacks.History:
         """Keras' `fit`; a dataset comes in its own order. `verbose`: see `keras_verbosity`."""
         if isinstance(x, tf.data.Dataset):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
         with _to_the_end(kwargs.get("steps_per_epoch")):
             return super().fit(x, *args, verbose=keras_verbosity(verbose), **kwargs)
 
-    def evaluate(self, x=None, *args, verbose: str | int = "auto", **kwargs):
+    def evaluate(
+        self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
+    ) -> Any:
         """Keras' `evaluate`; `verbose`: see `keras_verbosity`."""
         with _to_the_end(kwargs.get("steps")):
             return super().evaluate(x, *args, verbose=keras_verbosity(verbose), **kwargs)
 
     @property
-    def metrics(self) -> list:
+    def metrics(self) -> list[keras.metrics.Metric]:
         """The sums behind the logs and the data position."""
         state = getattr(self, "_step_state", None)
         return [] if state is None or state.ratios is None else [state.ratios, state.position]
@@ -183,23 +189,23 @@ class StepBase(_Base):
 
     @property
     def data_position(self) -> keras.Variable:
-        """Where the data goes on after the last step, (3,) int32: (epoch, window, row)."""
+        """Where the data resumes after the last step, (3,) int32: (epoch, window, row)."""
         if not self.metrics:
             raise ValueError("The data position exists once `fit` or `prepare` has run.")
         return self._step_state.position.value
 
-    def get_metrics_result(self) -> dict:
+    def get_metrics_result(self) -> dict[str, Tensor]:
         """Returns the values over everything counted since the last reset."""
         counted = self._step_state.ratios.counted()
         ratios = self._step_state.ratios.result()
         skipped = [name for name in UPDATE_TERMS if not counted[name]]  # in evaluation
         return self._values({k: v for k, v in ratios.items() if k not in skipped})
 
-    def prepare(self, spec) -> None:
+    def prepare(self, spec: Mapping[str, tf.TensorSpec]) -> None:
         """Creates what a step needs besides weights; `fit` does it, a checkpoint needs it before.
 
         Args:
-            spec: Structure of `tf.TensorSpec`, the `element_spec` of the dataset.
+            spec: The `element_spec` of the dataset, or a batch.
         """
         if not self.metrics:
             losses, metrics = self._term_names(spec)
@@ -216,7 +222,7 @@ class StepBase(_Base):
         if not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
 
-    def _term_names(self, spec) -> tuple[list[str], list[str]]:
+    def _term_names(self, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str], list[str]]:
         """Names of the losses and of the metrics, in the order `loss_terms` gives them."""
         raise NotImplementedError
 
@@ -224,7 +230,7 @@ class StepBase(_Base):
     def _num_terms(self) -> int:
         return len(self._step_state.ratios.names) - len(UPDATE_TERMS)
 
-    def _values(self, ratios: dict) -> dict:
+    def _values(self, ratios: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Adds the total loss in front and the derived metrics behind."""
         values = {"loss": sum(ratios[name] for name in self._step_state.loss_names)}
         values |= {name: value for name, value in ratios.items() if name != "loss"}
@@ -232,36 +238,36 @@ class StepBase(_Base):
             values[name] = function(values[source])
         return values
 
-    def _step_values(self, pairs, update=()) -> dict:
+    def _step_values(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> dict[str, Tensor]:
         """Values of this step alone, from the (K, 2) sums of the global batch."""
         names = self._step_state.ratios.names
         ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
         return self._values(ratios | dict(zip(UPDATE_TERMS, update, strict=False)))
 
     @staticmethod
-    def _total_loss(losses: dict, denominators):
+    def _total_loss(losses: dict[str, Pair], denominators: Tensor) -> Tensor:
         """Sum of the numerators of `losses`, each over its denominator of the global batch."""
         numerators = [ops.cast(pair[0], "float32") for pair in losses.values()]
         return sum(divide(x, denominators[i]) for i, x in enumerate(numerators))
 
     @staticmethod
-    def _pairs(losses: dict, metrics: dict):
+    def _pairs(losses: dict[str, Pair], metrics: dict[str, Pair]) -> Tensor:
         """Stacks the pairs in the order of their names, (K, 2) float32."""
         terms = [*losses.values(), *metrics.values()]
         return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
 
-    def _count(self, pairs, update=()) -> None:
+    def _count(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> None:
         """Adds the (K, 2) pairs, and the values of the update in training, to the sums."""
         update = [ops.stack([x, ops.ones_like(x)]) for x in update]
         update = update or [ops.zeros(2)] * len(UPDATE_TERMS)
         self._step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(update)]))
 
-    def _file_position(self, batch) -> None:
-        """Keeps the position that came with the batch; every row carries the same."""
+    def _store_position(self, batch: Tensors) -> None:
+        """Stores the position that came with the batch; every row carries the same."""
         if isinstance(batch, Mapping) and "position" in batch:
             self._step_state.position.update_state(batch["position"][0])
 
-    def _clip(self, gradients: list):
+    def _clip(self, gradients: list[Tensor]) -> tuple[list[Tensor], Tensor]:
         """Scales all gradients so that their joint norm is at most `clip_norm`."""
         squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
         # Not `sum`: TensorFlow adds a chain of scalars in an order that differs from run to run.
@@ -271,8 +277,8 @@ class StepBase(_Base):
         scale = self.clip_norm / ops.maximum(norm, self.clip_norm)
         return [g * ops.cast(scale, g.dtype) for g in gradients], norm
 
-    def _is_finite(self, norm, pairs):
-        """Whether a step may move the weights: gradients and losses of the global batch are finite.
+    def _is_finite(self, norm: Tensor, pairs: Tensor) -> Tensor:
+        """Whether a step may update weights: gradients and losses of the global batch are finite.
 
         Args:
             norm: of the gradients, summed over the replicas.
@@ -281,13 +287,13 @@ class StepBase(_Base):
         losses = pairs[: len(self._step_state.loss_names), 0]
         return ops.logical_and(ops.isfinite(norm), ops.all(ops.isfinite(losses)))
 
-    def _split(self, batch):
+    def _split(self, batch: Tensors) -> Tensors:
         """Cuts every tensor (B, …) into micro-batches (B / M, M, …); micro-batch i is [:, i].
 
         Rows are dealt in turn, so that on JAX each device keeps the rows it holds.
         """
 
-        def split(x):
+        def split(x: Tensor) -> Tensor:
             rows, parts = x.shape[0], self.micro_batches
             if rows is not None and rows % parts:
                 raise ValueError(
@@ -300,16 +306,16 @@ class StepBase(_Base):
 
 
 @contextlib.contextmanager
-def _to_the_end(steps: int | None):
-    """Hushes Keras where no number of steps was asked for: the end of a dataset is no accident."""
+def _to_the_end(steps: int | None) -> Iterator[None]:
+    """Silences Keras' warning of the end of a dataset where no number of steps was given."""
     with warnings.catch_warnings():
         if steps is None:
             warnings.filterwarnings("ignore", message="Your input ran out of data")
         yield
 
 
-def only_features(data):
-    """The batch of a dataset that yields one structure, as `fit` hands it on."""
+def only_features(data: Any) -> Tensors:
+    """The batch of a dataset that yields one structure, as `fit` passes it."""
     batch, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if labels is not None or weights is not None:
         raise ValueError(

@@ -1,37 +1,48 @@
 """The training step on JAX: the batch is one array over all devices, the compiler sums."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import jax
 import keras
+import tensorflow as tf
 from jax import numpy as jnp
 
 from kbert.training.step.base import StepBase, only_features
+from kbert.types import Tensor, Tensors
+
+# Values of the weights, the other variables, the optimizer's (in training) and the metrics'.
+_State = tuple[list[Tensor], ...]
+# Sums of the gradients and of the (K, 2) pairs, and the other variables.
+_Carry = tuple[list[Tensor], Tensor, list[Tensor]]
 
 
 class JaxStep(StepBase):
     """`TrainStep` where Keras runs on JAX."""
 
-    def _symbolic_build(self, iterator=None, data_batch=None) -> None:
+    def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is None:
             spec = only_features(data_batch)
         else:
             spec = only_features(iterator.data_adapter.get_tf_dataset().element_spec)
         self.prepare(spec)
 
-    def _term_names(self, spec) -> tuple[list[str], list[str]]:
-        names = []
+    def _term_names(self, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str], list[str]]:
+        names: list[list[str]] = []
 
-        def trace(batch) -> None:
+        def trace(batch: Tensors) -> None:
             with keras.StatelessScope():
                 names[:] = [list(terms) for terms in self.loss_terms(batch, training=False)]
 
-        def abstract(x):
+        def abstract(x: tf.TensorSpec) -> jax.ShapeDtypeStruct:
             shape = tuple(1 if size is None else size for size in x.shape)
             return jax.ShapeDtypeStruct(shape, keras.backend.standardize_dtype(x.dtype))
 
         jax.eval_shape(trace, keras.tree.map_structure(abstract, spec))
-        return tuple(names)
+        losses, metrics = names
+        return losses, metrics
 
-    def train_step(self, state, data) -> tuple:
+    def train_step(self, state: _State, data: Any) -> tuple[dict[str, Tensor], _State]:
         """One update; returns the values of this step and the new state."""
         trainable, frozen, slots, sums = state
         batch = only_features(data)
@@ -49,12 +60,12 @@ class JaxStep(StepBase):
         )
         with keras.StatelessScope(zip(self.metrics_variables, sums, strict=True)) as scope:
             self._count(pairs, update)
-            self._file_position(batch)
+            self._store_position(batch)
             values = self._step_values(pairs, update)
         sums = [scope.get_current_value(v) for v in self.metrics_variables]
         return values, (trainable, frozen, slots, sums)
 
-    def test_step(self, state, data) -> tuple:
+    def test_step(self, state: _State, data: Any) -> tuple[dict[str, Tensor], _State]:
         """Losses and metrics of one batch, without dropout or update."""
         trainable, frozen, sums = state
         mapping = self._mapping(trainable, frozen)
@@ -66,16 +77,22 @@ class JaxStep(StepBase):
         sums = [scope.get_current_value(v) for v in self.metrics_variables]
         return values, (trainable, frozen, sums)
 
-    def _mapping(self, trainable, frozen) -> list:
+    def _mapping(
+        self, trainable: Sequence[Tensor], frozen: Sequence[Tensor]
+    ) -> list[tuple[keras.Variable, Tensor]]:
         return [
             *zip(self.trainable_variables, trainable, strict=True),
             *zip(self.non_trainable_variables, frozen, strict=True),
         ]
 
-    def _gradients(self, trainable, frozen, batch, denominators):
+    def _gradients(
+        self, trainable: list[Tensor], frozen: list[Tensor], batch: Tensors, denominators: Tensor
+    ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
         """Gradients of the loss, the (K, 2) pairs, and the frozen state after dropout's draws."""
 
-        def loss(trainable, frozen, part):
+        def loss(
+            trainable: list[Tensor], frozen: list[Tensor], part: Tensors
+        ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
             with keras.StatelessScope(self._mapping(trainable, frozen)) as scope:
                 losses, metrics = self.loss_terms(part, training=True)
                 total = self._total_loss(losses, denominators)
@@ -87,7 +104,7 @@ class JaxStep(StepBase):
             gradients, (pairs, frozen) = differentiate(trainable, frozen, batch)
             return gradients, pairs, frozen
 
-        def body(carry, part):
+        def body(carry: _Carry, part: Tensors) -> tuple[_Carry, None]:
             sums, pairs, frozen = carry
             gradients, (more, frozen) = differentiate(trainable, frozen, part)
             sums = [s + g for s, g in zip(sums, gradients, strict=True)]

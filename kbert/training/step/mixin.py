@@ -8,10 +8,10 @@ Keras' own step divides by local sums, clips before it reduces and does not run 
 3. gradients become dense, and are summed over the replicas; what a task keeps of each row
    (`row_state`) is exchanged between them;
 4. they are clipped by the norm of that sum;
-5. the optimizer moves the weights, unless the losses or the gradients are not finite: such a step
-   leaves weights and optimizer as they are. The sums for the logs and the data position are filed.
+5. the optimizer updates the weights, unless the losses or the gradients are not finite: such a step
+   leaves weights and optimizer as they are. The sums for the logs and the data position are stored.
 
-The engine follows Keras' backend: `step_tensorflow` (`tf.distribute`) or `step_jax`
+The engine follows Keras' backend: `step.tensorflow` (`tf.distribute`) or `step.jax`
 (`keras.distribution.DataParallel`).
 """
 
@@ -47,7 +47,7 @@ class TrainStep(Engine):
     and may set `derived_metrics`, name → (source, function of the source's value). Logs hold
     `loss` (the sum of the losses), every term, the derived metrics and, of the update,
     `gradient_norm` before clipping and `learning_rate`: during an epoch this step's values, at
-    its end the values over everything counted. If a batch holds `position`, it is filed in
+    its end the values over everything counted. If a batch holds `position`, it is stored in
     `data_position`. Layers must be built in the constructor. Dropout must fold the replica's id
     into its seed itself, as `kbert.layers.Dropout` does.
 

@@ -1,6 +1,6 @@
 """What a step keeps besides weights: running sums of every loss and metric, and the data position.
 
-Both are Keras metrics, so that ``fit`` resets, carries (JAX) and reads them on every backend.
+Both are Keras metrics, so that `fit` resets, carries (JAX) and reads them on every backend.
 """
 
 from collections.abc import Sequence
@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from kbert.types import Tensor
 
-def divide(numerator, denominator):
+
+def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Divides sums; nothing counted (a denominator of 0) gives 0, but NaN stays NaN."""
     counted = denominator != 0
     return ops.where(counted, numerator / ops.where(counted, denominator, 1.0), 0.0)
@@ -40,32 +42,32 @@ class Ratios(keras.metrics.Metric):
             shape=(len(self.names), 2), initializer="zeros", dtype="float32", name="sums"
         )
 
-    def update_state(self, pairs) -> None:
+    def update_state(self, pairs: Tensor) -> None:
         """Adds one row (numerator, denominator) per name."""
         self.sums.assign(self.sums + ops.convert_to_tensor(pairs, dtype="float32"))
 
-    def result(self) -> dict:
+    def result(self) -> dict[str, Tensor]:
         """Returns name → quotient."""
         sums = ops.convert_to_tensor(self.sums)
         return {name: divide(sums[i, 0], sums[i, 1]) for i, name in enumerate(self.names)}
 
-    def counted(self) -> dict:
+    def counted(self) -> dict[str, bool]:
         """Returns name → whether anything was counted since the last reset (read on the host)."""
         sums = ops.convert_to_numpy(self.sums)
         return {name: bool(sums[i, 1] > 0) for i, name in enumerate(self.names)}
 
 
 class DataPosition(keras.metrics.Metric):
-    """Where the data goes on after the last batch that was trained on: (epoch, window, row).
+    """Where the data resumes after the last batch that was trained on: (epoch, window, row).
 
-    The step files the position that came with the batch, so what a pipeline has prefetched cannot
+    The step stores the position that came with the batch, so what a pipeline has prefetched cannot
     falsify it. It is no measurement: `reset_state` leaves it alone.
     """
 
     def __init__(self, name: str = "data_position") -> None:
         super().__init__(dtype="int32", name=name)
         with keras.name_scope(name):
-            # Every replica sees the same position; on_read lets each file it without a barrier.
+            # Every replica sees the same position; on_read lets each store it without a barrier.
             self.value = keras.Variable(
                 initializer="zeros",
                 shape=(3,),
@@ -76,13 +78,13 @@ class DataPosition(keras.metrics.Metric):
                 name="value",
             )
 
-    def update_state(self, position) -> None:
-        """Files a position, three integers."""
+    def update_state(self, position: Tensor) -> None:
+        """Stores a position, three integers."""
         self.value.assign(position)
 
     def reset_state(self) -> None:
-        """Does nothing: the position outlives epochs and evaluations."""
+        """Does nothing: the position is kept over epochs and evaluations."""
 
-    def result(self) -> dict:
+    def result(self) -> dict[str, Tensor]:
         """Returns nothing to log."""
         return {}

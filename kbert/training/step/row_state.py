@@ -3,17 +3,18 @@
 A recurrent model reads one long text in every row of its batches, so what it remembers belongs to
 the row. The variable holds the rows of all replicas, and every replica has a copy of its own, in
 which only its own rows are right until the copies are exchanged. That is done once a step, so that
-the process that writes checkpoints has the rows of all; what is never saved goes without.
+the process that writes checkpoints has the rows of all; state that is never saved needs none of it.
 
 Shapes: N replicas, B rows of the global batch, b = B / N of a replica, W entries of a row.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
 from keras import ops
+
+from kbert.types import Tensor
 
 
 def row_variable(shape: Sequence[int], name: str) -> keras.Variable:
@@ -45,7 +46,7 @@ def row_variable(shape: Sequence[int], name: str) -> keras.Variable:
         )
 
 
-def read_rows(variable: keras.Variable, rows: int | None) -> Any:
+def read_rows(variable: keras.Variable, rows: int | None) -> Tensor:
     """This replica's rows of the state, (…, b, W); XLA may compile it.
 
     Args:
@@ -72,15 +73,15 @@ def read_rows(variable: keras.Variable, rows: int | None) -> Any:
     return ops.take(shares, 0 if replica is None else replica, axis=-3)
 
 
-def write_rows(variable: keras.Variable, rows: Any) -> None:
-    """Files this replica's rows, (…, b, W), in its own copy; XLA may compile it.
+def write_rows(variable: keras.Variable, rows: Tensor) -> None:
+    """Stores this replica's rows, (…, b, W), in its own copy; XLA may compile it.
 
-    While a graph is made for the names of its results alone, of one host's rows, nothing is filed.
-    What is not finite is filed as 0: its row begins anew.
+    While a graph is traced for the names of its results alone, of one host's rows, nothing is
+    stored. Values that are not finite are stored as 0, the initial state.
     """
     replicas, replica = _replicas()
     *axes, all_rows, width = variable.shape
-    rows = ops.where(ops.isfinite(rows), rows, 0.0)  # or one step that is not would spoil all
+    rows = ops.where(ops.isfinite(rows), rows, 0.0)  # else they would stay in the state for ever
     if replica is None and rows.shape[-2] != all_rows:
         return
     if replicas > 1:
@@ -90,7 +91,7 @@ def write_rows(variable: keras.Variable, rows: Any) -> None:
     variable.assign(ops.reshape(rows, variable.shape))
 
 
-def exchange_rows(variable: keras.Variable, total: Callable) -> None:
+def exchange_rows(variable: keras.Variable, total: Callable[[Tensor], Tensor]) -> None:
     """Gives every replica the rows of all, after `write_rows`.
 
     Args:
@@ -98,16 +99,16 @@ def exchange_rows(variable: keras.Variable, total: Callable) -> None:
         total: sums a tensor over the replicas.
     """
     if _replicas()[0] > 1:
-        # A copy lies on the replica's device; the variable's value is told to lie nowhere.
+        # A copy lies on the replica's device; the variable's value names no device.
         variable.assign(total(ops.copy(ops.convert_to_tensor(variable))))
 
 
-def _replicas() -> tuple[int, Any]:
-    """How many there are, and which this is.
+def _replicas() -> tuple[int, Tensor | None]:
+    """The number of replicas, and which one this is.
 
     1 and None where a graph may be traced with the rows of a host, for its results' names.
     """
-    if keras.backend.backend() == "jax":  # whole batches: the compiler shares them out
+    if keras.backend.backend() == "jax":  # whole batches: the compiler shards them
         import jax
 
         return 1, 0 if jax.process_count() == 1 else None

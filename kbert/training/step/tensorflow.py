@@ -1,17 +1,29 @@
 """The training step on TensorFlow: one replica per device, sums over replicas by all-reduce."""
 
 import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kbert.graphs import graph
 from kbert.training.step.base import StepBase, only_features
+from kbert.types import Tensors
+
+# What Keras' `fit` and `evaluate` call: an iterator over batches -> the logs of a step.
+_Function = Callable[[Iterator[Any]], dict[str, tf.Tensor]]
 
 
 class TensorFlowStep(StepBase):
     """`TrainStep` where Keras runs on TensorFlow."""
 
-    def compile(self, optimizer, **settings) -> None:
+    train_function: _Function | None
+    test_function: _Function | None
+
+    def compile(
+        self, optimizer: keras.optimizers.Optimizer | str | dict[str, Any], **settings: Any
+    ) -> None:
         super().compile(optimizer, **settings)
         made_under = self.optimizer._distribution_strategy
         if made_under is not self.distribute_strategy:
@@ -29,11 +41,11 @@ class TensorFlowStep(StepBase):
         if self.jit_compile:
             self._differentiate = graph(self._gradients, autograph=False, jit_compile=True)
 
-    def prepare(self, spec) -> None:
+    def prepare(self, spec: Mapping[str, tf.TensorSpec]) -> None:
         with self.distribute_strategy.scope():
             super().prepare(spec)
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Keras' own averages the first batch over the replicas; that fails for bools, for uneven
         # batches and on several hosts.
         if iterator is None:
@@ -49,56 +61,57 @@ class TensorFlowStep(StepBase):
                 spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, only_features(batch))
         self.prepare(spec)
 
-    def _term_names(self, spec) -> tuple[list[str], list[str]]:
-        names = []
+    def _term_names(self, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str], list[str]]:
+        names: list[list[str]] = []
 
-        def trace(batch) -> None:
+        def trace(batch: Tensors) -> None:
             names[:] = [list(terms) for terms in self.loss_terms(batch, training=False)]
 
         graph(trace, autograph=False).get_concrete_function(spec)
-        return tuple(names)
+        losses, metrics = names
+        return losses, metrics
 
-    def make_train_function(self, force: bool = False):
+    def make_train_function(self, force: bool = False) -> _Function:
         """Runs `train_step` on every replica. All return the same values: one set is the answer."""
         if self.train_function is None or force:
             self.train_function = self._on_replicas(self.train_step)
         return self.train_function
 
-    def make_test_function(self, force: bool = False):
+    def make_test_function(self, force: bool = False) -> _Function:
         """Runs `test_step` on every replica."""
         if self.test_function is None or force:
             self.test_function = self._on_replicas(self.test_step)
         return self.test_function
 
-    def _on_replicas(self, step):
+    def _on_replicas(self, step: Callable[[Any], dict[str, tf.Tensor]]) -> _Function:
         strategy = self.distribute_strategy
 
-        def on_batch(batch):
+        def on_batch(batch: Any) -> dict[str, tf.Tensor]:
             values = strategy.run(step, args=(batch,))
             return {k: strategy.experimental_local_results(v)[0] for k, v in values.items()}
 
-        def on_iterator(iterator):
+        def on_iterator(iterator: tf.data.Iterator) -> dict[str, tf.Tensor]:
             return on_batch(iterator.get_next())
 
         if not self.run_eagerly:
             on_batch = graph(on_batch, autograph=False)
             on_iterator = graph(on_iterator, autograph=False)
 
-        def function(iterator):
+        def function(iterator: Iterator[Any]) -> dict[str, tf.Tensor]:
             if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
                 return on_iterator(iterator)
             return on_batch(next(iterator))  # train_on_batch
 
         return function
 
-    def train_step(self, data) -> dict:
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One update; returns the values of this step over the global batch."""
         batch = only_features(data)
-        # A dataset that has ended fails here, before the step has counted or drawn anything.
+        # A dataset that has ended fails here, before the step has updated sums or seeds.
         with tf.control_dependencies(tf.nest.flatten(batch)):
             return self._update(batch)
 
-    def _update(self, batch) -> dict:
+    def _update(self, batch: Tensors) -> dict[str, tf.Tensor]:
         replica = tf.distribute.get_replica_context()
         denominators = _sum(replica, self.loss_denominators(batch))
         gradients, pairs = self._differentiate(batch, denominators)
@@ -113,22 +126,24 @@ class TensorFlowStep(StepBase):
         update = (norm, tf.convert_to_tensor(self.optimizer.learning_rate))
         self._apply(self._is_finite(norm, global_pairs), gradients, variables)
         self._count(pairs, update)
-        self._file_position(batch)
+        self._store_position(batch)
         return self._step_values(global_pairs, update)
 
-    def _apply(self, finite, gradients, variables) -> None:
-        """Moves weights and optimizer, or neither: decided in the graph, so nothing is copied."""
+    def _apply(
+        self, finite: tf.Tensor, gradients: list[tf.Tensor], variables: list[keras.Variable]
+    ) -> None:
+        """Updates weights and optimizer, or neither: decided in the graph, so nothing is copied."""
 
-        def on_replica(gradients) -> None:
+        def on_replica(gradients: list[tf.Tensor]) -> None:
             self.optimizer.apply(gradients, variables)
 
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
             tf.cond(finite, lambda: on_replica(gradients), lambda: None)
             return
 
-        # An optimizer merges the replicas, which none may do in a branch of its own: so the branch
-        # is chosen for all of them together. They agree, for they have the same sums.
-        def across_replicas(strategy, finite, gradients) -> None:
+        # An optimizer merges the replicas, which is not allowed within a branch of one of them: so
+        # the branch is chosen for all together. They agree, for they have the same sums.
+        def across_replicas(strategy: tf.distribute.Strategy, finite: Any, gradients: Any) -> None:
             first = strategy.experimental_local_results(finite)[0]
             tf.cond(
                 first,
@@ -138,17 +153,19 @@ class TensorFlowStep(StepBase):
 
         tf.distribute.get_replica_context().merge_call(across_replicas, args=(finite, gradients))
 
-    def test_step(self, data) -> dict:
+    def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Losses and metrics of one batch, without dropout or update."""
         pairs = self._pairs(*self.loss_terms(only_features(data), training=False))
         self._count(pairs)
         return self._step_values(_sum(tf.distribute.get_replica_context(), pairs))
 
-    def _gradients(self, batch, denominators):
+    def _gradients(
+        self, batch: Tensors, denominators: tf.Tensor
+    ) -> tuple[list[tf.Tensor | None], tf.Tensor]:
         """Gradients of this replica's part of the loss, dense, and its (K, 2) pairs."""
         variables = [v.value for v in self.trainable_variables]
 
-        def differentiate(part):
+        def differentiate(part: Tensors) -> tuple[list[tf.Tensor | None], tf.Tensor]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
                 losses, metrics = self.loss_terms(part, training=True)
@@ -163,7 +180,9 @@ class TensorFlowStep(StepBase):
         parts = self._split(batch)
         used = [False] * len(variables)
 
-        def body(i, sums, pairs):
+        def body(
+            i: tf.Tensor, sums: list[tf.Tensor], pairs: tf.Tensor
+        ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
             gradients, more = differentiate(tf.nest.map_structure(lambda x: x[:, i], parts))
             used[:] = [g is not None for g in gradients]
             sums = [s if g is None else s + g for s, g in zip(sums, gradients, strict=True)]
@@ -178,6 +197,6 @@ class TensorFlowStep(StepBase):
         return [s if u else None for s, u in zip(sums, used, strict=True)], pairs
 
 
-def _sum(replica: tf.distribute.ReplicaContext, tensors):
+def _sum(replica: tf.distribute.ReplicaContext, tensors: Any) -> Any:
     """Sums over all replicas."""
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensors)

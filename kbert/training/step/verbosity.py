@@ -1,4 +1,4 @@
-"""What Keras is told to show."""
+"""The verbosity that Keras gets."""
 
 import sys
 
@@ -8,10 +8,17 @@ def keras_verbosity(verbose: str | int) -> int:
 
     Keras takes "auto" for a bar wherever output goes, and its backspaces and colours fill files.
 
+    Raises:
+        ValueError: for another string.
+
     Example:
         >>> keras_verbosity(0), keras_verbosity(1)
         (0, 1)
     """
-    if verbose != "auto":
+    if not isinstance(verbose, str):
         return verbose
+    if verbose != "auto":
+        raise ValueError(
+            f'`verbose` must be 0, 1, 2 or "auto", as Keras has it. Received: {verbose!r}'
+        )
     return 1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 2

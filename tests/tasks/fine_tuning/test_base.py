@@ -231,7 +231,7 @@ def test_a_loss_that_is_not_finite_leaves_finite_weights(config, tokenizer, tmp_
 
     before = task.get_weights()
     task.tokenize = spoiled
-    with pytest.raises(NonFiniteLoss, match=r"at step 1. That step moved no weight"):
+    with pytest.raises(NonFiniteLoss, match=r"at step 1. That step updated no weight"):
         task.fit(*data(8), epochs=1, batch_size=4, verbose=0)
     for found, wanted in zip(task.get_weights(), before, strict=True):
         np.testing.assert_array_equal(found, wanted)

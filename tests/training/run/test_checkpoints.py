@@ -71,7 +71,7 @@ def test_what_bridged_a_stop_makes_room(tmp_path):
         checkpoints.save(task, step)
     Checkpoints(tmp_path, keep=9).save(task, 13, {"bridge": True})
     assert checkpoints.steps() == [5, 10, 13]
-    checkpoints.remove_bridges(13)  # the run goes on from it
+    checkpoints.remove_bridges(13)  # the run resumes from it
     checkpoints.save(task, 15)
     assert checkpoints.steps() == [10, 15]
     # The process may die between writing and removing.
@@ -112,7 +112,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path, damage):
     content[-5] ^= 1
     damaged = {"cut": bytes(content[:100]), "changed": bytes(content)}
     path.unlink() if damage == "gone" else path.write_bytes(damaged[damage])
-    with pytest.warns(UserWarning, match="step 2 is damaged and passed over: .*step-00000002"):
+    with pytest.warns(UserWarning, match="step 2 is damaged and skipped: .*step-00000002"):
         assert checkpoints.latest()["step"] == 1
 
 
@@ -122,7 +122,7 @@ def test_no_whole_checkpoint_is_an_error(tmp_path):
     (tmp_path / "step-00000001.safetensors").write_bytes(b"")
     with (
         pytest.warns(UserWarning),
-        pytest.raises(ValueError, match=r"No checkpoint of the run is whole.*step-00000001"),
+        pytest.raises(ValueError, match=r"Every checkpoint of the run is damaged.*step-00000001"),
     ):
         checkpoints.latest()
 

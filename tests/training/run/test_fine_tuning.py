@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_is_passed_over(whole, tmp_path):
     content = bytearray(newest.read_bytes())
     content[-5] ^= 1
     newest.write_bytes(content)
-    with pytest.warns(UserWarning, match="is damaged and passed over"):
+    with pytest.warns(UserWarning, match="is damaged and skipped"):
         history = main(tmp_path)
     assert history.history == whole[1].history
     assert_same_run(tmp_path, whole[0])
@@ -285,7 +285,7 @@ def test_a_dataset_that_ends_early_is_an_error():
         ({"metric": "f1"}, "need held-out data to evaluate on. Received: metric='f1' without"),
         ({"checkpoint_every": 0}, "`checkpoint_every` must be at least 1. Received: 0"),
         ({"evaluate": dict, "patience": 1}, "`metric` must name .* Received: None with patience=1"),
-        ({"verbose": "line"}, 'verbose="line" is of phases'),
+        ({"verbose": "line"}, 'verbose="line" is for phases'),
         (
             {"evaluate": scripted(1.0), "metric": "f1"},
             "must be one of the values of the evaluation, score. Received: 'f1'",

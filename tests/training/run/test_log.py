@@ -25,6 +25,8 @@ def test_a_bar_is_for_terminals_and_notebooks(in_file, monkeypatch):
         assert keras_verbosity("auto") == 1
     monkeypatch.setitem(sys.modules, "ipykernel", None)
     assert keras_verbosity("auto") == 1
+    with pytest.raises(ValueError, match=r"must be 0, 1, 2 or \"auto\".*Received: 'quiet'"):
+        keras_verbosity("quiet")
 
 
 def test_a_file_gets_a_line_an_epoch(in_file, capsys):
