@@ -47,6 +47,7 @@ from .task_flags import ColumnOptions, columns, define_task_flag
 
 
 def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
     define_task_flag("Which kind of data, from which files, as for kbert-finetune.")
     flags.DEFINE_string("train", None, "The texts: a file, a pattern, a folder or tfds:NAME.")
     option_flags.define(ColumnOptions)
@@ -71,6 +72,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-augment takes flags only. Received: {argv[1:]}")
     with command.one_line_errors("kbert-augment"):

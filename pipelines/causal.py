@@ -9,6 +9,7 @@ from absl import flags
 
 import kbert
 from kbert.json_file import read_json
+from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
 
 from .flags import NegativesOptions, VocabularyOptions, parse_settings
@@ -45,7 +46,7 @@ class Causal(ShardsObjective):
         self.check_positions(phases, task.decoder.config.max_positions)
 
 
-def make_decoder(options: flags.FlagValues, tokenizer: Any) -> kbert.Decoder:
+def make_decoder(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.Decoder:
     """The model of --init_preset, or a new one with as many entries as the tokenizer has."""
     changes, dtype = parse_settings(options.set), options.precision
     if options.init_preset:

@@ -48,7 +48,13 @@ def _is_news(record: python_logging.LogRecord) -> bool:
     return told or logging.get_verbosity() >= logging.DEBUG
 
 
-def _message_alone(message, category, filename, lineno, line=None) -> str:
+def _message_alone(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
     """A warning without the file and the line of source, which say nothing to a user."""
     return f"{category.__name__}: {message}\n"
 

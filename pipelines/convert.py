@@ -30,6 +30,7 @@ from . import command
 
 
 def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
     flags.DEFINE_string("from", None, "Model to read: a folder, zip file or name, see above.")
     flags.DEFINE_string("to", None, "Folder to write, empty or not there yet.")
     flags.DEFINE_enum("format", "kbert", kbert.checkpoints.FORMATS, "Format to write.")
@@ -48,6 +49,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-convert takes flags only, --from and --to. Received: {argv[1:]}")
     with command.one_line_errors("kbert-convert", ImportError):

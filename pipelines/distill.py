@@ -75,6 +75,7 @@ from .training_run import check_averaging, train_objective
 
 
 def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
     option_flags.define(DistillationOptions)
     flags.DEFINE_string("preset_dir", None, "Folder for the student at the end.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the student, to serve.")
@@ -90,6 +91,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-distill takes flags only. Received: {argv[1:]}")
     with command.one_line_errors("kbert-distill", RuntimeError, NonFiniteLoss):

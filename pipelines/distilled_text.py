@@ -12,6 +12,7 @@ from kbert.checkpoints import read_checkpoint
 from kbert.distillation import RECIPES, DistillationRecipe, Distiller
 from kbert.hub import locate
 from kbert.tasks import Pretraining
+from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.log import human
 from kbert.training.run.phases import Phase, parse_phases
 from kbert.training.run.settings import weights_checksum
@@ -46,7 +47,7 @@ class DistilledText(MaskedText):
     unread = TASK_FLAGS
 
     def __init__(
-        self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
+        self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: kbert.data.Manifest
     ) -> None:
         super().__init__(options, tokenizer, manifest)
         self.recipe = chosen_recipe(options)
@@ -214,5 +215,5 @@ def _sizes(name: str, task: Pretraining) -> str:
     )
 
 
-def _tokens(tokenizer: Any) -> str:
+def _tokens(tokenizer: Tokenizer) -> str:
     return f"{tokenizer.vocabulary_size:,} entries (checksum {tokenizer.checksum[:8]})"

@@ -35,6 +35,7 @@ from .task_flags import ColumnOptions, columns, define_task_flag, define_task_mo
 
 
 def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
     flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
     flags.DEFINE_string(
         "data", None, "Labelled data: a file, a pattern, tfds:NAME, or GLUE's folder."
@@ -51,6 +52,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-evaluate takes flags only. Received: {argv[1:]}")
     with command.one_line_errors("kbert-evaluate"):

@@ -60,6 +60,7 @@ from .task_run import make_runs
 
 
 def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
     define_task_module_flag()
     define_task_flag("What is learned from which files, see below.")
     option_flags.define(DataOptions)
@@ -75,6 +76,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-finetune takes flags only. Received: {argv[1:]}")
     with command.one_line_errors("kbert-finetune", RuntimeError, NonFiniteLoss):

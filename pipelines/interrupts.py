@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from types import FrameType
 
 
 def end_at_once(package: str) -> None:
@@ -32,7 +33,7 @@ def raise_as_usual() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _end(number, frame) -> None:
+def _end(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 

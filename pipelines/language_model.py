@@ -11,6 +11,7 @@ import kbert
 from kbert.checkpoints import read_checkpoint
 from kbert.hub import locate
 from kbert.json_file import read_json
+from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
 
 from .flags import parse_settings
@@ -34,7 +35,7 @@ class LanguageModel(ShardsObjective):
     UNREAD = (*MASKED, TranslationOptions)
 
     def __init__(
-        self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
+        self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: kbert.data.Manifest
     ) -> None:
         super().__init__(options, tokenizer, manifest)
         if tokenizer.kind != "words":
@@ -94,7 +95,7 @@ class LanguageModel(ShardsObjective):
             self.batches(phase)  # raises for what it does not accept
 
 
-def read_config(options: flags.FlagValues, tokenizer: Any) -> kbert.ElmoConfig:
+def read_config(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.ElmoConfig:
     """A preset's, the family's or a JSON file's, with a softmax over --vocabulary_size words."""
     if options.init_preset:
         config = read_checkpoint(locate(options.init_preset)).expect(kbert.ElmoConfig).config

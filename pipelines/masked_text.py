@@ -14,6 +14,7 @@ from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.json_file import read_json
 from kbert.recipes import SENTENCE_OBJECTIVES
+from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
 
 from . import option_flags
@@ -37,7 +38,7 @@ class MaskedText(ShardsObjective):
     UNREAD = (VocabularyOptions, NegativesOptions, TranslationOptions)
 
     def __init__(
-        self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
+        self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: kbert.data.Manifest
     ) -> None:
         super().__init__(options, tokenizer, manifest)
         self.masking = option_flags.read(MaskingSettings, options)
@@ -125,7 +126,7 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
     )
 
 
-def read_config(model: str, changes: dict, tokenizer: Any) -> kbert.EncoderConfig:
+def read_config(model: str, changes: dict, tokenizer: Tokenizer) -> kbert.EncoderConfig:
     """A config of the family or of a JSON file, with as many entries as the tokenizer has."""
     config = encoder_config(model)
     if config is None:

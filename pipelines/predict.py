@@ -30,6 +30,7 @@ from .task_flags import ColumnOptions, columns, define_task_module_flag
 
 
 def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
     flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
     define_task_module_flag(with_options=False)
     flags.DEFINE_string("input", None, "A .txt, .csv, .tsv or .jsonl file, or - for text lines.")
@@ -40,6 +41,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-predict takes flags only. Received: {argv[1:]}")
     with command.one_line_errors("kbert-predict"):

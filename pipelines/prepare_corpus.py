@@ -41,6 +41,7 @@ _DRY_RUN_DOCUMENTS = 2_000
 
 
 def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
     flags.DEFINE_multi_string(
         "input", None, "Source of text, see above; separate several by commas or repeat the flag."
     )
@@ -92,6 +93,7 @@ def _says_the_vocabulary(values: dict) -> bool:
 
 
 def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"Sources are given with --input. Received: {argv[1:]}")
     with command.one_line_errors("kbert-prepare-corpus"):

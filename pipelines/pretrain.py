@@ -53,6 +53,7 @@ from absl import flags, logging
 
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.recipes import Recipe, table
+from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.settings import OptimizerSettings
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
@@ -83,6 +84,7 @@ UNMASKED = {"language_model": LanguageModel, "causal_lm": Causal, "translation":
 
 
 def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
     option_flags.define(RowsOptions)
     option_flags.define(ObjectiveOptions)
     option_flags.define(ReplacedTokensOptions)
@@ -104,6 +106,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-pretrain takes flags only. Received: {argv[1:]}")
     with command.one_line_errors("kbert-pretrain", RuntimeError, NonFiniteLoss):
@@ -122,7 +125,7 @@ def _pretrain(options: flags.FlagValues) -> None:
     train_objective(objective, options, strategy, description)
 
 
-def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer) -> str:
+def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer: TokenizerLike) -> str:
     """What the run takes from the recipe; warns where the tokens are of another kind."""
     if tokenizer.kind != chosen.tokenizer:
         logging.warning(

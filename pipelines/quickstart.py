@@ -12,12 +12,11 @@ Examples:
 
 import contextlib
 import json
-import os
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,8 @@ from absl import app, flags, logging
 import kbert
 from kbert import atomic
 from kbert.training import AdamW, Phase, WarmupDecay, train
+from kbert.training.run.phases import Start
+from kbert.types import PathLike
 
 from . import command
 
@@ -150,6 +151,7 @@ def baseline(rows: tf.data.Dataset) -> float:
 
 
 def print_answers(texts: tuple[str, ...], answers: list[dict]) -> None:
+    """Prints each text with the likeliest tokens of its masks."""
     for text, answer in zip(texts, answers, strict=True):
         print(f"  {text}")
         for tokens, probabilities in zip(answer["tokens"], answer["probabilities"], strict=True):
@@ -174,11 +176,13 @@ def ask_server(folder: str) -> list[dict]:
     ]
 
 
-def megabytes(path: str | os.PathLike) -> float:
+def megabytes(path: PathLike) -> float:
+    """The size of the files in a folder, in 10^6 bytes."""
     return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()) / 1e6
 
 
 def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
     if len(argv) > 1:
         raise app.UsageError(f"The quickstart takes flags only. Received: {argv[1:]}")
     try:
@@ -223,7 +227,7 @@ def quickstart(options: flags.FlagValues) -> None:
         print(f"{learn.documents:,} documents of {learn.tokens:,} tokens to learn from,")
         print(f"{held_out.documents:,} documents of {held_out.tokens:,} tokens held out")
 
-    def rows(start=None) -> tf.data.Dataset:
+    def rows(start: Start | None = None) -> tf.data.Dataset:
         return kbert.data.pretraining_dataset(folder / "shards", tokenizer, **shape, start=start)
 
     test = kbert.data.pretraining_dataset(
@@ -283,7 +287,12 @@ def quickstart(options: flags.FlagValues) -> None:
     print(f"to serve: {exported} ({megabytes(exported):.0f} MB)")
 
 
-def planned_steps(settings: Path, options, tokenizer, rows) -> int:
+def planned_steps(
+    settings: Path,
+    options: flags.FlagValues,
+    tokenizer: kbert.WordPieceTokenizer,
+    rows: Callable[[], tf.data.Dataset],
+) -> int:
     """The steps asked for, those an earlier start settled on, or what fits into the minutes."""
     if options.train_steps:
         return options.train_steps

@@ -9,6 +9,7 @@ from absl import flags
 import kbert
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.options import Options
+from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase, parse_phases
 from kbert.training.strategies import Strategy
 
@@ -36,7 +37,7 @@ class ShardsObjective:
     needed_to_evaluate = "held-out documents: prepare the corpus with a larger --held_out_share"
 
     def __init__(
-        self, options: flags.FlagValues, tokenizer: Any, manifest: kbert.data.Manifest
+        self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: kbert.data.Manifest
     ) -> None:
         refuse_flags(options, flag_names(*self.UNREAD))
         self.options = options

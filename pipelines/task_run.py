@@ -39,7 +39,9 @@ def make_runs(
         sys.exit(128 + stopped.signal)  # as a shell would say it: the job is not done
 
 
-def _make_runs(experiment, options, also) -> None:
+def _make_runs(
+    experiment: Experiment, options: flags.FlagValues, also: Callable[[Result | Series], Any]
+) -> None:
     # Every run of a series traces graphs of its own, which TensorFlow counts together and warns of.
     tf.get_logger().setLevel("ERROR")
     if options.seeds and options.grid:
@@ -64,7 +66,7 @@ def _make_runs(experiment, options, also) -> None:
     _publish(outcome.preset, options, finished)
 
 
-def _run(experiment, options, given: dict) -> Result | Series:
+def _run(experiment: Experiment, options: flags.FlagValues, given: dict) -> Result | Series:
     folder = options.output_dir
     given = {**given, "resume": tuple(options.allow_changes)}
     if options.seeds:

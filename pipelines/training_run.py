@@ -4,8 +4,10 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
+import tensorflow as tf
 from absl import flags
 
 import kbert
@@ -15,6 +17,7 @@ from kbert.training import average_checkpoints
 from kbert.training.optimization.optimizers import make_optimizer
 from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.run.estimates import estimate
+from kbert.training.run.monitor import Evaluate
 from kbert.training.run.phases import Phase, Start
 from kbert.training.run.run import train
 from kbert.training.step.mixin import TrainStep
@@ -60,10 +63,10 @@ def train_objective(
         compile_task(task, options)
     hosts = {"num_hosts": strategy.num_hosts, "host_index": strategy.host_index}
 
-    def training(phase: Phase, start: Start):
+    def training(phase: Phase, start: Start) -> tf.data.Dataset:
         return objective.batches(phase, start=start, **hosts)
 
-    def held_out(phase: Phase):
+    def held_out(phase: Phase) -> tf.data.Dataset:
         return objective.held_out(phase, **hosts).take(options.evaluation_steps or -1)
 
     objective.check_phases(phases, task)
@@ -132,7 +135,11 @@ def check_averaging(options: flags.FlagValues) -> None:
         )
 
 
-def average(task: TrainStep, options: flags.FlagValues, held_out) -> dict:
+def average(
+    task: TrainStep,
+    options: flags.FlagValues,
+    held_out: tf.data.Dataset | tf.distribute.DistributedDataset | None,
+) -> dict[str, Any]:
     """Gives the task the mean of the last checkpoints; what it was made of and how good it is."""
     folder = Path(options.model_dir) / "checkpoints"
     values = {"steps": average_checkpoints(task, folder, options.average_checkpoints)}
@@ -141,7 +148,9 @@ def average(task: TrainStep, options: flags.FlagValues, held_out) -> dict:
     return values
 
 
-def report_average(values: dict, options: flags.FlagValues, extra_scores) -> None:
+def report_average(
+    values: dict[str, Any], options: flags.FlagValues, extra_scores: Evaluate | None
+) -> None:
     """Prints what `average` found, and writes it to average.json."""
     steps = values.pop("steps")
     values |= extra_scores() if extra_scores else {}

@@ -15,6 +15,7 @@ from kbert.decoding import Beam, Greedy
 from kbert.hub import locate
 from kbert.metrics import bleu
 from kbert.text import read_pairs
+from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
 from kbert.training.strategies import Strategy
 
@@ -44,7 +45,7 @@ class Translation:
     def __init__(
         self,
         options: flags.FlagValues,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         pairs: Any,
         dev: Any | None,
         row_multiple: int = 1,
@@ -278,7 +279,7 @@ def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
     return kbert.Seq2Seq.from_preset(preset, dtype=dtype)
 
 
-def model_config(options: flags.FlagValues, tokenizer: Any) -> kbert.Seq2SeqConfig:
+def model_config(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.Seq2SeqConfig:
     """The config that the flags say, with as many entries as the tokenizer has."""
     if options.init_preset:
         return read_seq2seq(options.init_preset).config

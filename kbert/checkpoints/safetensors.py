@@ -38,8 +38,9 @@ def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
     import ml_dtypes  # noqa: F401  (gives NumPy its bfloat16)
 
     with open_safetensors(path) as file:
-        _check_types({name: file.get_slice(name).get_dtype() for name in file.keys()}, path)
-        return {name: _widened(file.get_tensor(name)) for name in file.keys()}
+        names = file.keys()  # a list: the file itself is no mapping
+        _check_types({name: file.get_slice(name).get_dtype() for name in names}, path)
+        return {name: _widened(file.get_tensor(name)) for name in names}
 
 
 def open_safetensors(path: PathLike) -> Any:

@@ -32,9 +32,15 @@ def stream(
     `t` is a tensor, so it is compiled once.
 
     Args:
+        step: as for `decode`.
+        logits: as for `decode`.
+        cache: as for `decode`.
         method: `Greedy` or `Sampling`. A beam knows its first token only at the end.
-        step, logits, cache, max_new_tokens, stop_ids, seed, banned_ids, row_numbers: as those of
-            `decode`.
+        max_new_tokens: as for `decode`.
+        stop_ids: as for `decode`.
+        seed: as for `decode`.
+        banned_ids: as for `decode`.
+        row_numbers: as for `decode`.
 
     Returns:
         An iterator of (B,) int32 arrays: the next token of each row, stop tokens among them, and 0

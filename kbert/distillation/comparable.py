@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from kbert.distillation.terms import Term
 from kbert.models import Encoder
 from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
+from kbert.tokenizers.protocol import TokenizerLike
 
 
 def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence[Term]) -> None:
@@ -33,7 +34,7 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
         term.check(student, teacher)
 
 
-def _check_tokens(student, teacher) -> None:
+def _check_tokens(student: EncoderTask, teacher: EncoderTask) -> None:
     ours, theirs = student.tokenizer, teacher.tokenizer
     if type(ours) is not type(theirs) or ours.checksum != theirs.checksum:
         raise ValueError(
@@ -54,13 +55,13 @@ def _check_tokens(student, teacher) -> None:
         )
 
 
-def _shown(tokenizer) -> str:
+def _shown(tokenizer: TokenizerLike) -> str:
     size = getattr(tokenizer, "vocabulary_size", None)
     entries = "" if size is None else f" of {size:,} entries"
     return f"a {type(tokenizer).__name__}{entries} (checksum {tokenizer.checksum[:8]})"
 
 
-def _check_heads(student, teacher) -> None:
+def _check_heads(student: EncoderTask, teacher: EncoderTask) -> None:
     if not isinstance(student, FineTuningTask | Pretraining):
         raise ValueError(
             "Heads are compared between tasks that are fine-tuned or of kbert.tasks.Pretraining. "
@@ -83,7 +84,7 @@ def _check_heads(student, teacher) -> None:
             )
 
 
-def _check_pretraining(student, teacher) -> None:
+def _check_pretraining(student: Pretraining, teacher: Pretraining) -> None:
     rows = [task.encoder.config.vocabulary_size for task in (student, teacher)]
     if rows[0] != rows[1]:
         raise ValueError(

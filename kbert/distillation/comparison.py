@@ -4,13 +4,13 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from kbert import inference
-from kbert.data import as_table
+from kbert.data import Table, as_table
 from kbert.metrics import text_table
 from kbert.tasks import FineTuningTask
 
@@ -149,7 +149,9 @@ def compare(
     return Comparison(metric=metric, **measured)
 
 
-def _seconds(models, table, batch_size, rounds):
+def _seconds(
+    models: Mapping[str, FineTuningTask], table: Table, batch_size: int, rounds: int
+) -> dict[str, float]:
     """Name -> seconds of a forward of the table."""
     rows = models["student"].tokenize(table, labelled=True)
     endless = models["student"].batches(rows, batch_size=batch_size, seed=0)
@@ -159,7 +161,7 @@ def _seconds(models, table, batch_size, rounds):
         for batch in itertools.islice(endless, count)
     ]
 
-    def forward_of(task):
+    def forward_of(task: FineTuningTask) -> Callable[[dict[str, Any]], Any]:
         return inference.compiled(lambda batch: dict(task(batch)), *task.parts.values())
 
     forwards = {name: forward_of(task) for name, task in models.items()}

@@ -4,7 +4,6 @@ Shapes: B rows of a batch, R rows of the encoder (windows and choices are rows o
 tokens, H hidden width.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,9 @@ from kbert.distillation.reading import Reading, read, without_gradient
 from kbert.distillation.terms import OwnLoss, Term, agreements
 from kbert.layers import Dense
 from kbert.tasks import EncoderTask, FineTuningTask
+from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.step.mixin import TrainStep
+from kbert.types import Pair, PathLike, Tensor, Tensors
 
 
 class Distiller(TrainStep, keras.Model):
@@ -74,7 +75,7 @@ class Distiller(TrainStep, keras.Model):
         teacher: EncoderTask,
         terms: Sequence[Term],
         *,
-        cache_dir: str | os.PathLike | None = None,
+        cache_dir: PathLike | None = None,
         cache_dtype: str = "float16",
         name: str = "distiller",
     ) -> None:
@@ -112,7 +113,7 @@ class Distiller(TrainStep, keras.Model):
             self.projection.build((None, None, widths[0]))
         self.build()
 
-    def build(self, input_shape=None) -> None:
+    def build(self, input_shape: Any = None) -> None:
         """The parts are built when they are made."""
 
     @property
@@ -121,7 +122,7 @@ class Distiller(TrainStep, keras.Model):
         return self._teacher()
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> TokenizerLike:
         """The tokenizer of both."""
         return self.student.tokenizer
 
@@ -146,7 +147,7 @@ class Distiller(TrainStep, keras.Model):
         """The student's settings and the parts of the loss, for the record of a run."""
         return {**self.student.settings, "distilled_by": [term.record for term in self.terms]}
 
-    def loss_terms(self, batch, training):
+    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         if self._reads_heads:
             self.student.check_batch(batch)
         student = self._read(self.student, batch, training)
@@ -237,35 +238,35 @@ class Distiller(TrainStep, keras.Model):
             raise ValueError("Only a distiller with a cache_dir has a cache. Received: none")
         return cache.size(self.student.tokenize(as_table(data, labels), labelled=False))
 
-    def save_to_preset(self, path: str | os.PathLike, *args: Any, **options: Any) -> None:
+    def save_to_preset(self, path: PathLike, *args: Any, **options: Any) -> None:
         """Writes the student, see `Task.save_to_preset`."""
         self.student.save_to_preset(path, *args, **options)
 
-    def export(self, directory: str | os.PathLike, **options: Any) -> str:
+    def export(self, directory: PathLike, **options: Any) -> str:
         """Writes the student as a SavedModel, see `Task.export`."""
         return self.student.export(directory, **options)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Refuses: a `.keras` file has no place for the tokenizer, nor for the teacher."""
         raise NotImplementedError(
             "A distiller is not saved: save its student with save_to_preset(folder)"
         )
 
-    def _read(self, task, batch, training):
+    def _read(self, task: EncoderTask, batch: Tensors, training: bool) -> Reading:
         heads = self._reads_heads
         return read(task, batch, training=training, returned=self._returned, heads=heads)
 
-    def _read_teacher(self, batch, student: Reading) -> Reading:
+    def _read_teacher(self, batch: Tensors, student: Reading) -> Reading:
         cache = self._cache()
         if cache is not None:
             return cache.reading(batch, student)
         return without_gradient(self._read(self.teacher, batch, training=False))
 
-    def _project(self, hidden_states):
+    def _project(self, hidden_states: Tensor) -> Tensor:
         return hidden_states if self.projection is None else self.projection(hidden_states)
 
 
-def _counted_tokens(batch, padding_mask):
+def _counted_tokens(batch: Tensors, padding_mask: Tensor) -> Tensor:
     """(R, T) float32: 1 for a token of a row that counts, 0 for padding and for copies of rows."""
     mask = ops.cast(padding_mask, "float32")
     if "label_weights" not in batch:

@@ -17,6 +17,7 @@ from kbert.experiments.folder import checksum_of
 from kbert.tasks import FineTuningTask
 from kbert.training.run.history import History
 from kbert.training.run.settings import SAME, Resume
+from kbert.types import PathLike
 
 
 class DistillationExperiment(Experiment):
@@ -60,14 +61,14 @@ class DistillationExperiment(Experiment):
         self,
         task: str,
         *,
-        teacher: str | os.PathLike,
+        teacher: PathLike,
         train: Any,
         recipe: str | DistillationRecipe = "distilbert",
-        preset: str | os.PathLike | None = None,
+        preset: PathLike | None = None,
         student: Mapping[str, Any] | None = None,
         first_epochs: int | None = None,
         first_learning_rate: float | None = None,
-        cache_dir: str | os.PathLike | None = None,
+        cache_dir: PathLike | None = None,
         **options: Any,
     ) -> None:
         self.recipe = _with_stages(recipe)
@@ -171,7 +172,7 @@ class DistillationExperiment(Experiment):
             )
         return history
 
-    def compare(self, preset: str | os.PathLike, settings: Settings) -> Comparison:
+    def compare(self, preset: PathLike, settings: Settings) -> Comparison:
         """The teacher and a student that a run has written, side by side on the dev data.
 
         Args:

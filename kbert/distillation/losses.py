@@ -7,15 +7,15 @@ Shapes: `...` any leading axes, C classes, B rows, T tokens, N heads, D width of
 width.
 """
 
-from typing import Any
-
 from keras import ops
 
 from kbert.layers import attention_bias
-from kbert.tasks.losses import Pair
+from kbert.types import Pair, Tensor
 
 
-def soft_targets(student: Any, teacher: Any, weights: Any, temperature: float = 1.0) -> Pair:
+def soft_targets(
+    student: Tensor, teacher: Tensor, weights: Tensor, temperature: float = 1.0
+) -> Pair:
     """How far the student's distribution over classes is from the teacher's: KL · T².
 
     Both are softened by the temperature, and T² keeps the gradients of the size they have at 1
@@ -41,7 +41,9 @@ def soft_targets(student: Any, teacher: Any, weights: Any, temperature: float = 
     return ops.sum(divergence * weights), ops.sum(weights)
 
 
-def soft_labels(student: Any, teacher: Any, weights: Any, temperature: float = 1.0) -> Pair:
+def soft_labels(
+    student: Tensor, teacher: Tensor, weights: Tensor, temperature: float = 1.0
+) -> Pair:
     """The same for labels that each hold or not: a divergence for each logit.
 
     Args:
@@ -64,7 +66,7 @@ def soft_labels(student: Any, teacher: Any, weights: Any, temperature: float = 1
     return soft_targets(student, teacher, weights, temperature)
 
 
-def mean_squares(student: Any, teacher: Any, weights: Any) -> Pair:
+def mean_squares(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
     """Squared differences, averaged over the last axis.
 
     Args:
@@ -85,7 +87,7 @@ def mean_squares(student: Any, teacher: Any, weights: Any) -> Pair:
     return ops.sum(squares * weights), ops.sum(weights)
 
 
-def cosine_distance(student: Any, teacher: Any, weights: Any) -> Pair:
+def cosine_distance(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
     """1 - cosine of the angle between vectors; arguments and result as in `mean_squares`.
 
     Example:
@@ -98,7 +100,7 @@ def cosine_distance(student: Any, teacher: Any, weights: Any) -> Pair:
     return ops.sum((1.0 - cosine) * weights), ops.sum(weights)
 
 
-def score_squares(student: Any, teacher: Any, real: Any) -> Pair:
+def score_squares(student: Tensor, teacher: Tensor, real: Tensor) -> Pair:
     """Squared differences of attention scores before the softmax, averaged over the heads.
 
     (TinyBERT, https://arxiv.org/abs/1909.10351, equation 7.) Only pairs of real tokens count: what
@@ -125,7 +127,7 @@ def score_squares(student: Any, teacher: Any, real: Any) -> Pair:
     return ops.sum(squares * pairs), ops.sum(pairs)
 
 
-def relation_divergence(student: Any, teacher: Any, real: Any) -> Pair:
+def relation_divergence(student: Tensor, teacher: Tensor, real: Tensor) -> Pair:
     """How far apart two relations between tokens are: KL of each token's distribution over all.
 
     (MiniLM, https://arxiv.org/abs/2002.10957, equations 8 and 11.) The mean over the heads, summed
@@ -152,7 +154,7 @@ def relation_divergence(student: Any, teacher: Any, real: Any) -> Pair:
     return ops.sum(divergence * real), ops.sum(real)
 
 
-def relation(vectors: Any, num_heads: int | None = None) -> Any:
+def relation(vectors: Tensor, num_heads: int | None = None) -> Tensor:
     """Scores of every token with every other from one of its parts: X · Xᵀ / √D for each head.
 
     (MiniLM, equation 9, for values; MiniLMv2, https://arxiv.org/abs/2012.15828, section 3.1, for
@@ -178,18 +180,18 @@ def relation(vectors: Any, num_heads: int | None = None) -> Any:
     return ops.matmul(vectors * vectors.shape[-1] ** -0.5, ops.transpose(vectors, (0, 1, 3, 2)))
 
 
-def agreement(student: Any, teacher: Any, weights: Any) -> Pair:
+def agreement(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
     """How often both find the same class the likeliest; arguments as in `soft_targets`."""
     weights = ops.cast(weights, "float32")
     same = ops.equal(ops.argmax(student, axis=-1), ops.argmax(teacher, axis=-1))
     return ops.sum(ops.cast(same, "float32") * weights), ops.sum(weights)
 
 
-def _divergence(student, teacher):
+def _divergence(student: Tensor, teacher: Tensor) -> Tensor:
     """KL(teacher, student) over the last axis, from logits."""
     wanted = ops.log_softmax(teacher, axis=-1)
     return ops.sum(ops.exp(wanted) * (wanted - ops.log_softmax(student, axis=-1)), axis=-1)
 
 
-def _float32(*tensors):
+def _float32(*tensors: Tensor) -> list[Tensor]:
     return [ops.cast(x, "float32") for x in tensors]

@@ -9,6 +9,7 @@ from keras import ops
 
 from kbert.tasks import EncoderTask
 from kbert.tasks.losses import Prediction
+from kbert.types import Tensor, Tensors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,18 +26,18 @@ class Reading:
 
     task: EncoderTask
     outputs: Mapping[str, Any]
-    logits: Mapping[str, Any]
+    logits: Tensors
     predictions: Mapping[str, Prediction]
-    padding_mask: Any
+    padding_mask: Tensor
 
-    def masked_lm_everywhere(self, weights: Any) -> Prediction:
+    def masked_lm_everywhere(self, weights: Tensor) -> Prediction:
         """The masked-LM head's prediction for every token, masked or not."""
         return self.task.predictions_everywhere(self.outputs["sequence"], weights)
 
 
 def read(
     task: EncoderTask,
-    batch: Mapping[str, Any],
+    batch: Tensors,
     *,
     training: bool,
     returned: Mapping[str, bool],
@@ -66,7 +67,7 @@ def read(
     )
 
 
-def _encoder_rows(batch):
+def _encoder_rows(batch: Tensors) -> dict[str, Tensor]:
     """(B, …, T) features as (R, T): windows and choices are rows of the encoder."""
     inner = len(batch["padding_mask"].shape) - 1
     names = (name for name in ("token_ids", "segment_ids", "padding_mask") if name in batch)

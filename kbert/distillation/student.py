@@ -10,6 +10,7 @@ from kbert.configs.base import EncoderConfig
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from kbert.tasks import EncoderTask
+from kbert.types import DType
 
 RANDOM, EVERY_OTHER = "random", "every_other"
 
@@ -19,7 +20,7 @@ def student(
     num_layers: int | None = None,
     init: str | Sequence[int] = EVERY_OTHER,
     *,
-    dtype: Any = None,
+    dtype: DType = None,
     settings: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Encoder | EncoderTask:

@@ -9,14 +9,15 @@ Layers are counted as in the papers: blocks from 1; 0 are the embeddings.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from kbert.configs.base import check_count, check_real
 from kbert.distillation import losses
 from kbert.distillation.layer_map import layer_map
 from kbert.distillation.reading import Reading
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import Pair
+from kbert.tasks.losses import Prediction
+from kbert.types import Pair, Tensor
 
 HIDDEN = {"return_hidden_states": True}
 INTERNALS = {"return_internals": True}
@@ -43,7 +44,7 @@ class Term:
     # Whether hidden states of different widths meet in it.
     projects: ClassVar[bool] = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_real("weight", self.weight, "above 0", lambda x: x > 0)
 
     @property
@@ -63,7 +64,7 @@ class Term:
         return set()
 
     def pairs(
-        self, student: Reading, teacher: Reading, real: Any, project: Callable[[Any], Any]
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
     ) -> dict[str, Pair]:
         """Its values, not yet weighted.
 
@@ -109,7 +110,7 @@ class SoftTargets(Term):
     reads_heads: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("soft_targets", "agreement")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_real("temperature", self.temperature, "above 0", lambda x: x > 0)
         if self.positions not in POSITIONS:
@@ -117,7 +118,9 @@ class SoftTargets(Term):
                 f"`positions` must be one of {POSITIONS}. Received: {self.positions!r}"
             )
 
-    def pairs(self, student, teacher, real, project):
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
         found = {}
         for name, ours, theirs in _shared(student, teacher):
             if self.positions == "all" and name == "masked_lm":
@@ -126,7 +129,7 @@ class SoftTargets(Term):
             found[_named("soft_targets", name, student)] = self._pair(ours, theirs)
         return found
 
-    def _pair(self, ours, theirs):
+    def _pair(self, ours: Prediction, theirs: Prediction) -> Pair:
         values = ours.values, theirs.values, ours.weights
         if ours.kind == "number":
             student, teacher, weights = values
@@ -141,13 +144,15 @@ class LastHiddenCosine(Term):
 
     shown: ClassVar[tuple[str, ...]] = ("hidden_cosine",)
 
-    def check(self, student, teacher) -> None:
+    def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
         _check_equal(student, teacher, "hidden_size", "A cosine is of vectors of one width")
 
-    def reads_of(self, teacher, student):
+    def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         return {f"hidden_states/{teacher.encoder.config.num_layers}"}
 
-    def pairs(self, student, teacher, real, project):
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
         vectors = student.outputs["sequence"], teacher.outputs["sequence"]
         return {"hidden_cosine": losses.cosine_distance(*vectors, real)}
 
@@ -165,10 +170,12 @@ class EmbeddingLoss(Term):
         # By its former name: runs of the version before resume.
         return f"Embeddings(weight={self.weight!r})"
 
-    def reads_of(self, teacher, student):
+    def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         return {"hidden_states/0"}
 
-    def pairs(self, student, teacher, real, project):
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
         ours, theirs = (reading.outputs["hidden_states"][0] for reading in (student, teacher))
         return {"embeddings": losses.mean_squares(project(ours), theirs, real)}
 
@@ -187,15 +194,15 @@ class OfLayers(Term):
     # What it compares of a layer, see `Term.reads_of`.
     compares: ClassVar[str]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.layers, str):
             object.__setattr__(self, "layers", tuple(self.layers))
 
-    def check(self, student, teacher) -> None:
+    def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
         self.pairs_of_layers(student, teacher)
 
-    def reads_of(self, teacher, student):
+    def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         return {f"{self.compares}/{layer}" for _, layer in self.pairs_of_layers(student, teacher)}
 
     def pairs_of_layers(self, student: EncoderTask, teacher: EncoderTask) -> list[tuple[int, int]]:
@@ -204,7 +211,9 @@ class OfLayers(Term):
         found = enumerate(layer_map(self.layers, *depths), start=1)
         return [(ours, theirs) for ours, theirs in found if theirs is not None]
 
-    def _summed(self, student, teacher, compare):
+    def _summed(
+        self, student: Reading, teacher: Reading, compare: Callable[[int, int], Pair]
+    ) -> Pair:
         layers = self.pairs_of_layers(student.task, teacher.task)
         found = [compare(ours, theirs) for ours, theirs in layers]
         total = sum(pair[0] for pair in found)
@@ -220,10 +229,12 @@ class HiddenStates(OfLayers):
     projects: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("hidden_states",)
 
-    def pairs(self, student, teacher, real, project):
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
         states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
 
-        def compare(ours, theirs):
+        def compare(ours: int, theirs: int) -> Pair:
             return losses.mean_squares(project(states[0][ours]), states[1][theirs], real)
 
         return {"hidden_states": self._summed(student, teacher, compare)}
@@ -237,14 +248,16 @@ class AttentionScores(OfLayers):
     returned: ClassVar[Mapping[str, bool]] = INTERNALS
     shown: ClassVar[tuple[str, ...]] = ("attention_scores",)
 
-    def check(self, student, teacher) -> None:
+    def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
         super().check(student, teacher)
         _check_equal(student, teacher, "num_heads", "Attention scores are compared head by head")
 
-    def pairs(self, student, teacher, real, project):
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
         internals = [reading.outputs["internals"] for reading in (student, teacher)]
 
-        def compare(ours, theirs):
+        def compare(ours: int, theirs: int) -> Pair:
             scores = internals[0][ours - 1]["scores"], internals[1][theirs - 1]["scores"]
             return losses.score_squares(*scores, real)
 
@@ -277,7 +290,7 @@ class AttentionRelations(Term):
     def shown(self) -> tuple[str, ...]:  # type: ignore[override]  # by the object's relations
         return tuple(f"{name}_relation" for name in self.relations)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "relations", tuple(self.relations))
         unknown = [name for name in self.relations if name not in RELATIONS]
@@ -289,7 +302,7 @@ class AttentionRelations(Term):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), minimum=1)
 
-    def check(self, student, teacher) -> None:
+    def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
         depth = teacher.encoder.config.num_layers
         if self.teacher_layer is not None and self.teacher_layer > depth:
             raise ValueError(
@@ -307,11 +320,13 @@ class AttentionRelations(Term):
                     f"num_relation_heads={self.num_relation_heads}, hidden_size={width}"
                 )
 
-    def reads_of(self, teacher, student):
+    def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         layer = self.teacher_layer or teacher.encoder.config.num_layers
         return {f"{INTERNAL_OF.get(name, name)}/{layer}" for name in self.relations}
 
-    def pairs(self, student, teacher, real, project):
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
         ours = student.outputs["internals"][-1]
         theirs = teacher.outputs["internals"][(self.teacher_layer or 0) - 1]
         return {
@@ -321,7 +336,7 @@ class AttentionRelations(Term):
             for name in self.relations
         }
 
-    def _scores(self, internals, name):
+    def _scores(self, internals: Mapping[str, Tensor], name: str) -> Tensor:
         if name in INTERNAL_OF:
             return internals[INTERNAL_OF[name]]
         return losses.relation(internals[name], self.num_relation_heads)
@@ -338,18 +353,18 @@ def agreements(student: Reading, teacher: Reading) -> dict[str, Pair]:
     }
 
 
-def _shared(student, teacher):
+def _shared(student: Reading, teacher: Reading) -> list[tuple[str, Prediction, Prediction]]:
     """(name, the student's prediction, the teacher's) of the heads that both have."""
     both = (name for name in student.predictions if name in teacher.predictions)
     return [(name, student.predictions[name], teacher.predictions[name]) for name in both]
 
 
-def _named(what, head, student):
+def _named(what: str, head: str, student: Reading) -> str:
     """The head's name is told where there are several."""
     return what if len(student.predictions) == 1 else f"{what}_{head}"
 
 
-def _check_equal(student, teacher, field, rule) -> None:
+def _check_equal(student: EncoderTask, teacher: EncoderTask, field: str, rule: str) -> None:
     ours, theirs = (getattr(task.encoder.config, field) for task in (student, teacher))
     if ours != theirs:
         raise ValueError(

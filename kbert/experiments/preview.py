@@ -16,6 +16,7 @@ from kbert.metrics import text_table
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.estimates import peak_memory
 from kbert.training.run.log import duration, human
+from kbert.types import Logs
 
 # Steps that are timed, after some in which graphs are traced.
 _WARM, _TIMED = 3, 8
@@ -123,7 +124,7 @@ class _Clock(keras.callbacks.Callback):
         super().__init__()
         self._times: list[float] = []
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         float(logs["loss"])  # wait until the device is done
         self._times.append(time.perf_counter())
         if len(self._times) > _WARM + _TIMED:

@@ -93,7 +93,11 @@ def run_settings(
 
 
 def _run_in(
-    folder: RunFolder, experiment: Experiment, settings: Settings, verbose, resume
+    folder: RunFolder,
+    experiment: Experiment,
+    settings: Settings,
+    verbose: str | int,
+    resume: Resume,
 ) -> Result:
     folder.begin({**experiment.identity(), "settings": settings.identity()}, resume)
     result = folder.result()

@@ -127,7 +127,9 @@ def run_series(
         return _run_series(points, make_run, Path(output_dir), names)
 
 
-def _run_series(points, make_run, folder: Path, names) -> Series:
+def _run_series(
+    points: Mapping[str, Settings], make_run: MakeRun, folder: Path, names: tuple[str, ...]
+) -> Series:
     if (folder / "run.json").exists():
         raise ValueError(
             f"A series needs a separate folder. Received: {folder}, the folder of a run"

@@ -130,7 +130,8 @@ def word_in_context(
         tokenizer: its tokenizer.
         texts: strings that have the word, whatever its case; each place counts.
         word: as it is written.
-        layers, doc_stride: as in `kbert.features`.
+        layers: as in `kbert.features`.
+        doc_stride: as in `kbert.features`.
 
     Raises:
         ValueError: no text, pairs, a text without the word, or one that is cut before it.

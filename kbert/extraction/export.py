@@ -35,7 +35,10 @@ def export_features(
         directory: the model's folder; its newest version is n.
         encoder: a `kbert.Encoder`.
         tokenizer: its tokenizer.
-        layers, pooling, special_tokens, max_length: as in `kbert.features`.
+        layers: as in `kbert.features`.
+        pooling: as in `kbert.features`.
+        special_tokens: as in `kbert.features`.
+        max_length: as in `kbert.features`.
 
     Returns:
         The path written.

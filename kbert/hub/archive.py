@@ -1,5 +1,6 @@
 """Archives of published models: Google's releases are zip files of a TensorFlow 1 checkpoint."""
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -100,10 +101,11 @@ def _checked(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:
     """Writes one member; reading it to its end checks its CRC."""
     target = folder / PurePosixPath(member.filename)
-    with atomic.naming(str(target)):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        output = open(target, "wb")
-    with output, archive.open(member) as source:
+    with contextlib.ExitStack() as stack:
+        with atomic.naming(str(target)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            output = stack.enter_context(open(target, "wb"))
+        source = stack.enter_context(archive.open(member))
         while chunk := source.read(_CHUNK):
             with atomic.naming(str(target)):
                 output.write(chunk)

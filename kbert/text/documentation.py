@@ -13,13 +13,13 @@ import inspect
 import os
 import re
 import sysconfig
-import tempfile
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
 
+from kbert import atomic
 from kbert.cache import cache_folder
 from kbert.progress import Progress
 from kbert.text import files
@@ -80,10 +80,10 @@ def _modules(package: str) -> list[tuple[str, str]]:
                 and (not top or package in ("", name))
             ]
             for name in file_names:
-                if name.endswith(".py") and not _TESTS.match(name):
-                    if not top or package in ("", name.removesuffix(".py")):
-                        path = os.path.join(folder, name)
-                        found.setdefault(os.path.relpath(path, root), path)
+                is_module = name.endswith(".py") and not _TESTS.match(name)
+                if is_module and (not top or package in ("", name.removesuffix(".py"))):
+                    path = os.path.join(folder, name)
+                    found.setdefault(os.path.relpath(path, root), path)
     return sorted(found.items())
 
 
@@ -94,9 +94,11 @@ def _extract(modules: list[tuple[str, str]], path: str) -> None:
     # the time to find nothing.
     collecting = gc.isenabled()
     gc.disable()
-    file = tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False)
     try:
-        with file, Progress("documentation", len(modules), " modules") as bar:
+        with (
+            atomic.writing(path) as file,
+            Progress("documentation", len(modules), " modules") as bar,
+        ):
             documents = 0
             for number, (_, module) in enumerate(modules, start=1):
                 kept = [p for p in _prose_of_module(module) if _is_new(p, seen)]
@@ -104,10 +106,6 @@ def _extract(modules: list[tuple[str, str]], path: str) -> None:
                     file.write("\n".join(kept).encode() + b"\n\n")
                     documents += 1
                 bar.show(number, documents)
-        os.replace(file.name, path)
-    except BaseException:
-        os.remove(file.name)
-        raise
     finally:
         if collecting:
             gc.enable()
@@ -142,10 +140,9 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
     """Docstrings of a module, its classes and functions, in the order of the text."""
     body: Any = getattr(node, "body", None)
     if body and not isinstance(node, (ast.If, ast.Try, ast.With)):
-        first = body[0]
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            if isinstance(first.value.value, str):
-                yield first.value.value
+        value = body[0].value if isinstance(body[0], ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value.value
     for child in body:
         if isinstance(
             child,

@@ -62,6 +62,7 @@ class File(source.Source):
     def blocks(self) -> Generator[bytes, None, None]:
         """The content as blocks of valid UTF-8, each ending between two characters."""
         with open(self.path, "rb") as raw:
+            # Nothing is left to close once `raw` is.
             file: Any = gzip.open(raw) if self.path.endswith(".gz") else raw
             offset = 0  # of the data in hand, in the unpacked file
             lines = 0

@@ -149,6 +149,8 @@ class _ColumnPairs(_FilePairs):
 
 
 class TabSeparated(_ColumnPairs):
+    """Pairs from files of columns with tabs between them, by number or by a header's names."""
+
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         for path in paths:
             if path.removesuffix(".gz").endswith(".csv"):
@@ -180,6 +182,8 @@ class TabSeparated(_ColumnPairs):
 
 
 class JsonLines(_ColumnPairs):
+    """Pairs from files of JSON lines, by the keys of the two sides."""
+
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         if columns is None or not isinstance(columns[0], str):
             raise ValueError(

@@ -213,8 +213,9 @@ class Tokenizer(Serializable):
         return tf.strings.split(texts, self.mask_token)
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes the vocabulary and tokenizer_config.json, which `kbert.load_tokenizer` and Hugging
-        Face read.
+        """Writes the vocabulary and tokenizer_config.json.
+
+        `kbert.load_tokenizer` and Hugging Face read them.
 
         Args:
             folder: made where it does not exist.

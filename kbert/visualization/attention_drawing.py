@@ -97,7 +97,8 @@ def attention(
         texts: one text; or a pair: two segments for an encoder, source and target for a
             `Seq2Seq`. A Translator writes the target itself where only a source is given. The mask
             token stands for a mask.
-        layer, head: numbers from 0, negative ones from the last; None = all.
+        layer: a number from 0, a negative one from the last; None = all.
+        head: likewise.
         tokenizer: the model's; None = the task's.
         kind: which attention: "encoder", "decoder", or "cross", from target to source. "auto" is
             what the model has; of a `Seq2Seq` "cross", and with `view="html"` all of them. A row of

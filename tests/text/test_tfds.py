@@ -1,5 +1,7 @@
 """`tfds:` on a builder written here, generated on the spot: no download."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,9 @@ class KbertRhymes(tfds.core.GeneratorBasedBuilder):
     """A few texts with a label, in two configurations."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in ("plain", "long", "broken")]
+    BUILDER_CONFIGS: ClassVar = [
+        tfds.core.BuilderConfig(name=name) for name in ("plain", "long", "broken")
+    ]
 
     def _info(self):
         features = {"body": tfds.features.Text(), "label": np.int64}

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -18,7 +19,7 @@ VOCABULARY, WIDTH, LENGTH = 32, 8, 6
 class ToyTask(TrainStep, keras.Model):
     """Guesses masked tokens from the sequence's mean, and a label of the sequence."""
 
-    derived_metrics = {"perplexity": ("mlm_loss", ops.exp)}
+    derived_metrics: ClassVar = {"perplexity": ("mlm_loss", ops.exp)}
     shown_metrics = ("mlm_loss", "nsp_accuracy")
 
     def __init__(self, dropout: float = 0.0):

@@ -65,7 +65,8 @@ class BlockReader:
         """The windows of all epochs, one after the other.
 
         Args:
-            epoch, window: the first one that is read.
+            epoch: of the first window that is read.
+            window: the first one that is read, in its epoch.
             epochs: passes over the data, those before `epoch` included; None never ends.
             version: epoch -> the epoch in whose order the blocks come.
 

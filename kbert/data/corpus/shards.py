@@ -49,15 +49,15 @@ def plan_shards(text_bytes: int, held_out_share: float) -> list[ShardPlan]:
             continue
         share = (end - begin) / _HASHES
         count = max(1, math.ceil(share * text_bytes / SHARD_TEXT_BYTES))
-        for number in range(count):
-            plans.append(
-                ShardPlan(
-                    split=split,
-                    file=f"{split}-{number:05d}-of-{count:05d}.tfrecord",
-                    first=begin + (end - begin) * number // count,
-                    last=begin + (end - begin) * (number + 1) // count - 1,
-                )
+        plans += [
+            ShardPlan(
+                split=split,
+                file=f"{split}-{number:05d}-of-{count:05d}.tfrecord",
+                first=begin + (end - begin) * number // count,
+                last=begin + (end - begin) * (number + 1) // count - 1,
             )
+            for number in range(count)
+        ]
     return plans
 
 

@@ -109,7 +109,9 @@ def assemble(
         tokens: (tokens,), ids of a window.
         rows: (N, 8) int32. A row with an empty A stays empty: all padding.
         sequence_length: T.
-        cls_id, sep_id, pad_id: ids of the special tokens.
+        cls_id: id of [CLS].
+        sep_id: id of [SEP].
+        pad_id: id of padding.
         separators: how many [SEP] stand between A and B, where there is a B.
 
     Returns:

@@ -126,10 +126,14 @@ def plan_consecutive(
 
     Source: `ExampleBuilder` of google-research/electra's build_pretraining_dataset.py. There the
     targets count special tokens that are taken off again, here they count text alone; and there a
-    short sentence may return to A after longer ones went to B, here text stays in order. Arguments
-    as for `plan_pairs`; one document is enough.
+    short sentence may return to A after longer ones went to B, here text stays in order.
 
     Args:
+        sentences: as for `plan_pairs`.
+        documents: as for `plan_pairs`; one is enough.
+        key: as for `plan_pairs`.
+        max_tokens: as for `plan_pairs`.
+        short_share: as for `plan_pairs`.
         lone_share: share of rows that have no B whatever their sentences.
 
     Returns:

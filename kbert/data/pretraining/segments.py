@@ -76,9 +76,14 @@ def plan_sentences(
     twice. DOC-SENTENCES end with their document; FULL-SENTENCES (`cross`) go on with the next one,
     behind a separator. A row that would begin or end with such a separator has none there. Once in
     more than 256 rows a row ends early, at a stretch's end (see `stretches`). Source: Liu et al.
-    2019, section 4.2 (arXiv:1907.11692). Arguments as for `plan_segments`.
+    2019, section 4.2 (arXiv:1907.11692).
 
     Args:
+        sentences: as for `plan_pairs`.
+        documents: as for `plan_pairs`; one is enough.
+        key: as for `plan_pairs`.
+        max_tokens: the sequence length less 2.
+        short_share: as for `plan_pairs`.
         cross: rows may hold several documents. The plan then points into the tokens that
             `join_documents` returns.
 

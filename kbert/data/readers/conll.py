@@ -123,6 +123,7 @@ def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str
     """(words, the comments before or among them) of every sentence; words of one width.
 
     Args:
+        path: the file.
         width: the number of columns, tabs between them; 0 takes both from the first word.
     """
     lines = [

@@ -62,8 +62,9 @@ def pack(
         first: ids of segment A, (B, ragged), without special tokens; or (B, ragged, C) where C
             numbers stand for a token, such as the characters of a word.
         second: ids of segment B, likewise, or None for single texts.
-        cls_id, sep_id, pad_id: the tokenizer's special ids. None of the first two: no special
-            tokens stand around the texts.
+        cls_id: the tokenizer's, before the texts; None for none.
+        sep_id: the tokenizer's, after each text; None for none.
+        pad_id: the tokenizer's, of padding.
         last_id: what ends a row; None = `sep_id`.
         max_length: the widest row, special tokens included (the encoder's `max_positions`).
         multiple: the width is a multiple of this, except that it never exceeds `max_length`.

@@ -23,6 +23,7 @@ from kbert.data.readers import read_table
 from kbert.distillation.augmentation.augmenter import Augmenter
 from kbert.progress import Progress
 from kbert.resumable import differences, read_note, write_note
+from kbert.types import PathLike
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -31,7 +32,7 @@ ROWS_OF_A_SHARD = 1024
 
 
 def write_augmented(
-    output_dir: str | os.PathLike,
+    output_dir: PathLike,
     augmenter: Augmenter,
     *,
     shards: int | None = None,
@@ -91,7 +92,7 @@ def write_augmented(
         return manifest
 
 
-def read_augmented(folder: str | os.PathLike) -> Table:
+def read_augmented(folder: PathLike) -> Table:
     """The rows that `write_augmented` wrote: each row of the table, followed by its copies.
 
     Args:

@@ -12,6 +12,7 @@ from keras import ops
 from kbert import inference
 from kbert.distillation.augmentation.vectors import whole_words
 from kbert.tasks import Pretraining
+from kbert.types import Tensor, Tensors
 
 # Logits move by rounding with the shape of a batch. Where the last candidate and the first that is
 # none are nearer than this (and than this share of the largest logit), the row is computed alone:
@@ -54,7 +55,7 @@ class MaskedWords:
         self._pack = inference.on_cpu(task.pack, *[inference.IDS] * (1 + with_original))
         self._best = inference.compiled(self._top, task.encoder, task.masked_lm)
 
-    def _top(self, features):
+    def _top(self, features: Tensors) -> tuple[Tensor, Tensor]:
         """The largest logits of usable words (B, M + 1), and their ids."""
         sequence = self.task.encode(features)["sequence"]  # (B, T, H)
         masked_lm: Any = self.task.masked_lm
@@ -87,7 +88,9 @@ class MaskedWords:
                 found[row] = [self._words[number] for number in np.sort(chosen).tolist()]
         return found
 
-    def _compute(self, texts, places) -> tuple[np.ndarray, np.ndarray]:
+    def _compute(
+        self, texts: Sequence[np.ndarray], places: Sequence[tuple[int, int]]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Logits and ids (B, M + 1) for a batch of places."""
         firsts, seconds, positions, own = [], [], [], []
         for text, place in places:

@@ -11,12 +11,13 @@ from kbert.distillation.augmentation.settings import AugmentationSettings
 from kbert.distillation.augmentation.stop_words import STOP_WORDS
 from kbert.distillation.augmentation.vectors import WordVectors, read_vectors
 from kbert.tasks import Pretraining
+from kbert.types import PathLike
 
 
 def augment(
     data: Any,
     model: Pretraining,
-    output_dir: str | os.PathLike | None = None,
+    output_dir: PathLike | None = None,
     *,
     stop_words: Collection[str] = STOP_WORDS,
     vectors: WordVectors | str | os.PathLike | None = None,

@@ -8,6 +8,7 @@ as the Penn Treebank splits them ("wo n't": wo, n, t).
 import os
 
 from kbert.data.readers.content import DataFile
+from kbert.types import PathLike
 
 _GROUPS = {
     "articles, determiners": """
@@ -46,7 +47,7 @@ _GROUPS = {
 STOP_WORDS: frozenset[str] = frozenset(" ".join(_GROUPS.values()).split())
 
 
-def read_stop_words(path: str | os.PathLike) -> frozenset[str]:
+def read_stop_words(path: PathLike) -> frozenset[str]:
     """A file of words, one a line; empty lines are passed over and case does not matter.
 
     Args:

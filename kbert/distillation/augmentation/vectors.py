@@ -13,6 +13,8 @@ import numpy as np
 
 from kbert.data.readers.content import DataFile
 from kbert.distillation.augmentation.sentences import is_word
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import PathLike
 
 # Of GloVe's 400,000 words, which stand in the order of their frequency, TinyBERT reads these.
 MAX_VECTORS = 100_000
@@ -100,7 +102,7 @@ class WordVectors:
         return [self.words[other] for other, _ in zip(others, range(count), strict=False)]
 
 
-def read_vectors(path: str | os.PathLike, limit: int | None = MAX_VECTORS) -> WordVectors:
+def read_vectors(path: PathLike, limit: int | None = MAX_VECTORS) -> WordVectors:
     """Vectors of words in GloVe's text format.
 
     A line is a word, then its numbers, blanks between them. A first line of two whole numbers, as
@@ -213,7 +215,7 @@ def model_vectors(task: Any, words: Iterable[str]) -> WordVectors:
     return WordVectors(kept, np.stack(vectors) if kept else table[:0], other_names)
 
 
-def whole_words(tokenizer: Any) -> dict[str, int]:
+def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
     """The words of letters that are one piece of a vocabulary, and begin a word -> their ids."""
     special = set(tokenizer.special_ids)
     ids = [

@@ -53,6 +53,6 @@ def row_keys(features: Mapping[str, Any], num_segments: int) -> tuple[np.ndarray
     return keys, sizes
 
 
-def _last(real):
+def _last(real: Any) -> np.ndarray:
     """(B, n) bool -> (B,) int32, one more than the place of the last that is true; at least 1."""
     return np.where(real, np.arange(1, real.shape[1] + 1), 1).max(1).astype(np.int32)

@@ -4,7 +4,7 @@ Shapes: B rows of a batch, W texts of a row, R = B · W rows of the encoder, T t
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from kbert.distillation.reading import Reading
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from kbert.tasks import FineTuningTask
+from kbert.types import Tensor, Tensors
 
 FEATURE = "teacher/"  # what an output is called in a batch begins with it
 _HIDDEN = "hidden_states"
@@ -74,7 +75,7 @@ def is_head(name: str) -> bool:
     return name.startswith(f"{HEADS}/")
 
 
-def take(reading: Reading, names: Iterable[str], mask: Any, dtype: str) -> dict[str, Any]:
+def take(reading: Reading, names: Iterable[str], mask: Tensor, dtype: str) -> dict[str, Tensor]:
     """The outputs of these names, each (B, …), and all that heads predict.
 
     Args:
@@ -100,7 +101,7 @@ def take(reading: Reading, names: Iterable[str], mask: Any, dtype: str) -> dict[
 
 
 def restore(
-    features: Mapping[str, Any], teacher: FineTuningTask, student: Reading, with_heads: bool
+    features: Tensors, teacher: FineTuningTask, student: Reading, with_heads: bool
 ) -> Reading:
     """What the teacher made of a batch, from what the batch brought along.
 
@@ -136,6 +137,6 @@ def restore(
     )
 
 
-def _parts(name):
+def _parts(name: str) -> tuple[str, int]:
     kind, layer = name.split("/")
     return kind, int(layer)

@@ -94,7 +94,7 @@ class Shard:
         """Lets go of the file; the next row opens it again."""
         self._arrays = {}
 
-    def _open(self, name):
+    def _open(self, name: str) -> Any:
         file = self._file()
         if name not in self._ends:
             array = file.get_tensor(name)
@@ -104,20 +104,20 @@ class Shard:
             self._ends[name] = ends
         return file.get_slice(name)
 
-    def _file(self):
+    def _file(self) -> Any:
         try:
             return open_safetensors(self.path)
         except ValueError as error:
             raise self._damaged("no sound file of safetensors") from error
 
-    def _damaged(self, why):
+    def _damaged(self, why: str) -> ValueError:
         return ValueError(
             "A shard of the teacher's outputs is damaged; remove it, and the teacher reads its "
             f"rows again. Received: {self.path} ({why})"
         )
 
 
-def _checksum(*arrays):
+def _checksum(*arrays: np.ndarray) -> int:
     crc = 0
     for array in arrays:
         crc = zlib.crc32(np.ascontiguousarray(array), crc)

@@ -6,7 +6,7 @@ Shapes: N rows, B rows of a batch, W texts of a row, T tokens.
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from kbert.chunks import chunks
 from kbert.distillation.cache.layout import Layout
 from kbert.distillation.cache.shard import SUFFIX, Shard, write_shard
 from kbert.resumable import differences, read_note, write_note
+from kbert.types import PathLike
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -44,7 +45,7 @@ class Store:
             damaged.
     """
 
-    def __init__(self, folder: str | os.PathLike, teacher: Mapping[str, Any], dtype: str) -> None:
+    def __init__(self, folder: PathLike, teacher: Mapping[str, Any], dtype: str) -> None:
         self.folder = os.fspath(folder)
         self._manifest: dict[str, Any] = {
             "format": FORMAT,
@@ -140,13 +141,13 @@ class Store:
                 f"{show_bytes(free)} in {self.folder}",
             )
 
-    def _keep_few_open(self, shard) -> None:
+    def _keep_few_open(self, shard: Shard) -> None:
         if shard.path not in self._opened:
             self._opened[shard.path] = shard
             if len(self._opened) > _OPEN_SHARDS:
                 self._opened.pop(next(iter(self._opened))).close()
 
-    def _check(self, manifest) -> None:
+    def _check(self, manifest: Mapping[str, Any]) -> None:
         if manifest.get("format") != FORMAT:
             raise ValueError(
                 f"A cache of this version has format {FORMAT}; give another cache_dir. Received: "
@@ -164,7 +165,7 @@ class Store:
                 f"{manifest['dtype']}"
             )
 
-    def _check_counts(self, sizes, columns) -> None:
+    def _check_counts(self, sizes: np.ndarray, columns: Mapping[str, Sequence[np.ndarray]]) -> None:
         for name, rows in columns.items():
             if not np.array_equal([len(x) for x in rows], self.layouts[name].counts(sizes)):
                 raise ValueError(

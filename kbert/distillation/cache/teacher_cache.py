@@ -5,7 +5,6 @@ Shapes: N rows, B rows of a batch.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +22,7 @@ from kbert.distillation.reading import Reading, read
 from kbert.distillation.terms import Term
 from kbert.progress import Progress
 from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
+from kbert.types import PathLike, Tensor, Tensors
 
 DTYPES = ("float16", "float32")
 _ROWS_AT_ONCE = 256  # that are hashed together
@@ -59,7 +59,7 @@ class TeacherCache:
 
     def __init__(
         self,
-        folder: str | os.PathLike,
+        folder: PathLike,
         student: EncoderTask,
         teacher: EncoderTask,
         terms: Sequence[Term],
@@ -127,7 +127,7 @@ class TeacherCache:
                 store.write(made, new)
         return CachedRows(store, {name: store.find(keys, name) for name in needed})
 
-    def reading(self, batch: Mapping[str, Any], student: Reading) -> Reading:
+    def reading(self, batch: Tensors, student: Reading) -> Reading:
         """What the teacher made of a batch that `CachedRows.attach` has seen."""
         features = {
             name.removeprefix(outputs.FEATURE): values
@@ -141,10 +141,10 @@ class TeacherCache:
             )
         return outputs.restore(features, self._teacher, student, self._reads_heads)
 
-    def _open(self):
+    def _open(self) -> Store:
         return Store(self.folder, outputs.identity(self._teacher), self._dtype)
 
-    def _distinct(self, rows):
+    def _distinct(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Keys (N,) and sizes (N, 2) of all rows, and the first of each that are equal."""
         keys, sizes = np.empty(len(rows), "S16"), np.empty((len(rows), 2), np.int32)
         for index, features in self._predictor.batches(rows, _ROWS_AT_ONCE):
@@ -167,10 +167,19 @@ class TeacherCache:
             }
         return {**self._layouts, **heads}
 
-    def _needed(self, layouts):
+    def _needed(self, layouts: Mapping[str, Layout]) -> list[str]:
         return [name for name in layouts if self._reads_heads or not outputs.is_head(name)]
 
-    def _rows(self, rows, keys, sizes, numbers, layouts, batch_size, verbose) -> Iterator[Row]:
+    def _rows(
+        self,
+        rows: Rows,
+        keys: np.ndarray,
+        sizes: np.ndarray,
+        numbers: np.ndarray,
+        layouts: Mapping[str, Layout],
+        batch_size: int,
+        verbose: str | int,
+    ) -> Iterator[Row]:
         """What the teacher makes of some rows, the longest first."""
         done = 0
         with Progress("", len(numbers), " examples", verbose=verbose) as bar:
@@ -184,7 +193,7 @@ class TeacherCache:
                 done += len(index)
                 bar.show(done)
 
-    def _outputs(self, features):
+    def _outputs(self, features: Tensors) -> dict[str, Tensor]:
         found = read(
             self._teacher,
             features,
@@ -219,12 +228,12 @@ class CachedRows:
         names = list(self._places)
         dtypes = [self._store.layouts[name].dtype for name in names]
 
-        def look_up(rows, texts, tokens):
+        def look_up(rows: np.ndarray, texts: int, tokens: int) -> list[np.ndarray]:
             return [
                 self._store.read(name, at[rows], texts, tokens) for name, at in self._places.items()
             ]
 
-        def add(batch):
+        def add(batch: Tensors) -> dict[str, Tensor]:
             shape = tf.shape(batch["padding_mask"])
             texts = shape[1] if batch["padding_mask"].shape.rank == 3 else 1
             found = tf.numpy_function(look_up, [batch["rows"], texts, shape[-1]], dtypes)
@@ -238,7 +247,7 @@ class CachedRows:
         return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def _check_finite(found, dtype) -> None:
+def _check_finite(found: Mapping[str, np.ndarray], dtype: str) -> None:
     for name, values in found.items():
         if not np.isfinite(values).all():
             hint = 'has larger numbers than float16: take cache_dtype="float32"'
@@ -248,7 +257,7 @@ def _check_finite(found, dtype) -> None:
             )
 
 
-def _check_tables(student, teacher) -> None:
+def _check_tables(student: EncoderTask, teacher: EncoderTask) -> None:
     if isinstance(student, Pretraining):
         cost = _PLACES * student.encoder.config.vocabulary_size * 2
         raise ValueError(

@@ -434,7 +434,13 @@ class FineTuningTask(EncoderTask):
             raise_stopped(cast(int, history.stopped_by), history.step)
         return history
 
-    def _compile_by_default(self, trained, options: FitSettings, steps: int, callbacks) -> None:
+    def _compile_by_default(
+        self,
+        trained: TrainStep,
+        options: FitSettings,
+        steps: int,
+        callbacks: Sequence[keras.callbacks.Callback],
+    ) -> None:
         schedule = fine_tuning_schedule(options.learning_rate, steps, options.warmup_share)
         decay = options.layer_decay
         optimizer = AdamW(

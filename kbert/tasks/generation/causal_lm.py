@@ -4,7 +4,7 @@ Shapes: B rows, T tokens, P tokens of a prompt, V vocabulary, K results of a row
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -35,6 +35,7 @@ from kbert.tasks.losses import Pair, accuracy, cross_entropy
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
+from kbert.training.step.base import DerivedMetrics
 from kbert.types import Tensor, Tensors
 
 # Radford et al. 2018, section 4.1.
@@ -76,7 +77,7 @@ class CausalLM(GenerationTask):
     kind = "causal_lm"
     shown_metrics = ("perplexity",)
     model_classes = (Decoder,)
-    derived_metrics = {"perplexity": ("lm_loss", ops.exp)}
+    derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("lm_loss", ops.exp)}
 
     def __init__(
         self, decoder: keras.Model, tokenizer: Tokenizer, *, name: str = "causal_lm"
@@ -370,7 +371,7 @@ class CausalLM(GenerationTask):
 
 
 def _end_id(tokenizer: Tokenizer) -> int:
-    """ "sep", or GPT-2's "eos"."""
+    """The id of "sep", or of GPT-2's "eos"."""
     if tokenizer.sep_id is None and "eos" in tokenizer.special_tokens:
         return tokenizer.token_to_id(tokenizer.special_tokens["eos"])
     return tokenizer.sep_id

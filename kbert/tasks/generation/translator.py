@@ -4,7 +4,7 @@ Shapes: B rows, S tokens of the source, T tokens of the target, V vocabulary, K 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -37,6 +37,7 @@ from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
+from kbert.training.step.base import DerivedMetrics
 from kbert.types import DType, Tensor, Tensors
 
 # Vaswani et al. 2017, sections 5.3 and 6.1.
@@ -88,7 +89,7 @@ class Translator(GenerationTask):
     kind = "translate"
     shown_metrics = ("perplexity", "bleu")
     model_classes = (Seq2Seq, PrefixSeq2Seq)
-    derived_metrics = {"perplexity": ("nll", ops.exp)}
+    derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("nll", ops.exp)}
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ P projection, L layers, W entries of a row's state, V words of the softmax.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -16,6 +16,7 @@ from kbert.models import Elmo
 from kbert.tasks.losses import Pair
 from kbert.tasks.task import Task
 from kbert.tokenizers import WordTokenizer, load_tokenizer
+from kbert.training.step.base import DerivedMetrics
 from kbert.training.step.row_state import exchange_rows, read_rows, row_variable, write_rows
 from kbert.types import DType, PathLike, Tensor, Tensors
 
@@ -74,7 +75,7 @@ class BidirectionalLM(Task):
     shown_metrics = tuple(f"{direction}_perplexity" for direction in DIRECTIONS)
     kind = "bidirectional_lm"
     has_head = False
-    derived_metrics = {
+    derived_metrics: ClassVar[DerivedMetrics] = {
         f"{direction}_perplexity": (f"{direction}_loss", ops.exp) for direction in DIRECTIONS
     }
 

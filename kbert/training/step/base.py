@@ -6,7 +6,7 @@ Shapes: B rows of a batch (on TensorFlow: of one replica), M micro-batches, K lo
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -18,6 +18,10 @@ from kbert.types import MaybeNone, Pair, Tensor, Tensors
 
 # Logged in training in addition to the task's own terms; evaluation has neither.
 UPDATE_TERMS = ("gradient_norm", "learning_rate")
+
+
+# Name -> (name of a term, function of its value).
+DerivedMetrics: TypeAlias = Mapping[str, tuple[str, Callable[[Tensor], Tensor]]]
 
 
 class StepState:
@@ -47,7 +51,7 @@ else:
 class StepBase(_Base):
     """The half of `TrainStep` that both engines share."""
 
-    derived_metrics: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {}
+    derived_metrics: ClassVar[DerivedMetrics] = {}
     # Of the values that a step logs, those that a progress line shows besides the loss.
     shown_metrics: tuple[str, ...] = ()
 

@@ -1,7 +1,7 @@
 """Hugging Face's ALBERT: layers in groups, each group's weights stored once."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,12 +30,12 @@ class Albert(Architecture):
     class_prefix = "Albert"
     prefix = "albert"
     heads = ("predictions.", "sop_classifier.", "classifier.", "qa_outputs.")
-    fields = {
+    fields: ClassVar[Mapping[str, str]] = {
         **Bert.fields,
         "embedding_size": "embedding_size",
         "num_hidden_groups": "num_layer_groups",
     }
-    defaults = {
+    defaults: ClassVar[Mapping[str, Any]] = {
         **Bert.defaults,
         "hidden_act": "gelu_new",
         "hidden_dropout_prob": 0.0,
@@ -43,7 +43,7 @@ class Albert(Architecture):
         "embedding_size": 128,
         "num_hidden_groups": 1,
     }
-    required = {**REQUIRED, "inner_group_num": (1,)}
+    required: ClassVar[Mapping[str, tuple]] = {**REQUIRED, "inner_group_num": (1,)}
     # The keys after the first are of Google's releases; no code reads them.
     ignored = IGNORED | frozenset(
         "classifier_dropout_prob "

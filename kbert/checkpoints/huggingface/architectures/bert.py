@@ -1,6 +1,7 @@
 """Hugging Face's BERT, and what loads as one: SpanBERT, BERT-wwm, MiniLM, TinyBERT."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
@@ -22,7 +23,7 @@ class Bert(Architecture):
     class_prefix = "Bert"
     prefix = "bert"
     heads = ("cls.", "classifier.", "qa_outputs.")
-    fields = {
+    fields: ClassVar[Mapping[str, str]] = {
         "vocab_size": "vocabulary_size",
         "hidden_size": "hidden_size",
         "num_hidden_layers": "num_layers",
@@ -36,7 +37,7 @@ class Bert(Architecture):
         "layer_norm_eps": "layer_norm_epsilon",
         "initializer_range": "initializer_range",
     }
-    defaults = {
+    defaults: ClassVar[Mapping[str, Any]] = {
         "hidden_act": "gelu",
         "max_position_embeddings": 512,
         "type_vocab_size": 2,

@@ -38,7 +38,7 @@ class DecoderArchitecture(Architecture):
     head_dropouts: ClassVar[Mapping[str, Any]] = {}
     heads = ("lm_head.", "multiple_choice_head.", "score.", "classifier.", "qa_outputs.")
     unread = _BUFFERS
-    fields = {
+    fields: ClassVar[Mapping[str, str]] = {
         "vocab_size": "vocabulary_size",
         "n_embd": "hidden_size",
         "n_layer": "num_layers",
@@ -50,14 +50,14 @@ class DecoderArchitecture(Architecture):
         "layer_norm_epsilon": "layer_norm_epsilon",
         "initializer_range": "initializer_range",
     }
-    defaults = {
+    defaults: ClassVar[Mapping[str, Any]] = {
         "embd_pdrop": 0.1,
         "resid_pdrop": 0.1,
         "attn_pdrop": 0.1,
         "layer_norm_epsilon": 1e-5,
         "initializer_range": 0.02,
     }
-    required = REQUIRED
+    required: ClassVar[Mapping[str, tuple]] = REQUIRED
     # Of the head for multiple choice; n_ctx repeats n_positions, the others no code reads.
     ignored = IGNORED | frozenset(
         "n_ctx n_special predict_special_tokens "

@@ -1,6 +1,7 @@
 """Hugging Face's DistilBERT: no segments, no pooler, names of its own."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from kbert.checkpoints.huggingface.architectures.base import (
     IGNORED,
@@ -28,7 +29,7 @@ class DistilBert(Architecture):
         "classifier.",
         "qa_outputs.",
     )
-    fields = {
+    fields: ClassVar[Mapping[str, str]] = {
         "vocab_size": "vocabulary_size",
         "dim": "hidden_size",
         "n_layers": "num_layers",
@@ -40,7 +41,7 @@ class DistilBert(Architecture):
         "attention_dropout": "attention_dropout",
         "initializer_range": "initializer_range",
     }
-    defaults = {
+    defaults: ClassVar[Mapping[str, Any]] = {
         "max_position_embeddings": 512,
         "activation": "gelu",
         "dropout": 0.1,
@@ -52,7 +53,7 @@ class DistilBert(Architecture):
         "qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_".split()
     )
     head_dropouts = dict.fromkeys(("classifier", "choice"), ("seq_classif_dropout", 0.2))
-    fixed = {"num_segments": 0, "layer_norm_epsilon": 1e-12}
+    fixed: ClassVar[Mapping[str, Any]] = {"num_segments": 0, "layer_norm_epsilon": 1e-12}
     pooler_activations = ("relu",)
     min_segments = 0
 

@@ -1,7 +1,7 @@
 """Hugging Face's ELECTRA: generator, discriminator and what is fine-tuned from it."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,13 +35,16 @@ class Electra(Architecture):
         "classifier.",
         "qa_outputs.",
     )
-    fields = {**Bert.fields, "embedding_size": "embedding_size"}
-    defaults = {**Bert.defaults, "embedding_size": 128}
+    fields: ClassVar[Mapping[str, str]] = {**Bert.fields, "embedding_size": "embedding_size"}
+    defaults: ClassVar[Mapping[str, Any]] = {**Bert.defaults, "embedding_size": 128}
     # The summary's keys are about multiple choice alone: see `pooler_activation`.
     ignored = IGNORED | frozenset(
         "summary_activation summary_last_dropout summary_type summary_use_proj".split()
     )
-    head_dropouts = {**Architecture.head_dropouts, "choice": ("summary_last_dropout", 0.1)}
+    head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = {
+        **Architecture.head_dropouts,
+        "choice": ("summary_last_dropout", 0.1),
+    }
     pooler_activations = ("gelu",)
     factorised = True
     masked_lm_activation = "gelu"

@@ -1,7 +1,7 @@
 """Hugging Face's GPT-2, and what has its architecture: DistilGPT-2, DialoGPT."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from kbert.checkpoints.huggingface.architectures.base import norm
 from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture, four_times
@@ -15,24 +15,24 @@ class Gpt2(DecoderArchitecture):
     model_type = "gpt2"
     title = "GPT-2"
     class_prefix = "GPT2"
-    fields = {
+    fields: ClassVar[Mapping[str, str]] = {
         **DecoderArchitecture.fields,
         "n_inner": "intermediate_size",
         "activation_function": "activation",
     }
-    defaults = {
+    defaults: ClassVar[Mapping[str, Any]] = {
         **DecoderArchitecture.defaults,
         "n_inner": None,
         "activation_function": "gelu_new",
     }
     # The first two scale the scores otherwise; the third is another order of the same steps.
-    required = {
+    required: ClassVar[Mapping[str, tuple]] = {
         **DecoderArchitecture.required,
         "scale_attn_weights": (True,),
         "scale_attn_by_inverse_layer_idx": (False,),
         "reorder_and_upcast_attn": (False, True),
     }
-    fixed = {"block": "pre_norm"}
+    fixed: ClassVar[Mapping[str, Any]] = {"block": "pre_norm"}
     tables = ("wte", "wpe")
     norms = ("attention_input_norm", "feed_forward_input_norm")
 

@@ -1,7 +1,7 @@
 """Hugging Face's GPT, the first one."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture, four_times
 
@@ -12,11 +12,16 @@ class OpenAIGpt(DecoderArchitecture):
     model_type = "openai-gpt"
     title = "GPT"
     class_prefix = "OpenAIGPT"
-    fields = {**DecoderArchitecture.fields, "afn": "activation"}
-    defaults = {**DecoderArchitecture.defaults, "afn": "gelu"}
-    fixed = {"block": "post_norm"}
+    fields: ClassVar[Mapping[str, str]] = {**DecoderArchitecture.fields, "afn": "activation"}
+    defaults: ClassVar[Mapping[str, Any]] = {**DecoderArchitecture.defaults, "afn": "gelu"}
+    fixed: ClassVar[Mapping[str, Any]] = {"block": "post_norm"}
     # "gelu" is the tanh form in this architecture alone.
-    activations = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+    activations: ClassVar[Mapping[str, str]] = {
+        "gelu": "gelu_tanh",
+        "relu": "relu",
+        "silu": "silu",
+        "swish": "silu",
+    }
     tables = ("tokens_embed", "positions_embed")
     norms = ("attention_norm", "feed_forward_norm")
 
