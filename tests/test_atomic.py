@@ -31,9 +31,9 @@ def files_of_at_most(size: int):
 def test_the_old_file_stays_when_the_new_one_fails(tmp_path):
     path = tmp_path / "a"
     atomic.write(str(path), b"old")
-    with files_of_at_most(1000):
-        with pytest.raises(OSError, match=r"Cannot write .*/a: File too large"):
-            atomic.write(str(path), b"new", bytes(5000))
+    error = r"Cannot write .*/a: File too large"
+    with files_of_at_most(1000), pytest.raises(OSError, match=error):
+        atomic.write(str(path), b"new", bytes(5000))
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
 
@@ -41,9 +41,9 @@ def test_the_old_file_stays_when_the_new_one_fails(tmp_path):
 def test_files_that_belong_together_change_together(tmp_path):
     weights, config = tmp_path / "weights", tmp_path / "config"
     atomic.write_together({weights: b"old weights", config: b"old config"})
-    with files_of_at_most(1000):
-        with pytest.raises(OSError, match=r"Cannot write .*/config: File too large"):
-            atomic.write_together({weights: b"new weights", config: bytes(5000)})
+    error = r"Cannot write .*/config: File too large"
+    with files_of_at_most(1000), pytest.raises(OSError, match=error):
+        atomic.write_together({weights: b"new weights", config: bytes(5000)})
     assert (weights.read_bytes(), config.read_bytes()) == (b"old weights", b"old config")
     atomic.write_together({weights: b"new weights", config: b"new config"})
     assert (weights.read_bytes(), config.read_bytes()) == (b"new weights", b"new config")
@@ -59,11 +59,14 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
 
 
 def test_tensorflow_failing_to_write_a_shard(tmp_path):
-    with files_of_at_most(100_000):
-        with pytest.raises(OSError, match=r"Cannot write .*/a\.tfrecord: .*[Ff]ile too large"):
-            with records.BlockWriter(str(tmp_path / "a.tfrecord"), "uint16") as writer:
-                for _ in range(2000):
-                    writer.add(np.arange(1000), np.array([1000]))
+    def write():
+        with records.BlockWriter(str(tmp_path / "a.tfrecord"), "uint16") as writer:
+            for _ in range(2000):
+                writer.add(np.arange(1000), np.array([1000]))
+
+    error = r"Cannot write .*/a\.tfrecord: .*[Ff]ile too large"
+    with files_of_at_most(100_000), pytest.raises(OSError, match=error):
+        write()
     assert os.listdir(tmp_path) == []
 
 
@@ -71,9 +74,9 @@ def test_prepare_leaves_no_half_written_spill(tmp_path, tiny_vocabulary):
     texts = [f"the red fox jumps over {number} dogs." for number in range(2000)]
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
-    with files_of_at_most(4096):
-        with pytest.raises(OSError, match=r"Cannot write .*work/chunk-.*: File too large"):
-            prepare_corpus(tmp_path / "a.txt", tmp_path / "out", tokenizer)
+    error = r"Cannot write .*work/chunk-.*: File too large"
+    with files_of_at_most(4096), pytest.raises(OSError, match=error):
+        prepare_corpus(tmp_path / "a.txt", tmp_path / "out", tokenizer)
     assert os.listdir(tmp_path) == ["a.txt"]
 
 

@@ -63,7 +63,7 @@ class File(source.Source):
         """The content as blocks of valid UTF-8, each ending between two characters."""
         with open(self.path, "rb") as raw:
             # Nothing is left to close once `raw` is.
-            file: Any = gzip.open(raw) if self.path.endswith(".gz") else raw
+            file: Any = gzip.open(raw) if self.path.endswith(".gz") else raw  # noqa: SIM115
             offset = 0  # of the data in hand, in the unpacked file
             lines = 0
             pending = b""  # the bytes of a character that the last block cut in two

@@ -40,10 +40,12 @@ def refused(library, layers, groups):
     try:
         config = read(library, layers, groups)
     except ValueError as error:
-        assert re.search(rf"{library} rounds .* {groups} groups of {layers} layers", str(error))
-        return True
-    assert (config.num_layers, config.num_blocks) == (layers, groups)
-    return False
+        message = str(error)
+    else:
+        assert (config.num_layers, config.num_blocks) == (layers, groups)
+        return False
+    assert re.search(rf"{library} rounds .* {groups} groups of {layers} layers", message)
+    return True
 
 
 @pytest.mark.parametrize("library", FORMULAS)

@@ -19,7 +19,7 @@ def test_every_difference_is_listed():
     found["z"] = found.pop("a")
     found["b"] = np.zeros((5,), "float32")
     found["c"] = np.array(np.nan, "float32")
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match="The weights do not fit the model") as error:
         check_arrays(EXPECTED, found, "here")
     assert str(error.value).splitlines() == [
         "The weights do not fit the model. Received: here",

@@ -184,10 +184,9 @@ def test_what_cannot_be_cached_is_told(tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r"take those of Distiller.batches. Received: label"):
         cached.loss_terms(batch, training=True)
     randomise(teacher, sigma=3e5)
+    overflowing = Distiller(student, teacher, [HiddenStates()], cache_dir=tmp_path / "x")
     with pytest.raises(ValueError, match="hidden_states/2, which has larger numbers than float16"):
-        terms = [HiddenStates()]
-        batches_of(Distiller(student, teacher, terms, cache_dir=tmp_path / "x"),
-                   table_of("classes"))  # fmt: skip
+        batches_of(overflowing, table_of("classes"))
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The folder of a cache: whole shards whatever happens, of one teacher, within the disk's room."""
 
+import contextlib
 import errno
 import json
 import os
@@ -133,9 +134,13 @@ def test_a_damaged_shard_is_named(tmp_path, harm):
     else:
         data = {"cut": data[:-5], "tail": data + b"x", "empty": b""}[harm]
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=rf"is damaged; remove it.* Received: .*{name} \("):
+
+    def read():
         store = Store(tmp_path, TEACHER, "float16")
-        store.read("states", store.find(keys_of([3]), "states"), 2, 5)
+        return store.read("states", store.find(keys_of([3]), "states"), 2, 5)
+
+    with pytest.raises(ValueError, match=rf"is damaged; remove it.* Received: .*{name} \("):
+        read()
     os.remove(tmp_path / name)
     assert make_store(tmp_path).find(keys_of([3]), "states") >= 0
 
@@ -218,7 +223,7 @@ def test_a_second_process_waits_and_computes_nothing_twice(tokenizer, tmp_path, 
 
     def between(folder):
         monkeypatch.setattr(atomic, "remove_leftovers", remove_leftovers)
-        monkeypatch.setattr(atomic, "only_one", lambda _: open(os.devnull))
+        monkeypatch.setattr(atomic, "only_one", lambda _: contextlib.nullcontext())
         batches_of(first, table)
         return remove_leftovers(folder)
 

@@ -349,6 +349,6 @@ def test_what_cannot_be_compared(tokenizer, teacher):
         Distiller(make("text alone"), spans, soft)
 
     two = [HiddenStates(layers=[1, None]), HiddenStates(weight=2.0)]
+    ambiguous, batch = Distiller(narrow, teacher, two), toys.make_batch("classes", teacher)
     with pytest.raises(ValueError, match=r"from one part. .*give 'hidden_states', the second Hidd"):
-        batch = toys.make_batch("classes", teacher)
-        Distiller(narrow, teacher, two).loss_terms(batch, training=False)
+        ambiguous.loss_terms(batch, training=False)

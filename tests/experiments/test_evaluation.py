@@ -1,6 +1,7 @@
 """Metrics, reports and the file of answers."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,8 +116,8 @@ def test_a_threshold_belongs_to_tasks_that_have_one(make):
 
 def test_submissions_are_for_glue(tmp_path):
     answers = [{"label": "entailment"}] * 146
-    path = write_submission(named_task("wnli"), answers, tmp_path)
-    assert open(path).read().splitlines()[:2] == ["index\tprediction", "0\t1"]
+    path = Path(write_submission(named_task("wnli"), answers, tmp_path))
+    assert path.read_text().splitlines()[:2] == ["index\tprediction", "0\t1"]
     with pytest.raises(
         ValueError, match=r"GLUE takes answers to its own tasks. Received: classify"
     ):

@@ -60,8 +60,8 @@ def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
     assert Experiment("classify", preset=preset, **more).labels == named
     with pytest.raises(ValueError, match="'ham' is none of those named"):
         Experiment("classify", preset=preset, train=mail, dev=mail, labels=["eggs", "spam"])
+    one = {"text": ["x", "y"], "label": ["a", "a"]}
     with pytest.raises(ValueError, match=r"two classes or more. Received: \['a'\] in all 2 rows"):
-        one = {"text": ["x", "y"], "label": ["a", "a"]}
         Experiment("classify", preset=preset, train=one, dev=one)
     with pytest.raises(ValueError, match="There is no column 'label'"):
         Experiment("classify", preset=preset, train={"text": ["x"]}, dev=mail)

@@ -48,8 +48,8 @@ def test_it_learns_measures_and_is_not_made_again(preset, mail, tmp_path, monkey
     assert len(made) == 1
     with pytest.raises(ValueError, match=r"holds another run.*settings.seed was 0, is 1"):
         run(experiment, tmp_path, verbose=0, **SETTINGS, seed=1)
+    other = Experiment("classify", preset=preset, train=mail, dev_share=0.5, test=mail)
     with pytest.raises(ValueError, match=r"another run.*data.train was '48 rows.*, is '32 rows"):
-        other = Experiment("classify", preset=preset, train=mail, dev_share=0.5, test=mail)
         run(other, tmp_path, verbose=0, **SETTINGS)
     with pytest.raises(ValueError, match=r"holds another run"):  # it is at its end
         run(experiment, tmp_path, verbose=0, **SETTINGS, seed=1, resume="changed")

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -118,9 +119,10 @@ def test_too_many_members_and_a_name_twice(tmp_path):
     path = make_zip(tmp_path / "m.zip", {str(n): b"" for n in range(1001)})
     with pytest.raises(ValueError, match=r"at most 1000 files, each once. Received: .* with 1001"):
         locate(path)
-    with zipfile.ZipFile(path, "w") as file, pytest.warns(UserWarning, match="Duplicate"):
+    with zipfile.ZipFile(path, "w") as file:
         file.writestr("a", b"1")
-        file.writestr("a", b"2")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            file.writestr("a", b"2")
     with pytest.raises(ValueError, match="with 2, 1 different"):
         locate(path)
 
@@ -156,7 +158,7 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path, cache):
     )
     run = [sys.executable, "-c", code, path]
     done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
-    assert "Cannot write" in done.stdout and "bert_model.ckpt.data" in done.stdout, done.stderr
+    assert re.search(r"Cannot write .*bert_model\.ckpt\.data", done.stdout), done.stderr
     assert os.listdir(cache / "unpacked") == []
 
 

@@ -285,8 +285,8 @@ def test_mistakes_on_text(
 
 
 def test_how_long_must_be_said(call, data_dir, teacher):
+    own = ("--recipe=minilm", f"--teacher={teacher}", "--model_dir=m")
     with pytest.raises(SystemExit, match=r"must be given; the shards have about .* steps an epoch"):
-        own = ("--recipe=minilm", f"--teacher={teacher}", "--model_dir=m")
         call(distill, f"--data_dir={data_dir}", *own)
     with pytest.raises(SystemExit, match="--model_dir must be given"):
         call(distill, f"--data_dir={data_dir}", "--recipe=minilm", "--teacher=t")

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,11 +97,10 @@ def test_a_missing_shard(folder):
 
 @pytest.mark.parametrize("position", [3, 40, -3])
 def test_a_flipped_byte_is_found_and_located(folder, position):
-    path = shard(folder)
-    content = bytearray(open(path, "rb").read())
+    path = Path(shard(folder))
+    content = bytearray(path.read_bytes())
     content[position] ^= 0xFF
-    with open(path, "wb") as file:
-        file.write(content)
+    path.write_bytes(content)
     read_manifest(folder)  # sizes are right
     with pytest.raises(ValueError, match=r"train-00000-of-00002\.tfrecord, record [01] at byte"):
         verify_corpus(folder)

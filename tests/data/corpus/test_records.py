@@ -88,21 +88,26 @@ def test_equal_documents_give_equal_bytes(tmp_path):
     ("tokens", "sentences"), [([1, 2], [1]), ([1, 2], [2, 0]), ([], []), ([1], [-1, 2])]
 )
 def test_a_document_that_breaks_the_rule_leaves_no_file(tmp_path, tokens, sentences):
-    with pytest.raises(ValueError, match=r"at least one sentence.*Received: \d tokens"):
-        with BlockWriter(str(tmp_path / "a.tfrecord"), "uint16", block_tokens=1) as writer:
-            writer.add(np.array(tokens, int), np.array(sentences, int))
+    with (
+        pytest.raises(ValueError, match=r"at least one sentence.*Received: \d tokens"),
+        BlockWriter(str(tmp_path / "a.tfrecord"), "uint16", block_tokens=1) as writer,
+    ):
+        writer.add(np.array(tokens, int), np.array(sentences, int))
     assert os.listdir(tmp_path) == []
 
 
 def test_an_error_in_the_middle_leaves_no_file(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
+    def write():
         with BlockWriter(str(tmp_path / "a.tfrecord"), "uint16", block_tokens=1) as writer:
             writer.add(np.arange(5), np.array([5]))
             raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
     assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(OSError, match=r"Cannot write .*missing/a\.tfrecord"):
-        with BlockWriter(str(tmp_path / "missing" / "a.tfrecord"), "uint16"):
-            pass
+    writer = BlockWriter(str(tmp_path / "missing" / "a.tfrecord"), "uint16")
+    with pytest.raises(OSError, match=r"Cannot write .*missing/a\.tfrecord"), writer:
+        pass

@@ -121,7 +121,8 @@ def test_rows_reach_their_count():
     for choose in (choose_spans, choose_ngrams):
         chosen = choose(fold(0, tf.range(2000)), units, tf.constant(count), 80).numpy()
         found = (chosen > 0).sum(axis=1)
-        assert np.all(found <= count) and np.mean(found == count) > 0.99, choose
+        assert np.all(found <= count), choose
+        assert np.mean(found == count) > 0.99, choose
 
 
 @pytest.mark.parametrize("choose", [choose_ngrams, choose_spans])

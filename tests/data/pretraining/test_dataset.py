@@ -37,9 +37,11 @@ def small(corpus, tokenizer, **changes):
 
 def opened(corpus, tokenizer, **changes):
     """What `small` hands to `stream.batches`."""
-    with mock.patch.object(stream, "batches", side_effect=_Opened) as call:
-        with pytest.raises(_Opened):
-            small(corpus, tokenizer, **changes)
+    with (
+        mock.patch.object(stream, "batches", side_effect=_Opened) as call,
+        pytest.raises(_Opened),
+    ):
+        small(corpus, tokenizer, **changes)
     settings, reader, *_ = call.call_args.args
     return settings, reader
 

@@ -233,11 +233,12 @@ def test_bad_pairs(reverser):
 
 def test_what_a_translator_is_made_of():
     seq2seq, own = writing.translator().seq2seq, writing.tokenizer()
+    config = kbert.EncoderConfig(
+        vocabulary_size=16, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8
+    )
+    encoder = kbert.Encoder(config)
     with pytest.raises(TypeError, match=r"a Seq2Seq or a PrefixSeq2Seq. Received: <Enc"):
-        config = kbert.EncoderConfig(
-            vocabulary_size=16, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8
-        )
-        kbert.Translator(kbert.Encoder(config), own)
+        kbert.Translator(encoder, own)
     with pytest.raises(ValueError, match=r"below 1. Received: label_smoothing=1.0"):
         kbert.Translator(seq2seq, own, label_smoothing=1.0)
     with pytest.raises(ValueError, match="vocabulary_size=16 in the model's config, 17 entries"):

@@ -121,7 +121,7 @@ def test_no_whole_checkpoint_is_an_error(tmp_path):
     checkpoints.save(trained_task(), 1)
     (tmp_path / "step-00000001.safetensors").write_bytes(b"")
     with (
-        pytest.warns(UserWarning),
+        pytest.warns(UserWarning, match="is damaged"),
         pytest.raises(ValueError, match=r"Every checkpoint of the run is damaged.*step-00000001"),
     ):
         checkpoints.latest()
@@ -133,7 +133,7 @@ def test_another_format_is_refused(tmp_path):
     path = tmp_path / "step-00000001.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
     with (
-        pytest.warns(UserWarning),
+        pytest.warns(UserWarning, match="is damaged"),
         pytest.raises(ValueError, match=r"must be of format 1. Received: 99"),
     ):
         checkpoints.latest()

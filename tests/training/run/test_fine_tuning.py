@@ -296,9 +296,13 @@ def test_a_dataset_that_ends_early_is_an_error():
 def test_settings_that_contradict_each_other(settings, message):
     task = eager_task()
     data = toy_task.dataset(2)
-    with pytest.raises(ValueError, match=message):
-        plan = Epochs(**{"epochs": 1, "steps_per_epoch": 2, **settings.pop("plan", {})})
+
+    def run(plan=None, **settings):
+        plan = Epochs(**{"epochs": 1, "steps_per_epoch": 2, **(plan or {})})
         train(task, lambda *_: data, None, plan, **{"verbose": 0, **settings})
+
+    with pytest.raises(ValueError, match=message):
+        run(**settings)
 
 
 def test_other_settings_of_a_restarted_run_are_refused(tmp_path):
