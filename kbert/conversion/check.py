@@ -64,10 +64,10 @@ class Check:
 def check(source: PathLike, target: PathLike) -> list[Check]:
     """Runs a source and what was converted from it on the same random inputs.
 
-    Both are read anew from their folders. A Hugging Face folder is run by `transformers` where
+    Both are loaded from their folders. A Hugging Face folder is run by `transformers` where
     that and PyTorch are installed, a KerasHub preset by KerasHub; otherwise, and for other
     formats, the source is what kbert reads from it, which then proves that nothing was lost in
-    writing, not that it was read well. A target in another library's format is run by both.
+    writing, not that it was read correctly. A target in another library's format is run by both.
 
     Args:
         source: a folder that kbert reads.
@@ -187,12 +187,12 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
         if isinstance(read_checkpoint(folder).config, DecoderConfig):
             model, _ = load(transformers.AutoModelForCausalLM)
             ids = torch.tensor(inputs["token_ids"]).long()
-            # Padding stands behind the tokens: none of them sees it.
+            # Padding comes after the tokens, and attention is causal: no token attends to it.
             found = model.eval()(ids, output_hidden_states=True)
             sequence, logits = found.hidden_states[-1].numpy(), found.logits.numpy()
             return _without_padding({"sequence": sequence, "logits": logits}, inputs)
         model, info = load(transformers.AutoModel)
-        # RoBERTa counts positions by what is not its padding.
+        # RoBERTa numbers positions by the tokens that are not its padding.
         mask = inputs["padding_mask"] == 1
         ids = np.where(mask, inputs["token_ids"], model.config.pad_token_id or 0)
         tensors = {"input_ids": ids, "attention_mask": inputs["padding_mask"]}
@@ -201,7 +201,7 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
         tensors = {name: torch.tensor(value).long() for name, value in tensors.items()}
         found = model.eval()(**tensors)
         outputs = {"sequence": found.last_hidden_state.numpy()}
-        # Weights that a file does not hold are drawn at random there.
+        # Weights that are missing in the file are drawn at random there.
         if getattr(found, "pooler_output", None) is not None and not info["missing_keys"]:
             outputs["pooled"] = found.pooler_output.numpy()
         if masked_lm:
@@ -211,7 +211,7 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
 
 
 def _without_padding(outputs: Outputs, inputs: Mapping[str, np.ndarray]) -> Outputs:
-    """What a padding position looks at is nobody's business."""
+    """The outputs of real tokens: those at padding are arbitrary."""
     mask = inputs["padding_mask"] == 1
     return {name: value[mask] if value.ndim == 3 else value for name, value in outputs.items()}
 

@@ -38,8 +38,8 @@ class Conversion:
         format: it was written in.
         shapes: weight name -> shape.
         dtypes: of the weights, each once.
-        left: names of what is not in the target: in the source, of what no weight was made from;
-            here, of heads and labels that the format has no place for.
+        left: names of what the target lacks: tensors of the source that no weight was made from,
+            and heads and labels that the format has no place for.
         tokenizer: its kind and size, or None where the source has none.
     """
 
@@ -53,7 +53,7 @@ class Conversion:
 
     @property
     def parameters(self) -> int:
-        """Of the model and its heads together."""
+        """The number of parameters of the model and its heads together."""
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ def convert(
         strict: False = leave out, and list, tensors that kbert has no place for.
 
     Returns:
-        The report. Whether both compute the same is another matter: see `kbert.conversion.check`.
+        The report. `kbert.conversion.check` tells whether both compute the same.
 
     Raises:
         FileNotFoundError: nothing has the name of the source.
@@ -125,7 +125,7 @@ def convert(
     checkpoint = read_checkpoint(folder)
     model, prefix = _empty(checkpoint)
     arrays, unknown = _split(checkpoint, model, prefix, strict)
-    # Refuses what does not fit, as for everyone who loads the model.
+    # Refuses what does not fit, as loading the model does.
     part = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
     set_arrays(model, prefix, part, checkpoint.source)
     check_heads(model, arrays, checkpoint.source)
@@ -167,13 +167,13 @@ def _appearing(target: Path) -> Iterator[Path]:
             temporary.mkdir(parents=True)
         yield temporary
         with atomic.naming(str(target)):
-            temporary.replace(target)  # an empty folder gives way
+            temporary.replace(target)  # which may be an empty folder
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:
-    """A model of the checkpoint's config, and what the names of its weights begin with."""
+    """A model of the checkpoint's config, and the prefix of its weights' names."""
     if isinstance(checkpoint.config, DecoderConfig):
         return Decoder(checkpoint.config), Decoder.prefix
     return Encoder(checkpoint.expect(EncoderConfig).config), "encoder"
@@ -212,7 +212,7 @@ def _homeless(
 
 def _tokenizer(folder: PathLike, rows: int) -> Tokenizer | None:
     try:
-        # One of characters has no weights that can be converted beside it.
+        # No model with a tokenizer of characters gets here: its weights cannot be converted.
         tokenizer = cast(Tokenizer, load_tokenizer(folder))
     except FileNotFoundError:
         return None

@@ -21,8 +21,8 @@ def check_heads(encoder: Encoder | Decoder, arrays: Mapping[str, np.ndarray], so
     """Refuses a head that a task could not load.
 
     Args:
-        encoder: whose heads they are; of a decoder there is a classifier alone.
-        arrays: weight name -> array; what is of no head is left alone.
+        encoder: the model of the heads; a decoder's only head is a classifier.
+        arrays: weight name -> array; arrays of no head are ignored.
         source: where they are from, for the message.
 
     Raises:

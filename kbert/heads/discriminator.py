@@ -1,4 +1,4 @@
-"""The head that tells replaced tokens.
+"""The head that detects replaced tokens.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width.
 """

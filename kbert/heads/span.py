@@ -13,7 +13,7 @@ from kbert.types import Tensor
 
 
 class SpanHead(LinearHead):
-    """Logits of each token to be the answer's first, and to be its last.
+    """Two logits for each token: of being the answer's first, and of being its last.
 
     (BERT, section 4.2, https://arxiv.org/abs/1810.04805; `create_model` in run_squad.py of
     google-research/bert.)

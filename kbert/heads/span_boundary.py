@@ -1,7 +1,7 @@
 """The head that fills a span from its two ends.
 
-Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `D` width of a place in the
-span, `E` embedding width, `V` vocabulary.
+Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `D` width of a position in
+the span, `E` embedding width, `V` vocabulary.
 """
 
 from typing import Any
@@ -14,14 +14,14 @@ from kbert.heads.gather import gather_positions
 from kbert.layers import Dense, LayerNorm
 from kbert.types import Shape, Tensor
 
-# Tokens of a span that are predicted at most, and the width of the table of their places:
+# The most tokens of a span that are predicted, and the width of their position embeddings:
 # `--max-pair-targets` and `--pair-positional-embedding-size` of facebookresearch/SpanBERT's README.
 MAX_TARGETS = 15
 PLACE_WIDTH = 200
 
 
 class SpanBoundaryHead(keras.layers.Layer):
-    """Logits of a masked token from the tokens around its span and its place in the span.
+    """Logits of a masked token from the tokens around its span and its position in the span.
 
     Two dense layers with activation and normalisation on [x_{s-1}; x_{e+1}; p_{i-s+1}], then a
     product with the transposed token table (tied) plus a bias. (SpanBERT, section 3.2,
@@ -95,11 +95,11 @@ class SpanBoundaryHead(keras.layers.Layer):
         Args:
             sequence: (B, T, H), the encoder's "sequence".
             mask_positions: (B, P) integers in [0, T).
-            span_starts: (B, P), first position of the span that each masked one lies in.
+            span_starts: (B, P), first position of the span of each masked token.
             span_ends: (B, P), its last position.
 
         Returns:
-            Logits (B, P, V), float32. A token behind the first `MAX_TARGETS` of its span is
+            Logits (B, P, V), float32. A token after the first `MAX_TARGETS` of its span is
             predicted as if it were the last of these: the loss leaves it out.
         """
         last = ops.shape(sequence)[1] - 1
@@ -118,7 +118,7 @@ class SpanBoundaryHead(keras.layers.Layer):
 
 
 def place_in_span(mask_positions: Tensor, span_starts: Tensor) -> Tensor:
-    """How many tokens of its span lie before each masked one, (B, P) int32.
+    """How many tokens of its span precede each masked one, (B, P) int32.
 
     Example:
         >>> place = place_in_span(ops.array([[4, 6]]), ops.array([[4, 5]]))

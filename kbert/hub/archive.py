@@ -23,8 +23,8 @@ _CHUNK = 1 << 22
 def unpacked(path: Path) -> Path:
     """The model's folder in an archive, unpacked into kbert's cache at the first call.
 
-    The cache goes by the archive's SHA-256, so another file of the same name is another entry.
-    Nothing appears there before every member has come out whole.
+    The cache is keyed by the archive's SHA-256, so another file of the same name is another entry.
+    Nothing appears there before every member has been unpacked and checked.
 
     Args:
         path: a zip file, e.g. Google's `uncased_L-12_H-768_A-12.zip`.
@@ -57,7 +57,7 @@ def _unpack(path: Path, target: Path) -> None:
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise ValueError(f"The zip file is damaged ({error}). Received: {path}") from error
         with atomic.naming(str(target)):
-            temporary.chmod(0o755)  # mkdtemp's are for one user alone
+            temporary.chmod(0o755)  # mkdtemp's are readable by one user alone
             _rename(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -115,7 +115,7 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) ->
 
 
 def _innermost(folder: Path) -> Path:
-    """Past the folders that hold nothing but one folder (and what macOS leaves beside it)."""
+    """The folder below those that contain only one folder (and what macOS adds next to it)."""
     while True:
         entries = [path for path in folder.iterdir() if path.name != "__MACOSX"]
         if len(entries) != 1 or not entries[0].is_dir():

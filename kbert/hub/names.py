@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 # The models that `kbert.family` knows, by owner. The hub gave owners to names that had none; both
-# stay good.
+# forms work.
 _UNPREFIXED = {
     "google-bert": (
         "bert-base-uncased",
@@ -86,10 +86,10 @@ _REVISION = re.compile(r"\w[\w./+-]*", re.ASCII)
 
 
 def parse_name(name: str) -> tuple[str, str | None] | None:
-    """A model's name -> (repository, revision), or None where it is no such name.
+    """A model's name -> (repository, revision), or None for any other string.
 
     Args:
-        name: "hf:owner/name" or a well-known name, either with "@revision" behind it.
+        name: "hf:owner/name" or a well-known name, either may end in "@revision".
 
     Raises:
         ValueError: it begins with "hf:" or is well known, but is not well formed.

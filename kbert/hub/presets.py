@@ -1,4 +1,4 @@
-"""From whatever names a model to a local folder that holds it."""
+"""From the name, archive or folder of a model to a local folder."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
 
     Raises:
         FileNotFoundError: nothing has that name; the message lists close ones.
-        ValueError: a name that cannot be, a revision for something local, a damaged file.
+        ValueError: a malformed name, a revision of something local, a damaged file.
         ConnectionError: the hub cannot be reached; the message says what to put where.
         OSError: a cache cannot be written.
 
@@ -45,7 +45,7 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
     if os.path.exists(asked):
         if revision is not None:
             raise ValueError(
-                "`revision` chooses among a hub repository's; a local path has none. "
+                "`revision` names one of a hub repository's; a local path has none. "
                 f"Received: revision={revision!r} with {asked!r}"
             )
         return path if path.is_dir() else _from_file(path)

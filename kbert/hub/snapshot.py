@@ -30,7 +30,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def download(repository: str, revision: str | None, *, weights: bool, asked: str) -> Path:
-    """The folder of a repository's snapshot in the hub's cache, downloaded where it is not there.
+    """The folder of a repository's snapshot in the hub's cache, downloaded if missing.
 
     Large files are compared with the SHA-256 that the hub gives for them, at every call: a disk
     can fail after the download too.
@@ -38,8 +38,8 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
     Args:
         repository: "owner/name".
         revision: a branch, tag or commit; None = the main branch.
-        weights: whether they are wanted, or the config and the tokenizer's files alone.
-        asked: the name as the caller was given it, for messages.
+        weights: False = the config and the tokenizer's files alone.
+        asked: the name as the user wrote it, for messages.
 
     Raises:
         FileNotFoundError: no such repository or revision, or it has no safetensors.
@@ -70,7 +70,7 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
 def _ask(
     repository: str, revision: str | None, *, weights: bool, place: str, asked: str
 ) -> Exception | None:
-    """Looks whether the hub has what is wanted; returns the reason if it cannot be asked."""
+    """Checks that the hub has the files; returns the reason if it cannot be reached."""
     from huggingface_hub import HfApi, constants, errors
 
     try:
@@ -79,7 +79,7 @@ def _ask(
         )
     except errors.GatedRepoError as error:
         raise PermissionError(
-            f"The owner of {place} lets only those download it who accept the terms there: do so, "
+            f"{place} is gated, and downloads need its terms to be accepted there: do so, "
             f"then `hf auth login` or set HF_TOKEN. Received: {asked!r}"
         ) from error
     except errors.RevisionNotFoundError as error:
@@ -116,7 +116,7 @@ def _refuse_other_formats(
 
 
 def _refuse(error: Exception, reason: Exception, place: str, asked: str) -> NoReturn:
-    """Says what cannot be had and the way around it, in place of `huggingface_hub`'s error."""
+    """Says what is missing and how else to get it, in place of `huggingface_hub`'s error."""
     from huggingface_hub import constants
 
     if (

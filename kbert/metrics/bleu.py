@@ -44,14 +44,14 @@ def bleu(
 
     Args:
         hypotheses: (N,) translations.
-        references: (N,) texts that translate the same sources; or for each hypothesis a list of
-            them, of one length.
-        lowercase: make no difference between capital and small letters.
+        references: (N,) reference translations; or for each hypothesis a list of them, all of one
+            length.
+        lowercase: compare without regard to case.
         tokenize: sacrebleu's name of a tokenizer: "13a" as at WMT, "intl", "zh", "ja-mecab",
             "char", "none" ….
 
     Raises:
-        ValueError: unequal numbers, no texts, something else than strings, no such tokenizer.
+        ValueError: unequal numbers, no texts, anything other than strings, an unknown tokenizer.
 
     Example:
         >>> result = bleu(["The cat sits on a mat."], ["The cat sits on the mat."])

@@ -1,4 +1,4 @@
-"""What every metric asks of its input."""
+"""The checks that every metric makes of its input."""
 
 import numpy as np
 
@@ -25,11 +25,11 @@ def paired(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]
 
 
 def array(what: str, values: Values) -> np.ndarray:
-    """Names, integers or finite numbers as an array, with nothing turned into text unasked."""
+    """Names, integers or finite numbers as an array, never converted to text silently."""
     converted = np.asarray(values)
     if converted.ndim == 0:
         raise ValueError(f"The {what} must be a sequence, one entry a row. Received: {values!r}")
-    if converted.dtype.kind == "V":  # bfloat16 and its kin
+    if converted.dtype.kind == "V":  # bfloat16 and other extension types
         converted = converted.astype(np.float32)
     mixed = converted.dtype.kind == "U" and not all(isinstance(value, str) for value in values)
     if converted.dtype.kind == "O" and all(isinstance(value, str) for value in values):

@@ -46,7 +46,7 @@ def matthews(labels: Values, predictions: Values) -> float:
 
 
 def f1(labels: Values, predictions: Values, *, positive: str | int = 1) -> float:
-    """The F1 of one class: MRPC's and QQP's metric beside accuracy.
+    """The F1 of one class: MRPC's and QQP's metric next to accuracy.
 
     0 where the positive class is neither among the labels nor among the predictions.
 

@@ -59,9 +59,9 @@ def entity_spans(labels: Sequence[str], *, scheme: str | None = None) -> list[En
     Args:
         labels: one a word.
         scheme: None reads any sequence, as conlleval does: an entity begins wherever a word does
-            not go on the one before, so "O I-person" holds one too. "BIO", "BIOES" or "BILOU"
-            takes only what the scheme allows: entities begin with B (or S, U) and, in the latter
-            two, end with E (L) or S (U); what else is no entity.
+            not continue the entity before it, so "O I-person" contains one too. "BIO", "BIOES" or
+            "BILOU" takes only what the scheme allows: entities begin with B (or S, U) and, in the
+            latter two, end with E (L) or S (U); anything else is no entity.
 
     Returns:
         From left to right.
@@ -180,7 +180,7 @@ def _spans(
     prefix = np.array(prefixes, "U1")[words]  # (W,)
     types, of_type = np.unique(np.array(types, str), return_inverse=True)
     of_type = of_type[words]
-    # Whether a word goes on with the entity of the one before.
+    # Whether a word continues the entity of the word before.
     inside = np.zeros(len(words) + 1, bool)
     goes_on = np.isin(prefix[:-1], ["B", "I"]) & np.isin(prefix[1:], ["I", "E"])
     inside[1:-1] = goes_on & (of_type[1:] == of_type[:-1])

@@ -70,8 +70,8 @@ def multi_label_report(labels: Values, predictions: Values, names: Sequence[str]
 def best_threshold(probabilities: Values, labels: Values) -> float:
     """The threshold with the highest micro F1, where `probability >= threshold` gives a label.
 
-    It lies halfway between two probabilities of the data; of equally good ones it is the one
-    nearest to 0.5. For a threshold of each class, call it with one column at a time.
+    It lies halfway between two probabilities of the data; among equally good ones it is the one
+    nearest to 0.5. For one threshold per class, call it with one column at a time.
 
     Args:
         probabilities: (N, K) or (N,), in [0, 1].

@@ -37,7 +37,7 @@ class Report:
 
     @property
     def macro_f1(self) -> float:
-        """The mean F1 of all K classes, of those that never occur too."""
+        """The mean F1 of all K classes, those that never occur included."""
         return float(self.f1.mean())
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Report:
 
 
 def classification_report(labels: Values, predictions: Values, names: Sequence[str]) -> Report:
-    """Precision, recall and F1 of each class, and what is taken for what.
+    """Precision, recall and F1 of each class, and the confusion matrix.
 
     Args:
         labels: (N,) names, or indices into `names`.

@@ -1,4 +1,4 @@
-"""Functions of layers, compiled: for answers in this process, and as SavedModel signatures."""
+"""Compiled functions of layers: for predictions in this process, and as SavedModel signatures."""
 
 from kbert.serving.savedmodel import Signature, export_saved_model
 

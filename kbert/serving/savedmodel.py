@@ -1,8 +1,8 @@
 """A SavedModel that TensorFlow Serving's session loader takes, with every weight stored once.
 
 `tf.saved_model.save` of a Keras model writes two handles a variable, and the session loader fills
-only one of them; `ExportArchive.track(model)` writes every variable under two keys. What is right
-in both ways is an archive of plain functions that capture the variables.
+only one of them; `ExportArchive.track(model)` writes every variable under two keys. An archive of
+plain functions that capture the variables avoids both.
 """
 
 import os

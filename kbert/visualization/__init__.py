@@ -1,4 +1,4 @@
-"""Pictures of what a model says and sees: matplotlib figures, drawn without a window.
+"""Pictures of a model's answers and attention: matplotlib figures, drawn without a window.
 
 Of attention there are interactive pages too.
 """

@@ -26,7 +26,7 @@ def probability_bars(
     Args:
         probabilities: label -> probability, as the tasks' `predict` gives them.
         title: above the picture, e.g. the text; None for none.
-        most: bars at most; how many labels are left out is said below.
+        most: the most bars; a line below says how many labels are left out.
 
     Returns:
         A matplotlib Figure.
@@ -72,15 +72,15 @@ def tagged_words(
     outside: Sequence[str] = ("O",),
     title: str | None = None,
 ) -> Any:
-    """Words in reading order, those with a label on its colour and with its name below.
+    """Words in reading order, labelled ones on their label's colour with its name below.
 
-    Words of one entity (labels "B-…", "I-…" and so on) share a box. The name stands below each
-    box, so that nothing hangs on telling the colours apart.
+    Words of one entity (labels "B-…", "I-…" and so on) share a box. The name is below each box, so
+    that the picture can be read without its colours.
 
     Args:
         words: of a text.
         labels: one a word.
-        outside: labels that say "nothing here" and are not drawn.
+        outside: labels that mean "no entity" and are not drawn.
         title: above the picture; None for none.
 
     Returns:
@@ -108,7 +108,7 @@ def tagged_words(
 
 
 def _percent(value: float) -> str:
-    """Whole percents, but no 0 % or 100 % that is not."""
+    """Whole percents, but 0 % and 100 % only where they are exact."""
     if 0 < value < 0.005:
         return "< 1 %"
     return "> 99 %" if 0.995 <= value < 1 else f"{value:.0%}".replace("%", " %")

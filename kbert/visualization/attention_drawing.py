@@ -45,13 +45,14 @@ def attention_map(
     titles: tuple[str, str] = ("token", "attends to"),
     title: str | None = None,
 ) -> Any:
-    """Who looks at whom: weights of any attention, e.g. the alignment of two sentences.
+    """Pictures of attention weights from any source, e.g. the alignment of two sentences.
 
     Args:
         weights: from 0 to 1. (T, S): one picture. (N, T, S): one for each head. (L, N, T, S): all
             heads of all layers, small and without names; `view="html"` has them large as well.
-        rows: T names of what looks, e.g. the words that were written.
-        columns: S names of what is looked at, e.g. the words that were read; None = the rows' own.
+        rows: T names of the queries, e.g. the words of a translation.
+        columns: S names of the keys, the attended positions, e.g. the words of the source; None =
+            the rows' own.
         view: "heatmap", a cell for each pair (Bahdanau et al. 2015, figure 3); "lines", two
             columns of names with lines between them, the stronger the darker (after Vig 2019,
             https://arxiv.org/abs/1906.05714); "html", an interactive page.
@@ -88,9 +89,9 @@ def attention(
 ) -> Any:
     """The attention of a model, with the tokens of the text at its sides.
 
-    A row says where a token looks; it sums to 1. Layer and head given: one picture. One of them:
-    all heads of a layer, or a head in all layers. None of them: every head of every layer, small
-    and without names.
+    A row holds the weights of the positions that a token attends to; it sums to 1. Layer and head
+    given: one picture. One of them: all heads of a layer, or a head in all layers. None of them:
+    every head of every layer, small and without names.
 
     Args:
         model: a task, or a `kbert.Encoder`, `kbert.Decoder` or `kbert.Seq2Seq` with `tokenizer`.
@@ -102,8 +103,8 @@ def attention(
         tokenizer: the model's; None = the task's.
         kind: which attention: "encoder", "decoder", or "cross", from target to source. "auto" is
             what the model has; of a `Seq2Seq` "cross", and with `view="html"` all of them. A row of
-            "cross" has the name of the token that is written there, not of the one before it that
-            was read.
+            "cross" has the name of the token that is predicted there, not of the one before it,
+            which is the input.
         view: "heatmap", "lines" (two columns of tokens with lines between them), or "html", an
             interactive page on which layers, heads and tokens are chosen.
         title: above the picture; None = what it shows.
@@ -114,7 +115,7 @@ def attention(
 
     Raises:
         TypeError: another kind of model, or something that is no text.
-        ValueError: a layer, head, kind or view that there is not, more or fewer texts than the
+        ValueError: a layer, head, kind or view that does not exist, more or fewer texts than the
             model reads, or more tokens than its positions or than a picture shows (128).
 
     Example:
@@ -222,7 +223,7 @@ def _heat_map(values: np.ndarray, weights: Weights, title: str | None) -> "Figur
 def _heat_maps(
     panels: np.ndarray, names: Sequence[str], weights: Weights, title: str | None
 ) -> "Figure":
-    """Small maps beside each other on one scale; the names stand at the left and at the top."""
+    """Small maps side by side on one scale; the names are at the left and at the top."""
     _, rows, columns = panels.shape
     down, across = _across(panels)
     cell = float(np.clip(2.6 / max(rows, columns), 0.02, 0.34))

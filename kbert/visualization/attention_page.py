@@ -16,7 +16,7 @@ import numpy as np
 from kbert.types import PathLike
 from kbert.visualization.attention_reading import Weights, index_of
 
-# Beside this file lies its style and its script, attention_page.html, in which nothing is fetched.
+# Style and script are in attention_page.html, next to this file; it fetches nothing.
 # Names of tokens reach the page as text alone (`textContent`), never as HTML.
 
 # A notebook keeps a page as text in its output.
@@ -26,8 +26,8 @@ MOST_BYTES = 20_000_000
 class AttentionPage:
     """Two columns of tokens with lines between them, and menus for the layer and the head.
 
-    Pointing at a token shows its weights, as lines and in percent; small pictures of all heads
-    stand beside it, and a click on one chooses it. A notebook shows the object by itself.
+    Pointing at a token shows its weights, as lines and in percent; small pictures of all heads are
+    next to it, and a click on one chooses it. A notebook shows the object by itself.
 
     Args:
         parts: name -> weights, e.g. those of the encoder and those between decoder and encoder;
@@ -40,7 +40,7 @@ class AttentionPage:
         fragment: the HTML as a string, to be put into any page.
 
     Raises:
-        ValueError: a layer or head that there is not, or more weights than a page should hold.
+        ValueError: a layer or head that does not exist, or more weights than a page should hold.
 
     Example:
         >>> from kbert.visualization.attention_reading import as_weights
@@ -100,7 +100,7 @@ class AttentionPage:
         Args:
             path: e.g. "attention.html"; replaced where it exists.
         """
-        from kbert import atomic  # it loads Keras, and that pyplot
+        from kbert import atomic  # it imports Keras, which imports pyplot
 
         title = html.escape("Attention" if self.title is None else _text(self.title))
         page = (

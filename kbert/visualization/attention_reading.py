@@ -1,6 +1,6 @@
-"""The attention that a model pays within a text, or between two, with the names of its tokens.
+"""Attention weights of a model within a text, or between two, with the names of its tokens.
 
-Shapes: L layers, N heads, T tokens that look, S tokens that are looked at.
+Shapes: L layers, N heads, T queries (tokens that attend), S keys (attended positions).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # pictures of arrays do without TensorFlow
 
 _CROSS_TITLES = ("written", "source")
 _TITLES = ("token", "attends to")
-# More names beside each other than these cannot be read in a picture.
+# More names than these cannot be read in one picture.
 MOST_TOKENS = 128
 
 
@@ -23,8 +23,8 @@ class Weights(NamedTuple):
 
     Attributes:
         values: (L, N, T, S) float32, from 0 to 1.
-        rows: T names of what looks.
-        columns: S names of what is looked at.
+        rows: T names of the queries.
+        columns: S names of the keys.
         row_title, column_title: what the rows and the columns are.
     """
 
@@ -74,14 +74,14 @@ def as_weights(
         )
     if not values.size:
         raise ValueError(
-            f"There is a weight to be shown. Received: weights of shape {values.shape}"
+            f"Attention weights must not be empty. Received: weights of shape {values.shape}"
         )
     if max(len(rows), len(columns)) > MOST_TOKENS:
         raise ValueError(
             f"A picture of attention shows at most {MOST_TOKENS} tokens, so that they can be read. "
             f"Received: {len(rows)} rows and {len(columns)} columns"
         )
-    # Rows are sums of rounded numbers: of bfloat16 a little more than 1 may come.
+    # Softmax weights are rounded: those of bfloat16 may be a little above 1.
     if not ((values >= 0) & (values <= 1.01)).all():
         raise ValueError(
             "Attention weights lie in 0..1. Received: values from "
@@ -95,8 +95,8 @@ def index_of(what: str, number: int, count: int) -> int:
     """The number, counted from the end where it is negative.
 
     Raises:
-        TypeError: no whole number.
-        ValueError: there are not so many.
+        TypeError: not an integer.
+        ValueError: out of range.
 
     >>> index_of("layer", -1, 12)
     11

@@ -1,6 +1,6 @@
 """Figures made as objects, without pyplot: nothing is kept open, and no window is needed.
 
-Text is drawn as it is (a "$" begins no formula), in a font that has its script where one is
+Text is drawn as it is (a "$" starts no formula), in a font that has its script where one is
 installed; a character that no font has is drawn as a box.
 """
 
@@ -34,7 +34,7 @@ _OTHER_FONTS = (
 
 @functools.cache
 def fonts() -> tuple[str, ...]:
-    """Font families to look a character up in, one after the other."""
+    """Font families in which a character is looked up, in this order."""
     from matplotlib.font_manager import get_font_names
 
     installed = set(get_font_names())
@@ -52,7 +52,7 @@ def new_figure(width: float, height: float, *, layout: str | None = "constrained
     if layout == "constrained":
         engine: Any = figure.get_layout_engine()
         engine.set(w_pad=0.1, h_pad=0.1)
-    # Notebooks know figures of pyplot alone; to others they show what this name gives.
+    # Notebooks display pyplot's figures by themselves; of others they show what this returns.
     figure._repr_png_ = functools.partial(_png, figure)  # type: ignore[attr-defined]
     return figure
 
@@ -92,7 +92,7 @@ def label_axis(axis: Any, names: Sequence[str], **changes: Any) -> None:
 
 
 def bare(axes: Any, *sides: str) -> None:
-    """Takes away the ticks' marks and all lines around the axes but those named."""
+    """Removes the tick marks and all lines around the axes but those named."""
     for side, spine in axes.spines.items():
         spine.set_visible(side in sides)
     axes.tick_params(length=0)
@@ -112,7 +112,7 @@ def set_title(axes: Any, title: str | None) -> None:
 
 
 def set_figure_title(figure: Any, title: str | None) -> None:
-    """The title above several axes, at the left, with some room below it."""
+    """The title above several axes, at the left, with some space below it."""
     if title is not None:
         figure.suptitle(shown(title, 90), fontsize=12, x=0.01, ha="left", **style())
         figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.15 / figure.get_figheight()))

@@ -1,4 +1,4 @@
-"""Boxes of text set one after the other in lines, as a paragraph is."""
+"""Boxes of text set in lines, like the words of a paragraph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Relative luminance (WCAG 2) below which white is read better than black.
+# Relative luminance (WCAG 2) below which white is more legible than black.
 _DARK = 0.18
 
 
 def confusion_matrix(
     matrix: Any, names: Sequence[str], *, title: str | None = "Confusion matrix"
 ) -> Any:
-    """Which classes a classifier takes for which.
+    """A confusion matrix: which classes a classifier takes for which.
 
     The colour of a cell is its share of its row, so that rare classes are read as easily as
     frequent ones; the number is the count.
@@ -69,7 +69,7 @@ def similarity_heatmap(
     columns: Sequence[str] | None = None,
     title: str | None = "Cosine similarity",
 ) -> Any:
-    """How alike texts, or one word in several contexts, are.
+    """Cosine similarities of texts, or of one word in several contexts.
 
     Args:
         matrix: (R, S) cosines, as `kbert.extraction.similarity` gives them.
@@ -81,8 +81,7 @@ def similarity_heatmap(
         A matplotlib Figure.
 
     Raises:
-        ValueError: names that are more or fewer than rows or columns, or a value that is no
-            number.
+        ValueError: names that are more or fewer than rows or columns, NaN or infinity.
 
     Example:
         >>> figure = similarity_heatmap([[1.0, 0.42], [0.42, 1.0]], ["a river bank", "a bank note"])
@@ -117,7 +116,7 @@ def _cells(
     scale: tuple[float, float],
     what: str,
 ) -> tuple["Figure", "Axes"]:
-    """A grid of coloured cells, a text in each, and the scale of the colours beside it."""
+    """A grid of coloured cells, a text in each, and the scale of the colours next to it."""
     longest = max(len(number) for row in numbers for number in row)
     count = max(len(rows), len(columns))
     font = 10 if count <= 20 else 7

@@ -1,4 +1,4 @@
-"""Names beside points, each where it meets nothing else."""
+"""Names next to points, placed so that nothing overlaps."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 _SIDES = ((0, "center"), (12, "left"), (-12, "right"), (24, "left"), (-24, "right"))
-# Where a name may stand beside its point, in points of type, the best place first.
+# Where a name may be put next to its point, in typographic points, the best place first.
 _PLACES = (
     [(8, 0, "left"), (-8, 0, "right"), (0, 11, "center"), (0, -11, "center")]
     + [(8, 11, "left"), (8, -11, "left"), (-8, 11, "right"), (-8, -11, "right")]
@@ -26,9 +26,9 @@ def name_points(
     names: Sequence[str],
     obstacles: Sequence[tuple[float, float, float, float]] = (),
 ) -> None:
-    """Writes each name beside its point, a thin line between them.
+    """Writes each name next to its point, with a thin line between them.
 
-    The axes must have their limits, and hold whatever else changes their size.
+    The axes must have their limits already, and whatever else changes their size.
 
     Args:
         figure: that the axes are in.

@@ -1,4 +1,4 @@
-"""What a model knows of where a token stands: its position table, and how alike positions are.
+"""Pictures of position embeddings: the table, and the cosines between its rows.
 
 Shapes: M positions, H width.
 """
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def positions(table: Any, count: int | None = None, *, title: str | None = None) -> Any:
-    """A table of positions as a heat map, and beside it the cosines between its rows.
+    """A table of position embeddings as a heat map, next to the cosines between its rows.
 
     Sines (Vaswani et al. 2017, section 3.5) show as stripes that grow longer from column to column,
-    and their cosines depend on the distance alone; a table that was trained shows what of that it
-    found.
+    and their cosines depend on the distance alone; a trained table shows how much of that structure
+    it has learned.
 
     Args:
         table: (M, H); or a layer, model or task that has such a table. Of a `kbert.Seq2Seq` it is

@@ -41,7 +41,7 @@ def trade_off(
     Args:
         table: name -> {"time": milliseconds, one or several; "parameters": how many; "score": one
             or several}. Only the cost that is shown must be there.
-        cost: what lies to the right, "time" or "parameters".
+        cost: the horizontal axis, "time" or "parameters".
         teacher: name of the model that the others are compared with; None for none.
         kept: shares of the teacher's score, each a dashed line across the picture.
         metric: what the score is.

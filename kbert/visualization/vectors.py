@@ -1,4 +1,4 @@
-"""A map of vectors: what lies near what.
+"""A map of vectors and their nearest neighbours.
 
 Shapes: N vectors, D width.
 """
@@ -27,10 +27,10 @@ def neighbours_map(
     groups: Sequence[str] | None = None,
     title: str | None = "Nearest neighbours",
 ) -> Any:
-    """Vectors on a plane, each with a line to the one it is most alike.
+    """Vectors on a plane, each with a line to its nearest neighbour.
 
-    The plane holds the two principal components of the vectors at length 1; the lines go by the
-    cosine in the full space, so they are right where the plane is not.
+    The plane holds the two principal components of the vectors at length 1; the lines use the
+    cosine in the full space, so they are right where the plane misleads.
 
     Args:
         vectors: (N, D).

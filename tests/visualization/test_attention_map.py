@@ -118,7 +118,7 @@ def test_an_attention_of_nothing_is_drawn(drawn):
     [
         (np.ones((2, 3)), ["a", "b"], r"shape \(2, 3\), 2 names of rows and 2 of columns"),
         (np.ones(2), ["a", "b"], "Attention weights are"),
-        (np.ones((0, 1, 1)), ["a"], "There is a weight"),
+        (np.ones((0, 1, 1)), ["a"], "must not be empty"),
         ([[1.5]], ["a"], "lie in 0..1. Received: values from 1.5 to 1.5"),
         ([[-0.5]], ["a"], "lie in 0..1"),
         ([[np.nan]], ["a"], "lie in 0..1"),
