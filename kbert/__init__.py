@@ -62,7 +62,7 @@ _SUBPACKAGES = (
     "visualization",
 )
 
-# Names of the version before -> today's; gone with the next.
+# Names of the previous version -> today's; removed in the next one.
 _RENAMED = {"config": "configs", "finetuning": "experiments"}
 
 __all__ = ["__version__", *sorted(_NAMES), *_SUBPACKAGES]
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
         value = import_module(f"kbert.{name}")
     elif name in _RENAMED:
         now = f"kbert.{_RENAMED[name]}"
-        # Here and not in a module of the old name: only this frame is next to the one that asks.
+        # Here and not in a module of the old name: only this frame is next to the caller's.
         warnings.warn(f"kbert.{name} is now {now}", DeprecationWarning, stacklevel=2)
         return import_module(now)
     else:

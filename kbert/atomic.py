@@ -19,7 +19,7 @@ _LOCK = ".lock"
 
 
 def temporary_name(path: str) -> str:
-    """A name beside `path` that no other process uses."""
+    """A name next to `path` that no other process uses."""
     return f"{path}{_MARK}{os.getpid()}"
 
 
@@ -53,7 +53,7 @@ def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
 def write_together(
     contents: Mapping[str | os.PathLike, bytes], obsolete: Iterable[str | os.PathLike] = ()
 ) -> None:
-    """Writes files that belong together, so that never one is there beside another's.
+    """Writes files that belong together, so that old and new ones are never mixed.
 
     Whenever the process dies there are the old files, the new ones, or (for the moment between
     the renames) no last one. So the last file must be the one that readers look for first.
@@ -102,7 +102,7 @@ def remove_leftovers(folder: str) -> None:
 
 @contextlib.contextmanager
 def only_one(folder: str | os.PathLike) -> Iterator[None]:
-    """Makes the folder and keeps a second process waiting; the lock dies with its holder."""
+    """Makes the folder and keeps a second process waiting; the lock ends with its process."""
     folder = os.fspath(folder)
     with naming(folder):
         os.makedirs(folder, exist_ok=True)
@@ -128,7 +128,7 @@ def refusing_others(folder: str | os.PathLike) -> Iterator[None]:
     the process that holds it, however that ends, so a folder is never left locked. On one host it
     always holds. On NFS (Linux, version 3 with its lock service, or 4), Lustre and GPFS it holds
     between hosts too, unless they are mounted with locks that are local (`nolock`, `localflock`).
-    A file system without locks, such as one over an object store, is told in a warning: there
+    A file system without locks, such as one over an object store, is named in a warning: there
     nothing keeps a second process away.
 
     Args:
@@ -189,8 +189,8 @@ def _lock(path: str) -> int:
 def naming(path: str) -> Iterator[None]:
     """Turns any failure to write, TensorFlow's own included, into an OSError that names the file.
 
-    The rule of the house: a full or read-only disk ends the program with the file's name and the
-    system's reason, and what was finished before stays usable.
+    A full or read-only disk ends the program with the file's name and the system's reason, and what
+    was finished before stays usable.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A stream of items in lists that memory always holds."""
+"""A stream of items in lists of bounded size."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

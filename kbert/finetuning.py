@@ -1,4 +1,4 @@
-"""The name of `kbert.experiments` in version 0.1; gone with the next."""
+"""The name of `kbert.experiments` in version 0.1; removed in the next version."""
 
 import warnings
 

@@ -8,12 +8,12 @@ import tensorflow as tf
 
 
 def graph(function: Callable, **options: Any) -> tf.types.experimental.PolymorphicFunction:
-    """`tf.function` that TensorFlow tells from others of the same code.
+    """A `tf.function` that TensorFlow distinguishes from others of the same code.
 
     TensorFlow counts how often functions are traced by their code, and warns in a screen of text
     after the fifth time. Five tasks, or five tokenizers, trace the code that they share once each,
-    which is as it must be; a partial function has a count of its own, so that one which is really
-    traced again and again is still told.
+    which is as it should be; a partial function has a count of its own, so that one which is really
+    traced again and again is still reported.
 
     Args:
         function: of tensors.

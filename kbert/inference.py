@@ -40,7 +40,7 @@ class _Forward(keras.Model):
 
 
 def _tensorflow_graph(function: Callable, features: Tensors) -> Callable:
-    """One graph for all shapes, without XLA, which would compile each anew."""
+    """One graph for all shapes, without XLA, which would compile each again."""
     spec = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in features.items()}
     run = graph(function, input_signature=[spec], autograph=False)
     return lambda features: tf.nest.map_structure(lambda x: x.numpy(), run(features))
@@ -54,7 +54,7 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
 
     Args:
         function: of a dict of arrays, a tensor or a structure of tensors.
-        *layers: those whose weights it reads.
+        *layers: the layers whose weights it uses.
 
     Returns:
         A function from a dict of NumPy arrays to NumPy arrays. It holds the layers in a closure:
@@ -80,7 +80,7 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
 
 
 def on_cpu(function: Callable, *specs: tf.TypeSpec) -> Callable:
-    """`function` of tensors as one TensorFlow graph for all shapes, run beside the strings."""
+    """`function` of tensors as one TensorFlow graph for all shapes, run where strings are."""
     made = graph(function, input_signature=specs, autograph=False)
 
     def run(*tensors: tf.Tensor) -> Any:
@@ -95,8 +95,8 @@ def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | byte
 
     Args:
         texts: strings, or one.
-        what: how an error calls them.
-        start: the number that it gives the first.
+        what: what an error calls them.
+        start: the number of the first in an error.
 
     Raises:
         TypeError: if an element is not a string.

@@ -1,4 +1,4 @@
-"""JSON out of files that somebody else wrote: an object, or one line that says what is wrong."""
+"""JSON of files from anywhere: an object, or one line that says what is wrong."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says.
+    """The value of a JSON text.
 
     Args:
         text: a string, or UTF-8 with or without a byte order mark.

@@ -34,15 +34,15 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Details:
-    """What `option` says of a field.
+    """What `option` declares of a field.
 
     Attributes:
         help: what it is, for `help()` and `--help`.
         at_least, above, at_most, below: the range of a number, or of each in a sequence.
-        choices: the values that there are, besides None.
-        changes_numbers: whether what is learned depends on it; a run may be resumed with another
-            value of one that changes nothing.
-        compiled: whether it is of what `compile` is given, and so of no use after a user's own.
+        choices: the allowed values, besides None.
+        changes_numbers: whether the trained weights depend on it; where they do not, a run may be
+            resumed with another value.
+        compiled: whether it sets what `compile` takes, and so has no effect after a user's own.
         by_task: whether a task may have a default of its own. The flag has none, then.
         flag: whether programs have a flag for it.
         repeated: whether its flag is repeated for more items, which then may hold commas.
@@ -62,7 +62,7 @@ class Details:
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **details: Any) -> Any:
-    """A field of `Options`; see `Details` for what is said of it."""
+    """A field of `Options`; see `Details` for the arguments."""
     return dataclasses.field(
         default=default, metadata={"details": Details(help=help, **details)}, kw_only=True
     )
@@ -110,7 +110,7 @@ class Options:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Of the fields, in their order."""
+        """The names of the fields, in their order."""
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
@@ -121,7 +121,7 @@ class Options:
 
     @classmethod
     def details(cls, name: str) -> Details:
-        """What `option` said of a field."""
+        """What `option` declared of a field."""
         return cls.field_of(name).metadata["details"]
 
     @classmethod
@@ -167,7 +167,7 @@ class Options:
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any], function: str) -> Self:
-        """Of what a function was given as `**settings`; an unknown one raises TypeError."""
+        """From a function's `**settings`; an unknown one raises TypeError."""
         cls._refuse_unknown(arguments, TypeError, f"{function} has no such argument")
         return cls(**arguments)
 
@@ -181,7 +181,7 @@ class Options:
         return {name: getattr(self, name) for name in (of or self).names()}
 
     def identity(self) -> dict[str, Any]:
-        """The fields that what is learned depends on, as JSON can hold them."""
+        """The fields that the trained weights depend on, as JSON can hold them."""
         return {k: v for k, v in self.to_dict().items() if k not in self.unchecked()}
 
     @classmethod

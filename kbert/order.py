@@ -8,7 +8,7 @@ def check_order(values: object, what: str) -> None:
 
     Args:
         values: a dict's keys, values and items have an order; a set and a frozenset have none.
-        what: how the error calls them, in the singular.
+        what: what the error calls them, in the singular.
 
     Raises:
         ValueError: the values have no order.

@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a moving bar in a terminal, a line now and then else."""
+"""Progress of long work on standard error: a moving bar in a terminal, else a line at times."""
 
 import sys
 import time
@@ -8,13 +8,13 @@ SECONDS_BEFORE_A_BAR = 2.0
 
 
 class Progress:
-    """A bar, with a count and the true speed of text beside it.
+    """A bar, with a count and the true speed of text next to it.
 
     Args:
-        description: what is being done; "" for nothing to be said.
-        total: the amount at the end; None where nobody knows it.
+        description: what is being done; "" for none.
+        total: the amount at the end; None if unknown.
         unit: of the amount; "B" is shown with prefixes.
-        counted: what `show` counts beside it.
+        counted: what else `show` counts.
         verbose: 1 for a bar at once, "auto" for one where the work takes longer than a moment, 0
             for none.
 

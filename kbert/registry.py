@@ -1,6 +1,6 @@
 """Names -> classes of what folders and flags name: kinds of tasks, and parts of models.
 
-A class registers when its module is imported. A folder that names one never makes code be imported:
+A class registers when its module is imported. A folder that names one never causes an import:
 whoever loads it has imported the module before, the programs by `--task_module`.
 """
 
@@ -22,7 +22,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 # Sort -> name -> class; the sort is "task", or what else is named.
 _CLASSES: dict[str, dict[str, type]] = {}
 
-# What presets and runs of the version before call kinds and settings of tasks -> today's names.
+# The names of kinds and settings of tasks in presets and runs of the previous version -> today's.
 _FORMER_KINDS = {
     "CausalLM": "causal_lm",
     "MultipleChoice": "choose",
@@ -40,7 +40,7 @@ FORMER_SETTINGS = {"stride": "doc_stride"}
 def register(sort: str, name: str, cls: type) -> None:
     """Makes a class known by a name.
 
-    The same class again, such as out of a notebook's cell that is run twice, replaces itself.
+    The same class again, such as from a notebook's cell that is run twice, replaces itself.
 
     Args:
         sort: "task", or what else is named.
@@ -147,7 +147,7 @@ def current(task: Mapping[str, Any]) -> dict[str, Any]:
 def current_names(
     given: Mapping[str, Any], known: Collection[str], stacklevel: int = 4
 ) -> dict[str, Any]:
-    """Renames arguments of the version before to today's names, with a DeprecationWarning.
+    """Renames arguments of the previous version to today's names, with a DeprecationWarning.
 
     Args:
         given: name -> value.
@@ -165,7 +165,7 @@ def current_names(
 
 
 def accepts_former_names(function: _Function) -> _Function:
-    """Decorates a function so that arguments may have the names of the version before.
+    """Decorates a function so that arguments may have the names of the previous version.
 
     Example:
         >>> @accepts_former_names

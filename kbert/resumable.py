@@ -1,9 +1,9 @@
-"""Output that a killed program goes on with: a note of what is written, and how far it is.
+"""Output that a killed program resumes: a note of what is written, and how far it is.
 
 A note is a file of JSON: what the output is made of, settings and sources, and how much of it is
-there. It takes its place when the bytes that it tells of are on the disk, so a restart may trust
-it: of files that grow it cuts off what came after, and of shards, each of which is there whole or
-not at all (`kbert.atomic`), it writes those that are missing.
+there. It is published when the bytes that it describes are on the disk, so a restart may trust it:
+of files that grow it cuts off what came after, and of shards, each of which is there whole or not
+at all (`kbert.atomic`), it writes those that are missing.
 """
 
 import json
@@ -19,10 +19,10 @@ def read_note(path: str | os.PathLike, what: str) -> dict[str, Any] | None:
 
     Args:
         path: the file.
-        what: how an error calls it.
+        what: what an error calls it.
 
     Raises:
-        ValueError: the file holds something else.
+        ValueError: the file is no JSON object.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -53,7 +53,7 @@ def write_note(path: str | os.PathLike, note: Mapping[str, Any]) -> None:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """What has another value than a note says: its name, and both values in words.
+    """The values that differ from those in a note: their names, and both values in words.
 
     What is not there counts as None: so an option may be added that is None where it is not used.
 
@@ -131,6 +131,6 @@ class GrowingFiles:
         return [file.tell() for file in self.files]
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         while self.files:
             self.files.pop().close()

@@ -79,8 +79,8 @@ def _ask(
         )
     except errors.GatedRepoError as error:
         raise PermissionError(
-            f"{place} is gated, and downloads need its terms to be accepted there: do so, "
-            f"then `hf auth login` or set HF_TOKEN. Received: {asked!r}"
+            f"{place} is gated: accept the terms there, then `hf auth login` or set HF_TOKEN. "
+            f"Received: {asked!r}"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise FileNotFoundError(

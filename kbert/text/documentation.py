@@ -1,8 +1,8 @@
-"""`docs:` – the documentation that already lies on any machine with kbert installed.
+"""`docs:` – the documentation that is already on any machine with kbert installed.
 
 The docstrings of the standard library and of the installed packages, read with `ast` (nothing is
 imported or run): one module, one document. Wrapped lines are joined to paragraphs, code, tables
-and markup are left out, and a paragraph that stands in many modules is kept once. That is tens of
+and markup are left out, and a paragraph that occurs in many modules is kept once. That is tens of
 megabytes of real English prose, enough for a first pretraining without any download.
 """
 
@@ -24,10 +24,10 @@ from kbert.cache import cache_folder
 from kbert.progress import Progress
 from kbert.text import files
 
-# Part of the cache's name: counts up whenever the same packages would give another text.
+# Part of the cache's name: incremented whenever the same packages would give another text.
 _EXTRACTION = 1
 _TESTS = re.compile(r"(test|tests|testing|testdata|test_.*|.*_test|idle_test|conftest)(\.py)?\Z")
-_MAX_MODULE_BYTES = 4 << 20  # beyond lie generated tables
+_MAX_MODULE_BYTES = 4 << 20  # larger ones are generated tables
 # Lines that begin a paragraph of their own: list items, field markers, "name: what it is".
 _ITEM = re.compile(r"([-*+•]|\d+[.)]|:\w|@\w|\.\.|[`\"'*]*[\w.,*` ()\[\]]{1,60}:(\s|\Z))")
 _MARKUP = re.compile(r":[\w:]+:`~?([^`<]*?)\s*(?:<[^`>]*>)?`|`{1,2}([^`]*)`{1,2}|\*\*([^*]+)\*\*")
@@ -40,7 +40,7 @@ class Documentation(files.TextFile):
     The folder is `$KBERT_CACHE`, or `kbert` under `$XDG_CACHE_HOME` (default `~/.cache`).
 
     Args:
-        package: an importable top-level name such as "email", or "" for all there are.
+        package: an importable top-level name such as "email", or "" for all of them.
     """
 
     def __init__(self, package: str = "") -> None:

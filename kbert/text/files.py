@@ -1,8 +1,8 @@
 """Text files and JSON lines, plain or gzipped, read in blocks.
 
 A text file holds documents with a blank line between them, as google-research/bert's
-create_pretraining_data.py reads them; a JSON-lines file holds one document a line. Whatever is
-wrong is named by file and line or byte.
+create_pretraining_data.py reads them; a JSON-lines file holds one document a line. Errors name the
+file and the line or byte.
 """
 
 import codecs
@@ -32,7 +32,7 @@ class File(source.Source):
         on_bad_utf8: "fail" raises at the first bad byte, "replace" puts U+FFFD in its place.
     """
 
-    # What the message of a bad byte offers beside converting the file.
+    # What the message of a bad byte suggests besides converting the file.
     remedy = ", or put U+FFFD in place of bad bytes with on_bad_utf8='replace'"
 
     def __init__(self, path: str, on_bad_utf8: str) -> None:
@@ -64,7 +64,7 @@ class File(source.Source):
         with open(self.path, "rb") as raw:
             # Nothing is left to close once `raw` is.
             file: Any = gzip.open(raw) if self.path.endswith(".gz") else raw  # noqa: SIM115
-            offset = 0  # of the data in hand, in the unpacked file
+            offset = 0  # of `data` in the unpacked file
             lines = 0
             pending = b""  # the bytes of a character that the last block cut in two
             while True:
@@ -80,7 +80,7 @@ class File(source.Source):
                 pending = data[used:]
                 block = data[:used]
                 if self.errors == "replace":
-                    # Encoded anew only here: a strict decode proves the bytes good as they are.
+                    # Encoded again only here: a strict decode proves the bytes good as they are.
                     sound = text.encode()
                     self.replaced_characters += sound.count(_REPLACEMENT)
                     self.replaced_characters -= block.count(_REPLACEMENT)
@@ -101,7 +101,7 @@ class File(source.Source):
 
         Args:
             max_bytes: a longer line raises.
-            what: how the message calls a line.
+            what: what the message calls a line.
         """
         rest = b""
         number = 1
@@ -128,7 +128,7 @@ class File(source.Source):
             ) from None
         except (gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(
-                f"{self.path} is not sound gzip data, after at least {offset} bytes of text: "
+                f"{self.path} is not valid gzip data, after at least {offset} bytes of text: "
                 f"{error}"
             ) from None
 
@@ -160,7 +160,7 @@ class TextFile(File):
             start = 0
             for blank in _BLANK_LINE.finditer(buffer):
                 if blank.end() == len(buffer):
-                    break  # the separator may go on in the next block
+                    break  # the separator may continue in the next block
                 parts = source.cut_document(buffer[start : blank.start()].strip())
                 if len(parts) > 1 and not continued:
                     self._note_cut(line + buffer.count(b"\n", 0, start))

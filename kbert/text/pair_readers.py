@@ -12,7 +12,7 @@ from kbert.text import files, source, sources, tfds
 
 Columns = Sequence[str] | Sequence[int] | None
 _Line = tuple[int, bytes]  # its number and text
-# Where a pair stands (a file or data set, and a number in it), and its two texts.
+# Where a pair is from (a file or data set, and a number in it), and its two texts.
 _Row = tuple[str, int, bytes, bytes]
 
 
@@ -20,9 +20,8 @@ class Pairs(source.Source, abc.ABC):
     """Pairs of texts on disk: iterate over it as often as you like, at constant memory.
 
     A pass gives (source, target), each without the white space around it, in the order of the
-    files. A pair of which a side is empty has nothing to teach: it is left out and counted, and the
-    first pass says so in the log. As a source of documents (to train a tokenizer on, say) it gives
-    the texts of both sides.
+    files. A pair with an empty side is left out and counted, and the first pass says so in the log.
+    As a source of documents (to train a tokenizer on, say) it gives the texts of both sides.
 
     Attributes:
         empty: how many pairs the last whole pass left out because a side was empty.
@@ -48,7 +47,7 @@ class Pairs(source.Source, abc.ABC):
         if empty and not self._warned:
             self._warned = True
             logging.warning(
-                "%s: %d pairs are left out, a side of which is empty; the first: %s",
+                "%s: %d pairs with an empty side are left out; the first: %s",
                 self.name, empty, first,
             )  # fmt: skip
 
@@ -65,7 +64,7 @@ class Pairs(source.Source, abc.ABC):
 
 
 class _FilePairs(Pairs):
-    """What pairs from files share. `paths` are opened anew for each pass."""
+    """What pairs from files share. `paths` are opened again for each pass."""
 
     def __init__(self, name: str, paths: list[str], on_bad_utf8: str) -> None:
         for path in paths:
@@ -83,7 +82,7 @@ class _FilePairs(Pairs):
         return text / self.size
 
     def _note(self, done: int, *reading: files.File) -> None:
-        """Counts what is read: `done` bytes of files that are finished, and files in hand."""
+        """Counts what is read: `done` bytes of finished files, and the open files."""
         self.consumed = done + sum(file.consumed for file in reading)
 
 
@@ -93,7 +92,7 @@ class AlignedFiles(_FilePairs):
     def __init__(self, first: list[str], second: list[str], on_bad_utf8: str) -> None:
         if len(first) != len(second):
             raise ValueError(
-                "Every source file has its target file. Received: "
+                "Every source file needs its target file. Received: "
                 f"{len(first)} files and {len(second)}: {first} and {second}"
             )
         for path in (*first, *second):
@@ -145,7 +144,7 @@ class _ColumnPairs(_FilePairs):
 
     @abc.abstractmethod
     def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
-        """The file in hand, and its lines."""
+        """The open file, and its lines."""
 
 
 class TabSeparated(_ColumnPairs):
@@ -155,7 +154,7 @@ class TabSeparated(_ColumnPairs):
         for path in paths:
             if path.removesuffix(".gz").endswith(".csv"):
                 raise ValueError(
-                    "Columns stand between tabs. CSV is read by kbert.data.read_table, whose "
+                    "Columns are separated by tabs. CSV is read by kbert.data.read_table, whose "
                     f"columns make a list of pairs. Received: {path!r}"
                 )
         super().__init__(paths, columns, on_bad_utf8)
@@ -187,7 +186,7 @@ class JsonLines(_ColumnPairs):
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         if columns is None or not isinstance(columns[0], str):
             raise ValueError(
-                "Of JSON lines the keys of source and target are named, such as "
+                "JSON lines need the keys of source and target, such as "
                 f"columns=('en', 'de'). Received: columns={columns!r} for {', '.join(paths)}"
             )
         super().__init__(paths, columns, on_bad_utf8)

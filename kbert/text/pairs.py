@@ -26,14 +26,13 @@ def read_pairs(
     columns: Columns = None,
     on_bad_utf8: str = "fail",
 ) -> Pairs:
-    """Where pairs of texts come from, opened: they are read when one iterates over it.
+    """Opens a source of pairs of texts; they are read when one iterates over it.
 
     Args:
         source: one of
-            a text file, plain or `.gz`, with one text a line, and beside it `target`, whose lines
-            are their translations;
-            a file of columns between tabs, with both sides in a line (a quote is a character like
-            others);
+            a text file, plain or `.gz`, with one text a line, and `target`, whose lines are their
+            translations;
+            a file of tab-separated columns, with both sides in a line (quotes have no meaning);
             a `.jsonl` file, an object a line;
             `tfds:NAME[/CONFIG][:SPLIT]`, a TensorFlow data set.
             Patterns and lists of files are read one after the other; those of a pattern in the
@@ -82,7 +81,7 @@ def read_pairs(
 def split_pairs(
     pairs: Iterable[tuple[str, str]], split: str = "train", held_out_share: float = 0.0
 ) -> Iterator[tuple[str, str]]:
-    """The pairs of one split, told by a hash of the source text.
+    """The pairs of one split, chosen by a hash of the source text.
 
     So all translations of a text are in one split, and the same ones in any order of the pairs.
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 from absl import logging
 
-# A block of a shard holds whole documents and a reader holds 64 blocks, so one document must stay
-# small against memory. A long novel has about a million bytes.
+# A block of a shard holds whole documents and a reader holds 64 blocks, so one document must be
+# small compared with memory. A long novel has about a million bytes.
 MAX_DOCUMENT_BYTES = 1 << 20
 # The end of a sentence in bytes: . ! ? and the UTF-8 of 。 ！ ？ । ؟
 _SENTENCE_END = re.compile(
@@ -18,7 +18,7 @@ class Source:
     """One file or data set that gives documents.
 
     Attributes:
-        name: how messages call it.
+        name: what messages call it.
         size: bytes on disk, the whole of the progress bar.
         consumed: bytes of `size` read so far.
         cut_documents: documents beyond `MAX_DOCUMENT_BYTES` that were cut into parts.
@@ -37,15 +37,15 @@ class Source:
         raise NotImplementedError
 
     def identity(self) -> dict:
-        """What changes when the content does: a restart compares it."""
+        """A value that changes with the content: a restart compares it."""
         raise NotImplementedError
 
     def expansion(self) -> float:
-        """Bytes of text in a byte on disk, judged by the beginning."""
+        """Bytes of text per byte on disk, estimated from the beginning."""
         return 1.0
 
     def note_cut(self, where: str) -> None:
-        """Counts a document that had to be cut, and says so."""
+        """Counts a document that had to be cut, and logs it."""
         self.cut_documents += 1
         logging.warning(
             "%s: a document of more than %d bytes begins here; it is cut into parts at the ends "

@@ -89,7 +89,7 @@ class TfdsSplit(source.Source):
             )
 
     def text(self, value: bytes, where: str) -> bytes:
-        """The sound UTF-8 of a value; the messages of errors begin with `where`."""
+        """The valid UTF-8 of a value; the messages of errors begin with `where`."""
         if not isinstance(value, bytes):
             raise ValueError(
                 f"{where}: the field {self.field!r} is not text. Received: {type(value).__name__}"

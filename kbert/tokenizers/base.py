@@ -1,4 +1,4 @@
-"""What every tokenizer with a vocabulary shares: the way in for texts, decoding, saving."""
+"""What every tokenizer with a vocabulary shares: encoding, decoding, saving."""
 
 import abc
 import hashlib
@@ -16,7 +16,7 @@ from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.serializable import Serializable
 from kbert.types import MaybeNone
 
-# What a special token can be for, and what BERT's and RoBERTa's inputs are made of.
+# The roles of special tokens that BERT's and RoBERTa's inputs are made of.
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 
 
@@ -28,15 +28,15 @@ class Tokenizer(Serializable):
 
     Args:
         vocabulary: the pieces in the order of their ids.
-        special_tokens: what a special token is for ("pad", "unk", "cls", "sep", "mask", or any
-            other word, such as "bos") -> the piece. Roles that nothing plays are left out.
+        special_tokens: role ("pad", "unk", "cls", "sep", "mask", or any other word, such as "bos")
+            -> the special token. Roles without one are left out.
         additional_special_tokens: special tokens without a role.
 
     Attributes:
         vocabulary: the pieces in the order of their ids.
-        continuation: (V,) bool, the piece goes on a word that an earlier piece began.
+        continuation: (V,) bool, the piece continues a word that an earlier piece began.
         pad_token, unk_token, cls_token, sep_token, mask_token: the special tokens, None for a role
-            that nothing plays.
+            without one.
         pad_id, unk_id, cls_id, sep_id, mask_id: their ids, likewise.
     """
 
@@ -130,14 +130,14 @@ class Tokenizer(Serializable):
         return call_with_batch(self._encode_graph, texts)
 
     def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Ids of words that are split already, each by itself, as it is read within a text.
+        """Ids of words that are split already: each by itself, as it is encoded within a text.
 
         Args:
             words: as the texts of `encode`; one string is one word.
 
         Returns:
-            As `encode`, one row a word. No row is empty: where nothing is left of a word ("",
-            "\\u00ad"), it is the unknown token.
+            As `encode`, one row a word. No row is empty: a word that normalisation empties ("",
+            "\\u00ad") is the unknown token.
 
         Raises:
             ValueError: the tokenizer has no unknown token.
@@ -151,15 +151,15 @@ class Tokenizer(Serializable):
         """
         if self.unk_id is None:
             raise ValueError(
-                "Words are encoded with a tokenizer that has an unknown token, for words of which "
-                f"nothing is left. Received: a {type(self).__name__} without one"
+                "Encoding words needs a tokenizer with an unknown token, for words that "
+                f"normalisation empties. Received: a {type(self).__name__} without one"
             )
         return call_with_batch(self._words_graph, words)
 
     def encode_with_offsets(
         self, texts: str | Sequence[str] | tf.Tensor, unit: str = "byte"
     ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """Ids and where each piece stands in the text as given, before any normalisation.
+        """Ids, and the range of each piece in the text as given, before any normalisation.
 
         Args:
             texts: as in `encode`.
@@ -169,7 +169,7 @@ class Tokenizer(Serializable):
             A dict of int32 RaggedTensors (B, None), 1-D tensors for one string: `token_ids`;
             `starts` and `ends`, so that `text[start:end]` is the piece; `word_index`, which numbers
             the words of a text from 0 (a punctuation mark is a word). Accents that were stripped
-            belong to their letter; two pieces of one character (Hangul) have its range both.
+            belong to their letter; two pieces of one character (Hangul) both have its range.
 
         Example:
             >>> from kbert.tokenizers import WordPieceTokenizer
@@ -207,7 +207,7 @@ class Tokenizer(Serializable):
         """(B,) texts -> (B, 1 + masks) what stands between mask tokens, to be encoded by itself."""
         if self.mask_token is None:
             raise ValueError(
-                "Masks are filled with a tokenizer that has a mask token. Received: a "
+                "Filling masks needs a tokenizer with a mask token. Received: a "
                 f"{type(self).__name__} with {', '.join(self.special_tokens) or 'no role'} only"
             )
         return tf.strings.split(texts, self.mask_token)
@@ -235,11 +235,11 @@ class Tokenizer(Serializable):
 
     @abc.abstractmethod
     def _save_model(self, folder: Path) -> None:
-        """Writes what holds the vocabulary."""
+        """Writes the files of the vocabulary."""
 
     @abc.abstractmethod
     def _options(self) -> dict[str, Any]:
-        """What else tokenizer_config.json holds, under Hugging Face's names; it goes before."""
+        """Further entries of tokenizer_config.json, under Hugging Face's names; they override."""
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:

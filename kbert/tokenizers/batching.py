@@ -45,7 +45,7 @@ def each_text(texts: Iterable[str | bytes]) -> Iterator[str | bytes]:
     """The texts, one after the other.
 
     Raises:
-        TypeError: `texts` is one string, or holds something else than str and bytes.
+        TypeError: `texts` is one string, or an item is neither str nor bytes.
 
     Example:
         >>> list(each_text(["one", b"two"]))

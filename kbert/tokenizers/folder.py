@@ -1,4 +1,4 @@
-"""The files in which a tokenizer's folder tells what its tokenizer is."""
+"""The files of a folder that describe its tokenizer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -149,7 +149,7 @@ class TokenizerFolder:
         return all((self.path / name).is_file() for name in names)
 
     def special_tokens(self) -> dict[str, str]:
-        """What a special token is for -> the token, as far as the files say it."""
+        """Role -> special token, as far as the files name them."""
         found = {}
         for role in _ROLES:
             entry = self.config.get(f"{role}_token") or self.special.get(f"{role}_token")
@@ -159,5 +159,5 @@ class TokenizerFolder:
 
 
 def text_of(token: str | dict[str, Any]) -> str:
-    """The text of a special token, which stands there bare or with options beside it."""
+    """The text of a special token, which is there as a string or as an object with options."""
     return token["content"] if isinstance(token, dict) else token

@@ -11,8 +11,8 @@ def read_lines(
 
     Args:
         path: the file, UTF-8 with or without a byte order mark.
-        what: it is, for messages.
-        entry: what stands on a line, for messages.
+        what: the kind of file, for messages.
+        entry: what a line holds, for messages.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -13,7 +13,7 @@ from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
 from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
-# Settings of WordPiece that kbert has no other value of.
+# Settings of WordPiece of which kbert supports one value only.
 _FIXED = {"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"}
 
 
@@ -26,8 +26,8 @@ def load_keras_hub(folder: TokenizerFolder, **options: Any) -> Tokenizer:
     """The tokenizer of a folder for which `is_keras_hub` holds.
 
     Args:
-        folder: it.
-        options: arguments of kbert's tokenizer that go before what the files say.
+        folder: the preset.
+        options: arguments of kbert's tokenizer that override the files.
 
     Returns:
         A tokenizer of the kind of the vocabulary. Ids are those of KerasHub's; special tokens in
@@ -35,7 +35,7 @@ def load_keras_hub(folder: TokenizerFolder, **options: Any) -> Tokenizer:
 
     Raises:
         FileNotFoundError: no vocabulary among the assets.
-        ValueError: settings that kbert's tokenizer has no equal for.
+        ValueError: settings that kbert's tokenizer does not support.
     """
     assets = folder.path / "assets" / "tokenizer"
     settings = folder.full.get("config", {})

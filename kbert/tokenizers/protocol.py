@@ -10,14 +10,14 @@ import tensorflow as tf
 class TokenizerLike(Protocol):
     """A tokenizer with a vocabulary (`Tokenizer`), or one of characters (`CharacterTokenizer`).
 
-    What takes one only frames rows with special ids, saves it, or exports its graph. What looks
-    pieces up in a vocabulary takes a `Tokenizer`.
+    Code that takes one only frames rows with special ids, saves it, or exports its graph. Code that
+    looks pieces up in a vocabulary takes a `Tokenizer`.
 
     Attributes:
         kind: the name of its kind, such as "wordpiece".
         pair_separators: separators between two segments.
-        pad_id, unk_id, cls_id, sep_id: ids of the special tokens, None for a role that nothing
-            plays; of characters C ids each.
+        pad_id, unk_id, cls_id, sep_id: ids of the special tokens, None for a role without one; C
+            ids each in a tokenizer of characters.
     """
 
     kind: str
@@ -29,7 +29,7 @@ class TokenizerLike(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments without the vocabulary and what else is data."""
+        """The constructor's arguments without the vocabulary and other data."""
         ...
 
     @property

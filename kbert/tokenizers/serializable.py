@@ -1,4 +1,4 @@
-"""What every tokenizer can do, with a vocabulary or without: be made again from its settings."""
+"""What every tokenizer can do, with a vocabulary or without: be rebuilt from its settings."""
 
 import abc
 import hashlib
@@ -18,7 +18,7 @@ _MODEL_ARGUMENTS = ("vocabulary", "merges", "model")
 
 
 class Serializable(abc.ABC):
-    """Made again from its constructor's arguments: in another process, from a folder.
+    """Rebuilt from its constructor's arguments: in another process, from a folder.
 
     A kind sets `kind`, and defines `get_config` and `_config_file`.
     """
@@ -52,7 +52,7 @@ class Serializable(abc.ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments without the vocabulary and what else is data."""
+        """The constructor's arguments without the vocabulary and other data."""
         config = self.get_config()
         return {name: value for name, value in config.items() if name not in _MODEL_ARGUMENTS}
 

@@ -73,7 +73,7 @@ def test_empty_sides_are_left_out_and_counted(tmp_path, caplog):
     pairs = read_pairs(*aligned(tmp_path, texts))
     assert list(pairs) == list(pairs) == [("a", "b"), ("e", "f")]
     assert pairs.empty == 3
-    assert caplog.text.count("3 pairs are left out") == 1
+    assert caplog.text.count("3 pairs with an empty side are left out") == 1
     assert f"the first: {tmp_path}/a.en, line 2" in caplog.text
 
 
@@ -135,7 +135,7 @@ def test_what_is_not_read(tmp_path, monkeypatch):
         list(read_pairs(record, columns=("en", "de")))
     with pytest.raises(ValueError, match="Files of columns or of JSON lines"):
         read_pairs([text, record])
-    with pytest.raises(ValueError, match=r"Every source file has its target file.*2 files and 1"):
+    with pytest.raises(ValueError, match=r"Every source file needs its target file.*2 files and 1"):
         read_pairs([text, text], text)
     with pytest.raises(ValueError, match="no use if `target` is given"):
         read_pairs(text, text, columns=(0, 1))

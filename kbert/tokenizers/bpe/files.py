@@ -30,7 +30,7 @@ def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) 
         repeated = [piece for piece, count in Counter(given).items() if count > 1]
         if repeated:
             raise ValueError(
-                f"Each piece of a vocabulary stands in it once. Received: {repeated[0]!r} twice."
+                f"The pieces of a vocabulary must be unique. Received: {repeated[0]!r} twice."
             )
         return list(given)
     whole = all(type(number) is int for number in given.values())
@@ -46,7 +46,7 @@ def as_merges(
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: something else than two pieces in an entry.
+        ValueError: an entry is not two pieces.
     """
     if isinstance(given, str | os.PathLike):
         lines = read_lines(given, "merges", "pair")
@@ -57,7 +57,7 @@ def as_merges(
     for number, pair in enumerate(pairs):
         if len(pair) != 2 or not all(pair):
             raise ValueError(
-                f"A merge is of two pieces with a space between. Received: {' '.join(pair)!r} as "
+                f"A merge must be two pieces with a space between. Received: {' '.join(pair)!r} as "
                 f"number {number}."
             )
     return pairs
@@ -66,7 +66,7 @@ def as_merges(
 def check_model(
     vocabulary: Sequence[str], merges: Iterable[tuple[str, str]], special_tokens: Iterable[str]
 ) -> None:
-    """Raises where vocabulary, merges and special tokens do not go together."""
+    """Raises where vocabulary, merges and special tokens do not fit each other."""
     known = set(vocabulary)
     missing = [character for character in CHARACTERS if character not in known]
     if missing:
@@ -78,7 +78,7 @@ def check_model(
         for piece in (first, second, first + second):
             if piece not in known:
                 raise ValueError(
-                    "The vocabulary must hold what is merged and what comes of it. Received: "
+                    "The vocabulary must hold both parts of every merge and its result. Received: "
                     f"merge {first} {second} without {piece!r}"
                 )
         if not is_spelled(first + second):

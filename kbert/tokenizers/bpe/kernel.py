@@ -61,7 +61,7 @@ class BytePairKernel:
     def _spelled(self, words: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
         """(U,) words -> rows of ids, and (U,) the row of each word.
 
-        The first V rows hold one id each; behind them are the words that SentencePiece merged.
+        The first V rows hold one id each; after them come the words that SentencePiece merged.
         """
         size = tf.size(self._hashes)
         place = tf.minimum(tf.searchsorted(self._hashes, _hash(words)), size - 1)

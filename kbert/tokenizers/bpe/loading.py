@@ -7,7 +7,7 @@ from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
 from kbert.tokenizers.folder import TokenizerFolder, text_of
 
-# Of the model in a tokenizer.json: what must stand there, or nothing.
+# Fields of the model in a tokenizer.json -> the only value that is supported.
 _MODEL = {
     "continuing_subword_prefix": "",
     "end_of_word_suffix": "",
@@ -15,7 +15,7 @@ _MODEL = {
     "ignore_merges": False,
     "dropout": None,
 }
-# Of an added token; "lstrip" is told apart.
+# Flags of an added token that are not supported; "lstrip" is, for the mask.
 _FLAGS = ("rstrip", "single_word")
 
 
@@ -23,11 +23,11 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
     """The tokenizer of a folder with vocab.json and merges.txt, or with tokenizer.json alone.
 
     Args:
-        folder: it.
-        options: arguments of `BytePairTokenizer` that go before what the files say.
+        folder: its files.
+        options: arguments of `BytePairTokenizer` that override the files.
 
     Raises:
-        ValueError: the files ask for something that `BytePairTokenizer` does not do.
+        ValueError: the files need something that `BytePairTokenizer` does not support.
     """
     if folder.has("vocab.json", "merges.txt"):
         vocabulary = read_json(folder.path / "vocab.json")
@@ -56,7 +56,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
 
 
 def _refuse_suffixes(folder: TokenizerFolder, vocabulary: dict[str, int]) -> None:
-    """GPT's own pieces are of characters, and those that end a word say so."""
+    """Refuses GPT's vocabularies: pieces of characters, with a mark at the end of a word."""
     pieces = [piece for piece in vocabulary if piece.endswith("</w>")]
     if pieces and not {*CHARACTERS} <= vocabulary.keys():
         raise ValueError(
@@ -106,7 +106,7 @@ def _added_tokens(folder: TokenizerFolder) -> list[dict[str, Any]]:
 def _without_role(
     folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]]
 ) -> list[str]:
-    """Special tokens that are for nothing in particular, in the order of their ids."""
+    """Special tokens without a role, in the order of their ids."""
     key = "additional_special_tokens"
     named = {text_of(entry) for entry in folder.config.get(key) or folder.special.get(key) or []}
     names = []
@@ -116,7 +116,7 @@ def _without_role(
             continue
         if not token.get("special", content in named):
             raise ValueError(
-                "Added tokens that are no special tokens are not read: they would have to be found "
+                "Added tokens must be special tokens: others would have to be found "
                 f"in every text. Received: {content!r} in {folder.path}"
             )
         names.append(content)
@@ -131,7 +131,7 @@ def _add_prefix_space(folder: TokenizerFolder) -> bool:
 def _mask_takes_space(
     folder: TokenizerFolder, mask: str | None, added: list[dict[str, Any]]
 ) -> bool:
-    """Whether the files say so; RoBERTa's habit where they say nothing."""
+    """What the files say; RoBERTa's default where they say nothing."""
     entries = [folder.special.get("mask_token"), folder.config.get("mask_token"), *added]
     takes_space = True
     for entry in entries:
@@ -143,7 +143,7 @@ def _mask_takes_space(
             wrong.append("lstrip")
         if wrong:
             raise ValueError(
-                "Of the special tokens only the mask may take white space, and that before it. "
+                "Only the mask may strip white space, and only before it (lstrip). "
                 f"Received: {entry['content']!r} with {', '.join(wrong)} in {folder.path}"
             )
         if is_mask and "lstrip" in entry:

@@ -4,11 +4,11 @@ SentencePiece's BPE merges two neighbours whenever the vocabulary holds what the
 GPT-2's merges only the pairs in its table. The two are the same algorithm on the right vocabulary:
 the *live* pieces, those that GPT-2's merges make of their own text.
 
-Why: where a piece is made in a word, no merge crossed its borders before, so inside them all went
-as it goes on the piece's text alone. Hence a piece that is not live is never made, and can be left
-out. And suppose SentencePiece were the first to leave GPT-2's path, by joining neighbours whose
-pair is not in the table to a live piece: then GPT-2, on that piece's text alone, would come to the
-same two neighbours and stop there, so that the piece would not be live.
+Why: when a piece is made within a word, no earlier merge has crossed its borders, so inside them
+everything happened as it does on the piece's text alone. Hence a piece that is not live is never
+made, and can be left out. And suppose SentencePiece were the first to leave GPT-2's path, by
+joining neighbours whose pair is not in the table to a live piece: then GPT-2, on that piece's text
+alone, would come to the same two neighbours and stop there, so that the piece would not be live.
 """
 
 import itertools
@@ -20,8 +20,8 @@ from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, piece_bytes
 Pair = tuple[str, str]
 
 # SentencePiece's map of normalisations: a double-array trie of 256 units that leads nowhere (the
-# first unit's label is 1, so that U+0000 does not lead back to it), and no texts. Quite without a
-# map it would do the same and say so in the log.
+# first unit's label is 1, so that U+0000 does not lead back to it), and no texts. Without any map
+# it would do the same, and log a warning.
 _NO_CHANGES = (1024).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes(1020) + b"\0"
 _UNKNOWN = "<unk>"  # which bytes never are
 
@@ -58,7 +58,7 @@ def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
         >>> live_pieces([("b", "c"), ("a", "b"), ("ab", "c"), ("a", "bc")])
         {'bc': 0, 'ab': 1, 'abc': 3}
     """
-    # Of a pair that stands there twice the last counts, as Hugging Face has it.
+    # Of a pair that occurs twice the last counts, as in Hugging Face's code.
     ranks = {pair: rank for rank, pair in enumerate(merges)}
     live: dict[str, int] = {}
     for first, second in ranks:
@@ -79,7 +79,7 @@ def sentencepiece_model(merges: Iterable[Pair]) -> tuple[bytes, list[str]]:
     """
     from sentencepiece import sentencepiece_model_pb2
 
-    proto: Any = sentencepiece_model_pb2  # its classes are made as it is imported
+    proto: Any = sentencepiece_model_pb2  # its classes are created at import
 
     model = proto.ModelProto()
     model.trainer_spec.model_type = proto.TrainerSpec.BPE

@@ -62,7 +62,7 @@ def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
 
 
 def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
-    """(B,) valid UTF-8 -> (B, None) what matches a pattern and what stands between; all the text.
+    """(B,) valid UTF-8 -> (B, None) matches of a pattern and what is between; all the text.
 
     tensorflow-text's `regex_split` loses texts with U+0000.
 
@@ -75,7 +75,7 @@ def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
 
 
 def _split(cut: tf.Tensor) -> tf.RaggedTensor:
-    """What stands between cuts, without empty strings."""
+    """What is between cuts, without empty strings."""
     parts = tf.strings.split(cut, _CUT)
     flat = parts.flat_values
     keep = tf.not_equal(flat, "")

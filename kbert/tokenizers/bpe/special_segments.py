@@ -16,7 +16,7 @@ class SpecialSegments:
     """Finds special tokens in texts.
 
     Args:
-        tokens: special token -> id. Where one begins another, the longer one is found.
+        tokens: special token -> id. Where one is a prefix of another, the longer one is found.
         takes_space: the token that takes the white space before it, None for none.
     """
 

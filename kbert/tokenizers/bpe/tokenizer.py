@@ -23,7 +23,7 @@ from kbert.types import MaybeNone
 
 _SPACE = CHARACTERS[ord(" ")]
 _ROBERTA = "RobertaTokenizer"
-# Whose vocabulary it is tells by the special tokens in it.
+# GPT-2's and RoBERTa's vocabularies are recognised by these tokens.
 ROBERTA_TOKENS = {
     "pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>",
     "bos": "<s>", "eos": "</s>",
@@ -50,12 +50,12 @@ class BytePairTokenizer(Tokenizer):
             vocab.json. It must hold all 256 bytes and what the merges make.
         merges: pairs of pieces ("Ġ t" or ("Ġ", "t")), the first to be merged first, or the path of
             a merges.txt.
-        special_tokens: what a special token is for -> the token: "pad", "unk", "cls", "sep",
+        special_tokens: role -> special token: "pad", "unk", "cls", "sep",
             "mask", "bos", "eos". None: RoBERTa's (<s> and </s> for "cls" and "sep", <pad>, <unk>,
             <mask>) or else GPT-2's (<|endoftext|> for all but "pad" and "mask"), as the vocabulary
             holds them.
         additional_special_tokens: special tokens without a role.
-        add_prefix_space: a text begins with a space even where it does not. For a corpus that is
+        add_prefix_space: encode a text as if it began with a space. For a corpus that is
             encoded sentence by sentence, whose words would run together at the joints.
         special_tokens_in_text: "<mask>" in a text becomes the mask id (and so do the others).
             Hugging Face always does so; leave it off where texts come from strangers.
@@ -128,7 +128,7 @@ class BytePairTokenizer(Tokenizer):
         }
 
     def cut_at_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """As the base class; white space before a mask goes where the mask takes it."""
+        """As the base class; white space before a mask is dropped where the mask takes it."""
         pieces = super().cut_at_masks(texts)
         if not self.mask_takes_space:
             return pieces
@@ -203,13 +203,13 @@ class BytePairTokenizer(Tokenizer):
         if self.add_prefix_space:
             texts, added = prefix_space(texts)
         ids, is_first = self._kernel(texts)
-        # The words together are the text, so ranges are running sums: over the whole batch, less
-        # what lies before the text.
+        # The words together are the text, so ranges are running sums: over the whole batch, minus
+        # what precedes the text.
         num_bytes = tf.gather(self._num_bytes, ids.flat_values)
         ends = tf.cumsum(num_bytes)
         before = tf.cumsum(tf.strings.length(texts), exclusive=True) + added
         before = tf.gather(before, ids.value_rowids())
-        starts = tf.maximum(ends - num_bytes - before, 0)  # the added space has no place
+        starts = tf.maximum(ends - num_bytes - before, 0)  # the added space is not in the text
         return ids, ids.with_flat_values(starts), ids.with_flat_values(ends - before), is_first
 
     def _pieces_and_specials(self, texts: tf.Tensor) -> _Pieces:

@@ -26,7 +26,7 @@ def train_byte_pair(
 ) -> tuple[list[str], list[str]]:
     """A vocabulary and merges for `BytePairTokenizer`, learned from texts.
 
-    The texts are read once and never held: memory goes by the number of different words. Equal
+    The texts are read once and never held: memory grows with the number of distinct words. Equal
     texts give equal lists, on any number of threads and in any order of the texts.
 
     Args:
@@ -42,8 +42,9 @@ def train_byte_pair(
         the merges, two pieces with a space between.
 
     Raises:
-        TypeError: `texts` is one string, or holds something else than str and bytes.
-        ValueError: no words in the texts, or no room for special tokens and bytes.
+        TypeError: `texts` is one string, or an item is neither str nor bytes.
+        ValueError: no words in the texts, or a `vocabulary_size` too small for special tokens and
+            bytes.
 
     Example:
         >>> from kbert.tokenizers import BytePairTokenizer
@@ -64,7 +65,7 @@ def train_byte_pair(
     if not counts:
         raise ValueError("A vocabulary needs texts with words in them. Received: none.")
     merges = _merge(counts, vocabulary_size - len(special_tokens), min_frequency, progress)
-    # A piece that two merges make stands there once.
+    # A piece that two merges make occurs once.
     made = dict.fromkeys("".join(pair) for pair in merges)
     return [*base, *made], [" ".join(pair) for pair in merges]
 
@@ -101,7 +102,7 @@ def _divide_with_space(texts: tf.Tensor) -> tf.RaggedTensor:
 def _merge(
     counts: Counter[str], size: int, min_frequency: int, progress: bool
 ) -> list[tuple[str, str]]:
-    """The merges that make a vocabulary of a size, bytes among it, the first first."""
+    """The merges, in order, of a vocabulary of that size, bytes included."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trainer = trainers.BpeTrainer(

@@ -1,9 +1,9 @@
 """SentencePiece's unigram splitting in the graph, with byte ranges.
 
-Ids come from tensorflow-text's FastSentencepieceTokenizer, which holds no resource. It tells no
+Ids come from tensorflow-text's FastSentencepieceTokenizer, which holds no resource. It gives no
 ranges; these come from a second model with the same normalisation that splits into characters and
-tells where each of them stood. Pieces are runs of characters, and how many a piece has is known,
-but for unknown ones: each is a longest run of characters that the model does not know.
+gives the range of each. Pieces are runs of characters, and how many a piece has is known, but for
+unknown ones: each is a longest run of characters that the model does not know.
 
 Shapes: B texts, P pieces of all texts together, C characters of all normalised texts together,
 V pieces that the kernel knows.
@@ -33,9 +33,9 @@ class Characters(NamedTuple):
     Attributes:
         rows: (C,) the text of each.
         starts: (C,) its first byte in the prepared text.
-        ends: (C,) the byte after its last. Several that were one character have its range all.
+        ends: (C,) the byte after its last. Several that were one character all have its range.
         is_space: (C,) it is a space.
-        is_unknown: (C,) no piece is it.
+        is_unknown: (C,) it is not a piece.
     """
 
     rows: tf.Tensor
@@ -99,7 +99,7 @@ class UnigramKernel:
 
         Args:
             texts: (B,) prepared texts.
-            to_original: takes byte ranges in these and gives them in the texts as given.
+            to_original: maps byte ranges in these to ranges in the texts as given.
 
         Returns:
             Ids, starts and ends, int32 RaggedTensors (B, None). A piece of spaces alone has an
@@ -131,7 +131,7 @@ class UnigramKernel:
 
     @cached_property
     def _character_tokenizer(self) -> tuple[tf_text.SentencepieceTokenizer, int]:
-        """What splits into characters, and the id of its space. Made when first asked for."""
+        """What splits into characters, and the id of its space. Created on first use."""
         model, known = character_model(self._proto, self._stand_ins)
         with tf.init_scope(), tf.device("CPU"):
             tokenizer = tf_text.SentencepieceTokenizer(model)
@@ -172,7 +172,7 @@ class UnigramKernel:
             parts = [*filter(None, parts), ","]
             ids[index] = [id_of.get(part, self._unk_id) for part in parts]
             lengths[index] = [len(part) for part in parts]
-            # The parts cover the piece, whatever stands in it.
+            # The parts cover the piece, whatever is in it.
             lengths[index][0] += len(pieces[index]) - sum(lengths[index])
         self._is_split = tf.constant([len(row) > 1 for row in ids])
         return tuple(
@@ -198,7 +198,7 @@ def _unknown_lengths(characters: Characters, is_unknown: tf.Tensor) -> tf.Tensor
 
 
 def _check_lengths(ids: tf.RaggedTensor, lengths: tf.Tensor, rows: tf.Tensor) -> None:
-    """Stops where pieces and characters are not those of the same normalised text."""
+    """Raises where pieces and characters are not those of the same normalised text."""
     num_rows = tf.cast(ids.nrows(), tf.int32)
     expected = tf.math.bincount(tf.cast(rows, tf.int32), minlength=num_rows)
     tf.debugging.assert_equal(

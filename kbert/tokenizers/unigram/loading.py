@@ -13,7 +13,7 @@ from kbert.tokenizers.unigram.model import (
 )
 from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, UnigramTokenizer
 
-# What Hugging Face's classes do where a folder's files do not say it.
+# Hugging Face's classes -> their defaults where a folder's files say nothing.
 _CLASSES: dict[str, dict[str, Any]] = {
     "AlbertTokenizer": {"layout": "sentencepiece", "lowercase": True, "keep_accents": False},
     "XLNetTokenizer": {"layout": "sentencepiece", "lowercase": False, "keep_accents": False},
@@ -48,12 +48,12 @@ def load_unigram(
     """The tokenizer of a folder with a SentencePiece model, or with a tokenizer.json of one.
 
     Args:
-        folder: it.
+        folder: its files.
         path: the model. None: the folder's only one.
-        options: arguments of `UnigramTokenizer` that go before what the files say.
+        options: arguments of `UnigramTokenizer` that override the files.
 
     Raises:
-        ValueError: a damaged model, or nothing tells what was done to texts before it.
+        ValueError: a damaged model, or one whose text preparation is unknown.
     """
     path = path or model_file(folder.path)
     if path is not None:
@@ -69,7 +69,7 @@ def load_unigram(
         settings |= _CLASSES[name]
     elif "preparation" not in options:
         raise ValueError(
-            f"Of {', '.join(_CLASSES)} it is known what they do to a text before SentencePiece. "
+            f"The text preparation before SentencePiece is known for {', '.join(_CLASSES)}. "
             "Pass preparation=False for one that does nothing, or True for one that does what "
             f"ALBERT's does. Received: {path} of class {name or 'unknown'}"
         )
@@ -97,7 +97,7 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
 
 
 def _named(folder: TokenizerFolder) -> dict[str, Any]:
-    """Arguments that the files name; tokenizer.json, which is what runs, before the other."""
+    """Arguments that the files name; tokenizer.json, which is what runs, overrides the other."""
     names = CONFIG_KEYS | {name: name for name in _SETTINGS}
     found = {name: folder.config[key] for name, key in names.items() if key in folder.config}
     kinds = {step["type"] for step in normalizer_steps(folder.full)}

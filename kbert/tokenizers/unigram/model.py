@@ -1,4 +1,4 @@
-"""SentencePiece models: read and checked, and what tensorflow-text's kernels are given of them."""
+"""SentencePiece models: read, checked, and made into what tensorflow-text's kernels run."""
 
 import base64
 import collections
@@ -21,7 +21,7 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
     """Reads a SentencePiece model and checks that the kernel's ids for it are right.
 
     Args:
-        model: the path of a `.model` file, or what stands in one.
+        model: the path of a `.model` file, or its bytes.
 
     Returns:
         The `ModelProto`.
@@ -33,7 +33,7 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
     """
     from google.protobuf.message import DecodeError
 
-    # A checker does not see its classes: they are made as it is imported.
+    # Type checkers do not see its classes: they are created at import.
     from sentencepiece import sentencepiece_model_pb2
 
     if isinstance(model, bytes):
@@ -134,16 +134,16 @@ def model_of_tokenizer_json(full: dict[str, Any], path: Path) -> bytes:
     """The SentencePiece model that Hugging Face's tokenizer.json was made from.
 
     Its pieces, scores and normalisation are those of the original, and so are the ids; whether a
-    piece had been asked for by the trainer's user is not told, and makes no difference to them.
+    piece was user-defined is not recorded, and makes no difference to them.
 
     Args:
-        full: what stands in the file.
+        full: the content of the file.
         path: the file, for messages.
 
     Raises:
         ValueError: no unigram model, or its normalisation is not in the file.
     """
-    # A checker does not see its classes: they are made as it is imported.
+    # Type checkers do not see its classes: they are created at import.
     from sentencepiece import sentencepiece_model_pb2
 
     model = full.get("model", {})

@@ -50,8 +50,8 @@ class TextPreparation:
     """Texts as a SentencePiece model was trained on them.
 
     Args:
-        albert: doubled quotes become one '"', all white space a space, and what follows; else a
-            text stays as it is, but for bytes that are not UTF-8.
+        albert: doubled quotes become one '"', all white space a space, and the other arguments
+            apply; else a text stays as it is, but for bytes that are not UTF-8.
         lowercase: by Unicode's rules.
         keep_accents: leave out the compatibility decomposition (NFKD) and its dropping of
             combining characters.
@@ -135,7 +135,7 @@ class TextPreparation:
     def byte_table(self) -> tf.Tensor:
         """What `normalization.byte_table` is for WordPiece: bytes that each code point becomes.
 
-        It holds, since all that is done goes by single characters: the order of combining
+        This is exact, since every step works on single characters: the order of combining
         characters, which NFKD may change, does not matter where they are dropped.
         """
         if self._albert:

@@ -28,7 +28,7 @@ from kbert.tokenizers.unigram.normalization import TextPreparation
 
 # The names of Hugging Face's tokenizer_config.json for our arguments.
 CONFIG_KEYS = {"lowercase": "do_lower_case", "keep_accents": "keep_accents"}
-# What plays a role where nothing else is said, the first that the vocabulary has.
+# The usual tokens of each role, of which the first in the vocabulary is used.
 _USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     "sentencepiece": {
         "pad": ("<pad>", "[PAD]"),
@@ -56,7 +56,7 @@ class UnigramTokenizer(Tokenizer):
     has `resources` to track, one with ids alone has not.
 
     Args:
-        model: a `.model` file, or what stands in one.
+        model: a `.model` file, or its bytes.
         lowercase: ALBERT lower-cases, XLNet does not. None: as `preparation`.
         keep_accents: leave accents and compatibility forms to the model. None: unlike
             `preparation`.
@@ -74,17 +74,18 @@ class UnigramTokenizer(Tokenizer):
         FileNotFoundError: no such file.
         ValueError: a damaged model, another kind of model, a token that is not in it.
 
-    `word_index` numbers what stands between spaces, as Hugging Face does; `continuation` is
+    `word_index` numbers what is between spaces, as Hugging Face does; `continuation` is
     ALBERT's `_is_start_piece_sp` (create_pretraining_data.py), by which every piece with another
     sign in it than a Latin letter begins a word. Characters that the model drops belong to the
     piece before them.
 
     Where Hugging Face's `tokenizers` differs from the original code, and so from this class: it
-    always reads special tokens in text; it leaves "2,012," whole where a piece is so; it strips all
-    marks, not those that combine alone (U+034F, U+FE0F, U+20E3); U+000B and U+001C to U+001F are no
-    spaces to it; it normalises by grapheme clusters; where two splits have one score ("!!!!!") it
-    may take the other; and transformers 5, reading a `.model`, makes added tokens of user-defined
-    pieces, which changes the spaces around them. Letters of Unicode 15 are not lower-cased here.
+    always reads special tokens in text; it leaves "2,012," whole where that is a piece; it strips
+    all marks, not those that combine alone (U+034F, U+FE0F, U+20E3); U+000B and U+001C to U+001F
+    are no spaces to it; it normalises by grapheme clusters; where two splits have one score
+    ("!!!!!") it may take the other; and transformers 5, reading a `.model`, makes added tokens of
+    user-defined pieces, which changes the spaces around them. Letters of Unicode 15 are not
+    lower-cased here.
 
     Example:
         >>> from kbert.tokenizers import train_unigram

@@ -11,13 +11,13 @@ from kbert.graphs import graph
 from kbert.tokenizers.batching import batches, each_text, with_progress
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
-# As in ALBERT's 30k-clean.model; what the user defines no other piece holds.
+# As in ALBERT's 30k-clean.model; no other piece contains a user-defined one.
 _ALBERT_CONTROL = ("[CLS]", "[SEP]", "[MASK]")
 _ALBERT_USER_DEFINED = ("(", ")", '"', "-", ".", "–", "£", "€")
 # A longer line is cut at a space, or else anywhere; sentencepiece would leave it out.
 _LINE_BYTES = 4000
-# The sums of the trainer's threads are added up in their order: another number of threads, other
-# roundings. So it does not go by the machine.
+# The trainer adds up the sums of its threads in their order: another number of threads rounds
+# otherwise. So the number is fixed, whatever the machine.
 _NUM_THREADS = 4
 
 
@@ -37,9 +37,9 @@ def train_unigram(
 ) -> bytes:
     """A model for `UnigramTokenizer`, learned from texts.
 
-    The texts are read once. Lines are what is learned from; of more than `max_sentences` a uniform
-    sample is kept, so memory has a limit. Equal texts in the same order give the equal model on any
-    machine with the same `sentencepiece`.
+    The texts are read once. It learns from lines; of more than `max_sentences` a uniform sample is
+    kept, so memory is bounded. Equal texts in the same order give the equal model on any machine
+    with the same `sentencepiece`.
 
     Args:
         texts: lines or documents, UTF-8.
@@ -58,11 +58,11 @@ def train_unigram(
         progress: show a progress bar.
 
     Returns:
-        The model, as it stands in a `.model` file.
+        The model, as the bytes of a `.model` file.
 
     Raises:
-        TypeError: `texts` is one string, or holds something else than str and bytes.
-        ValueError: no words in the texts, or no room for the characters.
+        TypeError: `texts` is one string, or an item is neither str nor bytes.
+        ValueError: no words in the texts, or a `vocabulary_size` too small for the characters.
 
     Example:
         >>> from kbert.tokenizers import UnigramTokenizer
@@ -125,7 +125,7 @@ def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
 def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
     """At most `size` lines, each as likely as any other (reservoir sampling, Algorithm R).
 
-    The trainer's own sample is another one in every process.
+    The trainer's own sample differs from process to process.
     """
     generator = random.Random(seed)
     kept: list[bytes] = []
@@ -138,7 +138,7 @@ def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
 
 
 def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:
-    """The lines of the texts, prepared, without those that hold nothing."""
+    """The lines of the texts, prepared, without empty ones."""
 
     def prepared(lines: tf.Tensor) -> tf.Tensor:
         with tf.device("CPU"):

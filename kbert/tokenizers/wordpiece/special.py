@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from kbert.tokenizers.wordpiece.vocab_txt import SPECIAL_TOKENS
 
-# Private use characters of three bytes. Where a special token stands, the text holds spaces and
-# one of these, as many bytes together: offsets do not move.
+# Private use characters of three bytes. In place of a special token the text gets spaces and one of
+# these, as many bytes together: offsets do not move.
 _PRIVATE_USE = range(0xE000, 0xF900)
 _CHARACTER_BYTES = 3
 
@@ -20,7 +20,7 @@ class SpecialTokens:
         vocabulary: the pieces in the order of their ids.
 
     Attributes:
-        stand_ins: one character for each special token. Put them behind the vocabulary that the
+        stand_ins: one character for each special token. Append them to the vocabulary that the
             kernel gets.
     """
 
@@ -31,7 +31,7 @@ class SpecialTokens:
         size = len(vocabulary)
         ids = [vocabulary.index(token) for token in SPECIAL_TOKENS]
         self._ids = np.array([*range(size), *ids], np.int32)
-        # A stand-in has one space behind it and the others before it.
+        # A stand-in has one space after it and the others before it.
         spaces = [len(token) - _CHARACTER_BYTES - 1 for token in SPECIAL_TOKENS]
         self._before = np.array([0] * size + spaces, np.int32)
         self._behind = np.array([0] * size + [1] * len(spaces), np.int32)

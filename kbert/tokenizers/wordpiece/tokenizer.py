@@ -41,7 +41,7 @@ class WordPieceTokenizer(Tokenizer):
         vocabulary: the pieces in the order of their ids, or the path of a BERT `vocab.txt`. It must
             hold [PAD], [UNK], [CLS], [SEP] and [MASK].
         lowercase: True for uncased models: lower case, and accents stripped.
-        strip_accents: None does as `lowercase` says, which is BERT's rule.
+        strip_accents: None = as `lowercase`, which is BERT's rule.
         split_chinese: every Chinese character is a word of its own.
         special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the other four)
             instead of "[", "mask", "]". Leave it off where texts come from strangers.
@@ -131,7 +131,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @cached_property
     def _byte_table(self) -> tf.Tensor:
-        """Made when offsets are first asked for."""
+        """Created when offsets are first needed."""
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(byte_table(self.lowercase, strip_accents))

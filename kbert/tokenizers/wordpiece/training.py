@@ -30,7 +30,7 @@ def train_wordpiece(
 ) -> list[str]:
     """A vocabulary for `WordPieceTokenizer`, learned from texts.
 
-    The texts are read once and never held: memory goes by the number of different words. Equal
+    The texts are read once and never held: memory grows with the number of distinct words. Equal
     texts give the equal list, on any number of threads and in any order of the texts.
 
     Args:
@@ -42,16 +42,15 @@ def train_wordpiece(
         min_frequency: pairs of pieces seen less often are not merged.
         character_coverage: the share of the characters of the texts that the alphabet covers. Words
             with rarer characters become [UNK].
-        num_unused: how many "[unused0]", "[unused1]", … to hold in reserve for words of a later
-            domain.
+        num_unused: how many "[unused0]", "[unused1]", … to reserve for words of a later domain.
         progress: show a progress bar.
 
     Returns:
         Special tokens, unused ones, the alphabet, its "##" forms, then merges, frequent ones first.
 
     Raises:
-        TypeError: `texts` is one string, or holds something else than str and bytes.
-        ValueError: no words in the texts, or no room for the alphabet.
+        TypeError: `texts` is one string, or an item is neither str nor bytes.
+        ValueError: no words in the texts, or a `vocabulary_size` too small for the alphabet.
 
     Example:
         >>> train_wordpiece(["low lower lowest"] * 9, 20)[5:]  # doctest: +ELLIPSIS
@@ -134,7 +133,7 @@ def _spacing_graph(
 
 
 def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[str], list[str]]:
-    """The words that a small alphabet spells, the alphabet, and what of it stands inside words."""
+    """The words that a small alphabet spells, the alphabet, and which of it occur inside words."""
     words = [word for word in counts if len(word) <= MAX_WORD_CHARACTERS]
     repeats = np.array([counts[word] for word in words], np.int64)
     lengths = np.array([len(word) for word in words])

@@ -58,7 +58,7 @@ def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
 
 
 def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> None:
-    """Raises where a vocabulary cannot serve: see the messages for the rules.
+    """Raises where a vocabulary is invalid: see the messages for the rules.
 
     Args:
         vocabulary: the pieces in the order of their ids.
@@ -90,7 +90,7 @@ def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> No
             )
         if piece in seen:
             raise ValueError(
-                f"Each piece of a vocabulary stands in it once. Received: {piece!r} at "
+                f"The pieces of a vocabulary must be unique. Received: {piece!r} at "
                 f"{place(seen[piece])} and again at {place(index)}."
             )
         seen[piece] = index

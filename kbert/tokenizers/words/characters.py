@@ -17,11 +17,11 @@ from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.serializable import Serializable
 from kbert.tokenizers.words.spaces import split_at_spaces
 
-# The two words that are no letters but the ends of a sentence.
+# The two words that are not spelled but mark the ends of a sentence.
 BEGIN_OF_SENTENCE = "<S>"
 END_OF_SENTENCE = "</S>"
 MAX_CHARACTERS = 50
-# The numbers of what is no byte, behind the 256 that are. 257 is the end of a sentence.
+# The numbers of what is no byte, after the 256 bytes. 257 is the end of a sentence.
 _BEGIN_OF_SENTENCE = 256
 _BEGIN_OF_WORD = 258
 _END_OF_WORD = 259
@@ -41,12 +41,12 @@ def character_ids(
     Args:
         words: strings of any shape: a tensor, nested lists or a RaggedTensor.
         max_characters: C, 3 or more.
-        padding: True numbers as ELMo's released weights do, 262 ids: 0 is left for the places of a
-            batch where no word is, and a byte is its value + 1. False numbers as bilm-tf does while
-            it trains, 261 ids without a padding: each is one less.
+        padding: True numbers as ELMo's released weights do, 262 ids: 0 is left for the padding of a
+            batch, and a byte is its value + 1. False numbers as bilm-tf does while it trains, 261
+            ids without a padding: each is one less.
 
     Returns:
-        int32, of the shape of `words` and C behind it; ragged where `words` is. The same eagerly
+        int32, of the shape of `words` with C appended; ragged where `words` is. The same eagerly
         and in a graph.
 
     Raises:
@@ -66,7 +66,7 @@ def character_ids(
         # Begin and end of a sentence have the numbers behind the bytes: bytes 0 and 1, moved.
         words = tf.where(is_begin, "\0", tf.where(is_end, "\1", words))
         letters = max_characters - 2
-        values = tf.io.decode_raw(words, tf.uint8, fixed_length=letters)  # (…, C - 2), 0 behind
+        values = tf.io.decode_raw(words, tf.uint8, fixed_length=letters)  # (…, C - 2), 0 after
         mark = tf.zeros_like(values[..., :1])
         values = tf.cast(tf.concat([mark, values, mark], -1), tf.int32)  # (…, C)
         length = tf.minimum(tf.strings.length(words), letters)
@@ -139,7 +139,8 @@ class CharacterTokenizer(Serializable):
         """Characters of the words of texts.
 
         Args:
-            texts: a list or 1-D tensor of strings, or one string. Words stand between white space.
+            texts: a list or 1-D tensor of strings, or one string. Words are separated by white
+                space.
 
         Returns:
             An int32 RaggedTensor (B, None, C); for one string, a tensor (T, C).
@@ -166,12 +167,12 @@ class CharacterTokenizer(Serializable):
 
         Args:
             sentences: texts, split at white space, or lists of words, or a 1-D tensor of texts, or
-                a RaggedTensor (B, None) of words. Sentences without a word are welcome.
+                a RaggedTensor (B, None) of words. Sentences may be empty.
             edges: put the begin and the end of a sentence around each, as bilm-tf does.
 
         Returns:
-            `character_ids` (B, T, C) int32, 0 where no word is, and `padding_mask` (B, T) int32, 1
-            where one is. T counts the edges.
+            `character_ids` (B, T, C) int32, 0 at padding, and `padding_mask` (B, T) int32, 1 at
+            words. T counts the edges.
 
         Raises:
             TypeError: one string, texts and lists of words mixed, or a word that is no string.

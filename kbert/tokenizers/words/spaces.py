@@ -1,4 +1,4 @@
-"""Words between white space, in the graph: the division that word and character models are fed."""
+"""Splitting at white space in the graph, for models of words and of characters."""
 
 import tensorflow as tf
 import tensorflow_text as tf_text
@@ -11,7 +11,7 @@ _THREE_BYTES = r"\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{300
 
 
 def split_at_spaces(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-    """Words between Unicode's white space, byte for byte, with their places.
+    """Words between Unicode's white space, byte for byte, with their offsets.
 
     Python's `str.split` takes U+001C … U+001F for white space too; here they are letters.
 

@@ -30,7 +30,7 @@ class WordTokenizer(Tokenizer):
 
     It gives the ids of allenai/bilm-tf's `Vocabulary` (bilm/data.py), eagerly, inside `tf.data`
     and inside a SavedModel (which must track `resources`). Text stays as it is: with its case, and
-    with punctuation where it stands, so a corpus is best split into words before. The words of
+    with punctuation where it is, so a corpus is best split into words before. The words of
     sentences' ends have their ids in a text too.
 
     Args:

@@ -16,7 +16,7 @@ def train_words(
 ) -> list[str]:
     """A vocabulary for `WordTokenizer`: the most frequent words between white space.
 
-    The texts are read once and never held: memory goes by the number of different words. Equal
+    The texts are read once and never held: memory grows with the number of distinct words. Equal
     texts give the equal list, on any number of threads and in any order of the texts.
 
     Args:
@@ -30,8 +30,8 @@ def train_words(
         in the order of their bytes.
 
     Raises:
-        TypeError: `texts` is one string, or holds something else than str and bytes.
-        ValueError: no words in the texts, or no room beside the special ones.
+        TypeError: `texts` is one string, or an item is neither str nor bytes.
+        ValueError: no words in the texts, or a `vocabulary_size` of no more than the special ones.
 
     Example:
         >>> train_words(["the sun and the moon", "the sea"], 6)
@@ -54,7 +54,7 @@ def train_words(
 
 
 def count_spaced_words(texts: Iterable[str | bytes], *, progress: bool = False) -> Counter[str]:
-    """Counts words as the tokenizer will see them: what stands between white space.
+    """Counts words as the tokenizer will see them: separated by white space.
 
     Args:
         texts: lines or documents, UTF-8.

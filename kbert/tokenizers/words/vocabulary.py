@@ -16,7 +16,7 @@ FILE_NAME = "words.txt"
 UNKNOWN = "<UNK>"
 # What a vocabulary of kbert's begins with.
 SPECIAL_WORDS = (END_OF_SENTENCE, BEGIN_OF_SENTENCE, UNKNOWN)
-# Stands in vocabulary files of the One Billion Word Benchmark and has no id.
+# Occurs in vocabulary files of the One Billion Word Benchmark and has no id.
 NO_WORD = "!!!MAXTERMID"
 
 
@@ -49,17 +49,17 @@ def read_words(path: str | os.PathLike) -> list[str]:
 
 
 def words_file(files: TokenizerFolder) -> Path | None:
-    """The vocabulary of words in a folder: kbert's, or the one beside bilm-tf's options.json.
+    """The vocabulary of words in a folder: kbert's, or the one next to bilm-tf's options.json.
 
     Raises:
-        ValueError: several of them beside options.json.
+        ValueError: several of them next to options.json.
     """
     if files.has(FILE_NAME):
         return files.path / FILE_NAME
     found = sorted(files.path.glob("vocab*.txt")) if files.has("options.json") else []
     if len(found) > 1:
         raise ValueError(
-            "Beside bilm-tf's options.json lies one vocabulary. Received: "
+            "There must be one vocabulary next to bilm-tf's options.json. Received: "
             f"{', '.join(path.name for path in found)} in {files.path}"
         )
     return found[0] if found else None
@@ -71,7 +71,7 @@ def save_words(words: Sequence[str], path: str | os.PathLike) -> None:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Raises where a list cannot serve as a vocabulary: see the messages for the rules."""
+    """Raises where a list is no valid vocabulary: see the messages for the rules."""
     _check(words, [f"entry {index}" for index in range(len(words))], f"a list of {len(words)}")
 
 
@@ -84,12 +84,12 @@ def _check(words: Sequence[str], places: Sequence[str], source: str) -> None:
             raise ValueError(f"A vocabulary has no empty words. Received: {place} is empty")
         if "\n" in word or word != word.strip(" \t\r") or word == NO_WORD:
             raise ValueError(
-                f"A word must stand on a line of a vocabulary file, without spaces around it, and "
+                f"A word must fit on one line of a vocabulary file, without spaces around it, and "
                 f"not be {NO_WORD}. Received: {word!r} at {place}"
             )
         if word in seen:
             raise ValueError(
-                f"Each word of a vocabulary stands in it once. Received: {word!r} at {seen[word]} "
+                f"The words of a vocabulary must be unique. Received: {word!r} at {seen[word]} "
                 f"and again at {place}"
             )
         seen[word] = place

@@ -243,7 +243,7 @@ def test_any_bytes_are_read_or_named(tmp_path_factory, content, suffix):
         assert len(table) > 0
         return
     assert str(path) in message
-    whole = ("is empty", "holds no rows", "is not sound gzip data", "is truncated")
+    whole = ("is empty", "holds no rows", "is not valid gzip data", "is truncated")
     assert "line" in message or any(part in message for part in whole)
 
 

@@ -89,7 +89,7 @@ def test_added_tokens_that_change_texts_are_refused(tmp_path):
         load_tokenizer(tmp_path)
     entry = {"content": "[X]", "special": True, "lstrip": True, "rstrip": True}
     write(tmp_path, GPT2, tokenizer_config={"added_tokens_decoder": {str(len(GPT2)): entry}})
-    with pytest.raises(ValueError, match=r"only the mask .*'\[X\]' with rstrip, lstrip in"):
+    with pytest.raises(ValueError, match=r"Only the mask .*'\[X\]' with rstrip, lstrip in"):
         load_tokenizer(tmp_path)
 
 

@@ -231,10 +231,10 @@ def test_vocabulary_and_merges_in_every_form(plain, tmp_path):
     ("vocabulary", "merges", "options", "message"),
     [
         (VOCABULARY[:-20], [], {}, r"all 256 bytes. Received: 247 pieces without .* …"),
-        ([*VOCABULARY, "lo"], [], {}, "stands in it once. Received: 'lo' twice"),
+        ([*VOCABULARY, "lo"], [], {}, "must be unique. Received: 'lo' twice"),
         ({"a": 0, "b": 2}, [], {}, "from 0 without gaps. Received: a vocabulary"),
-        (VOCABULARY, ["l o w"], {}, "of two pieces .*Received: 'l o w' as number 0"),
-        (VOCABULARY, ["l o", "l w"], {}, "what comes of it. Received: merge l w without 'lw'"),
+        (VOCABULARY, ["l o w"], {}, "must be two pieces .*Received: 'l o w' as number 0"),
+        (VOCABULARY, ["l o", "l w"], {}, "and its result. Received: merge l w without 'lw'"),
         ([*VOCABULARY, "東", "東l"], ["東 l"], {}, "stand for bytes .*Received: 東 l"),
         (VOCABULARY, [], {"special_tokens": {"cls": "[CLS]"}}, "Received: '\\[CLS\\]'"),
     ],

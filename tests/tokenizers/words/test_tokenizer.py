@@ -127,7 +127,7 @@ def test_bilm_folders_and_files(tmp_path, name):
         assert tokenizer.vocabulary == ["<S>", "</S>", "<UNK>", "the", "two words", "sun"]
         assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id) == (0, 1, 2)
     (tmp_path / "vocab-2.txt").write_text("")
-    with pytest.raises(ValueError, match=r"lies one vocabulary. Received: vocab"):
+    with pytest.raises(ValueError, match=r"must be one vocabulary next to .*. Received: vocab"):
         load_tokenizer(tmp_path)
 
 
