@@ -85,7 +85,7 @@ def test_arguments_go_before_the_folder(tmp_path):
 def test_added_tokens_that_change_texts_are_refused(tmp_path):
     entry = {"content": "zebra", "special": False}
     write(tmp_path, GPT2, tokenizer_config={"added_tokens_decoder": {str(len(GPT2)): entry}})
-    with pytest.raises(ValueError, match=r"no special tokens are not read.*Received: 'zebra'"):
+    with pytest.raises(ValueError, match=r"must be special tokens.*Received: 'zebra'"):
         load_tokenizer(tmp_path)
     entry = {"content": "[X]", "special": True, "lstrip": True, "rstrip": True}
     write(tmp_path, GPT2, tokenizer_config={"added_tokens_decoder": {str(len(GPT2)): entry}})
