@@ -133,7 +133,7 @@ def test_bilm_folders_and_files(tmp_path, name):
 
 BROKEN = {
     "the\n\nsun": "no empty words. Received: {path}, line 5 is empty",
-    "the\n!!!MAXTERMID\nsun\nthe": "once. Received: 'the' at {path}, line 4 and again at {path}, "
+    "the\n!!!MAXTERMID\nsun\nthe": "unique. Received: 'the' at {path}, line 4 and again at {path}, "
     "line 7",
     "the\nsu\xff": "must be UTF-8. Received: {path}, line 5: invalid start byte",
 }
