@@ -59,6 +59,12 @@ def encoder(config):
     return kbert.Encoder(config)
 
 
+def test_the_shown_settings_are_arguments_of_the_class_and_not_of_its_objects(encoder, tokenizer):
+    """`tf.function(task)` binds by the signature of the object."""
+    assert "max_length" in inspect.signature(TextRegressor).parameters
+    assert "tokenizer" not in inspect.signature(TextRegressor(encoder, tokenizer)).parameters
+
+
 def test_names_of_the_version_before_are_taken_with_a_warning(encoder, tokenizer, tmp_path):
     with pytest.warns(DeprecationWarning, match="FineTuned is called FineTuningTask now"):
         assert tasks.FineTuned is FineTuningTask

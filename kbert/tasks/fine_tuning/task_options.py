@@ -122,8 +122,23 @@ def expose_options(task: type[Any]) -> None:
     own = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
     named = {parameter.name for parameter in own}
     fields = [field for field in task.options.parameters() if field.name not in named]
-    task.__signature__ = inspect.Signature([*own, *fields])
+    task.__signature__ = _ClassSignature(inspect.Signature([*own, *fields]))
     task.__doc__ = with_options(task.__doc__, task.options)
+
+
+class _ClassSignature:
+    """What `inspect.signature` says of a class, and not of its objects, which are called otherwise.
+
+    `tf.function(task)` binds its arguments by the signature of the object.
+    """
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        self.signature = signature
+
+    def __get__(self, instance: Any, owner: type[Any]) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        return self.signature
 
 
 def _attribute(name: str, options: Any) -> property:

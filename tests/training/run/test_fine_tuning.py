@@ -78,6 +78,10 @@ def test_a_killed_run_goes_on_bit_for_bit(whole, tmp_path):
     killed = in_process(tmp_path, send=[signal.SIGKILL, 9])
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert 0 < Checkpoints(tmp_path / "checkpoints").latest()["step"] < 9
+    # As if it had been killed while it wrote its best weights: between two files, and in one.
+    (tmp_path / "best").mkdir(exist_ok=True)
+    for name in ("step-00000003.safetensors", "step-00000006.safetensors.writing-17"):
+        (tmp_path / "best" / name).write_bytes(b"weig")
     stopped = main(tmp_path, send=[signal.SIGTERM, 8])
     assert stopped.stopped_by == signal.SIGTERM
     assert 9 < stopped.step < LAST
