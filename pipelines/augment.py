@@ -83,7 +83,7 @@ def _augment(options: flags.FlagValues) -> None:
     named = experiments.named_task(options.task)
     if not named.task_class.augmentable:
         raise ValueError(
-            "Texts, pairs and tagged words can be augmented; of questions and choices replaced "
+            "Texts, pairs and tagged words can be augmented; in questions and choices replaced "
             f"words would move the answers. Received: --task={options.task}, a "
             f"{named.task_class.__name__}"
         )

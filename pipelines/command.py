@@ -1,4 +1,4 @@
-"""What every program of this folder starts with."""
+"""The start of every program: flags, errors, interrupts."""
 
 import contextlib
 import logging as python_logging
@@ -16,21 +16,21 @@ from kbert.data.corpus.blocks import unreadable_record
 from . import interrupts
 
 _TENSORFLOW = os.path.dirname(tf.__file__) + os.sep
-INTERRUPTED = 128 + signal.SIGINT  # as a shell says it
+INTERRUPTED = 128 + signal.SIGINT  # the exit status, as in a shell
 
 
 def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc: str) -> None:
     """Defines the flags, parses them and calls `main`; `--help` shows `doc` and these flags.
 
     absl looks for both in the script that was started, which for a console script is a stub of
-    two lines: so they are handed to it here.
+    two lines: so they are passed to it here.
     """
     before = set(flags.FLAGS)
     define_flags()
     for name in set(flags.FLAGS) - before:
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     sys.modules["__main__"].__doc__ = doc
-    # A task of the user's own has settings that are flags too: its module is imported before these.
+    # The settings of the user's own task are flags too: its module is imported before those.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda given: "-task_module=" not in given)
     warnings.formatwarning = _message_alone
     for logger in (tf.get_logger(), logging.get_absl_logger()):
@@ -38,14 +38,16 @@ def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc
     try:
         interrupts.raise_as_usual()
         app.run(main)
-    except KeyboardInterrupt:  # before or behind what `one_line_errors` surrounds
+    except KeyboardInterrupt:  # outside of `one_line_errors`
         sys.exit(INTERRUPTED)
 
 
 def _is_news(record: python_logging.LogRecord) -> bool:
-    """Not what TensorFlow tells of each file and each sum; `--verbosity=1` shows it."""
-    told = record.levelno > python_logging.INFO or not record.pathname.startswith(_TENSORFLOW)
-    return told or logging.get_verbosity() >= logging.DEBUG
+    """Not TensorFlow's notices of each file and each sum; `--verbosity=1` shows them."""
+    is_ours = not record.pathname.startswith(_TENSORFLOW)
+    return (
+        is_ours or record.levelno > python_logging.INFO or logging.get_verbosity() >= logging.DEBUG
+    )
 
 
 def _message_alone(
@@ -55,17 +57,17 @@ def _message_alone(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A warning without the file and the line of source, which say nothing to a user."""
+    """A warning without the file and the line of source, which are of no use to a user."""
     return f"{category.__name__}: {message}\n"
 
 
 @contextlib.contextmanager
 def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
-    """Ends the program with one line for what a user can mend, and with 130 after Ctrl-C.
+    """Ends the program with one line for errors that a user can fix, and with 130 after Ctrl-C.
 
     Args:
         program: its name, which begins the line.
-        *more: errors besides ValueError and OSError that are the user's to mend.
+        *more: further errors besides ValueError and OSError that the user can fix.
     """
     try:
         yield

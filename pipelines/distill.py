@@ -80,10 +80,10 @@ def define_flags() -> None:
     flags.DEFINE_string("preset_dir", None, "Folder for the student at the end.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the student, to serve.")
     define_task_module_flag()
-    define_task_flag("On a task: what is learned from which files, see kbert-finetune.")
+    define_task_flag("On a task: the kind of task and its files, see kbert-finetune.")
     define_dry_run_flag()
-    # What is read on both is defined as on text; on a task the values that are given count, and
-    # the defaults are those of kbert-finetune.
+    # Flags of both are defined as on text; on a task given values are read, and the defaults are
+    # those of kbert-finetune.
     for options in (*TEXT, *TASK):
         option_flags.define(options, segments="pairs", learning_rate=None)
     define_task_settings()
@@ -102,8 +102,8 @@ def _distill(options: flags.FlagValues) -> None:
     on = [name for name in ("data_dir", "task") if options[name].value is not None]
     if len(on) != 1:
         raise ValueError(
-            "A student learns on text, from a folder of kbert-prepare-corpus (--data_dir), or on "
-            "the data of a task (--task): give one of the two. Received: "
+            "A student is trained on text, from a folder of kbert-prepare-corpus (--data_dir), or "
+            "on the data of a task (--task): give one of the two. Received: "
             f"{' and '.join(f'--{name}' for name in on) or 'neither'}"
         )
     _keep_what_is_read(options)
@@ -116,7 +116,7 @@ def _distill(options: flags.FlagValues) -> None:
 
 
 def _keep_what_is_read(options: flags.FlagValues) -> None:
-    """Refuses to write the student over a model that the same command reads."""
+    """Raises if the student would be written over a model that the same command reads."""
     if options.preset_dir is None:
         return
     written = os.path.realpath(options.preset_dir)

@@ -1,4 +1,4 @@
-"""Flags of `kbert-distill`: who learns from whom, by which parts of a loss."""
+"""Flags of `kbert-distill`: teacher, student and the terms of the loss."""
 
 import dataclasses
 import os
@@ -29,8 +29,8 @@ from .masked_text import encoder_config
 from .option_flags import flag_names
 from .task_flags import DataOptions, SeriesOptions, task_settings
 
-# The parts of a loss by the names that --term_weights has for them.
-PARTS: dict[str, type[Term]] = {
+# The terms of a loss by their names in --term_weights.
+TERMS: dict[str, type[Term]] = {
     "soft_targets": SoftTargets,
     "own": OwnLoss,
     "hidden_cosine": LastHiddenCosine,
@@ -49,7 +49,7 @@ class DistillationOptions(Options):
         None,
         help="Loss terms and settings, see below.",
         choices=list(RECIPES),
-        changes_numbers=False,  # as its loss terms do, which are in run.json too
+        changes_numbers=False,  # run.json holds its loss terms
     )
     teacher: str | None = option(
         None,
@@ -82,7 +82,7 @@ class DistillationOptions(Options):
     term_weights: tuple[str, ...] = option(
         (),
         help="Other weights of loss terms, as soft_targets=5,own=2; 0 removes a term. "
-        f"The terms: {', '.join(PARTS)}.",
+        f"The terms: {', '.join(TERMS)}.",
     )
     layers: tuple[str, ...] | None = option(
         None,
@@ -127,10 +127,10 @@ TASK_FLAGS = [name for name in _task if name not in _text]
 
 
 def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
-    """The recipe with the values that are given in the place of its own.
+    """The recipe with the values of the given flags.
 
     Raises:
-        ValueError: for a value that no part of the recipe's loss reads.
+        ValueError: for a value that no term of the recipe's loss reads.
     """
     found = recipe(options.recipe)
     changes = {
@@ -144,13 +144,13 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
     for name in changes:
         if not any(hasattr(term, name) for term in every):
             raise ValueError(
-                f"--{name} is of parts that the recipe {found.name} has not. Received: "
+                f"--{name} is for terms that the recipe {found.name} does not have. Received: "
                 f"--{name}={_shown(options[name].value)}"
             )
-    known = [name for name, kind in PARTS.items() if any(isinstance(x, kind) for x in every)]
+    known = [name for name, kind in TERMS.items() if any(isinstance(x, kind) for x in every)]
     if unknown := [name for name in weights if name not in known]:
         raise ValueError(
-            f"--term_weights are of the parts of the recipe {found.name}: {', '.join(known)}. "
+            f"--term_weights are for the terms of the recipe {found.name}: {', '.join(known)}. "
             f"Received: {', '.join(unknown)}"
         )
 
@@ -163,7 +163,7 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
 
 
 def _changed(term: Term, changes: Mapping[str, Any], weights: Mapping[str, float]) -> Term | None:
-    weight = next((w for name, w in weights.items() if isinstance(term, PARTS[name])), term.weight)
+    weight = next((w for name, w in weights.items() if isinstance(term, TERMS[name])), term.weight)
     if weight == 0:
         return None
     own = {name: value for name, value in changes.items() if hasattr(term, name)}
@@ -200,10 +200,10 @@ def student_arguments(
 
 
 def student_preset(options: flags.FlagValues) -> str | None:
-    """The folder that the student begins from, where --student is one.
+    """The folder that the student is initialised from, where --student is one.
 
     Raises:
-        ValueError: for flags about a student that is made beside it.
+        ValueError: for flags about a student that is made of the teacher.
     """
     text = options.student
     if not text or text.endswith(".json"):
@@ -214,21 +214,21 @@ def student_preset(options: flags.FlagValues) -> str | None:
     given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].value]
     if given:
         raise ValueError(
-            "A student that begins from a folder has that model's sizes and weights: leave "
+            "A student from a folder has that model's sizes and weights: leave "
             f"--num_layers, --init and --set out. Received: --student={text}, {', '.join(given)}"
         )
     return text
 
 
 def refuse_other_flags(options: flags.FlagValues, names: Sequence[str], where: str) -> None:
-    """Raises where one of these flags is given, which are read in the other world alone."""
+    """Raises where one of these flags is given, which are not read there."""
     given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].present]
     if given:
         raise ValueError(f"These flags are not read {where}. Received: {', '.join(given)}")
 
 
 def describe_terms(terms: Sequence[Term]) -> str:
-    """The parts of a loss in a line."""
+    """The terms of a loss in a line."""
     return " + ".join(map(repr, terms))
 
 
@@ -264,7 +264,7 @@ def _parse_weights(items: Sequence[str]) -> dict[str, float]:
             weights[name] = float(value)
         except ValueError:
             raise ValueError(
-                "--term_weights takes part=weight, by commas. Received: "
+                "--term_weights takes term=weight, by commas. Received: "
                 f"--term_weights={','.join(items)}"
             ) from None
     return weights

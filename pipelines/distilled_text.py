@@ -27,7 +27,7 @@ from .distill_flags import (
 from .flags import default_checkpoints, differences
 from .masked_text import MaskedText
 
-# Rows hold text alone: neither model is asked about pairs, and spans have no head of their own.
+# Rows are single texts: no head for pairs, nor one for spans.
 _HEADS = {"next_sentence": False, "sentence_order": False, "span_boundary": False}
 
 
@@ -55,7 +55,7 @@ class DistilledText(MaskedText):
 
     @property
     def reads_heads(self) -> bool:
-        """Whether the student learns to fill masks, and not only what its layers make of text."""
+        """Whether the loss trains the masked-LM head, and not the layers alone."""
         return any(term.reads_heads for term in self.recipe.terms)
 
     def make_task(self) -> Distiller:
@@ -69,7 +69,10 @@ class DistilledText(MaskedText):
             )
         teacher = self._load_teacher()
         student = self._make_student(teacher)
-        self._lines = [_sizes("teacher", teacher), f"{_sizes('student', student)}; {self._begun}"]
+        self._lines = [
+            _sizes("teacher", teacher),
+            f"{_sizes('student', student)}; {self._initialised}",
+        ]
         return Distiller(student, teacher, self.recipe.terms)
 
     def _load_teacher(self) -> Pretraining:
@@ -98,7 +101,7 @@ class DistilledText(MaskedText):
     def _make_student(self, teacher: Pretraining) -> Pretraining:
         preset = student_preset(self.options)
         if preset is not None:
-            self._begun = f"begun from {preset}"
+            self._initialised = f"initialised from {preset}"
             has_head = read_checkpoint(locate(preset)).task is not None and self.reads_heads
             return Pretraining.from_preset(
                 preset, self.options.precision, new_head=not has_head, **_HEADS
@@ -107,15 +110,15 @@ class DistilledText(MaskedText):
         published = dict(self.recipe.student)
         published["num_layers"] = min(published["num_layers"], half)
         made = student_arguments(self.options, published)
-        begun = made.get("init", "every_other")
-        self._begun = f"begun as layers {begun} of the teacher, counted from 0"
-        if isinstance(begun, str):
-            from_teacher = "begun as every other layer of the teacher"
-            self._begun = "begun at random" if begun == "random" else from_teacher
+        init = made.get("init", "every_other")
+        self._initialised = f"initialised with layers {init} of the teacher, counted from 0"
+        if isinstance(init, str):
+            from_teacher = "initialised with every other layer of the teacher"
+            self._initialised = "randomly initialised" if init == "random" else from_teacher
         return kbert.distillation.student(teacher, **made)
 
     def model(self, task: Distiller) -> dict:
-        """Both models and what is compared, by its name in run.json."""
+        """Both models and the terms of the loss, by their names in run.json."""
         return {
             "encoder": task.encoder.config.to_dict(),
             "teacher": task.teacher.encoder.config.to_dict(),
@@ -129,12 +132,12 @@ class DistilledText(MaskedText):
         self.check_positions(phases, min(model.config.max_positions for model in both))
 
     def summary(self) -> str:
-        """What is learned from which text, by whom."""
+        """The text, the teacher and the student."""
         steps = steps_of_epoch(self.manifest, self.options)
         return "\n".join([f"{super().summary()}; about {steps:,} steps an epoch", *self._lines])
 
     def save(self, task: Distiller, folder: str) -> None:
-        """The student; without a trained head its encoder alone, to put a new head on."""
+        """Writes the student; without a trained head its encoder alone, for a new head."""
         if self.reads_heads:
             super().save(task, folder)
             return
@@ -142,7 +145,7 @@ class DistilledText(MaskedText):
         task.tokenizer.save(Path(folder))
 
     def describe(self) -> str:
-        """What the run takes from the recipe."""
+        """The recipe, and where the run differs from it."""
         wanted = _general(self.recipe, self.options)
         changed = ", ".join(differences(self.options, wanted)) or "nothing"
         lines = [
@@ -154,10 +157,10 @@ class DistilledText(MaskedText):
 
 
 def apply_general(options: flags.FlagValues) -> None:
-    """Makes the recipe's values on text the defaults of the other flags; what was given stays.
+    """Makes the recipe's values on text the defaults of the other flags; given ones override them.
 
     Raises:
-        ValueError: the recipe is for the data of a task, or nobody says how long to train.
+        ValueError: the recipe is for the data of a task, or there is no --train_steps.
     """
     chosen = chosen_recipe(options)
     if not chosen.general:
@@ -168,7 +171,7 @@ def apply_general(options: flags.FlagValues) -> None:
         )
     if not chosen.terms:
         raise ValueError(
-            f"--term_weights leaves no part of the loss. Received: {','.join(options.term_weights)}"
+            f"--term_weights leaves no term of the loss. Received: {','.join(options.term_weights)}"
         )
     for name, value in _general(chosen, options).items():
         options.set_default(name, value)
@@ -178,7 +181,7 @@ def apply_general(options: flags.FlagValues) -> None:
             "--train_steps must be given; the shards have about "
             f"{steps_of_epoch(manifest, options):,} steps an epoch. Received: none"
         )
-    least = 1 if options.decay == "inverse_sqrt" else 0  # it is measured from there
+    least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
     warmup = round(chosen.general["warmup_share"] * options.train_steps)
     options.set_default("warmup_steps", max(least, warmup))
     default_checkpoints(options)
@@ -188,7 +191,7 @@ def steps_of_epoch(manifest: kbert.data.Manifest, options: flags.FlagValues) -> 
     """About how many batches hold the text once: those of the last phase."""
     text = options.phases or f"{options.sequence_length}:1"
     last = parse_phases(text, 10**6, options.batch_size)[-1]
-    # [CLS] and [SEP] stand around the text of a row.
+    # [CLS] and [SEP] surround the text of a row.
     rows = manifest.split("train").tokens / (last.sequence_length - 2)
     return math.ceil(rows / last.batch_size)
 
@@ -196,7 +199,7 @@ def steps_of_epoch(manifest: kbert.data.Manifest, options: flags.FlagValues) -> 
 def _general(chosen: DistillationRecipe, options: flags.FlagValues) -> dict[str, Any]:
     """Flags that the recipe has values for, but those that go by the length of the run."""
     values = {name: value for name, value in chosen.general.items() if name != "warmup_share"}
-    if options["sequence_length"].present:  # it takes the place of the recipe's phases
+    if options["sequence_length"].present:  # it replaces the recipe's phases
         del values["phases"]
     return values
 

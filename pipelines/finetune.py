@@ -62,7 +62,7 @@ from .task_run import make_runs
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     define_task_module_flag()
-    define_task_flag("What is learned from which files, see below.")
+    define_task_flag("The kind of task and its files, see below.")
     option_flags.define(DataOptions)
     flags.DEFINE_string("preset", None, "The pretrained model: a folder or a name on the hub.")
     flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder resumes it.")

@@ -1,4 +1,4 @@
-"""Groups of flags that programs share, and what recipes make of them."""
+"""Groups of flags that programs share, and the defaults that recipes give them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -151,12 +151,12 @@ class RunOptions(Options):
 
 
 class ResumeOptions(Options):
-    """With what a run may be resumed."""
+    """Which settings may change when a run resumes."""
 
     allow_changes: tuple[str, ...] = option(
         (),
-        help="Settings with which a run goes on though it was begun with other values, by their "
-        "names: learning_rate,train_steps. Others, and other data, are refused.",
+        help="Names of settings that may differ from those the run was started with, such as "
+        "learning_rate,train_steps. Other changes, and other data, are refused.",
         changes_numbers=False,
     )
 
@@ -169,7 +169,7 @@ def define_dry_run_flag() -> None:
 
 
 def apply_recipe(options: flags.FlagValues) -> Recipe | None:
-    """Makes the values of --recipe the defaults of the other flags; what was given stays.
+    """Makes the values of --recipe the defaults of the other flags; given flags override them.
 
     A --sequence_length that is given takes the place of the recipe's phases.
 
@@ -190,18 +190,18 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
         if chosen.objective == "translation":  # elsewhere it is the shards'
             values["tokenizer"] = chosen.tokenizer
         for name, value in values.items():
-            if value is not None:  # what its objective and its optimizer have not
+            if value is not None:  # a setting that its objective or its optimizer does not have
                 options.set_default(name, value)
     if options.train_steps is None:
         raise ValueError("--train_steps must be given, or --recipe. Received: neither")
-    least = 1 if options.decay == "inverse_sqrt" else 0  # it is measured from there
+    least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
     options.set_default("warmup_steps", max(least, default_warmup(options.train_steps, most)))
     default_checkpoints(options)
     return chosen
 
 
 def default_checkpoints(options: flags.FlagValues) -> None:
-    """Makes as many as --average_checkpoints takes, unless it is said how often."""
+    """Defaults of checkpoints, so that there are as many as --average_checkpoints needs."""
     averaged = options.average_checkpoints
     if averaged > 1:  # those of the last quarter of the run, unless it is a long one
         every = -(-options.train_steps // (4 * averaged))

@@ -1,7 +1,7 @@
 """Ctrl-C while a program still imports what it needs: it ends at once, without a traceback.
 
-Nothing is begun by then, and nothing lost. The imports take seconds, most of them in libraries that
-turn an interrupt into errors of their own.
+Nothing is started by then, and nothing lost. The imports take seconds, most of them in libraries
+that turn an interrupt into errors of their own.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ def end_at_once(package: str) -> None:
     """
     if (
         threading.current_thread() is threading.main_thread()
-        and multiprocessing.parent_process() is None  # a worker's end is its program's matter
+        and multiprocessing.parent_process() is None  # its program ends a worker
         and _is_program(package)
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ):

@@ -1,4 +1,4 @@
-"""`kbert-pretrain` for encoders: masked words, and what two segments have to do with each other."""
+"""`kbert-pretrain` for encoders: masked words, and sentence objectives."""
 
 import functools
 import zlib
@@ -88,7 +88,7 @@ class MaskedText(ShardsObjective):
         self.check_positions(phases, task.encoder.config.max_positions)
 
     def why_no_evaluation(self) -> str | None:
-        """What the held-out split lacks, if it does."""
+        """Why the held-out split cannot be evaluated on, or None."""
         documents = self.manifest.split("held_out").documents
         segments = self.options.segments
         needed = SEGMENT_SCHEMES[segments].documents

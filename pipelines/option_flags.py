@@ -12,13 +12,13 @@ from kbert.options import Options
 
 
 def define(options: type[Options], **defaults: Any) -> None:
-    """A flag for each field that there is none for yet.
+    """Defines a flag for each field that has none yet.
 
-    A field whose default depends on the task has a flag without one.
+    The flag of a field whose default depends on the task has no default.
 
     Args:
         options: the class.
-        **defaults: of flags that have another one than the field.
+        **defaults: of flags whose default differs from the field's.
     """
     for name in flag_names(options):
         if name not in flags.FLAGS:
@@ -125,7 +125,7 @@ def _define(options: type[Options], name: str, defaults: Mapping[str, Any]) -> N
 
 
 def _is_taken(options: type[Options], name: str, value: Any) -> bool:
-    """Raises what absl prints where a number is not in the range."""
+    """Raises absl's error for a number out of range."""
     try:
         if value is not None:
             options.checked(name, value)

@@ -36,7 +36,7 @@ from kbert.text import open_sources
 
 from . import command
 
-# Enough text for a vocabulary that is only looked at.
+# Enough text for a vocabulary that is only previewed.
 _DRY_RUN_DOCUMENTS = 2_000
 
 
@@ -133,7 +133,7 @@ def _tokenizer(
     size = options.vocabulary_size or 0  # all words
     learning = {"kind": options.tokenizer or "wordpiece", "lowercase": options.lowercase}
     if options.dry_run:
-        print(f"(The vocabulary below is learned from {_DRY_RUN_DOCUMENTS} documents alone.)\n")
+        print(f"(The vocabulary below is trained on {_DRY_RUN_DOCUMENTS} documents alone.)\n")
         texts = (text for source in open_sources(sources, **reading) for text in source.documents())
         first = (text for text, _ in zip(texts, range(_DRY_RUN_DOCUMENTS), strict=False))
         return tokenizers.train_tokenizer(first, size, **learning)

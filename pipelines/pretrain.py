@@ -79,7 +79,7 @@ from .training_run import check_averaging, train_objective
 from .translation import Translation
 from .translation_flags import TranslationOptions
 
-# The others mask.
+# Objectives without masks; `MaskedText` has the others.
 UNMASKED = {"language_model": LanguageModel, "causal_lm": Causal, "translation": Translation}
 
 
@@ -126,7 +126,7 @@ def _pretrain(options: flags.FlagValues) -> None:
 
 
 def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer: TokenizerLike) -> str:
-    """What the run takes from the recipe; warns where the tokens are of another kind."""
+    """The recipe, and where the run differs from it; warns of tokens of another kind."""
     if tokenizer.kind != chosen.tokenizer:
         logging.warning(
             "The recipe %s was trained with a %s tokenizer; this one is %s",

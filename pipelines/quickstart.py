@@ -49,7 +49,7 @@ SETTINGS = (
     "train_steps",
 )
 
-# What a server does: TensorFlow and TensorFlow Text alone, no kbert and no Keras.
+# The work of a server: TensorFlow and TensorFlow Text alone, no kbert and no Keras.
 CLIENT = """
 import json, sys
 import tensorflow as tf, tensorflow_text
@@ -94,7 +94,7 @@ class Stages:
 
 
 def check_settings(path: Path, settings: dict) -> None:
-    """One folder is one quickstart: another start must have the settings of the first."""
+    """One folder is one quickstart: a restart must have the settings of the first start."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, (json.dumps(settings, indent=2) + "\n").encode())
@@ -141,7 +141,7 @@ def steps_that_fit(minutes: float, task: kbert.tasks.Pretraining, rows: tf.data.
 
 
 def baseline(rows: tf.data.Dataset) -> float:
-    """The share of masks filled by one who always says the most frequent token."""
+    """The share of masks that the most frequent token fills correctly."""
     counts = np.zeros(1, np.int64)
     for batch in rows.as_numpy_iterator():
         found = np.bincount(batch["mask_ids"][batch["mask_weights"] > 0])
@@ -160,13 +160,13 @@ def print_answers(texts: tuple[str, ...], answers: list[dict]) -> None:
 
 
 def ask_server(folder: str) -> list[dict]:
-    """The same question to the SavedModel, in a process that has never heard of kbert."""
+    """The same question to the SavedModel, in a process without kbert."""
     command = [sys.executable, "-c", CLIENT, folder, json.dumps(EXAMPLES)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"The exported model did not answer:\n{done.stderr}")
     served = json.loads(done.stdout)
-    # Rows are padded to the text with the most masks; no token stands where there is no mask.
+    # Rows are padded to the text with the most masks; tokens are empty where there is no mask.
     return [
         {
             "tokens": [row for row in tokens if row[0]],
@@ -194,11 +194,11 @@ def main(argv: list[str]) -> None:
 
 def quickstart(options: flags.FlagValues) -> None:
     """All stages, one after the other."""
-    logging.set_verbosity(logging.WARNING)  # what TensorFlow says of its files is no news here
+    logging.set_verbosity(logging.WARNING)  # without TensorFlow's notices of its files
     tf.get_logger().setLevel("WARNING")
     folder, stages = Path(options.output_dir), Stages()
     check_settings(folder / "quickstart.json", {name: options[name].value for name in SETTINGS})
-    # What is finished stays, also when packages with documentation of their own came since.
+    # Finished shards are kept, even if packages with documentation were installed since.
     finished = (folder / "shards" / "manifest.json").exists()
     shape = {"sequence_length": options.sequence_length, "batch_size": options.batch_size}
 
@@ -293,7 +293,7 @@ def planned_steps(
     tokenizer: kbert.WordPieceTokenizer,
     rows: Callable[[], tf.data.Dataset],
 ) -> int:
-    """The steps asked for, those an earlier start settled on, or what fits into the minutes."""
+    """The steps requested, those of an earlier start, or those that fit into the minutes."""
     if options.train_steps:
         return options.train_steps
     if settings.exists():

@@ -1,8 +1,7 @@
 """The first import of TensorFlow, without its greeting.
 
 TensorFlow tells every process that imports it about oneDNN and absent GPUs, before any setting can
-silence it. A program that prints tables should not begin so: these notices are taken out of what
-the import says, everything else is passed on.
+silence it. These notices are filtered out of the messages of the import, all others are printed.
 """
 
 import glob

@@ -1,4 +1,4 @@
-"""What the objectives of `kbert-pretrain` that learn from shards of tokens have in common."""
+"""The base of the objectives of `kbert-pretrain` that are trained on shards of tokens."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -17,7 +17,7 @@ from .flags import ReplacedTokensOptions, refuse_flags
 from .option_flags import flag_names
 from .translation_flags import TranslationOptions
 
-# What language models have not: masks and segments.
+# Not read by language models, which have no masks and segments.
 MASKED = (MaskingSettings, ReplacedTokensOptions)
 
 
@@ -52,7 +52,9 @@ class ShardsObjective:
                 f"--objective={options.objective} learns from a folder of kbert-prepare-corpus: "
                 "give --data_dir. Received: none"
             )
-        manifest = kbert.data.read_manifest(options.data_dir)  # first: it tells an unfinished one
+        manifest = kbert.data.read_manifest(
+            options.data_dir
+        )  # first: it raises for unfinished ones
         return cls(options, kbert.load_tokenizer(options.data_dir), manifest)
 
     @property
@@ -67,15 +69,15 @@ class ShardsObjective:
         return parse_phases(text, options.train_steps, options.batch_size)
 
     def summary(self) -> str:
-        """What is learned from, in a line."""
+        """The training data, in a line."""
         return self.manifest.summary()
 
     def data(self) -> dict:
-        """What is learned from, by its name in run.json."""
+        """The training data, by its name in run.json."""
         return {"data": self.manifest.checksum}
 
     def why_no_evaluation(self) -> str | None:
-        """What the held-out split lacks, if it does."""
+        """Why the held-out split cannot be evaluated on, or None."""
         return None if self.manifest.split("held_out").documents else "0 held-out documents"
 
     def save(self, task: Any, folder: str) -> None:
@@ -98,8 +100,8 @@ class ShardsObjective:
         for phase in phases:
             if phase.sequence_length > longest:
                 raise ValueError(
-                    "No phase may be longer than the model's max_positions; --sequence_length or "
-                    "--phases sets them, in the place of a recipe's. Received: "
+                    "No phase may be longer than the model's max_positions; set --sequence_length "
+                    "or --phases, which override a recipe's. Received: "
                     f"sequence_length={phase.sequence_length}, max_positions={longest}"
                 )
             self.batches(phase)  # raises for what it does not accept

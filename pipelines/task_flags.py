@@ -13,7 +13,7 @@ from . import option_flags
 
 
 class ColumnOptions(Options):
-    """Which column of a CSV, TSV or JSONL file is which."""
+    """The columns of a CSV, TSV or JSONL file."""
 
     text_column: str | None = option(None, help="Column of the text. Default: text.")
     pair_columns: tuple[str, ...] | None = option(
@@ -34,7 +34,7 @@ class ColumnOptions(Options):
 
 
 class DataOptions(ColumnOptions):
-    """Which data, and what is what in it."""
+    """The data and its columns."""
 
     train: str | None = option(None, help="Training data: a file, a pattern, or tfds:NAME.")
     dev: str | None = option(None, help="Development data, which selects the best checkpoint.")
@@ -70,7 +70,7 @@ def data(options: flags.FlagValues) -> dict[str, Any]:
 
 
 def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
-    """Our name of a column -> the file's, as the flags say."""
+    """Our name of a column -> the file's, from the flags."""
     found: dict[str, str | list[str]] = {}
     for item in options.columns:
         ours, equals, theirs = item.partition("=")
@@ -105,9 +105,7 @@ def define_task_module_flag(with_options: bool = True) -> None:
     Args:
         with_options: whether its settings are flags of the program too.
     """
-    text = (
-        "File (….py) or module of a task of your own, which is imported before other flags count."
-    )
+    text = "File (….py) or module of a task of your own, imported before other flags are parsed."
     flags.DEFINE(_TaskModule(with_options), "task_module", None, text)
 
 
@@ -122,7 +120,7 @@ class _TaskName(flags.ArgumentParser):
 
 
 class _TaskModule(flags.ArgumentParser):
-    """Imports the module when the flag is parsed: the flags behind it may be its task's."""
+    """Imports the module when the flag is parsed: the flags after it may be its task's."""
 
     def __init__(self, with_options: bool) -> None:
         self._with_options = with_options
@@ -131,7 +129,7 @@ class _TaskModule(flags.ArgumentParser):
         try:
             registry.load_module(argument)
         except FileNotFoundError as error:
-            raise ValueError(str(error)) from error  # which absl tells in its own words
+            raise ValueError(str(error)) from error  # which absl reports
         if self._with_options:
             define_task_settings()
         return argument

@@ -1,4 +1,4 @@
-"""What the programs do that run experiments on a task: from the parsed flags to the best model."""
+"""Runs of experiments on a task: from the parsed flags to the best model."""
 
 import shutil
 import sys
@@ -23,12 +23,12 @@ def make_runs(
     options: flags.FlagValues,
     also: Callable[[Result | Series], Any] = lambda outcome: None,
 ) -> None:
-    """Makes the run or the series that the flags describe, or only looks (--dry_run).
+    """Executes the run or the series that the flags describe, or shows a preview (--dry_run).
 
     Ends the process where a signal stopped a run.
 
     Args:
-        experiment: what is learned from what.
+        experiment: task, model and data.
         options: the parsed flags.
         also: called with the outcome, to report more of it.
     """
@@ -36,13 +36,13 @@ def make_runs(
         _make_runs(experiment, options, also)
     except experiments.Stopped as stopped:
         print(stopped)
-        sys.exit(128 + stopped.signal)  # as a shell would say it: the job is not done
+        sys.exit(128 + stopped.signal)  # the status of a signal, as in a shell
 
 
 def _make_runs(
     experiment: Experiment, options: flags.FlagValues, also: Callable[[Result | Series], Any]
 ) -> None:
-    # Every run of a series traces graphs of its own, which TensorFlow counts together and warns of.
+    # Every run of a series traces its own graphs, which TensorFlow counts together and warns of.
     tf.get_logger().setLevel("ERROR")
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid are two kinds of series: give one of them")
@@ -89,11 +89,11 @@ def _report(result: Result, folder: Path) -> None:
 
 
 def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
-    """Copies and exports the best model; an export of an earlier call is not made again."""
+    """Copies and exports the best model; an export of an earlier call is kept."""
     if options.preset_dir:
         shutil.copytree(preset, options.preset_dir, dirs_exist_ok=True)
         print(f"model written to {options.preset_dir}")
     if options.export_dir and not (finished and Path(options.export_dir).exists()):
-        logging.set_verbosity(logging.WARNING)  # what TensorFlow says of its files is no news here
+        logging.set_verbosity(logging.WARNING)  # without TensorFlow's notices of its files
         task = kbert.tasks.Task.from_preset(preset)
         print(f"SavedModel written to {task.export(options.export_dir)}")

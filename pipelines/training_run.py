@@ -1,4 +1,4 @@
-"""What the programs do that train an objective: from the parsed flags to the model's folder."""
+"""Runs of a training objective: from the parsed flags to the model's folder."""
 
 import json
 import math
@@ -30,7 +30,7 @@ from .translation import Translation
 from .translation_flags import TranslationOptions
 
 Objective = ShardsObjective | Translation
-# What run.json holds that no number depends on, or that is told by a checksum and a config too.
+# Entries of run.json that no number depends on, or that a checksum and a config hold too.
 UNCHECKED = (
     *("backend", "init_preset"),
     *(name for options in (
@@ -46,12 +46,12 @@ def train_objective(
     strategy: Strategy,
     description: str | None = None,
 ) -> None:
-    """Trains what the flags describe, or only looks (--dry_run); writes the model at the end.
+    """Trains what the flags describe and writes the model, or shows a preview (--dry_run).
 
     Ends the process where a signal stopped the run.
 
     Args:
-        objective: what is learned from what.
+        objective: task and data.
         options: the parsed flags.
         strategy: devices.
         description: of the recipe, to be printed.
@@ -106,7 +106,7 @@ def train_objective(
         resume=tuple(options.allow_changes),
     )
     if history.stopped_by is not None:
-        sys.exit(128 + history.stopped_by)  # as a shell would say it: the job is not done
+        sys.exit(128 + history.stopped_by)  # the status of a signal, as in a shell
     if options.average_checkpoints > 1:
         with strategy.scope():
             strategy.agrees(history.step)  # all wait until the chief has saved the last one
@@ -140,7 +140,7 @@ def average(
     options: flags.FlagValues,
     held_out: tf.data.Dataset | tf.distribute.DistributedDataset | None,
 ) -> dict[str, Any]:
-    """Gives the task the mean of the last checkpoints; what it was made of and how good it is."""
+    """Gives the task the mean of the last checkpoints; returns their steps and its evaluation."""
     folder = Path(options.model_dir) / "checkpoints"
     values = {"steps": average_checkpoints(task, folder, options.average_checkpoints)}
     if held_out is not None:

@@ -34,9 +34,9 @@ class Translation:
     Args:
         options: the parsed flags.
         tokenizer: of both languages.
-        pairs: what is learned from.
-        dev: what it is measured on, or None.
-        row_multiple: what the rows of every batch divide by.
+        pairs: training data.
+        dev: development data, or None.
+        row_multiple: the number of rows of every batch is a multiple of it.
     """
 
     unread = (*flag_names(*MASKED, NegativesOptions), "data_dir", "batch_size", "phases")
@@ -59,7 +59,7 @@ class Translation:
 
     @classmethod
     def from_flags(cls, options: flags.FlagValues, strategy: Strategy) -> Self:
-        """Opens the pairs; learns the vocabulary, or takes what an earlier start has learned."""
+        """Opens the pairs; trains the tokenizer, or loads that of an earlier start."""
         refuse_flags(options, cls.unread)
         pairs, dev = open_pairs(options, PAIRS), open_pairs(options, DEV_PAIRS)
         if pairs is None:
@@ -93,7 +93,7 @@ class Translation:
         ]
 
     def summary(self) -> str:
-        """What is learned from, in a line."""
+        """The training data, in a line."""
         dev = "" if self.dev is None else f"; dev: {self.dev.name}"
         return (
             f"train: {self.pairs.name}{dev}; {self.tokenizer.kind} tokenizer of "
@@ -117,7 +117,7 @@ class Translation:
         return {"seq2seq": task.seq2seq.config.to_dict()}
 
     def data(self) -> dict:
-        """Which tokens and which pairs, wherever their files lie."""
+        """The tokenizer and the pairs, whatever the paths of their files."""
         pairs = self.pairs.identity()
         if "files" in pairs:
             del pairs["name"]
@@ -172,7 +172,7 @@ class Translation:
         self.batches(phase)  # raises for what it does not accept
 
     def why_no_evaluation(self) -> str | None:
-        """Whether there are no pairs to measure on."""
+        """Why there is no evaluation, or None."""
         return "no dev pairs" if self.dev is None else None
 
     def extra_scores(self, task: kbert.tasks.Translator) -> Callable[[], dict[str, float]] | None:
@@ -184,7 +184,9 @@ class Translation:
             raise ValueError(f"BLEU needs dev pairs. Received: none in {self.dev.name}")
         sources, targets = zip(*pairs, strict=True)
         try:
-            task.source_ids(sources)  # BLEU is of all pairs, and the first may be hours away
+            task.source_ids(
+                sources
+            )  # BLEU needs all pairs, and the first evaluation may be hours away
         except ValueError as error:
             raise ValueError(f"{self.dev.name}: {error}") from error
         options = self.options
@@ -223,8 +225,8 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
 
     Args:
         options: the parsed flags.
-        pairs: what it is learned from, where --tokenizer_dir and --init_preset say nothing.
-        writes: whether to keep it in model_dir.
+        pairs: its training data, without --tokenizer_dir and --init_preset.
+        writes: whether to save it in model_dir.
 
     Raises:
         ValueError: if it is not the one that the run began with.
@@ -267,7 +269,7 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
 
 
 def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
-    """The encoder-decoder of a preset, or one that begins with the encoder of a preset."""
+    """The encoder-decoder of a preset, or one initialised with the encoder of a preset."""
     checkpoint = read_checkpoint(locate(preset))
     if isinstance(checkpoint.config, kbert.EncoderConfig):
         if (checkpoint.task or {}).get("kind") == kbert.Translator.kind:
@@ -280,7 +282,7 @@ def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
 
 
 def model_config(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.Seq2SeqConfig:
-    """The config that the flags say, with as many entries as the tokenizer has."""
+    """The config that the flags describe, with as many entries as the tokenizer has."""
     if options.init_preset:
         return read_seq2seq(options.init_preset).config
     config = read_config(options.model, kbert.Seq2SeqConfig)

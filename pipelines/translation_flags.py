@@ -18,7 +18,7 @@ def _dev(what: str) -> str | None:
 class TranslationOptions(Options):
     """What is translated, by which tokens, and how a translation is searched for."""
 
-    # The content of these files is told apart in run.json.
+    # run.json holds checksums of the content of these files.
     source: str | None = option(
         None, help="File with one sentence per line, plain or .gz.", changes_numbers=False
     )

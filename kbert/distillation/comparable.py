@@ -9,15 +9,15 @@ from kbert.tokenizers.protocol import TokenizerLike
 
 
 def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence[Term]) -> None:
-    """Raises ValueError unless all parts of a loss can compare these two.
+    """Raises ValueError unless all terms of a loss can compare these two.
 
     Args:
         student: the one that learns.
         teacher: the one that it learns from.
-        terms: the parts of the loss.
+        terms: the terms of the loss.
     """
     if not terms:
-        raise ValueError("A distiller needs a part of a loss. Received: no terms")
+        raise ValueError("A distiller needs a loss term. Received: none")
     if student is teacher:
         raise ValueError("Student and teacher must be two models. Received: the same one for both")
     _check_tokens(student, teacher)
@@ -69,7 +69,7 @@ def _check_heads(student: EncoderTask, teacher: EncoderTask) -> None:
         )
     if type(student) is not type(teacher):
         raise ValueError(
-            "The parts of this loss compare heads, so the teacher must be a task of the student's "
+            "The terms of this loss compare heads, so the teacher must be a task of the student's "
             f"kind, with its head. Received: a {type(teacher).__name__} for a "
             f"{type(student).__name__}"
         )
@@ -97,6 +97,6 @@ def _check_pretraining(student: Pretraining, teacher: Pretraining) -> None:
         )
     if teacher.span_boundary_head is not None and student.span_boundary_head is None:
         raise ValueError(
-            "A teacher with a span-boundary head reads spans that a student without one has not "
-            "in its batches: load it with span_boundary=False. Received: such a teacher"
+            "A teacher with a span-boundary head needs spans, which the batches of a student "
+            "without one do not hold: load it with span_boundary=False. Received: such a teacher"
         )

@@ -1,4 +1,4 @@
-"""A student beside its teacher: how good, how large, how fast."""
+"""A student compared with its teacher: quality, size and speed."""
 
 import dataclasses
 import itertools
@@ -36,10 +36,10 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A student beside its teacher, on the same data in the same process.
+    """A student and its teacher, on the same data in the same process.
 
     Attributes:
-        metric: the one that counts.
+        metric: the one that is compared.
         student: the smaller.
         teacher: the larger.
     """
@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def retention(self) -> float:
-        """The student's metric over the teacher's; of a loss, which is to be low, the inverse.
+        """The student's metric over the teacher's; of a loss, where less is better, the inverse.
 
         Not a number where the teacher's value is not above 0, such as a correlation of 0.
         """
@@ -99,13 +99,13 @@ def compare(
     """Measures both on labelled data.
 
     The time is that of the forward of the same batches, the first 1,024 examples, on what the
-    process runs on; the models take turns and the fastest round of each counts.
+    process runs on; the models alternate, and the fastest round of each counts.
 
     Args:
         student: the smaller.
         teacher: the larger, for the same data.
         data: labelled examples, as for `fit`.
-        metric: name of the value that counts; None = the task's.
+        metric: name of the value that is compared; None = the task's.
         batch_size: rows of a batch.
         rounds: how often each is timed.
 
@@ -113,7 +113,7 @@ def compare(
         The comparison; `print` shows a table.
 
     Raises:
-        ValueError: data without labels, or a metric that the task has not.
+        ValueError: data without labels, or a metric that the task does not have.
 
     Example:
         >>> import kbert

@@ -25,28 +25,28 @@ from kbert.types import Pair, PathLike, Tensor, Tensors
 
 
 class Distiller(TrainStep, keras.Model):
-    """Trains a student to do as its teacher does, by any parts of `kbert.distillation.terms`.
+    """Trains a student on the outputs of a teacher, by any terms of `kbert.distillation.terms`.
 
     One forward of each model a step. The teacher is in inference mode and is no part of the
-    distiller's weights: it is neither trained nor saved with a checkpoint. Every part is a pair
+    distiller's weights: it is neither trained nor saved with a checkpoint. Every term is a pair
     summed over real tokens (or rows) of the global batch, so the numbers are the same on one device
     and on many. Where the widths differ, one trained projection brings the student's hidden states
     to the teacher's width, shared by all layers and the embeddings (TinyBERT, section 3.1); it is
-    thrown away with the distiller.
+    discarded with the distiller.
 
-    Losses bear the names of the parts; of a part with a weight the weighted value is `weighted_…`
-    and counts, and the plain one is a metric. Beside them stand the student's own metrics and, with
-    soft targets, `agreement`: how often both give the same answer.
+    Losses have the names of the terms; of a term with a weight the weighted value is the loss,
+    `weighted_…`, and the plain one a metric. Further metrics are the student's own and, with soft
+    targets, `agreement`: how often both give the same answer.
 
     Args:
         student: a task: `kbert.tasks.Pretraining`, or one that is fine-tuned.
         teacher: a task of the same vocabulary; of the same kind and with the same labels where the
             heads are compared.
-        terms: the parts of the loss.
-        cache_dir: a folder for what the teacher makes of each text, for tasks on tables: it reads a
-            text once, before the training, and never again in any epoch, run or student; see
-            `kbert.distillation.cache.TeacherCache` for what that costs on disk. None = the teacher
-            reads in every step.
+        terms: the terms of the loss.
+        cache_dir: a folder that caches the teacher's outputs, for tasks on tables: they are
+            computed once for each text, before the training, for all epochs, runs and students; see
+            `kbert.distillation.cache.TeacherCache` for their size on disk. None = the teacher runs
+            in every step.
         cache_dtype: of hidden states and attention there, "float16" or "float32".
         name: of the model.
 
@@ -114,7 +114,7 @@ class Distiller(TrainStep, keras.Model):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """The parts are built when they are made."""
+        """Does nothing: all layers are built in the constructor."""
 
     @property
     def teacher(self) -> EncoderTask:
@@ -133,18 +133,18 @@ class Distiller(TrainStep, keras.Model):
 
     @property
     def shown_metrics(self) -> tuple[str, ...]:  # type: ignore[override]  # and of the terms
-        """What a progress line shows: of the student, and of the parts of the loss."""
-        parts = (name for term in self.terms for name in term.shown)
-        return tuple(dict.fromkeys((*self.student.shown_metrics, *parts)))
+        """What a progress line shows: of the student, and of the terms of the loss."""
+        own = (name for term in self.terms for name in term.shown)
+        return tuple(dict.fromkeys((*self.student.shown_metrics, *own)))
 
     @property
     def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # the student's
-        """Those of the student, of values that are there."""
+        """The student's, if its heads are computed."""
         return self.student.derived_metrics if self._reads_heads else {}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The student's settings and the parts of the loss, for the record of a run."""
+        """The student's settings and the terms of the loss, for the record of a run."""
         return {**self.student.settings, "distilled_by": [term.record for term in self.terms]}
 
     def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
@@ -164,7 +164,7 @@ class Distiller(TrainStep, keras.Model):
             for name, (total, count) in pairs.items():
                 if name in losses or f"weighted_{name}" in losses:
                     raise ValueError(
-                        "Every value of the loss comes from one part. Received: two parts that "
+                        "Every value of the loss comes from one term. Received: two terms that "
                         f"give {name!r}, the second {term}"
                     )
                 if term.weight == 1:
@@ -201,7 +201,8 @@ class Distiller(TrainStep, keras.Model):
     def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
         """What `fit` trains on, see `FineTuningTask.batches`.
 
-        With a cache the teacher reads first what is not there yet, and its outputs come along.
+        With a cache the teacher's outputs are part of the batches; those that the cache lacks are
+        computed first.
         """
         batches = self.student.batches(rows, **options)
         cache = self._cache()
@@ -210,11 +211,11 @@ class Distiller(TrainStep, keras.Model):
         return cache.fill(rows, options["batch_size"], self._verbose).attach(batches)
 
     def cache_size(self, data: Any, labels: Any = None) -> CacheSize:
-        """What a table costs in the cache: printed, it tells the bytes of each output.
+        """The size of a table in the cache; printed, it lists the bytes of each output.
 
         Args:
             data: the table, as for `fit`.
-            labels: its labels; nothing depends on them.
+            labels: its labels; the size does not depend on them.
 
         Raises:
             ValueError: there is no cache.

@@ -1,4 +1,4 @@
-"""A student on the data of a task: who teaches whom on what, for `kbert.experiments.run`."""
+"""Distillation on the data of a task, for `kbert.experiments.run`."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ class DistillationExperiment(Experiment):
     """A task by name, a fine-tuned teacher, a student and data: what runs have in common.
 
     `kbert.experiments.run`, `seeds` and `grid` take it in the place of an `Experiment`: they train
-    the student stage by stage, go on after a kill, measure it and write the same folders. The
+    the student stage by stage, resume after a kill, measure it and write the same folders. The
     settings' `epochs` and `learning_rate` are those of the last stage; a recipe with two has its
     own for the first.
 
@@ -33,20 +33,20 @@ class DistillationExperiment(Experiment):
         teacher: folder or name of a task of that kind, with its head: what `kbert-finetune` wrote.
         train: labelled data, as of `Experiment`.
         recipe: a name of `kbert.distillation.RECIPES`, or one of your own; it must have stages.
-        preset: folder of a student that was pretrained, or distilled on text, whose head begins
-            anew; None makes one of the teacher.
+        preset: folder of a student that was pretrained, or distilled on text, under a newly
+            initialised head; None makes one of the teacher.
         student: arguments of `kbert.student`, where there is no preset. Without `num_layers` it
             has half of the teacher's layers.
         first_epochs: passes of the stages before the last; None = the recipe's.
         first_learning_rate: of these stages; None = the recipe's.
-        cache_dir: a folder for what the teacher makes of each text, so that it reads it once for
-            all epochs, stages and runs; None = it reads anew in every step.
+        cache_dir: a folder that caches the teacher's outputs, computed once for all epochs, stages
+            and runs; None = the teacher runs in every step.
         **options: as of `Experiment`: dev, test, dev_share, columns, ….
 
     Raises:
         ValueError: as `Experiment`; a recipe without stages or with an empty one, or a preset
-            beside arguments for a student. When a run begins: a teacher without the head, or other
-            classes than its.
+            together with arguments for a student. When a run begins: a teacher without the head, or
+            other classes than its.
 
     Example:
         >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
@@ -120,7 +120,7 @@ class DistillationExperiment(Experiment):
         return teacher
 
     def make_task(self, settings: Settings) -> FineTuningTask:
-        """The student: of the teacher, or a pretrained one under a head that begins anew."""
+        """The student: of the teacher, or a pretrained one under a newly initialised head."""
         teacher = self.make_teacher(settings)
         keras.utils.set_random_seed(settings.seed)
         arguments = self.named.arguments(settings)
@@ -152,7 +152,7 @@ class DistillationExperiment(Experiment):
         verbose: str | int = "auto",
         resume: Resume = SAME,
     ) -> History:
-        """Teaches the student, one stage after the other; see `Experiment.fit`."""
+        """Trains the student, one stage after the other; see `Experiment.fit`."""
         history: Any = None
         for stage in self._stages(settings):
             distiller = Distiller(
@@ -185,10 +185,10 @@ class DistillationExperiment(Experiment):
         return compare(small, teacher, self.dev, **options)
 
     def summary(self) -> str:
-        """As `Experiment.summary`, and who teaches whom."""
+        """As `Experiment.summary`, with teacher and student."""
         made = {"num_layers": "half of the teacher's", **self.student_arguments}
         said = ", ".join(f"{name}={value}" for name, value in made.items())
-        begun = f"begins from {self.student_preset}" if self.student_preset else said
+        begun = f"initialised from {self.student_preset}" if self.student_preset else said
         return f"{super().summary()}\nteacher: {self.teacher}; student: {begun}"
 
     def identity(self) -> dict[str, Any]:
@@ -233,9 +233,9 @@ def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:
             f"recipe={found.name!r}"
         )
     for stage in found.stages:
-        if not stage.terms:  # found before the stages that come first are trained
+        if not stage.terms:  # found before earlier stages are trained
             raise ValueError(
-                "Every stage of a recipe needs a part of the loss with a weight. Received: none "
+                "Every stage of a recipe needs a loss term with a weight. Received: none "
                 f"for the stage {stage.name!r} of {found.name}"
             )
     return found

@@ -22,8 +22,8 @@ def layer_map(
         M numbers from 1 to L, or None.
 
     Raises:
-        ValueError: no such rule, a list of another length, a layer that the teacher has not, or a
-            student that is deeper than its teacher without a list that says what that means.
+        ValueError: no such rule, a list of another length, a layer that the teacher does not have,
+            or a student that is deeper than its teacher without a list.
 
     Example:
         >>> layer_map("uniform", 4, 12), layer_map("last", 2, 6), layer_map([None, 5], 2, 6)

@@ -1,7 +1,7 @@
-"""What sets a student apart from its teacher, as pairs (weighted sum, sum of weights).
+"""Differences between a student and its teacher, as pairs (weighted sum, sum of weights).
 
-Like every loss here a pair adds up over any split of a batch (see `kbert.tasks.losses`). Nothing
-here knows a model. All in float32, whatever the models compute in.
+Like every loss here a pair adds up over any split of a batch (see `kbert.tasks.losses`). They take
+tensors, not models, and compute in float32, whatever the models compute in.
 
 Shapes: `...` any leading axes, C classes, B rows, T tokens, N heads, D width of a head, H hidden
 width.
@@ -61,7 +61,7 @@ def soft_labels(
         0.0
     """
     student, teacher, weights = _float32(student, teacher, weights)
-    # A sigmoid is a softmax beside a logit of 0.
+    # A sigmoid is a softmax over a logit and 0.
     student, teacher = (ops.stack([x, ops.zeros_like(x)], axis=-1) for x in (student, teacher))
     return soft_targets(student, teacher, weights, temperature)
 
@@ -103,8 +103,8 @@ def cosine_distance(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
 def score_squares(student: Tensor, teacher: Tensor, real: Tensor) -> Pair:
     """Squared differences of attention scores before the softmax, averaged over the heads.
 
-    (TinyBERT, https://arxiv.org/abs/1909.10351, equation 7.) Only pairs of real tokens count: what
-    a token's score with padding is, no softmax sees.
+    (TinyBERT, https://arxiv.org/abs/1909.10351, equation 7.) Only pairs of real tokens count: a
+    token's score with padding is masked in the softmax.
 
     Args:
         student: (B, N, T, T), without the bias for padding.
@@ -136,7 +136,7 @@ def relation_divergence(student: Tensor, teacher: Tensor, real: Tensor) -> Pair:
     Args:
         student: scores (B, N, T, T), without a bias for padding.
         teacher: the same.
-        real: (B, T), 1 for a token that counts and 0 for others; these are not looked at either.
+        real: (B, T), 1 for a token that counts and 0 for others, which are not attended to either.
 
     Returns:
         Float32 scalars (sum over tokens of the heads' mean, number of tokens).
@@ -181,7 +181,7 @@ def relation(vectors: Tensor, num_heads: int | None = None) -> Tensor:
 
 
 def agreement(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
-    """How often both find the same class the likeliest; arguments as in `soft_targets`."""
+    """How often both predict the same class; arguments as in `soft_targets`."""
     weights = ops.cast(weights, "float32")
     same = ops.equal(ops.argmax(student, axis=-1), ops.argmax(teacher, axis=-1))
     return ops.sum(ops.cast(same, "float32") * weights), ops.sum(weights)

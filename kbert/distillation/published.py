@@ -1,7 +1,7 @@
-"""How the published students were taught, as tables of values.
+"""Recipes of the published students, as tables of values.
 
-A recipe is parts of a loss, and what surrounds them: on shards of text (`general`), or on the data
-of a task, stage after stage (`stages`).
+A recipe is the terms of a loss with the settings of a run: on shards of text (`general`), or on the
+data of a task, stage after stage (`stages`).
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ class Stage:
 
     Attributes:
         name: of the folder that it is written to.
-        terms: the parts of the loss.
+        terms: the terms of the loss.
         epochs: passes over the data of a task.
-        learning_rate: the highest.
+        learning_rate: its peak.
     """
 
     name: str
@@ -40,22 +40,22 @@ class Stage:
 
     @property
     def reads_heads(self) -> bool:
-        """Whether it teaches the head too, so that the student can be measured."""
+        """Whether its loss trains the head too, so that the student can be measured."""
         return any(term.reads_heads for term in self.terms)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationRecipe:
-    """How a student is taught.
+    """Loss terms and settings of a distillation.
 
     Attributes:
         name: in the table.
         summary: what is compared, in a few words.
         source: where the values are from.
         student: arguments of `kbert.student` for the published one, on text.
-        terms: the parts of the loss on text; none where the recipe needs a task.
-        general: flag of `kbert-distill` -> value, on text. Batches and steps are a cluster's.
-        stages: on the data of a task, in turn; none where the recipe is for text alone.
+        terms: the terms of the loss on text; none if the recipe is for tasks alone.
+        general: flag of `kbert-distill` -> value, on text. The batch size is that of a cluster.
+        stages: on the data of a task, in turn; none if the recipe is for text alone.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A smaller model of the same kind as its teacher, begun from some of its layers."""
+"""A smaller model of the same kind as its teacher, initialised with some of its layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,12 +26,12 @@ def student(
 ) -> Encoder | EncoderTask:
     """A student for a teacher: fewer layers, other sizes if wanted, the same tokens.
 
-    DistilBERT begins as its teacher with every other layer left out, without segments and pooler
+    DistilBERT is initialised with every other layer of its teacher, without segments and pooler
     (Sanh et al. 2019, section 3, https://arxiv.org/abs/1910.01108):
 
         kbert.student(bert, 6, [0, 2, 4, 7, 9, 11], num_segments=0, pooler_activation=None)
 
-    TinyBERT is narrower and begins at random (Jiao et al. 2020, section 4.2):
+    TinyBERT is narrower and randomly initialised (Jiao et al. 2020, section 4.2):
 
         kbert.student(bert, 4, "random", hidden_size=312, num_heads=12, intermediate_size=1200)
 
@@ -42,9 +42,9 @@ def student(
         teacher: an encoder, or a task on one; of a task the student is a task of the same kind and
             settings, with the heads' weights where these fit and new ones where not.
         num_layers: of the student; None = the teacher's.
-        init: "every_other": layer i begins as the teacher's layer i · L / M, rounded down and
-            counted from 0, of L and M layers; a list of the teacher's layers, counted from 0; or
-            "random": nothing is taken over.
+        init: what the layers are initialised with. "every_other": layer i with the teacher's layer
+            i · L / M, rounded down and counted from 0, of L and M layers; a list of the teacher's
+            layers, counted from 0; or "random", nothing of the teacher.
         dtype: a Keras dtype policy or its name; None = the teacher's.
         settings: arguments of the task's constructor that differ from the teacher's.
         **changes: other fields of the config that differ from the teacher's.
@@ -54,7 +54,7 @@ def student(
 
     Raises:
         ValueError: a teacher that is no encoder of the family, another vocabulary, layers that the
-            teacher has not, or sizes that its layers cannot begin.
+            teacher does not have, or sizes that do not fit its layers.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=4, num_heads=2,
@@ -99,7 +99,7 @@ def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> Enc
 
 
 def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | None:
-    """The teacher's layer that each layer begins as, from 0; None for none."""
+    """The teacher's layer that each layer is initialised with, from 0; None for "random"."""
     if init == RANDOM:
         return None
     if init == EVERY_OTHER:
@@ -143,7 +143,7 @@ def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:
     differ += [name for name in shapes if name not in arrays]
     if differ:
         raise ValueError(
-            "A student of other sizes than its teacher's cannot begin as its layers: take "
+            "A student of other sizes cannot be initialised with its teacher's layers: take "
             f'init="{RANDOM}". Received: {", ".join(differ[:3])} of other shapes, '
             f"{len(differ)} in all"
         )
@@ -151,7 +151,7 @@ def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:
 
 def _settings(teacher: EncoderTask, config: EncoderConfig, changes: Mapping) -> dict[str, Any]:
     settings = {**teacher.settings, **changes}
-    if config.pooler_activation is None:  # what is read of it goes with it
+    if config.pooler_activation is None:  # nor the heads on it
         settings |= {n: False for n in ("next_sentence", "sentence_order") if n in settings}
     longest = settings.get("max_length")
     if longest is not None:

@@ -1,8 +1,7 @@
-"""The parts of a distillation's loss: what is compared, and how much it counts.
+"""The terms of a distillation loss: what is compared, and with which weight.
 
-A part is given what the student and the teacher made of the same batch (`Reading`) and returns
-pairs by name. Which of the encoder's inner tensors it asks for stands in `returned`, so that none
-is made that nobody reads.
+A term takes the outputs of student and teacher for the same batch (`Reading`) and returns pairs by
+name. Its `returned` names the inner tensors of the encoders that it needs: no others are computed.
 
 Layers are counted as in the papers: blocks from 1; 0 are the embeddings.
 """
@@ -28,20 +27,20 @@ INTERNAL_OF = {"attention": "scores"}  # the others have the names of what they 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Term:
-    """A part of the loss.
+    """A term of the loss.
 
     Args:
-        weight: what its value is multiplied by before the parts are added.
+        weight: factor of its value in the sum of the terms.
     """
 
     weight: float = 1.0
 
-    # What it asks of the encoders, and whether it reads the heads.
+    # Which inner tensors of the encoders it needs, and whether it compares heads.
     returned: ClassVar[Mapping[str, bool]] = {}
     reads_heads: ClassVar[bool] = False
-    # The values that a progress line shows of it.
+    # Its values that a progress line shows.
     shown: ClassVar[tuple[str, ...]] = ()
-    # Whether hidden states of different widths meet in it.
+    # Whether it compares hidden states of different widths.
     projects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -49,17 +48,17 @@ class Term:
 
     @property
     def record(self) -> str:
-        """The term and its settings, as the record of a run holds them."""
+        """The term and its settings, for the record of a run."""
         return repr(self)
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
         """Raises ValueError if the term cannot compare these two models."""
 
     def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
-        """What it compares of the teacher besides heads, for a cache to keep.
+        """The outputs of the teacher that it compares besides heads, for a cache.
 
-        "hidden_states/0" are the embeddings, "hidden_states/2" what block 2 gives, and "scores/2",
-        "query/2", "key/2" and "value/2" are within its attention.
+        "hidden_states/0" are the embeddings, "hidden_states/2" the output of block 2, and
+        "scores/2", "query/2", "key/2" and "value/2" are within its attention.
         """
         return set()
 
@@ -69,8 +68,8 @@ class Term:
         """Its values, not yet weighted.
 
         Args:
-            student: what the student made of the batch.
-            teacher: what the teacher made of it.
+            student: the student's outputs for the batch.
+            teacher: the teacher's.
             real: (R, T) float32, 1 for tokens that count; R rows of the encoder.
             project: brings the student's hidden states to the teacher's width.
 
@@ -84,7 +83,7 @@ class Term:
 class OwnLoss(Term):
     """The student's own loss: masked words, labels, whatever it would learn without a teacher.
 
-    Of a decoder that is fine-tuned it is the task's loss, without the language model's beside it.
+    Of a decoder that is fine-tuned it is the task's loss, without the auxiliary language model's.
     """
 
     reads_heads: ClassVar[bool] = True
@@ -100,8 +99,8 @@ class SoftTargets(Term):
         weight: see `Term`.
         temperature: T; DistilBERT's is 2, TinyBERT's 1.
         positions: "masked" compares a masked-LM head where tokens are masked. "all" compares it at
-            every token, as DistilBERT's training did, for seven times the head's work; it matters
-            to no other task.
+            every token, as DistilBERT's training did, for seven times the head's work; it has
+            no effect on other tasks.
     """
 
     temperature: float = 1.0
@@ -182,7 +181,7 @@ class EmbeddingLoss(Term):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfLayers(Term):
-    """A part that compares layers of the student with layers of the teacher, and adds them up.
+    """A term that compares layers of the student with layers of the teacher, and adds them up.
 
     Args:
         weight: see `Term`.
@@ -191,7 +190,7 @@ class OfLayers(Term):
 
     layers: str | Sequence[int | None] = "uniform"
 
-    # What it compares of a layer, see `Term.reads_of`.
+    # The output of a layer that it compares, see `Term.reads_of`.
     compares: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -266,11 +265,11 @@ class AttentionScores(OfLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionRelations(Term):
-    """How the student's last layer relates tokens to one another, beside a layer of the teacher.
+    """The relations between tokens in the student's last layer, compared with a teacher's layer.
 
     MiniLM (https://arxiv.org/abs/2002.10957) compares the attention of both last layers and the
     products of their values; MiniLMv2 (https://arxiv.org/abs/2012.15828) the products of queries,
-    of keys and of values, in heads of any number. Neither ties widths together.
+    of keys and of values, in heads of any number. Neither needs equal widths.
 
     Args:
         weight: see `Term`.
@@ -360,7 +359,7 @@ def _shared(student: Reading, teacher: Reading) -> list[tuple[str, Prediction, P
 
 
 def _named(what: str, head: str, student: Reading) -> str:
-    """The head's name is told where there are several."""
+    """The name of a value, with the head's where there are several."""
     return what if len(student.predictions) == 1 else f"{what}_{head}"
 
 

@@ -1,8 +1,8 @@
-"""Answers to a stream of records, a line of JSON each, that go on where a killed process stopped.
+"""Answers to a stream of records, a line of JSON each, that resume after a kill.
 
-Beside `answers.jsonl` lies `answers.jsonl.state.json`: which model wrote it with which settings,
+Next to `answers.jsonl` is `answers.jsonl.state.json`: which model wrote it with which settings,
 how many records are answered, and a checksum over these records. A restart reads them again,
-which is cheap beside answering them, and so knows whether the input is still the same.
+which is cheap compared with answering them, and so knows whether the input is still the same.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ CHUNK = 1024
 
 
 class AnswerFile:
-    """The output of a prediction, and how far it is.
+    """The output of a prediction, and its progress.
 
     Args:
         path: the file of lines of JSON.
@@ -72,7 +72,7 @@ class AnswerFile:
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[None]:
-        """Opens the file after the last line that is noted, once what comes is noted too."""
+        """Opens the file after the last line of the state file, which is written first."""
         size = self._size()
         self._save()
         with self._file:
@@ -80,13 +80,13 @@ class AnswerFile:
             yield
 
     def append(self, lines: Iterable[str], checksum: int) -> None:
-        """Writes answers, on disk when this returns, and notes how far they go."""
+        """Writes answers, on disk when this returns, and their number to the state file."""
         lines = list(lines)
         self._file.append("".join(f"{line}\n" for line in lines).encode())
         self._save(records=self.records + len(lines), checksum=checksum)
 
     def finish(self) -> None:
-        """Notes that every record is answered."""
+        """Writes to the state file that every record is answered."""
         self._save(finished=True)
 
     def _save(self, **changes: Any) -> None:
@@ -94,7 +94,7 @@ class AnswerFile:
         write_note(self._note, self.state)
 
     def _size(self) -> int:
-        """Bytes of the lines that are noted."""
+        """Bytes of the lines that the state file counts."""
         sizes = []
         if self.records:
             with self.path.open("rb") as file:
@@ -150,7 +150,7 @@ def model_checksum(task: FineTuningTask) -> str:
     """Of the weights and the settings, wherever they were loaded from."""
     settings = dict(task.settings)
     if isinstance(getattr(task, "chosen", None), WindowOptions):
-        # By its former name: half-written answers of the version before go on.
+        # By its former name: half-written answers of the version before resume.
         settings["stride"] = settings.pop("doc_stride")
     checksum = zlib.crc32(json.dumps(settings, sort_keys=True, default=str).encode())
     for weight in task.weights:
@@ -161,25 +161,25 @@ def model_checksum(task: FineTuningTask) -> str:
 def _answered(
     task: FineTuningTask, records: Iterator[Record], source: str, batch_size: int
 ) -> Iterator[tuple[list[Record], list[str]]]:
-    """Records, so many as memory always holds, and a line for each.
+    """Chunks of records, and a line for each.
 
-    Texts that are cut are told of when the first ones are, and counted at the end.
+    The first texts that are cut are reported at once, all of them at the end.
     """
-    count = cut = told = 0
+    count = cut = reported = 0
     for chunk in chunks(records, CHUNK):
         table = _table(chunk, source)
         answers, more = task.predict_and_count(table, batch_size=batch_size, verbose=0)
         count, cut = count + len(chunk), cut + more
-        if not told:
+        if not reported:
             task.report_cut(cut, count)
-            told = cut
+            reported = cut
         yield chunk, answer_lines(task.columns, table, answers, expected=False)
-    if cut > told:
+    if cut > reported:
         task.report_cut(cut, count)
 
 
 def _skip(records: Iterator[Record], output: AnswerFile, source: str) -> int:
-    """Passes over the answered records, and returns the checksum over them."""
+    """Skips the answered records, and returns their checksum."""
     checksum = read = 0
     for record in itertools.islice(records, output.records):
         checksum = _add(checksum, record)

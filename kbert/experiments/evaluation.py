@@ -25,8 +25,7 @@ class Evaluation:
         metrics: the official ones of the task.
         answers: one an example, as `predict` gives them.
         columns: of the task's tables.
-        reports: what the task tells besides, such as scores of each class; see
-            `FineTuningTask.reports`.
+        reports: further results, such as scores of each class; see `FineTuningTask.reports`.
     """
 
     metrics: dict[str, float]
@@ -67,7 +66,7 @@ class Evaluation:
 def evaluate(
     task: FineTuningTask, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
 ) -> Evaluation:
-    """Asks the task for every example and compares.
+    """Predicts every example and scores the answers.
 
     Args:
         task: the fine-tuned task.
@@ -81,7 +80,7 @@ def evaluate(
     Raises:
         ValueError: the data has no labels, or others than the task.
     """
-    task.check_labels(data)  # before hours of answering
+    task.check_labels(data)  # before hours of prediction
     answers = task.predict(data, batch_size=batch_size, verbose=verbose)
     return Evaluation(
         metrics=task.score(data, answers),
@@ -117,12 +116,12 @@ def tune_threshold(
 
 
 def is_labelled(columns: Columns, table: Table) -> bool:
-    """Whether a table has what is expected of a task, not only what it is asked."""
+    """Whether a table has labels, not only the inputs of a task."""
     return columns.label in table
 
 
 def write_answers(path: PathLike, columns: Columns, table: Table, answers: Sequence[Any]) -> None:
-    """Writes each answer as a line of JSON, beside what was expected where that is known."""
+    """Writes each answer as a line of JSON, with the label where the table has them."""
     lines = answer_lines(columns, table, answers, expected=is_labelled(columns, table))
     atomic.write(path, "".join(f"{line}\n" for line in lines).encode())
 
@@ -141,7 +140,7 @@ def check_submission(named: NamedTask, table: Table) -> None:
 def write_submission(named: NamedTask, answers: Sequence[Any], folder: PathLike) -> str:
     """Writes answers to a test set of GLUE as its server takes them; returns the file's path.
 
-    The test set is one that `check_submission` lets through.
+    The test set is one that `check_submission` accepts.
     """
     plain = [answer["label"] if isinstance(answer, dict) else float(answer) for answer in answers]
     return write_glue_submission(named.name, plain, folder)
@@ -150,13 +149,13 @@ def write_submission(named: NamedTask, answers: Sequence[Any], folder: PathLike)
 def answer_lines(
     columns: Columns, table: Table, answers: Sequence[Any], *, expected: bool
 ) -> list[str]:
-    """Each answer as a line of JSON: what was asked, what is expected, what was answered.
+    """Each answer as a line of JSON: the input, the label, the answer.
 
     Args:
         columns: of the task's tables.
-        table: what was asked.
+        table: the inputs.
         answers: of the task.
-        expected: whether to write the table's labels beside them, as `expected`.
+        expected: whether to write the table's labels too, as `expected`.
 
     Example:
         >>> answer_lines(Columns(), Table({"text": ["hi"]}), [{"label": "ham"}], expected=False)

@@ -1,4 +1,4 @@
-"""What is fine-tuned on what: a task by name, a pretrained model, the data."""
+"""What runs of fine-tuning have in common: a task by name, a pretrained model, the data."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -41,8 +41,8 @@ class Experiment:
 
     Raises:
         ValueError: an unknown task, data that cannot be read, neither `dev` nor `dev_share`, a
-            label of `dev` that `train` has not, fewer than two classes, or a test set of GLUE that
-            is not the published one.
+            label of `dev` that `train` does not have, fewer than two classes, or a test set of
+            GLUE that is not the published one.
 
     Example:
         >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
@@ -133,7 +133,7 @@ class Experiment:
         return self.named.settings(**settings)
 
     def make_task(self, settings: Settings) -> FineTuningTask:
-        """The pretrained encoder under a head that begins anew."""
+        """The pretrained encoder under a newly initialised head."""
         keras.utils.set_random_seed(settings.seed)
         arguments = self.named.arguments(settings)
         if self.labels is not None:
@@ -154,7 +154,7 @@ class Experiment:
         verbose: str | int = "auto",
         resume: Resume = SAME,
     ) -> History:
-        """Trains what `make_task` made, and goes on where an earlier call was ended.
+        """Trains what `make_task` made, and resumes where an earlier call was stopped.
 
         Args:
             task: the task.

@@ -1,11 +1,11 @@
-"""The folder of one run: what it is, and once it is finished, what came of it.
+"""The folder of one run: its settings, and once it is finished, its results.
 
-run.json       task, data and settings, as they were when the run was begun; one process at a time
+run.json       task, data and settings, as they were when the run was started; one process at a time
                writes to the folder
 training/      steps.jsonl, evaluations.jsonl, and checkpoints until the run is finished; of a run
                in stages a folder for each
 preset/        the best model
-results.json   what came of it; written last, so a folder that has it is finished
+results.json   the results; written last, so a folder that has it is finished
 """
 
 import json
@@ -25,7 +25,7 @@ from kbert.training.run.settings import (
 )
 from kbert.types import PathLike
 
-# Where models lie, which may be moved, and what says that they are the same.
+# Paths of models, which may be moved, and the checksums that identify them.
 PLACES = ("preset", "teacher", "student")
 CHECKSUMS = tuple(f"{name}_checksum" for name in PLACES)
 
@@ -50,12 +50,12 @@ class RunFolder:
         self.preset = self.path / "preset"
 
     def begin(self, identity: dict, resume: Resume = SAME) -> None:
-        """Notes what the run is; of a run that has a checkpoint, checks that it is the same.
+        """Writes the settings of the run; of a run that has a checkpoint, compares them.
 
         Args:
             identity: what the results depend on, as JSON can hold it.
-            resume: what may have changed, see `kbert.training.run.settings.check_settings`; of a
-                finished run nothing may.
+            resume: which settings may have changed, see
+                `kbert.training.run.settings.check_settings`; of a finished run none.
 
         Raises:
             ValueError: the folder holds another run, or a series of runs.
@@ -76,7 +76,7 @@ class RunFolder:
             write_settings(path, identity)
 
     def _has_something(self) -> bool:
-        """Whether a restart would find a result or a checkpoint; bad settings end without."""
+        """Whether a restart would find a result or a checkpoint; wrong settings leave neither."""
         if (self.path / "results.json").exists():
             return True
         # A run of several stages has a folder for each.
@@ -84,12 +84,12 @@ class RunFolder:
         return any(Checkpoints(folder).latest() is not None for folder in folders)
 
     def result(self) -> Result | None:
-        """What came of the run, if it is finished."""
+        """The result of the run, if it is finished."""
         path = self.path / "results.json"
         return Result.from_dict(self.path, _read(path)) if path.exists() else None
 
     def finish(self, result: Result) -> None:
-        """Notes what came of the run, and removes what only its restart would have needed."""
+        """Writes the result of the run, and removes what only its restart would have needed."""
         _write(self.path / "results.json", result.to_dict())
         self.remove_checkpoints()
 
@@ -101,7 +101,7 @@ class RunFolder:
 
 
 def checksum_of(model: PathLike | None) -> str | None:
-    """Of a model's weights; None of one that is not there any more."""
+    """The checksum of a model's weights; None if it does not exist any more."""
     try:
         return None if model is None else weights_checksum(locate(model))
     except (FileNotFoundError, ConnectionError):

@@ -1,4 +1,4 @@
-"""A look before the work: the first examples as the model sees them, and what a run will take."""
+"""A preview of a run: the first examples as the model sees them, time and memory."""
 
 import math
 import time
@@ -51,7 +51,7 @@ def show_examples(task: FineTuningTask, table: Table) -> str:
         table: a few labelled examples.
 
     Returns:
-        For each row of tokens a line, wrapped; before it what is expected of the example.
+        For each row of tokens a line, wrapped; before it the label of the example.
     """
     rows = task.tokenize(table, labelled=True)
     index = np.arange(len(rows))
@@ -102,7 +102,7 @@ def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) 
         "time": f"about {total} without evaluations, {each}",
         "memory": f"{human(peak_memory())}B at most so far",
     }
-    if all(model is not task for model, _ in fits.values()):  # it learns from another one
+    if all(model is not task for model, _ in fits.values()):  # it learns from a teacher
         found["alone"] = f"{_pace(task, table, settings):.3g} s a step without a teacher"
     return text_table(["estimate", ""], list(found.items()))
 

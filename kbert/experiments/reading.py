@@ -1,4 +1,4 @@
-"""Files of a named task as tables; in the generic tasks the user says which column is which.
+"""Files of a named task as tables; in the generic tasks the user maps the columns.
 
 `columns` maps our name of a column (see `kbert.data.Table`) to the file's:
 
@@ -96,6 +96,6 @@ def _natural(name: str) -> tuple:
 
 
 def _rename(table: Table, columns: dict) -> Table:
-    """Data in memory may have our names already, beside files with others."""
+    """Data in memory may have our names already, next to files with others."""
     names = {theirs: ours for ours, theirs in columns.items() if isinstance(theirs, str)}
     return table.rename({theirs: x for theirs, x in names.items() if x not in table})

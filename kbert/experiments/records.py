@@ -21,7 +21,7 @@ class Records:
 
     Args:
         path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; "-" for lines of standard input.
-        kind: of the task that is asked, which says what columns there must be.
+        kind: of the task, which declares the columns that it needs.
         columns: our name of a column -> the file's, as in `kbert.experiments.reading`.
 
     Raises:
@@ -92,7 +92,7 @@ class Records:
             yield number, dict(zip(names, fields, strict=True))
 
     def _wanted(self, row: dict) -> dict[str, str | Sequence[str]]:
-        """Our names of the columns that the task is asked by -> the file's."""
+        """Our names of the task's input columns -> the file's."""
         there = {name: name for name in row} | self._columns
         names = self._asked.asked(there)
         if names is None:

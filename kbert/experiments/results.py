@@ -1,4 +1,4 @@
-"""What came of runs: of one, and of several side by side."""
+"""Results of runs: of one, and of a series."""
 
 import dataclasses
 import statistics
@@ -12,14 +12,14 @@ from kbert.types import MaybeNone
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         folder: where it lies.
         metric: name of the metric that chose the best checkpoint.
         dev: metrics on the development data, of the best checkpoint.
         test: metrics on the test data, where there is some that is labelled.
-        best_value: that metric, when the best checkpoint was chosen.
+        best_value: `metric`, when the best checkpoint was chosen.
         best_step: updates before it.
         steps: updates made.
         seconds: of training, evaluations among it; of a run that was stopped, since its last start.
@@ -81,7 +81,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Series:
-    """What came of several runs that differ in some settings.
+    """The results of several runs that differ in some settings.
 
     Attributes:
         folder: where they lie.

@@ -1,4 +1,4 @@
-"""One fine-tuning from a pretrained model to measured results, that goes on after a kill."""
+"""One fine-tuning from a pretrained model to measured results, which resumes after a kill."""
 
 import functools
 import gc
@@ -27,7 +27,7 @@ from kbert.types import PathLike
 
 
 class Stopped(Exception):
-    """A signal ended a run; the same call goes on where it was.
+    """A signal ended a run; the same call resumes.
 
     Attributes:
         signal: its number.
@@ -36,7 +36,7 @@ class Stopped(Exception):
     def __init__(self, number: int, step: int) -> None:
         self.signal = signal.Signals(number)
         super().__init__(
-            f"stopped by {self.signal.name} after step {step}; the same call goes on from there"
+            f"stopped by {self.signal.name} after step {step}; the same call resumes from there"
         )
 
 
@@ -50,15 +50,15 @@ def run(
 ) -> Result:
     """Fine-tunes, keeps the best model, measures it; a finished run is only read.
 
-    Killed at any moment, the same call goes on to the same numbers. What it writes is told in
+    Killed at any moment, the same call resumes and gives the same numbers. For what it writes see
     `kbert.experiments.folder`.
 
     Args:
         experiment: task, preset and data.
         output_dir: folder of the run.
         verbose: of `fit` and `predict`: "auto" shows progress, 0 nothing.
-        resume: "same" refuses a folder that was begun with other data or settings, "changed" goes
-            on with these, and names of settings let those alone change.
+        resume: "same" refuses a folder that was started with other data or settings, "changed"
+            resumes with these, and names of settings let those alone change.
         **settings: fields of `Settings` that differ from the task's defaults.
 
     Returns:
@@ -75,7 +75,7 @@ def run(
 
 @functools.cache
 def _strategy(name: str) -> Strategy:
-    """One a process: TensorFlow numbers its collective operations anew for each."""
+    """One for the process: with each TensorFlow starts to number collective operations again."""
     return make_strategy(name)
 
 
@@ -87,7 +87,7 @@ def run_settings(
     verbose: str | int = "auto",
     resume: Resume = SAME,
 ) -> Result:
-    """`run` with all settings in hand."""
+    """`run` with a `Settings` object."""
     with atomic.refusing_others(output_dir):
         return _run_in(RunFolder(output_dir), experiment, settings, verbose, resume)
 

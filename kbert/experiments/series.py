@@ -1,6 +1,6 @@
 """Several runs of one experiment: over seeds, and over the grid of BERT's paper.
 
-A folder a run; those that are finished are not made again, so a series goes on where it was
+A folder a run; those that are finished are not repeated, so a series resumes where it was
 stopped. Of all models only the best is kept, in `preset/` of the series' folder.
 """
 
@@ -109,7 +109,7 @@ def run_series(
     *,
     names: tuple[str, ...],
 ) -> Series:
-    """Makes the runs that are not finished, keeps the best model, writes `series.json`.
+    """Executes the runs that are not finished, keeps the best model, writes `series.json`.
 
     Args:
         points: name of a run's folder -> its settings.
@@ -121,7 +121,7 @@ def run_series(
         The series.
 
     Raises:
-        ValueError: the folder holds finished runs that are not asked for, or is one run's.
+        ValueError: the folder holds finished runs that are not requested, or is one run's.
     """
     with atomic.refusing_others(output_dir):
         return _run_series(points, make_run, Path(output_dir), names)

@@ -1,4 +1,4 @@
-"""What a fine-tuning is set to; the defaults are those of BERT's paper, appendix A.3.
+"""The settings of a fine-tuning; the defaults are those of BERT's paper, appendix A.3.
 
 The defaults are nearly GPT's too (openai/finetune-transformer-lm, train.py), which has a learning
 rate of 6.25e-5 and a warm-up of 0.002 of the steps.
@@ -16,7 +16,7 @@ from kbert.tasks.fine_tuning.settings import FitSettings
 
 
 class Settings(FitSettings):
-    """How one model is fine-tuned: the arguments of `fit`, and of the computer.
+    """How one model is fine-tuned: the arguments of `fit`, precision and devices.
 
     `settings_of` adds those of a kind of tasks.
 

@@ -177,11 +177,11 @@ def test_what_cannot_be_cached_is_told(tokenizer, tmp_path):
         Distiller(student, teacher, HEADS, cache_dir=tmp_path, cache_dtype="int8")
     with pytest.raises(ValueError, match="Only a distiller with a cache_dir has a cache"):
         Distiller(student, teacher, HEADS).cache_size(["a dog"])
-    with pytest.raises(ValueError, match="says what it reads of the teacher"):
+    with pytest.raises(ValueError, match="declares by"):
         Distiller(student, teacher, [Term()], cache_dir=tmp_path)
     cached = Distiller(student, teacher, HEADS, cache_dir=tmp_path)
     batch = batches_of(Distiller(student, teacher, HEADS), table_of("classes"))[0]
-    with pytest.raises(ValueError, match=r"take those of Distiller.batches. Received: label"):
+    with pytest.raises(ValueError, match=r"use those of Distiller.batches. Received: label"):
         cached.loss_terms(batch, training=True)
     randomise(teacher, sigma=3e5)
     overflowing = Distiller(student, teacher, [HiddenStates()], cache_dir=tmp_path / "x")

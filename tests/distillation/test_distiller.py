@@ -314,7 +314,7 @@ def test_what_cannot_be_compared(tokenizer, teacher):
     soft = [SoftTargets()]
     thirds = AttentionRelations(relations=["query"], num_relation_heads=3)
     for student, parts, message in (
-        (narrow, [], "needs a part of a loss. Received: no terms"),
+        (narrow, [], "needs a loss term. Received: none"),
         (teacher, soft, "must be two models. Received: the same one"),
         (make("pairs"), soft, "labels, in their order too. Received: .*'b'\\] and .*'b', 'c'\\]"),
         (make("several"), soft, "agree in multi_label.*Received: True and False"),
@@ -350,5 +350,5 @@ def test_what_cannot_be_compared(tokenizer, teacher):
 
     two = [HiddenStates(layers=[1, None]), HiddenStates(weight=2.0)]
     ambiguous, batch = Distiller(narrow, teacher, two), toys.make_batch("classes", teacher)
-    with pytest.raises(ValueError, match=r"from one part. .*give 'hidden_states', the second Hidd"):
+    with pytest.raises(ValueError, match=r"from one term. .*give 'hidden_states', the second Hidd"):
         ambiguous.loss_terms(batch, training=False)

@@ -167,7 +167,7 @@ def test_a_teacher_without_a_head_makes_an_encoder(
     assert f"recipe {recipe}: " in out
     assert "steps an epoch\nteacher: 2 layers of 16, " in out
     assert "student: 1 layer of 8, " in out
-    assert "begun at random" in out
+    assert "randomly initialised" in out
     assert f"{sorted(parts)[0]} " in out.partition("step 4/4 · loss ")[2]
     assert read_checkpoint(preset).task is None
     assert kbert.Encoder.from_preset(preset).config.hidden_size == 8
@@ -183,7 +183,7 @@ def test_a_student_may_begin_as_an_earlier_one(run_dir, on_text, tmp_path, capsy
     assert all((before[name] == after[name]).all() for name in before)
     out = capsys.readouterr().out
     assert "loss: SoftTargets(weight=1.0, temperature=4.0, positions='all') + LastHidden" in out
-    assert f"begun from {run_dir / 'student'}" in out
+    assert f"initialised from {run_dir / 'student'}" in out
     assert "learning_rate=1e-30 (0.0005)" in out
 
 
@@ -193,7 +193,7 @@ def test_dry_run_tells_what_a_run_takes(on_text, tmp_path, capsys):
     assert "predicted: " in out
     assert "memory: weights" in out
     assert "4 steps of 4 x 16 tokens" in out
-    assert "begun as layers [1] of the teacher" in out
+    assert "initialised with layers [1] of the teacher" in out
     assert "positions='masked'" in out
     assert not (tmp_path / "run").exists()
 
@@ -253,8 +253,12 @@ def test_augmented_data_takes_the_place_of_train(
             ("--term_weights=embeddings=1",),
             "distilbert: soft_targets, own, hid",
         ),
-        ("distilbert", ("--term_weights=own",), "takes part=weight, by commas. .*=own$"),
-        ("distilbert", ("--layers=2",), "--layers is of parts that the recipe distilbert has not"),
+        ("distilbert", ("--term_weights=own",), "takes term=weight, by commas. .*=own$"),
+        (
+            "distilbert",
+            ("--layers=2",),
+            "--layers is for terms that the recipe distilbert does not have",
+        ),
         ("distilbert", ("--init=first",), "--init takes every_other, random, or.*--init=first"),
         ("distilbert", ("--init=2",), "a layer of the teacher, from 0 to 1, .*Received: \\[2\\]"),
         ("distilbert", ("--student=gpt2",), "A student is an encoder.*--student=gpt2"),
@@ -264,11 +268,11 @@ def test_augmented_data_takes_the_place_of_train(
         ("distilbert", ("--teacher={classifier}",), "masked-LM head; tinybert-general and minilm"),
         ("distilbert", ("--teacher={other}",), "--vocabulary=.*entries .* in the teacher"),
         ("tinybert-task", (), "for the data of a task, not for text: .*distilbert, tinybert-gene"),
-        ("tinybert-general", ("--temperature=2",), "--temperature is of parts that the recipe ti"),
+        ("tinybert-general", ("--temperature=2",), "--temperature is for terms that the recipe ti"),
         ("tinybert-general", ("--layers=3", *NARROW), "counted from 1 to 2. Received: 3 in the"),
         ("tinybert-general", ("--layers=a",), "--layers takes uniform, last, or.*--layers=a"),
         ("tinybert-general", (), "student and teacher must agree in num_heads. Received: 12 and 2"),
-        ("minilm", ("--term_weights=relations=0",), "leaves no part of the loss"),
+        ("minilm", ("--term_weights=relations=0",), "leaves no term of the loss"),
         ("minilm", ("--export_dir=e",), "teaches no head, .*--export_dir=e"),
     ],
 )

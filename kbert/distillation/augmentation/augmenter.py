@@ -1,4 +1,4 @@
-"""Copies of the texts of a table in which words are replaced by others of a like meaning.
+"""Copies of the texts of a table in which words are replaced by others of similar meaning.
 
 Shapes: `W` replaceable words, `N` copies, `M` candidates.
 """
@@ -35,7 +35,7 @@ class Copy:
 
     Attributes:
         values: the text, or list of words, of each augmented column.
-        replaced: for each column: number of a replaceable word -> what took its place.
+        replaced: for each column: number of a replaceable word -> its replacement.
     """
 
     values: tuple[str | list[str], ...]
@@ -49,7 +49,7 @@ class Row:
     Attributes:
         number: in the table.
         sentences: of each augmented column.
-        candidates: of each column: for each replaceable word, what may take its place.
+        candidates: of each column: for each replaceable word, its candidates.
         copies: the distinct ones that are not the row itself.
     """
 
@@ -62,20 +62,20 @@ class Row:
 class Augmenter:
     """TinyBERT's data augmentation of a table (Jiao et al. 2020, algorithm 1).
 
-    Of a pair both texts are augmented: copy i of the first stands beside copy i of the second.
-    (data_augmentation.py writes all copies of the first text beside the second as it was, and then
-    all copies of the second beside the last copy of the first; twice as many rows.) The label of a
+    Of a pair both texts are augmented: copy i of the first is paired with copy i of the second.
+    (data_augmentation.py pairs all copies of the first text with the original second one, and then
+    all copies of the second with the last copy of the first; twice as many rows.) The label of a
     pair may be wrong then, as it may in theirs: a student learns the teacher's answer to the copy.
 
-    Every draw is a hash of (seed, row, column, word, copy), and nothing that is computed hangs on
-    which rows are computed together.
+    Every draw is a hash of (seed, row, column, word, copy), and no result depends on which rows are
+    computed together.
 
     Args:
         table: with the column `text`, or `first` and `second`, or `words`.
         model: the masked language model.
         settings: how much is replaced.
         stop_words: in lower case; they stay.
-        vectors: where words of several pieces find their neighbours; None: in the model's own
+        vectors: in which words of several pieces have their neighbours; None: the model's own
             table of tokens, among the vocabulary's words and those of the table.
         batch_size: rows that the model computes at once.
 
@@ -148,7 +148,7 @@ class Augmenter:
             yield record | dict(zip(self.columns, copy.values, strict=True))
 
     def _candidates(self, sentences: Sequence[Sentence]) -> list[list[list[str]]]:
-        """What may take the place of each replaceable word."""
+        """The candidates of each replaceable word."""
         if not sentences:
             return []
         encoded = self.model.tokenizer.encode_with_offsets(
@@ -197,7 +197,7 @@ class Augmenter:
     def _draw(
         self, numbers: Sequence[int], candidates: Sequence[list[list[str]]]
     ) -> Iterator[list[dict[int, str]]]:
-        """For each text, in each copy: number of a word -> what takes its place."""
+        """For each text, in each copy: number of a word -> its replacement."""
         counts = [len(words) for each in candidates for words in each]  # (W,)
         places = [
             (number, column, word)
@@ -249,7 +249,8 @@ def check_model(model: Any) -> Pretraining:
     """
     if not isinstance(model, Pretraining) or model.masked_lm is None:
         raise ValueError(
-            "Words are named by a masked language model, a kbert.tasks.Pretraining with masks. "
+            "Candidates are predicted by a masked language model, a kbert.tasks.Pretraining with a "
+            "masked-LM head. "
             f"Received: a {type(model).__name__}"
         )
     return model

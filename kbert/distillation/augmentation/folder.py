@@ -40,7 +40,7 @@ def write_augmented(
 ) -> dict[str, Any]:
     """Augments a table into a folder.
 
-    Killed at any moment and called again with the same arguments it goes on where it was, and the
+    Killed at any moment and called again with the same arguments it resumes, and the
     files have the same bytes as those of an uninterrupted run. A finished folder is only read.
 
     Args:
@@ -147,7 +147,7 @@ def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any
     if changed := list(differences(manifest["settings"], settings).values()):
         raise ValueError(
             f"{output_dir} holds another augmentation. To resume it, pass the settings it was "
-            f"begun with; for a new one, name another folder. Received: {'; '.join(changed)}"
+            f"started with; for a new one, name another folder. Received: {'; '.join(changed)}"
         )
     return manifest
 
@@ -189,7 +189,7 @@ def _read(folder: str) -> dict[str, Any]:
     manifest = read_note(path, "The manifest of an augmentation")
     if manifest is None:
         raise FileNotFoundError(
-            f"No {MANIFEST} in the folder: kbert-augment writes one first of all. "
+            f"No {MANIFEST} in the folder: kbert-augment writes one at its start. "
             f"Received: {folder}"
         )
     version = manifest.get("format_version")

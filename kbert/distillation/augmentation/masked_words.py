@@ -16,17 +16,17 @@ from kbert.types import Tensor, Tensors
 
 # Logits move by rounding with the shape of a batch. Where the last candidate and the first that is
 # none are nearer than this (and than this share of the largest logit), the row is computed alone:
-# so who is a candidate hangs on nothing but the text.
+# so the candidates depend on the text alone.
 _NEAR, _NEAR_SHARE = 1e-5, 1e-4
 
 
 class MaskedWords:
-    """The likeliest words for a place of a text, out of the vocabulary's whole words.
+    """The most probable words for a place of a text, of the vocabulary's whole words.
 
     As in TinyBERT's data_augmentation.py a row is [CLS] masked text [SEP] original text [SEP]: the
-    model sees the word itself in the second segment, and so names words of a like meaning. There
-    the likeliest M pieces are taken and those that begin with "##" dropped; here M whole words of
-    letters remain, and the word itself is none of them.
+    model sees the word itself in the second segment, and so predicts words of similar meaning.
+    There the most probable M pieces are taken and those that begin with "##" dropped; here M whole
+    words of letters remain, and the word itself is none of them.
 
     Args:
         task: the masked language model.
@@ -110,13 +110,13 @@ class MaskedWords:
         return values[: len(places)], ids[: len(places)]
 
     def _row(self, ids: np.ndarray, place: int) -> tuple[np.ndarray, int, np.ndarray]:
-        """The masked text, where its mask stands, and the original text, as far as they fit."""
-        room = self.task.row_length - 2
-        room -= self.task.form.separators if self.with_original else 0
-        start = min(max(place - room // 2, 0), max(len(ids) - room, 0))
-        masked = ids[start : start + room].copy()
+        """The masked text, the position of its mask, and the original text, as far as they fit."""
+        budget = self.task.row_length - 2
+        budget -= self.task.form.separators if self.with_original else 0
+        start = min(max(place - budget // 2, 0), max(len(ids) - budget, 0))
+        masked = ids[start : start + budget].copy()
         masked[place - start] = self.task.tokenizer.mask_id
-        return masked, place - start, ids[: room - len(masked)]
+        return masked, place - start, ids[: budget - len(masked)]
 
 
 def _is_near(values: np.ndarray, count: int) -> bool:

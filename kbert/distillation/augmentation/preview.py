@@ -1,4 +1,4 @@
-"""A look before the work: what copies look like, and how long all will take."""
+"""A preview before the work: examples of copies, and an estimate of the time."""
 
 import time
 

@@ -28,8 +28,8 @@ def augment(
 ) -> Table:
     """Copies every text of a table with words replaced by others that fit (TinyBERT).
 
-    A word of one piece is masked, and a masked language model names the likeliest words for its
-    place; a word of several pieces gets the nearest words in an embedding space. Then a text is
+    A word of one piece is masked, and a masked language model predicts the most probable words for
+    its place; a word of several pieces gets the nearest words in an embedding space. Then a text is
     copied, and in a copy each word is replaced by one of its candidates with some probability.
     Stop words, numbers and punctuation stay, and so do labels and all other columns. Jiao et al.
     2020, https://arxiv.org/abs/1909.10351, algorithm 1.
@@ -40,8 +40,8 @@ def augment(
         model: the masked language model.
         output_dir: folder to write to, see `write_augmented`; None keeps all in memory.
         stop_words: in lower case; they stay.
-        vectors: where words of several pieces find their neighbours: vectors, or a file in GloVe's
-            format. None: the model's own table of tokens.
+        vectors: in which words of several pieces have their neighbours: vectors, or a file in
+            GloVe's format. None: the model's own table of tokens.
         batch_size: rows that the model computes at once; it changes no result.
         shards: files to write to `output_dir`.
         verbose: show a progress bar, where there is a folder.

@@ -48,7 +48,7 @@ STOP_WORDS: frozenset[str] = frozenset(" ".join(_GROUPS.values()).split())
 
 
 def read_stop_words(path: PathLike) -> frozenset[str]:
-    """A file of words, one a line; empty lines are passed over and case does not matter.
+    """A file of words, one a line; empty lines are skipped and case does not matter.
 
     Args:
         path: the file, UTF-8, plain or `.gz`.

@@ -1,4 +1,4 @@
-"""Vectors of words and the words nearest to each, for words that are no piece of a vocabulary.
+"""Vectors of words and the nearest neighbours of each, for words of several pieces.
 
 Shapes: `W` words, `D` width.
 """
@@ -21,8 +21,8 @@ MAX_VECTORS = 100_000
 _MAX_LINE_BYTES = 1 << 20
 # Similarities that exist at a time.
 _BLOCK = 16 << 20
-# Words that a product in float32 finds beside those asked for, before float64 has the last word:
-# so the answer does not hang on the shape of a block.
+# Further words that a product in float32 finds, and float64 then ranks: so the result does not
+# depend on the shape of a block.
 _SPARE = 64
 
 
@@ -48,7 +48,7 @@ class WordVectors:
     ) -> None:
         self.words = list(words)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        # A vector of zeros has no direction: it is near to nothing.
+        # A vector of zeros has no direction, and no neighbours.
         self._directions = np.divide(vectors, norms, where=norms > 0, out=np.zeros_like(vectors))
         self._directions = self._directions.astype(np.float32)
         self._has_direction = norms[:, 0] > 0
@@ -106,7 +106,7 @@ def read_vectors(path: PathLike, limit: int | None = MAX_VECTORS) -> WordVectors
     """Vectors of words in GloVe's text format.
 
     A line is a word, then its numbers, blanks between them. A first line of two whole numbers, as
-    word2vec and fastText write it, is passed over. Words that are not of letters are left out.
+    word2vec and fastText write it, is skipped. Words that are not of letters are left out.
 
     Args:
         path: the file, UTF-8, plain or `.gz`.
@@ -187,7 +187,7 @@ def model_vectors(task: Any, words: Iterable[str]) -> WordVectors:
 
     Args:
         task: has an encoder with a token table, and its tokenizer.
-        words: words of letters beside those of the vocabulary.
+        words: words of letters in addition to those of the vocabulary.
 
     Returns:
         The vocabulary's whole words and `words`. Of spellings with the same pieces ("Film" and
@@ -220,8 +220,8 @@ def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
     special = set(tokenizer.special_ids)
     ids = [
         number
-        for number, goes_on in enumerate(tokenizer.continuation.tolist())
-        if not goes_on and number not in special
+        for number, continues in enumerate(tokenizer.continuation.tolist())
+        if not continues and number not in special
     ]
     found: dict[str, int] = {}
     for number, text in zip(ids, tokenizer.decode([[i] for i in ids]), strict=True):

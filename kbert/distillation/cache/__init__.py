@@ -1,4 +1,4 @@
-"""What a teacher makes of each text, kept on disk: it reads a table once, and never again."""
+"""A cache on disk of a teacher's outputs, which are computed once for each text."""
 
 from kbert.distillation.cache.size import CacheSize
 from kbert.distillation.cache.teacher_cache import CachedRows, TeacherCache

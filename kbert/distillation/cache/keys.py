@@ -1,4 +1,4 @@
-"""What tells rows apart: a hash of what an encoder reads of each, whatever table it stands in.
+"""Keys of rows: a hash of what an encoder reads of each, in whatever table it is.
 
 Shapes: B rows of a batch, W texts of a row, T tokens, see `kbert.distillation.cache.layout`.
 """

@@ -1,4 +1,4 @@
-"""What a teacher makes of a batch, by name: taken from its forward, and put back into a `Reading`.
+"""A teacher's outputs by name: taken from its forward pass, and restored as a `Reading`.
 
 Shapes: B rows of a batch, W texts of a row, R = B · W rows of the encoder, T tokens.
 """
@@ -17,13 +17,13 @@ from kbert.models.weights import get_arrays
 from kbert.tasks import FineTuningTask
 from kbert.types import Tensor, Tensors
 
-FEATURE = "teacher/"  # what an output is called in a batch begins with it
+FEATURE = "teacher/"  # prefix of the names of outputs in a batch
 _HIDDEN = "hidden_states"
 _OF_HEAD = {"row": (), "token": (TOKENS,), "choice": (TEXTS,)}
 
 
 def identity(teacher: FineTuningTask) -> dict[str, Any]:
-    """What decides a teacher's outputs, as JSON can hold it."""
+    """What a teacher's outputs depend on besides the text, as JSON can hold it."""
     digest = hashlib.blake2b(digest_size=16)
     for prefix, part in sorted(teacher.parts.items()):
         for name, array in sorted(get_arrays(part, prefix).items()):
@@ -41,10 +41,10 @@ def identity(teacher: FineTuningTask) -> dict[str, Any]:
 
 
 def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:
-    """How an output of tokens is kept, such as "hidden_states/2" (see `Term.reads_of`)."""
+    """How an output of tokens is cached, such as "hidden_states/2" (see `Term.reads_of`)."""
     if not isinstance(teacher.encoder, Encoder):
         raise ValueError(
-            "Of an encoder that is not of the BERT family a cache keeps what heads predict: take "
+            "Of an encoder outside the BERT family a cache holds predictions of heads alone: use "
             f"SoftTargets, or no cache_dir. Received: {name} of a {type(teacher.encoder).__name__}"
         )
     kind, _ = _parts(name)
@@ -58,28 +58,28 @@ def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:
 
 
 def returned(names: Iterable[str]) -> dict[str, bool]:
-    """What an encoder is asked for, to give these outputs."""
+    """The arguments with which an encoder returns these outputs."""
     kinds = {_parts(name)[0] for name in names}
     asked = {"return_hidden_states": _HIDDEN in kinds, "return_internals": bool(kinds - {_HIDDEN})}
     return {name: True for name, is_asked in asked.items() if is_asked}
 
 
 def head_layout(teacher: FineTuningTask, values: np.ndarray) -> Layout:
-    """How a head's logits, (B, …) of a batch, are kept: whole, for they are few."""
+    """How a head's logits, (B, …) of a batch, are cached: in float32, for they are few."""
     axes = _OF_HEAD[teacher.predicts_per]
     return Layout((*axes, *values.shape[1 + len(axes) :]), "float32", FILL)
 
 
 def is_head(name: str) -> bool:
-    """Whether an output is what a head predicts."""
+    """Whether an output is the prediction of a head."""
     return name.startswith(f"{HEADS}/")
 
 
 def take(reading: Reading, names: Iterable[str], mask: Tensor, dtype: str) -> dict[str, Tensor]:
-    """The outputs of these names, each (B, …), and all that heads predict.
+    """The outputs of these names, each (B, …), and the predictions of all heads.
 
     Args:
-        reading: what the teacher made of a batch.
+        reading: the teacher's outputs for a batch.
         names: of outputs of tokens.
         mask: the batch's padding mask, (B, T) or (B, W, T).
         dtype: for them; predictions are float32.
@@ -103,13 +103,13 @@ def take(reading: Reading, names: Iterable[str], mask: Tensor, dtype: str) -> di
 def restore(
     features: Tensors, teacher: FineTuningTask, student: Reading, with_heads: bool
 ) -> Reading:
-    """What the teacher made of a batch, from what the batch brought along.
+    """The teacher's `Reading` of a batch, from the cached outputs in it.
 
     Args:
         features: name of an output -> (B, …).
-        teacher: whose they are.
-        student: what the student made of the same batch.
-        with_heads: whether predictions are asked for.
+        teacher: the model that computed them.
+        student: the student's outputs for the same batch.
+        with_heads: whether predictions are restored.
     """
     layers = teacher.encoder.config.num_layers
     hidden: list[Any] = [None] * (layers + 1)

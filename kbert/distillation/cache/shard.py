@@ -1,4 +1,4 @@
-"""A part of a cache: a safetensors file with the outputs of some rows, read where it lies.
+"""A shard of a cache: a safetensors file with the outputs of some rows, read in slices.
 
 Shapes: n rows of the shard.
 """
@@ -46,7 +46,7 @@ def write_shard(
 
 
 class Shard:
-    """A shard that is there; its numbers are checked when they are first read.
+    """An existing shard; the checksum of an output is verified when it is first read.
 
     Args:
         path: the file.
@@ -76,7 +76,7 @@ class Shard:
             raise self._damaged("its index has another checksum")
         self.keys = np.frombuffer(raw.tobytes(), f"S{KEY_BYTES}")
         self.sizes = sizes
-        self._arrays: dict[str, Any] = {}  # what is read where it lies, in slices
+        self._arrays: dict[str, Any] = {}  # read in slices
         self._ends: dict[str, np.ndarray] = {}
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class Shard:
         return self._arrays[name][start:end].reshape(shape)
 
     def close(self) -> None:
-        """Lets go of the file; the next row opens it again."""
+        """Closes the file; the next row opens it again."""
         self._arrays = {}
 
     def _open(self, name: str) -> Any:
@@ -108,12 +108,12 @@ class Shard:
         try:
             return open_safetensors(self.path)
         except ValueError as error:
-            raise self._damaged("no sound file of safetensors") from error
+            raise self._damaged("no valid safetensors file") from error
 
     def _damaged(self, why: str) -> ValueError:
         return ValueError(
-            "A shard of the teacher's outputs is damaged; remove it, and the teacher reads its "
-            f"rows again. Received: {self.path} ({why})"
+            "A shard of the teacher's outputs is damaged; remove it, and its rows are computed "
+            f"again. Received: {self.path} ({why})"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a cache costs on disk, told before anything is written.
+"""The size of a cache on disk, known before anything is written.
 
 Shapes: n rows.
 """
@@ -15,12 +15,12 @@ _INDEX_BYTES = 24  # of a row: its key and its sizes
 
 
 class CacheSize(NamedTuple):
-    """What a cache costs on disk.
+    """The size of a cache on disk.
 
     Attributes:
         rows: of the table, equal ones counted once.
         total_bytes: of all of them.
-        missing_rows: that the teacher has not read yet.
+        missing_rows: whose outputs are not computed yet.
         missing_bytes: of these.
         by_output: name -> bytes of all rows.
     """
@@ -48,14 +48,14 @@ def cache_size(
     layouts: Mapping[str, Layout],
     needed: Sequence[str],
 ) -> CacheSize:
-    """What distinct rows cost; a row is missing where something is that is needed.
+    """The size of distinct rows; a row is missing if one of the needed outputs is.
 
     Args:
-        store: what is there.
+        store: the cache.
         keys: (n,).
         sizes: (n, 2), see `row_keys`.
-        layouts: of all outputs that are kept.
-        needed: names of those that must be there.
+        layouts: of all outputs that are cached.
+        needed: names of those that the loss reads.
     """
     places = {name: store.find(keys, name) for name in layouts}
     absent = np.any([places[name] < 0 for name in needed], axis=0)

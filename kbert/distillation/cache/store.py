@@ -1,4 +1,4 @@
-"""A folder of shards and its manifest: what is kept of which rows.
+"""A folder of shards and its manifest: which outputs of which rows are cached.
 
 Shapes: N rows, B rows of a batch, W texts of a row, T tokens.
 """
@@ -34,11 +34,11 @@ class Store:
 
     Args:
         folder: of the cache; made when the first shard is written.
-        teacher: what the outputs are of, as JSON can hold it.
-        dtype: of numbers that are kept of each token.
+        teacher: what identifies the teacher, as JSON can hold it.
+        dtype: of outputs of tokens.
 
     Attributes:
-        layouts: name -> how an output is kept.
+        layouts: name -> how an output is cached.
 
     Raises:
         ValueError: the folder holds another teacher's outputs, or in another dtype; a shard is
@@ -60,7 +60,7 @@ class Store:
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes up what other processes have written."""
+        """Loads what other processes have written."""
         manifest = read_note(os.path.join(self.folder, MANIFEST), "The manifest of a cache")
         if manifest is None:
             return
@@ -109,7 +109,7 @@ class Store:
 
         Args:
             name: of the output.
-            places: (B,), what `find` gave.
+            places: (B,), from `find`.
             texts: W of the batch.
             tokens: T of the batch.
 
@@ -128,7 +128,7 @@ class Store:
         return batch
 
     def check_space(self, needed: int) -> None:
-        """Raises OSError where the disk has no room for so many bytes."""
+        """Raises OSError if the disk has fewer bytes free."""
         folder = os.path.abspath(self.folder)
         while not os.path.exists(folder):
             folder = os.path.dirname(folder)
@@ -136,7 +136,7 @@ class Store:
         if needed > free:
             raise OSError(
                 errno.ENOSPC,
-                f"The teacher's outputs take {show_bytes(needed)} of disk, and fewer are free; "
+                f"The teacher's outputs take {show_bytes(needed)} of disk, and less is free; "
                 f"another cache_dir, shorter rows (max_length) or fewer layers help. Received: "
                 f"{show_bytes(free)} in {self.folder}",
             )
@@ -169,8 +169,8 @@ class Store:
         for name, rows in columns.items():
             if not np.array_equal([len(x) for x in rows], self.layouts[name].counts(sizes)):
                 raise ValueError(
-                    f"Rows of {name} must be of the shape {self.layouts[name].axes}; a task says "
-                    "by `predicts_per` what its predictions are of. Received: others"
+                    f"Rows of {name} must have the shape {self.layouts[name].axes}; a task "
+                    "declares by `predicts_per` what its predictions are of. Received: others"
                 )
 
 

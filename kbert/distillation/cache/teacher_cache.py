@@ -1,4 +1,4 @@
-"""A teacher that reads each row once, for all epochs, stages, seeds and students.
+"""A teacher that computes each row once, for all epochs, stages, seeds and students.
 
 Shapes: N rows, B rows of a batch.
 """
@@ -30,31 +30,31 @@ _PLACES = 20  # that are masked in a row of 128 tokens
 
 
 class TeacherCache:
-    """What a teacher makes of the rows of tables, in a folder.
+    """The outputs of a teacher for the rows of tables, in a folder.
 
-    Rows are told apart by their tokens, so any table, order or split that holds the same texts
-    finds them. What is missing is read by the teacher and added. A row costs, in float16:
+    Rows are identified by their tokens, so any table, order or split that holds the same texts
+    finds them. Missing rows are computed and added. A row takes, in float16:
 
     - 4 bytes for each logit of a head: 8 of two classes, whatever the length;
-    - 2 · T · H bytes for each layer of hidden states that a part of the loss looks at, the
+    - 2 · T · H bytes for each layer of hidden states that a term of the loss compares, the
       embeddings being one, and for each of queries, keys and values;
     - 2 · N · T² bytes for each layer of attention scores;
     - 24 bytes for its key.
 
-    T are the tokens of the row itself; padding is not kept. Logits are always float32. Float16
+    T are the tokens of the row itself; padding is not cached. Logits are always float32. Float16
     changes a loss by some 1e-5 of its value.
 
     Args:
-        folder: where it is kept: of one teacher, for any number of students and tables.
+        folder: of the cache: of one teacher, for any number of students and tables.
         student: the task that makes the rows.
-        teacher: the task that reads them.
-        terms: parts of the loss: what they look at is kept.
-        reads_heads: whether the loss looks at heads.
+        teacher: the task that computes their outputs.
+        terms: terms of the loss: what they compare is cached.
+        reads_heads: whether the loss compares heads.
         dtype: of hidden states and attention: "float16" or "float32".
 
     Raises:
-        ValueError: tasks whose rows are never the same again, an encoder whose outputs are not
-            kept, or another dtype.
+        ValueError: tasks whose rows differ in every epoch, an encoder whose outputs are not
+            cached, or another dtype.
     """
 
     def __init__(
@@ -80,24 +80,24 @@ class TeacherCache:
         if not (of_tokens or reads_heads):
             names = ", ".join(type(term).__name__ for term in terms)
             raise ValueError(
-                "A part of the loss says what it reads of the teacher, by `reads_of` or "
-                f"`reads_heads`, for a cache to keep it. Received: {names}"
+                "A term declares by `reads_of` or `reads_heads` what it compares of the teacher, "
+                f"so that it is cached. Received: {names}"
             )
         self._reads_heads = reads_heads
-        # A few bytes more, and the stage that teaches the head finds its targets there.
+        # A few bytes more, and the stage that trains the head finds its targets in the cache.
         self._has_heads = reads_heads or type(student) is type(teacher)
         self._returned = outputs.returned(of_tokens)
         self._forward = inference.compiled(self._outputs, *teacher.parts.values())
 
     def size(self, rows: Rows) -> CacheSize:
-        """What the rows of a table cost on disk."""
+        """The size on disk of the rows of a table."""
         store = self._open()
         keys, sizes, first = self._distinct(rows)
         layouts = self._all_layouts(store, rows)
         return cache_size(store, keys[first], sizes[first], layouts, self._needed(layouts))
 
     def fill(self, rows: Rows, batch_size: int, verbose: str | int = "auto") -> "CachedRows":
-        """Has the teacher read what is missing, and finds all rows.
+        """Computes the teacher's outputs of missing rows, and finds all rows.
 
         Args:
             rows: N of them.
@@ -128,7 +128,7 @@ class TeacherCache:
         return CachedRows(store, {name: store.find(keys, name) for name in needed})
 
     def reading(self, batch: Tensors, student: Reading) -> Reading:
-        """What the teacher made of a batch that `CachedRows.attach` has seen."""
+        """The teacher's outputs in a batch of `CachedRows.attach`."""
         features = {
             name.removeprefix(outputs.FEATURE): values
             for name, values in batch.items()
@@ -136,7 +136,7 @@ class TeacherCache:
         }
         if not features:
             raise ValueError(
-                "With a cache_dir a batch brings the teacher's outputs along: take those of "
+                "With a cache_dir batches hold the teacher's outputs: use those of "
                 f"Distiller.batches. Received: {', '.join(sorted(batch))}"
             )
         return outputs.restore(features, self._teacher, student, self._reads_heads)
@@ -153,7 +153,7 @@ class TeacherCache:
         return keys, sizes, np.sort(first)
 
     def _all_layouts(self, store: Store, rows: Rows) -> dict[str, Layout]:
-        """Of all that is kept; what the heads give tells the teacher, where no manifest does."""
+        """Of all cached outputs; those of heads are in the manifest, or found by a forward pass."""
         if not self._has_heads:
             return self._layouts
         heads = {name: x for name, x in store.layouts.items() if outputs.is_head(name)}
@@ -180,7 +180,7 @@ class TeacherCache:
         batch_size: int,
         verbose: str | int,
     ) -> Iterator[Row]:
-        """What the teacher makes of some rows, the longest first."""
+        """The teacher's outputs of some rows, the longest first."""
         done = 0
         with Progress("", len(numbers), " examples", verbose=verbose) as bar:
             for index, features in self._predictor.batches(rows, batch_size, numbers):
@@ -209,7 +209,7 @@ class CachedRows:
 
     Args:
         store: the cache.
-        places: name of an output -> (N,), where it is kept.
+        places: name of an output -> (N,), its place in the cache.
     """
 
     def __init__(self, store: Store, places: Mapping[str, np.ndarray]) -> None:
@@ -217,7 +217,7 @@ class CachedRows:
         self._places = dict(places)
 
     def attach(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Batches of these rows with the teacher's outputs beside the features.
+        """Batches of these rows with the teacher's outputs added to the features.
 
         Args:
             dataset: as `bucketed_batches` makes it, with `rows` (B,) and `padding_mask`.
@@ -252,7 +252,7 @@ def _check_finite(found: Mapping[str, np.ndarray], dtype: str) -> None:
         if not np.isfinite(values).all():
             hint = 'has larger numbers than float16: take cache_dtype="float32"'
             raise ValueError(
-                "What a teacher makes of a text must be finite, in the cache's dtype too. "
+                "The outputs of a teacher must be finite, in the cache's dtype too. "
                 f"Received: {name}, which {hint if dtype == 'float16' else 'is NaN or infinite'}"
             )
 
@@ -261,7 +261,7 @@ def _check_tables(student: EncoderTask, teacher: EncoderTask) -> None:
     if isinstance(student, Pretraining):
         cost = _PLACES * student.encoder.config.vocabulary_size * 2
         raise ValueError(
-            "Every epoch masks other words of a text, so no row of the cache would be read "
+            "Every epoch masks other words of a text, so no cached row would be used "
             f"twice, and a row of 128 tokens would take {show_bytes(cost)} ({_PLACES} places of "
             "float16 logits): a cache is for tasks on tables. Received: cache_dir for a Pretraining"
         )

@@ -180,7 +180,7 @@ def test_settings_are_checked(model, settings, message):
 
 def test_only_a_model_that_fills_masks(model):
     with pytest.raises(
-        ValueError, match=r"kbert.tasks.Pretraining with masks\. Received: a Encoder"
+        ValueError, match=r"kbert.tasks.Pretraining with a masked-LM head\. Received: a Encoder"
     ):
         augment(["a fox"], model.encoder)
 
