@@ -16,7 +16,7 @@ from kbert.checkpoints import read_checkpoint, read_safetensors
 from kbert.experiments import Settings
 from kbert.training import Checkpoints
 from pipelines import distill
-from pipelines.distill_flags import PARTS, TASK_FLAGS, TEXT_FLAGS
+from pipelines.distill_flags import TASK_FLAGS, TERMS, TEXT_FLAGS
 from tests.killing import kill_after_checkpoint
 from tests.pipelines.conftest import COLUMNS
 from tests.pipelines.test_pretrain import finished, write_corpus
@@ -341,7 +341,7 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
     distillation |= {"term_weights", "layers", "preset_dir", "export_dir", "dry_run"}
     distillation |= {"allow_changes", "task_module", "stride"}  # the last an alias of doc_stride
     assert both - distillation <= set(Settings.names())
-    assert len(PARTS) == 7
+    assert len(TERMS) == 7
 
 
 @pytest.mark.slow
