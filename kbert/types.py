@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = Any
 # Name -> tensor, batch-first: what a model reads or gives.
 Tensors: TypeAlias = Mapping[str, Tensor]
+# Name -> array: the weights of a model.
+Arrays: TypeAlias = Mapping[str, np.ndarray]
 # A loss or a metric of some rows: weighted sum and sum of weights, float32 scalars.
 Pair: TypeAlias = tuple[Tensor, Tensor]
 # In `type | MaybeNone`: may be None, but not where it is used, which a checker cannot know

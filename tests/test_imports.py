@@ -27,8 +27,9 @@ RANKS = {
 # from itself). So no two subfolders lean on each other.
 ORDER = {
     "checkpoints": """
-        checkpoint keys matching renames safetensors sizes vocabulary
-        groups hdf5 preset
+        checkpoint matching renames safetensors sizes vocabulary
+        groups hdf5 keys
+        preset
         bilm huggingface keras_hub
         google
         folder

@@ -10,6 +10,7 @@ from kbert.configs.base import Config, EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.types import Arrays
 
 _LOADED_BY: dict[type[Config], str] = {
     EncoderConfig: "an encoder of the BERT family, which kbert.Encoder loads",
@@ -77,7 +78,7 @@ _FINE_TUNED = {"tokens": "tag", "span": "answer", "choice": "choose"}
 
 
 def infer_task(
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     sentence_objective: str | None = None,
     problem_type: str | None = None,
 ) -> dict[str, Any] | None:

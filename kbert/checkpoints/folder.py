@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import keras
-import numpy as np
 
 from kbert.checkpoints import preset
 from kbert.checkpoints.bilm import checkpoint as bilm
@@ -23,7 +22,7 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import PathLike
+from kbert.types import Arrays, PathLike
 
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
 _FORMATS = (preset, huggingface, keras_hub, google, bilm)
@@ -76,7 +75,7 @@ _FORMATS_OF: dict[type[Config], tuple[str, ...]] = {
 def write_checkpoint(
     folder: PathLike,
     config: Config,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     format: str = "kbert",
     *,
     task: Mapping[str, Any] | None = None,

@@ -5,6 +5,7 @@ from typing import Any
 
 from absl import logging
 
+from kbert.checkpoints.sizes import MOST_LAYERS
 from kbert.configs.base import Config
 
 
@@ -20,23 +21,31 @@ def make_config(kind: type[Config], fields: Mapping[str, Any], source: str) -> A
         A config of that kind.
 
     Raises:
-        ValueError: a field that it has not, lacks, or cannot have such a value; with the file.
+        ValueError: a field that it has not, lacks, or cannot have such a value; with the file. Or
+            more than 1000 layers: those that share their weights store few.
     """
     try:
-        return kind.from_dict(fields)
+        config = kind.from_dict(fields)
     except ValueError as error:
         raise ValueError(f"{error} in {source}") from error
+    layers = getattr(config, "num_layers", 0)
+    if layers > MOST_LAYERS:
+        raise ValueError(
+            f"A config of more than {MOST_LAYERS} layers is taken to be damaged. "
+            f"Received: {layers:,} in {source}"
+        )
+    return config
 
 
 def check_keys(
     content: Mapping[str, Any],
     *,
     fields: Collection[str],
-    defaults: Collection[str],
-    required: Mapping[str, tuple],
-    ignored: Collection[str],
     title: str,
     source: str,
+    defaults: Collection[str] = (),
+    required: Mapping[str, tuple] | None = None,
+    ignored: Collection[str] = (),
     harmless: Callable[[str, Any], bool] | None = None,
 ) -> None:
     """Refuses a config that may be of another model than kbert would make of it.
@@ -44,11 +53,11 @@ def check_keys(
     Args:
         content: key -> value.
         fields: keys that are read.
-        defaults: those of them that may be absent.
-        required: key -> values that kbert's encoder has an equal for, the default first.
-        ignored: keys that say nothing about the encoder's function.
         title: whose config it is, for messages.
         source: where it is from, for messages.
+        defaults: those of the fields that may be absent.
+        required: key -> values that kbert's encoder has an equal for, the default first.
+        ignored: keys that say nothing about the encoder's function.
         harmless: key, value -> whether an unknown key says nothing about the model all the same:
             then it is named in a warning. None = no such key.
 
@@ -56,13 +65,13 @@ def check_keys(
         ValueError: a key is unknown or missing, or a value that kbert's encoder has no equal for.
 
     Example:
-        >>> check_keys({"size": 3, "speed": 1}, fields=["size"], defaults=[], required={},
-        ...            ignored=[], title="a toy", source="memory")
+        >>> check_keys({"size": 3, "speed": 1}, fields=["size"], title="a toy", source="memory")
         Traceback (most recent call last):
         ...
         ValueError: Every key of a config must be understood, or the model may be another one. \
 Received: unknown speed in memory
     """
+    required = required or {}
     for key, allowed in required.items():
         if key in content and content[key] not in allowed:
             raise ValueError(

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from kbert.types import Arrays
+
 _SHOWN = 5
 
 
@@ -26,7 +28,7 @@ class Differences:
 
 def check_arrays(
     expected: Mapping[str, tuple[int, ...]],
-    found: Mapping[str, np.ndarray],
+    found: Arrays,
     source: str,
     strict: bool = True,
 ) -> Differences:
@@ -76,7 +78,7 @@ def check_arrays(
     return Differences(missing, unexpected)
 
 
-def check_finite(arrays: Mapping[str, np.ndarray], what: str) -> None:
+def check_finite(arrays: Arrays, what: str) -> None:
     """Refuses weights that hold NaN or infinity: no file of them would be of use.
 
     Args:

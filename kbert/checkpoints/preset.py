@@ -9,19 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kbert import registry
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.keys import make_config
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
-from kbert.checkpoints.sizes import check_layers
 from kbert.configs.base import Config, EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.json_file import read_json
-from kbert.types import PathLike
+from kbert.types import Arrays, PathLike
 
 CONFIG_FILE = "kbert.json"
 FORMAT_VERSION = 1
@@ -37,7 +34,7 @@ _KINDS: dict[str, type[Config]] = {
 def write_preset(
     folder: PathLike,
     config: Config,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     task: Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
 ) -> None:
@@ -109,7 +106,6 @@ def read_folder(folder: Path) -> Checkpoint:
     if "labels" in content and not isinstance(labels, list):
         raise ValueError(f"`labels` must be a list. Received: {labels!r:.80} in {path}")
     config = make_config(_KINDS[kind], content[kind], str(path))
-    check_layers(config, str(path))
     return Checkpoint(
         config=config,
         arrays=read_safetensors(folder / WEIGHTS_FILE),

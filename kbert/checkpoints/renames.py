@@ -6,10 +6,12 @@ drift apart.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from kbert.types import Arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Rule:
     aliases: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
-    def read(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    def read(self, arrays: Arrays) -> np.ndarray:
         """There -> here."""
         here, there = self.shapes or (None, None)
         parts = [self._turned(arrays[source], there, here) for source in self.sources]
@@ -51,8 +53,26 @@ class Rule:
         return array.reshape(after) if array.shape == before else array
 
 
+def dense(name: str, *sources: str) -> tuple[Rule, ...]:
+    """A dense layer that has Keras' names there too; several sources make one layer here.
+
+    Args:
+        name: of the layer here.
+        *sources: its names there.
+    """
+    return (
+        Rule(f"{name}/kernel", tuple(f"{source}/kernel" for source in sources)),
+        Rule(f"{name}/bias", tuple(f"{source}/bias" for source in sources)),
+    )
+
+
+def norm(name: str, source: str) -> tuple[Rule, ...]:
+    """A layer normalisation that has Keras' names there too."""
+    return Rule(f"{name}/gamma", (f"{source}/gamma",)), Rule(f"{name}/beta", (f"{source}/beta",))
+
+
 def read_arrays(
-    rules: Sequence[Rule], arrays: Mapping[str, np.ndarray]
+    rules: Sequence[Rule], arrays: Arrays
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Renames from there to here, as far as the rules' sources are present.
 
@@ -90,7 +110,7 @@ def read_arrays(
     return here, rest
 
 
-def write_arrays(rules: Sequence[Rule], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def write_arrays(rules: Sequence[Rule], arrays: Arrays) -> dict[str, np.ndarray]:
     """Renames from here to there.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kbert import atomic
-from kbert.types import PathLike
+from kbert.types import Arrays, PathLike
 
 WEIGHTS_FILE = "model.safetensors"
 # What NumPy can hold. The format also has numbers of eight and of four bits.
@@ -63,7 +63,7 @@ def open_safetensors(path: PathLike) -> Any:
         ) from error
 
 
-def write_safetensors(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+def write_safetensors(path: PathLike, arrays: Arrays) -> None:
     """Writes arrays under a temporary name beside `path`, then renames: whole or not at all.
 
     Args:
@@ -76,9 +76,7 @@ def write_safetensors(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
     atomic.write(path, serialise(arrays))
 
 
-def write_model(
-    folder: PathLike, arrays: Mapping[str, np.ndarray], config_file: str, config: bytes
-) -> None:
+def write_model(folder: PathLike, arrays: Arrays, config_file: str, config: bytes) -> None:
     """Writes weights and config so that never one is there beside another's.
 
     Whenever the process dies the folder holds the old model, the new one, or (for the moment of
@@ -104,7 +102,7 @@ def _check_types(types: Mapping[str, str], path: PathLike) -> None:
         )
 
 
-def serialise(arrays: Mapping[str, np.ndarray]) -> bytes:
+def serialise(arrays: Arrays) -> bytes:
     """The content of a file."""
     from safetensors.numpy import save
 

@@ -39,30 +39,14 @@ def check_size(config: Config, stored: int, source: str) -> None:
         source: where both are from, for the message.
 
     Raises:
-        ValueError: the model would be more than 20 times as large, or have more than 1000 layers.
+        ValueError: the model would be more than 20 times as large.
     """
-    check_layers(config, source)
     fewest = fewest_numbers(config)
     if fewest > max(_LARGEST_RATIO * stored, _ALWAYS_ALLOWED):
         raise ValueError(
             f"A config of a model more than {_LARGEST_RATIO} times as large as its weights is "
             f"taken to be damaged. Received: {fewest:,} numbers by the config, {stored:,} in the "
             f"weights of {source}"
-        )
-
-
-def check_layers(config: Config, source: str) -> None:
-    """Refuses a config of more than 1000 layers: those that share their weights store few.
-
-    Args:
-        config: the model's.
-        source: where it is from, for the message.
-    """
-    layers = getattr(config, "num_layers", 0)
-    if layers > MOST_LAYERS:
-        raise ValueError(
-            f"A config of more than {MOST_LAYERS} layers is taken to be damaged. "
-            f"Received: {layers:,} in {source}"
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kbert.configs.base import EncoderConfig
+from kbert.types import Arrays
 
 _TABLE = "encoder/embeddings/token"
 _BIAS = "masked_lm/bias"
@@ -15,7 +16,7 @@ _BIAS = "masked_lm/bias"
 
 def extend_vocabulary(
     config: EncoderConfig,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     vocabulary_size: int,
     pieces: Mapping[int, list[int]] | None = None,
     seed: int = 0,

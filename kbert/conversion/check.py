@@ -6,7 +6,7 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary.
 import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from kbert.json_file import read_json
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import set_arrays
-from kbert.types import PathLike
+from kbert.types import Arrays, PathLike
 
 # Of the largest output (or of 1, where all are smaller): what two libraries' float32 differ by.
 TOLERANCE = 1e-4
@@ -210,7 +210,7 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
     return _without_padding(outputs, inputs)
 
 
-def _without_padding(outputs: Outputs, inputs: Mapping[str, np.ndarray]) -> Outputs:
+def _without_padding(outputs: Outputs, inputs: Arrays) -> Outputs:
     """The outputs of real tokens: those at padding are arbitrary."""
     mask = inputs["padding_mask"] == 1
     return {name: value[mask] if value.ndim == 3 else value for name, value in outputs.items()}

@@ -1,6 +1,5 @@
 """The heads of a model that is converted: each whole, of its shapes, and finite."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,6 +9,7 @@ from kbert.heads import DiscriminatorHead, MaskedLMHead, SpanBoundaryHead
 from kbert.heads.linear import LinearHead
 from kbert.models import Decoder, Encoder
 from kbert.models.weights import set_arrays
+from kbert.types import Arrays
 
 # First parts of the names of the heads' weights.
 HEADS = "masked_lm sentence span_boundary discriminator classifier tokens span choice".split()
@@ -17,7 +17,7 @@ HEADS = "masked_lm sentence span_boundary discriminator classifier tokens span c
 _UNITS = {"sentence": 2, "span": 2, "choice": 1}
 
 
-def check_heads(encoder: Encoder | Decoder, arrays: Mapping[str, np.ndarray], source: str) -> None:
+def check_heads(encoder: Encoder | Decoder, arrays: Arrays, source: str) -> None:
     """Refuses a head that a task could not load.
 
     Args:
@@ -44,9 +44,7 @@ def check_heads(encoder: Encoder | Decoder, arrays: Mapping[str, np.ndarray], so
             set_arrays(_make(head, encoder, own), head, own, source)
 
 
-def _make(
-    head: str, encoder: Encoder | Decoder, arrays: Mapping[str, np.ndarray]
-) -> keras.layers.Layer:
+def _make(head: str, encoder: Encoder | Decoder, arrays: Arrays) -> keras.layers.Layer:
     config: Any = encoder.config  # a decoder's makes the classifier alone
     if head == "masked_lm":
         return MaskedLMHead(config, encoder.token_embedding)

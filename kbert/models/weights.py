@@ -1,13 +1,13 @@
 """Weights of a Keras model under names that last, out and in."""
 
 import re
-from collections.abc import Mapping
 
 import keras
 import numpy as np
 from absl import logging
 
 from kbert.checkpoints import Differences, check_arrays
+from kbert.types import Arrays
 
 
 def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Variable]:
@@ -34,7 +34,7 @@ def get_arrays(model: keras.layers.Layer, prefix: str) -> dict[str, np.ndarray]:
 def set_arrays(
     model: keras.layers.Layer,
     prefix: str,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     source: str,
     strict: bool = True,
 ) -> Differences:

@@ -24,7 +24,7 @@ from kbert.checkpoints.preset import CONFIG_FILE, refuse_other
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.elmo import ElmoConfig
 from kbert.json_file import read_json
-from kbert.types import PathLike
+from kbert.types import Arrays, PathLike
 
 OPTIONS_FILE, WEIGHTS_FILE = "options.json", "lm_weights.hdf5"  # as they are written
 _OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # as they are found
@@ -63,7 +63,7 @@ def read_folder(folder: Path) -> Checkpoint:
 def write_bilm(
     folder: PathLike,
     config: ElmoConfig,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     task: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes `options.json` and `lm_weights.hdf5`, both or none.
@@ -127,7 +127,7 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
         return {name: np.asarray(dataset[()]) for name, dataset in datasets.items()}
 
 
-def _hdf5_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+def _hdf5_bytes(arrays: Arrays) -> bytes:
     import h5py
 
     buffer = io.BytesIO()

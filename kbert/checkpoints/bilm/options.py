@@ -61,35 +61,18 @@ def read_options(content: Mapping[str, Any], source: str) -> ElmoConfig:
     )
     lstm, characters = _part(content, "lstm", source), _part(content, "char_cnn", source)
     optional = ("n_layers", "cell_clip", "proj_clip", "use_skip_connections")
-    check_keys(
-        lstm,
-        fields=_LSTM,
-        defaults=optional,
-        required={},
-        ignored=(),
-        title="a biLM's lstm",
-        source=source,
-    )
+    check_keys(lstm, fields=_LSTM, defaults=optional, title="a biLM's lstm", source=source)
     check_keys(
         characters,
         fields=(*_CHARACTERS, "embedding"),
         defaults=("n_highway",),
         # 261 in a training run's file, 262 with the padding that prediction adds.
         required={"n_characters": (262, 261), "activation": _ACTIVATIONS},
-        ignored=(),
         title="a biLM's char_cnn",
         source=source,
     )
     embedding = _part(characters, "embedding", source)
-    check_keys(
-        embedding,
-        fields=("dim",),
-        defaults=(),
-        required={},
-        ignored=(),
-        title="a biLM's embedding",
-        source=source,
-    )
+    check_keys(embedding, fields=("dim",), title="a biLM's embedding", source=source)
     fields = {field: lstm[key] for key, field in _LSTM.items() if key in lstm}
     fields |= {field: characters[key] for key, field in _CHARACTERS.items() if key in characters}
     fields["character_size"] = embedding["dim"]

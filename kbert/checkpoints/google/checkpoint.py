@@ -28,8 +28,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kbert.checkpoints.checkpoint import Checkpoint, default_labels, infer_task
 from kbert.checkpoints.google.names import albert_rules, bert_rules, electra_model
 from kbert.checkpoints.google.tensorflow1 import (
@@ -42,9 +40,9 @@ from kbert.checkpoints.groups import check_groups
 from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.keys import check_keys, make_config
 from kbert.checkpoints.renames import Rule, read_arrays
-from kbert.checkpoints.sizes import check_layers
 from kbert.configs.base import EncoderConfig
 from kbert.json_file import read_json
+from kbert.types import Arrays
 
 # Hugging Face kept Google's keys; only the epsilon is fixed in Google's code.
 _FIELDS = {key: field for key, field in Bert.fields.items() if key != "layer_norm_eps"}
@@ -79,7 +77,7 @@ class _Architecture:
     required: Mapping[str, tuple]
     sentence_objective: str | None
     gelu: str
-    rules: Callable[[EncoderConfig, Mapping[str, np.ndarray]], tuple[list[Rule], tuple[str, ...]]]
+    rules: Callable[[EncoderConfig, Arrays], tuple[list[Rule], tuple[str, ...]]]
     group_of: Callable[[int, int, int], int] | None = None
 
 
@@ -196,7 +194,7 @@ def _architecture(names: Iterable[str], prefix: Path) -> _Architecture:
 
 
 def _read_config_file(
-    folder: Path, architecture: _Architecture, tensors: Mapping[str, np.ndarray]
+    folder: Path, architecture: _Architecture, tensors: Arrays
 ) -> tuple[dict[str, Any], str]:
     found = sorted(p.name for p in folder.glob("*_config.json") if p.name not in _OTHER_CONFIGS)
     if f"{architecture.name}_config.json" in found:
@@ -239,7 +237,6 @@ def _read_config(
         )
     values["activation"] = activations[values["activation"]]
     config = make_config(EncoderConfig, values, source)
-    check_layers(config, source)
     layers, groups = config.num_layers, config.num_blocks
     if architecture.group_of is not None:
         group_of = architecture.group_of
@@ -247,7 +244,7 @@ def _read_config(
     return config
 
 
-def _electra_content(tensors: Mapping[str, np.ndarray]) -> dict[str, int]:
+def _electra_content(tensors: Arrays) -> dict[str, int]:
     """A config as the shapes tell it; ELECTRA's code has heads of width 64 (training_utils.py)."""
     positions, segments, words, inner = (tensors[name] for name in sorted(_MEASURED))
     layers = {name.split("/")[2] for name in tensors if name.startswith("electra/encoder/layer_")}

@@ -4,13 +4,11 @@ google-research/bert and /albert: modeling.py, run_pretraining.py, run_classifie
 google-research/electra: model/modeling.py, run_pretraining.py.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from kbert.checkpoints.renames import Rule
+from kbert.checkpoints.renames import Rule, dense, norm
 from kbert.configs.base import EncoderConfig
+from kbert.types import Arrays
 
 
 def bert_rules(config: EncoderConfig) -> list[Rule]:
@@ -28,7 +26,7 @@ def bert_rules(config: EncoderConfig) -> list[Rule]:
     return [
         *_embeddings("bert/embeddings"),
         *_layers(config, "bert/encoder"),
-        *_dense("encoder/pooler", "bert/pooler/dense"),
+        *dense("encoder/pooler", "bert/pooler/dense"),
         *_heads(),
     ]
 
@@ -47,18 +45,18 @@ def albert_rules(config: EncoderConfig) -> list[Rule]:
     """
     table = [
         *_embeddings("bert/embeddings"),
-        *_dense("encoder/embeddings/projection", "bert/encoder/embedding_hidden_mapping_in"),
+        *dense("encoder/embeddings/projection", "bert/encoder/embedding_hidden_mapping_in"),
     ]
     for i in range(config.num_blocks):
         here, there = f"encoder/layers/{i}", f"bert/encoder/transformer/group_{i}/inner_group_0"
         table += [
             *_attention(f"{here}/attention", f"{there}/attention_1"),
-            *_norm(f"{here}/attention_norm", f"{there}/LayerNorm"),
-            *_dense(f"{here}/feed_forward/intermediate", f"{there}/ffn_1/intermediate/dense"),
-            *_dense(f"{here}/feed_forward/output", f"{there}/ffn_1/intermediate/output/dense"),
-            *_norm(f"{here}/feed_forward_norm", f"{there}/LayerNorm_1"),
+            *norm(f"{here}/attention_norm", f"{there}/LayerNorm"),
+            *dense(f"{here}/feed_forward/intermediate", f"{there}/ffn_1/intermediate/dense"),
+            *dense(f"{here}/feed_forward/output", f"{there}/ffn_1/intermediate/output/dense"),
+            *norm(f"{here}/feed_forward_norm", f"{there}/LayerNorm_1"),
         ]
-    return [*table, *_dense("encoder/pooler", "bert/pooler/dense"), *_heads()]
+    return [*table, *dense("encoder/pooler", "bert/pooler/dense"), *_heads()]
 
 
 def electra_rules(
@@ -80,19 +78,17 @@ def electra_rules(
     """
     return [
         *_embeddings(f"{embeddings}/embeddings"),
-        *_dense("encoder/embeddings/projection", f"{scope}/embeddings_project"),
+        *dense("encoder/embeddings/projection", f"{scope}/embeddings_project"),
         *_layers(config, f"{scope}/encoder"),
-        *_dense("masked_lm/transform", "generator_predictions/dense"),
-        *_norm("masked_lm/norm", "generator_predictions/LayerNorm"),
+        *dense("masked_lm/transform", "generator_predictions/dense"),
+        *norm("masked_lm/norm", "generator_predictions/LayerNorm"),
         Rule("masked_lm/bias", ("generator_predictions/output_bias",)),
-        *_dense("discriminator/transform", "discriminator_predictions/dense"),
-        *_dense("discriminator/output", "discriminator_predictions/dense_1"),
+        *dense("discriminator/transform", "discriminator_predictions/dense"),
+        *dense("discriminator/output", "discriminator_predictions/dense_1"),
     ]
 
 
-def electra_model(
-    config: EncoderConfig, tensors: Mapping[str, np.ndarray]
-) -> tuple[list[Rule], tuple[str, ...]]:
+def electra_model(config: EncoderConfig, tensors: Arrays) -> tuple[list[Rule], tuple[str, ...]]:
     """Which of the two models of an ELECTRA checkpoint is meant.
 
     Args:
@@ -120,7 +116,7 @@ def _embeddings(scope: str) -> tuple[Rule, ...]:
         Rule("encoder/embeddings/token", (f"{scope}/word_embeddings",)),
         Rule("encoder/embeddings/position", (f"{scope}/position_embeddings",)),
         Rule("encoder/embeddings/segment", (f"{scope}/token_type_embeddings",)),
-        *_norm("encoder/embeddings/norm", f"{scope}/LayerNorm"),
+        *norm("encoder/embeddings/norm", f"{scope}/LayerNorm"),
     )
 
 
@@ -130,18 +126,18 @@ def _layers(config: Any, scope: str) -> list[Rule]:
         here, there = f"encoder/layers/{i}", f"{scope}/layer_{i}"
         table += [
             *_attention(f"{here}/attention", f"{there}/attention"),
-            *_norm(f"{here}/attention_norm", f"{there}/attention/output/LayerNorm"),
-            *_dense(f"{here}/feed_forward/intermediate", f"{there}/intermediate/dense"),
-            *_dense(f"{here}/feed_forward/output", f"{there}/output/dense"),
-            *_norm(f"{here}/feed_forward_norm", f"{there}/output/LayerNorm"),
+            *norm(f"{here}/attention_norm", f"{there}/attention/output/LayerNorm"),
+            *dense(f"{here}/feed_forward/intermediate", f"{there}/intermediate/dense"),
+            *dense(f"{here}/feed_forward/output", f"{there}/output/dense"),
+            *norm(f"{here}/feed_forward_norm", f"{there}/output/LayerNorm"),
         ]
     return table
 
 
 def _heads() -> tuple[Rule, ...]:
     return (
-        *_dense("masked_lm/transform", "cls/predictions/transform/dense"),
-        *_norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
+        *dense("masked_lm/transform", "cls/predictions/transform/dense"),
+        *norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
         Rule("masked_lm/bias", ("cls/predictions/output_bias",)),
         *_output("sentence/dense", "cls/seq_relationship/"),
         *_output("classifier/dense", ""),
@@ -151,20 +147,9 @@ def _heads() -> tuple[Rule, ...]:
 
 def _attention(name: str, scope: str) -> tuple[Rule, ...]:
     return (
-        *_dense(f"{name}/qkv", *(f"{scope}/self/{part}" for part in ("query", "key", "value"))),
-        *_dense(f"{name}/output", f"{scope}/output/dense"),
+        *dense(f"{name}/qkv", *(f"{scope}/self/{part}" for part in ("query", "key", "value"))),
+        *dense(f"{name}/output", f"{scope}/output/dense"),
     )
-
-
-def _dense(name: str, *scopes: str) -> tuple[Rule, ...]:
-    return (
-        Rule(f"{name}/kernel", tuple(f"{scope}/kernel" for scope in scopes)),
-        Rule(f"{name}/bias", tuple(f"{scope}/bias" for scope in scopes)),
-    )
-
-
-def _norm(name: str, scope: str) -> tuple[Rule, ...]:
-    return Rule(f"{name}/gamma", (f"{scope}/gamma",)), Rule(f"{name}/beta", (f"{scope}/beta",))
 
 
 def _output(name: str, scope: str) -> tuple[Rule, ...]:

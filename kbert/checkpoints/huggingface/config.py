@@ -9,7 +9,6 @@ from kbert.checkpoints.checkpoint import PROBLEM_TYPES, default_labels
 from kbert.checkpoints.huggingface.architectures import Architecture
 from kbert.checkpoints.huggingface.unread_keys import says_nothing
 from kbert.checkpoints.keys import check_keys, make_config
-from kbert.checkpoints.sizes import check_layers
 from kbert.configs.base import Config
 from kbert.tokenizers.protocol import TokenizerLike
 
@@ -56,9 +55,7 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
         )
     fields["activation"] = known[fields["activation"]]
     fields |= {**architecture.fixed, **architecture.unsaid}
-    config = make_config(architecture.config_class, fields, source)
-    check_layers(config, source)
-    return config
+    return make_config(architecture.config_class, fields, source)
 
 
 def write_config(

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
 from kbert.checkpoints.huggingface.architectures import Architecture, find, infer
@@ -30,7 +28,7 @@ from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
 from kbert.json_file import read_json
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import PathLike
+from kbert.types import Arrays, PathLike
 
 CONFIG_FILE = "config.json"
 
@@ -56,7 +54,7 @@ def read_folder(folder: Path) -> Checkpoint:
 def write_huggingface(
     folder: PathLike,
     config: Any,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     *,
     max_shard_size: int | None = None,
     **options: Any,
@@ -80,9 +78,7 @@ def write_huggingface(
     write_shards(Path(folder), renamed, CONFIG_FILE, text.encode(), max_shard_size)
 
 
-def import_model(
-    content: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str
-) -> Checkpoint:
+def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Checkpoint:
     """Hugging Face's config and arrays -> kbert's.
 
     Takes names with or without the prefix (`bert.`), and the `gamma`/`beta` of old files.
@@ -143,13 +139,13 @@ def import_model(
 
 def export_model(
     config: Any,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     *,
     architecture: str | None = None,
     task: Mapping[str, Any] | None = None,
     tokenizer: TokenizerLike | None = None,
     labels: Sequence[str] | None = None,
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+) -> tuple[dict[str, Any], Arrays]:
     """The reverse of `import_model`: the content of `config.json`, and name there -> array.
 
     Args:
@@ -186,9 +182,7 @@ def export_model(
     return content, there
 
 
-def _with_prefix(
-    architecture: Architecture, arrays: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def _with_prefix(architecture: Architecture, arrays: Arrays) -> Arrays:
     prefix = f"{architecture.prefix}."
     if any(name.startswith(prefix) for name in arrays):
         return arrays
@@ -202,7 +196,7 @@ def _homeless(
     architecture: Architecture,
     content: Mapping[str, Any],
     task: Mapping[str, Any] | None,
-    here: Mapping[str, np.ndarray],
+    here: Arrays,
     rest: Iterable[str],
 ) -> str | None:
     """The head that kbert has no task for, in words, or None."""
@@ -222,9 +216,7 @@ def _homeless(
     return f"a head of {whose} that kbert has no task for ({', '.join(names)})"
 
 
-def _class_ending(
-    architecture: Architecture, arrays: Mapping[str, np.ndarray], head: str | None
-) -> str:
+def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) -> str:
     if head:
         return CLASSIFIERS[head]
     if architecture.task == "causal_lm":
@@ -241,9 +233,7 @@ def _class_ending(
     return "Model"
 
 
-def _check_rows(
-    architecture: Architecture, arrays: Mapping[str, np.ndarray], task: Mapping[str, Any]
-) -> None:
+def _check_rows(architecture: Architecture, arrays: Arrays, task: Mapping[str, Any]) -> None:
     """A classifier learned on rows of one form; there every model of an architecture has one."""
     bare = not architecture.classifier_settings.get("input_tokens", True)
     if bare and "classifier/dense/kernel" in arrays and task.get("input_tokens", True):
@@ -253,9 +243,7 @@ def _check_rows(
         )
 
 
-def _check_objective(
-    architecture: Architecture, arrays: Mapping[str, np.ndarray], task: Mapping[str, Any]
-) -> None:
+def _check_objective(architecture: Architecture, arrays: Arrays, task: Mapping[str, Any]) -> None:
     """Both sentence objectives have the same head; only the task knows which one it learned."""
     objectives = [name for name in ("next_sentence", "sentence_order") if task.get(name)]
     if "sentence/dense/kernel" not in arrays or not objectives:

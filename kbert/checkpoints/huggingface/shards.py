@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from kbert import atomic
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
 from kbert.json_file import read_json
-from kbert.types import PathLike
+from kbert.types import Arrays, PathLike
 
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -53,7 +52,7 @@ def read_shards(folder: Path) -> dict[str, np.ndarray]:
 
 def write_shards(
     folder: Path,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     config_file: str,
     config: bytes,
     max_shard_size: int | None,
@@ -95,7 +94,7 @@ def write_shards(
     )
 
 
-def _split(arrays: Mapping[str, np.ndarray], max_shard_size: int | None) -> list[list[str]]:
+def _split(arrays: Arrays, max_shard_size: int | None) -> list[list[str]]:
     """Names in order, as many as fit into each file."""
     shards: list[list[str]] = [[]]
     size = 0

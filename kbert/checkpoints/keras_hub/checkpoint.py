@@ -35,11 +35,11 @@ from kbert.checkpoints.keys import check_keys, make_config
 from kbert.checkpoints.matching import check_arrays
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
-from kbert.checkpoints.sizes import check_layers, fewest_numbers
+from kbert.checkpoints.sizes import fewest_numbers
 from kbert.configs.base import EncoderConfig
 from kbert.json_file import read_json
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import PathLike
+from kbert.types import Arrays, PathLike
 
 CONFIG_FILE = "config.json"
 # Weights in one file, or the index of several.
@@ -102,7 +102,6 @@ def read_folder(folder: Path) -> Checkpoint:
         raise ValueError(_unknown(class_name, str(path)))
     config = _read_config(spec, content["config"], str(path))
     weights = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
-    check_layers(config, str(path))
     stored, fewest = _stored_numbers(weights), fewest_numbers(config)
     if stored < fewest:  # before a model is made whose size a damaged config says
         raise ValueError(f"{_MISFIT}. Received: {weights} with {stored:,} numbers for {fewest:,}")
@@ -114,7 +113,7 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def to_keras_hub(
-    config: EncoderConfig, arrays: Mapping[str, np.ndarray], architecture: str | None = None
+    config: EncoderConfig, arrays: Arrays, architecture: str | None = None
 ) -> keras.Model:
     """A KerasHub backbone with an encoder's weights.
 
@@ -170,7 +169,7 @@ def without_place(
 def write_keras_hub(
     folder: PathLike,
     config: EncoderConfig,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     *,
     architecture: str | None = None,
     tokenizer: TokenizerLike | None = None,
@@ -211,7 +210,6 @@ def _read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> Enc
     check_keys(
         content,
         fields=spec.fields,
-        defaults=(),
         required={"num_inner_repetitions": (1,)},
         ignored=("name", "trainable", "dtype"),
         title=f"KerasHub's {spec.class_name}",

@@ -6,7 +6,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from kbert.checkpoints.renames import Rule
+from kbert.checkpoints.renames import Rule, dense, norm
 from kbert.configs.base import EncoderConfig
 
 
@@ -92,10 +92,10 @@ class Backbone:
             *_table("token", f"{self.tables}token_embedding"),
             *_table("position", f"{self.tables}position_embedding"),
             *_table("segment", "segment_embedding"),
-            *_norm("encoder/embeddings/norm", "embeddings_layer_norm"),
+            *norm("encoder/embeddings/norm", "embeddings_layer_norm"),
         ]
         if self.projection is not None:
-            table += _dense("encoder/embeddings/projection", self.projection)
+            table += dense("encoder/embeddings/projection", self.projection)
         width, heads = config.hidden_size, config.num_heads
         split = (heads, width // heads)
         for i in range(config.num_blocks):
@@ -119,14 +119,14 @@ class Backbone:
                     shapes=((width, width), (*split, width)),
                 ),
                 Rule(f"{here}/attention/output/bias", (f"{attention}/attention_output/bias",)),
-                *_norm(f"{here}/attention_norm", f"{there}/self_attention_layer_norm"),
-                *_dense(
+                *norm(f"{here}/attention_norm", f"{there}/self_attention_layer_norm"),
+                *dense(
                     f"{here}/feed_forward/intermediate", f"{there}/feedforward_intermediate_dense"
                 ),
-                *_dense(f"{here}/feed_forward/output", f"{there}/feedforward_output_dense"),
-                *_norm(f"{here}/feed_forward_norm", f"{there}/feedforward_layer_norm"),
+                *dense(f"{here}/feed_forward/output", f"{there}/feedforward_output_dense"),
+                *norm(f"{here}/feed_forward_norm", f"{there}/feedforward_layer_norm"),
             ]
-        return [*table, *_dense("encoder/pooler", "pooled_dense")]
+        return [*table, *dense("encoder/pooler", "pooled_dense")]
 
 
 _SEGMENTS = {"num_segments": "num_segments"}
@@ -226,11 +226,3 @@ def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
 
 def _table(name: str, source: str) -> tuple[Rule, ...]:
     return (Rule(f"encoder/embeddings/{name}", (f"{source}/embeddings",)),)
-
-
-def _dense(name: str, source: str) -> tuple[Rule, ...]:
-    return Rule(f"{name}/kernel", (f"{source}/kernel",)), Rule(f"{name}/bias", (f"{source}/bias",))
-
-
-def _norm(name: str, source: str) -> tuple[Rule, ...]:
-    return Rule(f"{name}/gamma", (f"{source}/gamma",)), Rule(f"{name}/beta", (f"{source}/beta",))

@@ -13,7 +13,7 @@ from keras import ops
 from kbert.configs.decoder import DecoderConfig
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.types import DType, Tensor, Tensors
+from kbert.types import Arrays, DType, Tensor, Tensors
 
 # What the last rows of the token table stand for, in their order.
 INPUT_TOKENS = ("start", "delimiter", "extract")
@@ -130,7 +130,7 @@ class DecoderEncoder(keras.Model):
     def from_arrays(
         cls,
         config: DecoderConfig,
-        arrays: Mapping[str, np.ndarray],
+        arrays: Arrays,
         source: str,
         dtype: DType = None,
         strict: bool = True,

@@ -1,11 +1,10 @@
 """What an encoder's weights are in an encoder-decoder that begins with them."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from kbert.configs.base import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.types import Arrays
 
 
 def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> Seq2SeqConfig:
@@ -41,7 +40,7 @@ def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> 
 
 
 def arrays_of_encoder(
-    encoder: EncoderConfig, arrays: Mapping[str, np.ndarray], config: Seq2SeqConfig
+    encoder: EncoderConfig, arrays: Arrays, config: Seq2SeqConfig
 ) -> dict[str, np.ndarray]:
     """The encoder's weights under the names of the encoder-decoder's.
 

@@ -18,6 +18,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 from kbert.checkpoints.huggingface.architectures.bert import Bert, embedding_rules
 from kbert.checkpoints.renames import Rule
 from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
 
 _PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
 
@@ -101,13 +102,11 @@ class Albert(Architecture):
             fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
         return fields
 
-    def fold(
-        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         size = content["hidden_size"]
         names = (f"{_PROJECTION}.weight", f"{_PROJECTION}.bias")
         if content.get("embedding_size", 128) != size or not all(n in arrays for n in names):
-            return dict(arrays)
+            return arrays
         folded = dict(arrays)
         weight, bias = (folded.pop(name) for name in names)
         if not np.array_equal(weight, np.eye(size)) or bias.any():
@@ -117,13 +116,11 @@ class Albert(Architecture):
             )
         return folded
 
-    def unfold(
-        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
+    def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         size = content["hidden_size"]
         tokens = arrays.get("albert.embeddings.word_embeddings.weight")
         if content["embedding_size"] != size or tokens is None:
-            return dict(arrays)
+            return arrays
         return {
             **arrays,
             f"{_PROJECTION}.weight": np.eye(size, dtype=tokens.dtype),

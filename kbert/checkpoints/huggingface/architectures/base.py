@@ -9,12 +9,11 @@ import re
 from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
 from kbert.checkpoints.huggingface.unread_keys import IGNORED
 from kbert.checkpoints.renames import Rule
 from kbert.configs.base import Config, EncoderConfig
 from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -140,9 +139,7 @@ class Architecture:
         fields = {key: getattr(config, field) for key, field in self.fields.items()}
         return fields if tokenizer is None else {**fields, "pad_token_id": tokenizer.pad_id}
 
-    def classifier(
-        self, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
-    ) -> str | None:
+    def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
         """Which of `CLASSIFIERS` the weights hold: all go by one name, and the class says it."""
         if not any(name.startswith("classifier.") for name in arrays):
             return None
@@ -160,15 +157,11 @@ class Architecture:
         """Of the dense layer under `head`, which kbert has as the pooler."""
         return self.pooler_activations[0]
 
-    def fold(
-        self, arrays: dict[str, np.ndarray], content: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         """Before the renames of reading: what kbert has no weight for goes into others."""
         return arrays
 
-    def unfold(
-        self, arrays: dict[str, np.ndarray], content: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
+    def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         """After the renames of writing: what that architecture has weights for in addition."""
         return arrays
 
@@ -199,7 +192,7 @@ class Architecture:
             found.append(f"its pooler has {' or '.join(self.pooler_activations)}")
         return found
 
-    def check_masked_lm(self, config: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    def check_masked_lm(self, config: Any, arrays: Arrays) -> None:
         """Raises where the masked-LM head has another activation there than in kbert."""
         own = self.masked_lm_activation
         if own and own != config.activation and "masked_lm/bias" in arrays:

@@ -16,6 +16,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 from kbert.checkpoints.renames import Rule
 from kbert.configs.decoder import DecoderConfig
 from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
 
 # Masks of attention that files of older versions hold, and numbers of positions.
 _BUFFERS = r"(^|\.)(h\.\d+\.attn\.(masked_)?bias|position_ids)$"
@@ -89,14 +90,10 @@ class DecoderArchitecture(Architecture):
                 table += norm(f"{here}/{name}", f"{there}.ln_{number}")
         return [*table, *(dense("classifier/dense", "score") if head else ())]
 
-    def classifier(
-        self, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
-    ) -> str | None:
+    def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
         return "classifier" if "score.weight" in arrays else None
 
-    def fold(
-        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         folded = dict(arrays)
         token = f"{self.prefix}.{self.tables[0]}.weight"
         if token not in arrays and "lm_head.weight" in arrays:  # of two that are tied, the other
@@ -106,9 +103,7 @@ class DecoderArchitecture(Architecture):
             folded["score.bias"] = np.zeros(len(weight), weight.dtype)
         return folded
 
-    def unfold(
-        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
+    def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         unfolded = dict(arrays)
         bias = unfolded.pop("score.bias", None)
         if bias is not None and bias.any():

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
 from kbert.checkpoints.huggingface.architectures.base import (
     ACTIVATIONS,
     IGNORED,
@@ -16,6 +14,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
 from kbert.checkpoints.renames import Rule
 from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
 
 _PROJECTION = "electra.embeddings_project"
 
@@ -64,13 +63,11 @@ class Electra(Architecture):
             *fine_tuned_rules(head, classifier),
         ]
 
-    def fold(
-        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         tokens = arrays.get("electra.embeddings.word_embeddings.weight")
         said, hidden = content.get("embedding_size", 128), content["hidden_size"]
         if tokens is None or said == hidden or f"{_PROJECTION}.weight" in arrays:
-            return dict(arrays)
+            return arrays
         raise ValueError(
             f"Where an ELECTRA's embeddings are narrower than its layers, {_PROJECTION} must widen "
             "them; where they are as wide, `embedding_size` must say so (absent, it is 128). "

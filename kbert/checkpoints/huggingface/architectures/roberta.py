@@ -19,6 +19,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
 from kbert.checkpoints.renames import Rule
 from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
 
 _PAD_ID = 1  # RoBERTa's
 _POSITIONS = "roberta.embeddings.position_embeddings.weight"
@@ -72,11 +73,9 @@ class Roberta(Architecture):
             fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
         return fields
 
-    def fold(
-        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         if _POSITIONS not in arrays:
-            return dict(arrays)
+            return arrays
         folded = dict(arrays)
         folded[_POSITIONS] = arrays[_POSITIONS][_unused_rows(content, "the config") :]
         if content.get("type_vocab_size", self.defaults["type_vocab_size"]) == 1:
@@ -88,11 +87,9 @@ class Roberta(Architecture):
             folded[_POSITIONS] = folded[_POSITIONS] + folded.pop(_SEGMENTS)
         return folded
 
-    def unfold(
-        self, arrays: Mapping[str, np.ndarray], content: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
+    def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         if _POSITIONS not in arrays:
-            return dict(arrays)
+            return arrays
         positions = arrays[_POSITIONS]
         unused = np.zeros((content["pad_token_id"] + 1, positions.shape[1]), positions.dtype)
         unfolded = {**arrays, _POSITIONS: np.concatenate([unused, positions])}
