@@ -2,7 +2,6 @@
 
 import sys
 import time
-from types import TracebackType
 
 SECONDS_BEFORE_A_BAR = 2.0
 
@@ -52,12 +51,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.close()
 
     def show(self, amount: int, count: int | None = None, text_bytes: int | None = None) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 from kbert import atomic
+from kbert.json_file import read_json
 
 
 def read_note(path: str | os.PathLike, what: str) -> dict[str, Any] | None:
@@ -24,19 +25,14 @@ def read_note(path: str | os.PathLike, what: str) -> dict[str, Any] | None:
     Raises:
         ValueError: the file is no JSON object.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            note = json.load(file)
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return None
-    except (ValueError, RecursionError) as error:
+    try:
+        return read_json(path)
+    except ValueError as error:
         raise ValueError(
-            f"{what} must be JSON, as it was written. Received: {path}, which was cut off or "
-            f"changed ({error})"
+            f"{what} must be JSON, as it was written, and was cut off or changed. {error}"
         ) from error
-    if not isinstance(note, dict):
-        raise ValueError(f"{what} must hold a JSON object. Received: {path}, a {type(note)}")
-    return note
 
 
 def write_note(path: str | os.PathLike, note: Mapping[str, Any]) -> None:

@@ -102,32 +102,19 @@ class EncoderConfig(Config):
     pooler_activation: str | None = "tanh"
 
     def __post_init__(self) -> None:
-        for name in (
-            "vocabulary_size",
-            "hidden_size",
-            "num_layers",
-            "num_heads",
-            "intermediate_size",
-            "max_positions",
-        ):
-            check_count(name, getattr(self, name), minimum=1)
+        check_transformer(self)
         check_count("num_segments", self.num_segments, minimum=0)
         for name in ("embedding_size", "num_layer_groups"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), minimum=1)
-        check_heads(self.hidden_size, self.num_heads)
         if self.num_layer_groups is not None and self.num_layer_groups > self.num_layers:
             raise ValueError(
                 "`num_layer_groups` must not exceed `num_layers`. Received: "
                 f"num_layer_groups={self.num_layer_groups}, num_layers={self.num_layers}"
             )
-        check_activation("activation", self.activation)
         if self.pooler_activation is not None:
             check_activation("pooler_activation", self.pooler_activation)
-        for name in ("dropout", "attention_dropout"):
-            check_rate(name, getattr(self, name))
-        for name in ("layer_norm_epsilon", "initializer_range"):
-            check_real(name, getattr(self, name), "positive", lambda x: x > 0)
+        check_positive("initializer_range", self.initializer_range)
 
     @property
     def embedding_width(self) -> int:
@@ -153,6 +140,11 @@ def check_real(name: str, value: Any, rule: str, holds: Callable[[float], bool])
         raise ValueError(f"`{name}` must be a number that is {rule}. Received: {value!r}")
 
 
+def check_positive(name: str, value: Any) -> None:
+    """Raises unless a field's value is a finite number above 0."""
+    check_real(name, value, "positive", lambda x: x > 0)
+
+
 def check_rate(name: str, value: Any) -> None:
     """Raises unless a field's value is a rate of dropout."""
     check_real(name, value, "at least 0 and less than 1", lambda x: 0 <= x < 1)
@@ -164,18 +156,27 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f"`{name}` must be one of {', '.join(choices)}. Received: {value!r}")
 
 
-def check_heads(hidden_size: int, num_heads: int) -> None:
-    """Raises unless the heads share the width evenly."""
-    if hidden_size % num_heads:
-        raise ValueError(
-            "`hidden_size` must be a multiple of `num_heads`. "
-            f"Received: hidden_size={hidden_size}, num_heads={num_heads}"
-        )
-
-
 def check_activation(name: str, value: Any) -> None:
     """Raises unless a field's value is one of `ACTIVATIONS`."""
     check_choice(name, value, ACTIVATIONS)
+
+
+def check_transformer(config: Any) -> None:
+    """Raises unless the fields that all models of attention blocks have hold together."""
+    for name in (
+        *("vocabulary_size", "hidden_size", "num_layers", "num_heads"),
+        *("intermediate_size", "max_positions"),
+    ):
+        check_count(name, getattr(config, name), minimum=1)
+    if config.hidden_size % config.num_heads:
+        raise ValueError(
+            "`hidden_size` must be a multiple of `num_heads`. "
+            f"Received: hidden_size={config.hidden_size}, num_heads={config.num_heads}"
+        )
+    check_activation("activation", config.activation)
+    for name in ("dropout", "attention_dropout"):
+        check_rate(name, getattr(config, name))
+    check_positive("layer_norm_epsilon", config.layer_norm_epsilon)
 
 
 def count_block(hidden_size: int, intermediate_size: int, num_attentions: int = 1) -> int:

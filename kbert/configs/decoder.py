@@ -5,12 +5,9 @@ import dataclasses
 from kbert.configs.base import (
     BLOCKS,
     Config,
-    check_activation,
     check_choice,
-    check_count,
-    check_heads,
-    check_rate,
-    check_real,
+    check_positive,
+    check_transformer,
     count_block,
 )
 
@@ -60,18 +57,9 @@ class DecoderConfig(Config):
     initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in (
-            *("vocabulary_size", "hidden_size", "num_layers", "num_heads"),
-            *("intermediate_size", "max_positions"),
-        ):
-            check_count(name, getattr(self, name), minimum=1)
-        check_heads(self.hidden_size, self.num_heads)
+        check_transformer(self)
         check_choice("block", self.block, BLOCKS)
-        check_activation("activation", self.activation)
-        for name in ("dropout", "attention_dropout"):
-            check_rate(name, getattr(self, name))
-        for name in ("layer_norm_epsilon", "initializer_range"):
-            check_real(name, getattr(self, name), "positive", lambda x: x > 0)
+        check_positive("initializer_range", self.initializer_range)
 
     def count_parameters(self) -> int:
         """Weights of a decoder of this config, by formula."""

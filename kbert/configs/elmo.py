@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kbert.configs.base import Config, check_activation, check_count, check_rate, check_real
+from kbert.configs.base import Config, check_activation, check_count, check_positive, check_rate
 
 # A word needs room for its begin, its end and one byte between them.
 _FEWEST_CHARACTERS = 3
@@ -67,7 +67,7 @@ class ElmoConfig(Config):
         check_activation("activation", self.activation)
         for name in ("cell_clip", "projection_clip"):
             if getattr(self, name) is not None:
-                check_real(name, getattr(self, name), "positive", lambda x: x > 0)
+                check_positive(name, getattr(self, name))
         if not isinstance(self.skip_connections, bool):
             raise ValueError(
                 f"`skip_connections` must be True or False. Received: {self.skip_connections!r}"

@@ -5,12 +5,10 @@ import dataclasses
 from kbert.configs.base import (
     BLOCKS,
     Config,
-    check_activation,
     check_choice,
     check_count,
-    check_heads,
-    check_rate,
-    check_real,
+    check_positive,
+    check_transformer,
     count_block,
 )
 
@@ -72,23 +70,14 @@ class Seq2SeqConfig(Config):
     initializer_range: float | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            *("vocabulary_size", "hidden_size", "num_layers", "num_heads"),
-            *("intermediate_size", "max_positions"),
-        ):
-            check_count(name, getattr(self, name), minimum=1)
+        check_transformer(self)
         if self.num_decoder_layers is not None:
             check_count("num_decoder_layers", self.num_decoder_layers, minimum=1)
-        check_heads(self.hidden_size, self.num_heads)
         check_choice("positions", self.positions, POSITIONS)
         check_choice("embeddings", self.embeddings, EMBEDDINGS)
         check_choice("block", self.block, BLOCKS)
-        check_activation("activation", self.activation)
-        for name in ("dropout", "attention_dropout"):
-            check_rate(name, getattr(self, name))
-        check_real("layer_norm_epsilon", self.layer_norm_epsilon, "positive", lambda x: x > 0)
         if self.initializer_range is not None:
-            check_real("initializer_range", self.initializer_range, "positive", lambda x: x > 0)
+            check_positive("initializer_range", self.initializer_range)
 
     @property
     def decoder_layers(self) -> int:

@@ -22,15 +22,13 @@ from kbert.json_file import read_json
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import set_arrays
-from kbert.types import Arrays, PathLike
+from kbert.types import Arrays, PathLike, Tensors
 
 # Of the largest output (or of 1, where all are smaller): what two libraries' float32 differ by.
 TOLERANCE = 1e-4
 _TEXTS = 4
 _TOKENS = 64
 _FIRST_WORD = 5  # below lie [PAD] and other special tokens, which some models treat specially
-
-Outputs = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +81,10 @@ def check(source: PathLike, target: PathLike) -> list[Check]:
     inputs = _random_inputs(here.config)
     masked_lm = "masked_lm/bias" in here.arrays and "masked_lm/bias" in there.arrays
     reference_name, reference = _runners(source)[-1]
-    expected = reference(source, inputs, masked_lm)
+    expected = _without_padding(reference(source, inputs, masked_lm), inputs)
     checks = []
     for name, run in _runners(target):
-        found = run(target, inputs, masked_lm)
+        found = _without_padding(run(target, inputs, masked_lm), inputs)
         both = [output for output in expected if output in found]
         checks.append(
             Check(
@@ -119,9 +117,9 @@ def _difference(expected: np.ndarray, found: np.ndarray) -> float:
     return float(np.abs(expected - found).max() / max(1.0, np.abs(expected).max()))
 
 
-def _runners(folder: Path) -> list[tuple[str, Callable[[Path, dict, bool], Outputs]]]:
+def _runners(folder: Path) -> list[tuple[str, Callable[[Path, dict, bool], Tensors]]]:
     """Who can run the model of a folder, the most independent last."""
-    runners: list[tuple[str, Callable[[Path, dict, bool], Outputs]]] = [("kbert", _run_kbert)]
+    runners: list[tuple[str, Callable[[Path, dict, bool], Tensors]]] = [("kbert", _run_kbert)]
     if keras_hub.is_folder(folder):
         runners.append(("KerasHub", _run_keras_hub))
     installed = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
@@ -136,7 +134,7 @@ def _names_its_architecture(path: Path) -> bool:
     return path.is_file() and "model_type" in read_json(path)
 
 
-def _run_kbert(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
+def _run_kbert(folder: Path, inputs: dict, masked_lm: bool) -> Tensors:
     checkpoint = read_checkpoint(folder)
     if isinstance(checkpoint.config, DecoderConfig):
         return _run_decoder(folder, inputs)
@@ -149,32 +147,27 @@ def _run_kbert(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
         batch, length = inputs["token_ids"].shape
         positions = np.broadcast_to(np.arange(length, dtype="int32"), (batch, length))
         outputs["masked_lm"] = head(outputs["sequence"], positions)  # (B, T, V)
-    outputs = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
-    return _without_padding(outputs, inputs)
+    return outputs
 
 
-def _run_decoder(folder: Path, inputs: dict) -> Outputs:
+def _run_decoder(folder: Path, inputs: dict) -> Tensors:
     decoder = Decoder.from_preset(folder)
     sequence = decoder(inputs)["sequence"]
-    outputs = {"sequence": sequence, "logits": decoder.logits(sequence)}  # (B, T, H), (B, T, V)
-    outputs = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
-    return _without_padding(outputs, inputs)
+    return {"sequence": sequence, "logits": decoder.logits(sequence)}  # (B, T, H), (B, T, V)
 
 
-def _run_keras_hub(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
+def _run_keras_hub(folder: Path, inputs: dict, masked_lm: bool) -> Tensors:
     from keras_hub import models
 
     backbone = models.Backbone.from_preset(str(folder))
-    wanted = {name: inputs[name] for name in backbone.input}
-    found = backbone(wanted)
+    found = backbone({name: inputs[name] for name in backbone.input})
     if not isinstance(found, dict):
         found = {"sequence_output": found}
     names = {name: f"{name}_output" for name in ("sequence", "pooled")}
-    outputs = {n: ops.convert_to_numpy(found[k]) for n, k in names.items() if k in found}
-    return _without_padding(outputs, inputs)
+    return {name: found[key] for name, key in names.items() if key in found}
 
 
-def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
+def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Tensors:
     import torch
     import transformers
 
@@ -189,8 +182,7 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
             ids = torch.tensor(inputs["token_ids"]).long()
             # Padding comes after the tokens, and attention is causal: no token attends to it.
             found = model.eval()(ids, output_hidden_states=True)
-            sequence, logits = found.hidden_states[-1].numpy(), found.logits.numpy()
-            return _without_padding({"sequence": sequence, "logits": logits}, inputs)
+            return {"sequence": found.hidden_states[-1].numpy(), "logits": found.logits.numpy()}
         model, info = load(transformers.AutoModel)
         # RoBERTa numbers positions by the tokens that are not its padding.
         mask = inputs["padding_mask"] == 1
@@ -207,12 +199,13 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Outputs:
         if masked_lm:
             model, _ = load(transformers.AutoModelForMaskedLM)
             outputs["masked_lm"] = model.eval()(**tensors).logits.numpy()
-    return _without_padding(outputs, inputs)
+    return outputs
 
 
-def _without_padding(outputs: Outputs, inputs: Arrays) -> Outputs:
+def _without_padding(outputs: Tensors, inputs: Arrays) -> dict[str, np.ndarray]:
     """The outputs of real tokens: those at padding are arbitrary."""
     mask = inputs["padding_mask"] == 1
+    outputs = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
     return {name: value[mask] if value.ndim == 3 else value for name, value in outputs.items()}
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kbert.configs.base import check_count, check_real
+from kbert.configs.base import check_count, check_positive, check_real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        check_real("temperature", self.temperature, "positive", lambda x: x > 0)
+        check_positive("temperature", self.temperature)
         if self.top_k is not None:
             check_count("top_k", self.top_k, minimum=1)
         if self.top_p is not None:

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow as tf
 
-from kbert import atomic
 from kbert.data.corpus import records
-from kbert.json_file import parse_json
+from kbert.resumable import read_note, write_note
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
 
@@ -167,8 +166,7 @@ class Manifest:
 
     def save(self) -> None:
         """Writes `manifest.json` into the folder; the last file of a corpus to appear."""
-        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
-        atomic.write(os.path.join(self.folder, FILE_NAME), text.encode())
+        write_note(os.path.join(self.folder, FILE_NAME), self.to_dict())
 
 
 def read_manifest(folder: PathLike) -> Manifest:
@@ -181,12 +179,12 @@ def read_manifest(folder: PathLike) -> Manifest:
     """
     folder = os.fspath(folder)
     path = os.path.join(folder, FILE_NAME)
-    if not os.path.exists(path):
+    fields = read_note(path, "The manifest of a corpus")
+    if fields is None:
         raise FileNotFoundError(
             f"No {FILE_NAME} in the folder: it is not a prepared corpus, or the preparation was "
             f"interrupted (the same command again finishes it). Received: {folder}"
         )
-    fields = _read_json(path)
     version = fields.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise ValueError(
@@ -207,21 +205,6 @@ def read_manifest(folder: PathLike) -> Manifest:
         for shard in split.shards:
             _check_size(os.path.join(folder, shard.file), shard.bytes)
     return manifest
-
-
-def _read_json(path: str) -> dict:
-    with open(path, "rb") as file:
-        text = file.read()
-    try:
-        fields = parse_json(text)
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is cut off or was changed: it must be the JSON that prepare_corpus wrote. "
-            f"Received: {len(text)} bytes, {error}"
-        ) from None
-    if not isinstance(fields, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: {type(fields).__name__}")
-    return fields
 
 
 def _read_index(path: str, blocks: int) -> np.ndarray:

@@ -32,8 +32,8 @@ from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.corpus.vocabulary import check_kind
 from kbert.data.corpus.workers import Workers
-from kbert.json_file import read_json
 from kbert.progress import Progress
+from kbert.resumable import read_note, write_note
 from kbert.text import open_sources
 from kbert.text import source as text_source
 from kbert.text.source import Source
@@ -160,10 +160,7 @@ def _finished(output_dir: str, plan: dict) -> Manifest | None:
 
 
 def _read_plan(output_dir: str) -> dict | None:
-    path = os.path.join(output_dir, PLAN_FILE)
-    if not os.path.exists(path):
-        return None
-    return read_json(path)
+    return read_note(os.path.join(output_dir, PLAN_FILE), "The plan of a corpus")
 
 
 def _differences(old: dict | None, new: dict) -> list[str]:
@@ -202,7 +199,7 @@ class _Preparation:
             os.makedirs(self.work, exist_ok=True)
         atomic.remove_leftovers(self.output_dir)
         atomic.remove_leftovers(self.work)
-        atomic.write(os.path.join(output_dir, PLAN_FILE), json.dumps(plan, indent=2).encode())
+        write_note(os.path.join(output_dir, PLAN_FILE), plan)
 
     def write_spills(self, workers: Workers) -> list[str]:
         """First pass over the text. Returns the name of each chunk's spill."""

@@ -14,7 +14,6 @@ without touching the others. No pairs and no masks are stored: they are drawn an
 
 import io
 import os
-from types import TracebackType
 
 import numpy as np
 import tensorflow as tf
@@ -157,12 +156,7 @@ class BlockWriter:
             self._writer = tf.io.TFRecordWriter(self._temporary)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             if kind is None:
                 self._flush()

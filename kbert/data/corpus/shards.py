@@ -1,15 +1,13 @@
 """Second half of `prepare_corpus`: a shard is a range of hashes, gathered from all spills."""
 
 import dataclasses
-import json
 import math
 import os
 import re
 
-from kbert import atomic
 from kbert.data.corpus import records, spill
 from kbert.data.corpus.manifest import Shard
-from kbert.json_file import read_json
+from kbert.resumable import read_note, write_note
 from kbert.tokenizers.base import Tokenizer
 
 # Text that goes into one shard; what a shard takes in memory while it is merged is below that.
@@ -77,7 +75,7 @@ def write_shard(
     """
     note = plan.note(work_folder)
     path = os.path.join(folder, plan.file)
-    finished = _read_note(note, key, path)
+    finished = _finished(note, key, path)
     if finished:
         return finished
     dtype = records.token_dtype(tokenizer.vocabulary_size)
@@ -103,15 +101,13 @@ def write_shard(
         bytes=writer.bytes,
         **writer.totals(),
     )
-    atomic.write(note, json.dumps({"key": key, "shard": dataclasses.asdict(shard)}).encode())
+    write_note(note, {"key": key, "shard": dataclasses.asdict(shard)})
     return shard
 
 
-def _read_note(note: str, key: str, path: str) -> Shard | None:
-    if not os.path.exists(note):
+def _finished(note: str, key: str, path: str) -> Shard | None:
+    content = read_note(note, "The note of a shard")
+    if content is None or content["key"] != key or not os.path.exists(path):
         return None
-    content = read_json(note)
     shard = Shard(**content["shard"])
-    if content["key"] != key or not os.path.exists(path) or os.path.getsize(path) != shard.bytes:
-        return None
-    return shard
+    return shard if os.path.getsize(path) == shard.bytes else None

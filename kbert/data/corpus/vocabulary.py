@@ -1,7 +1,6 @@
 """A tokenizer trained once: kept with what it was trained on, taken again for that alone."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from absl import logging
 
 from kbert import atomic, tokenizers
 from kbert.data.corpus import manifest
-from kbert.json_file import read_json
+from kbert.resumable import read_note, write_note
 from kbert.text.source import Source
 from kbert.text.sources import open_sources
 from kbert.types import PathLike
@@ -140,15 +139,13 @@ def _publish(tokenizer: tokenizers.Tokenizer, folder: Path, origin: dict) -> Non
         atomic.publish(os.fspath(staging / name), os.fspath(folder / name))
     staging.rmdir()
     content = {**origin, "files": {name: _sha256(folder / name) for name in names}}
-    atomic.write(folder / RECORD, (json.dumps(content, indent=2) + "\n").encode())
+    write_note(folder / RECORD, content)
 
 
 def _read_record(path: Path) -> dict:
     """What the record tells; nothing where there is none or a damaged one."""
-    if not path.exists():
-        return {}
     try:
-        return read_json(path)
+        return read_note(path, "The record of a tokenizer") or {}
     except ValueError:
         logging.warning("%s is damaged; the tokenizer is retrained", path)
         return {}

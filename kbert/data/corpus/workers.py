@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
@@ -46,12 +45,7 @@ class Workers:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._pool:
             self._pool.shutdown(wait=True, cancel_futures=True)
 

@@ -26,16 +26,11 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from kbert.data.corpus import records
 from kbert.data.corpus.blocks import BlockReader
-from kbert.data.corpus.manifest import read_manifest
-from kbert.data.corpus.prepared import prepared_folder
 from kbert.data.masking.hashing import fold
-from kbert.data.pipeline import exact_options
-from kbert.data.position import checked_start
 from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
-from kbert.data.pretraining.stream import planned_batches
+from kbert.data.pretraining.stream import open_stream, planned_batches
 from kbert.data.pretraining.walk import sentence_bounds, shuffled
 from kbert.options import takes
 from kbert.tokenizers.base import Tokenizer
@@ -115,16 +110,8 @@ def causal_dataset(
             f"{type(tokenizer).__name__} with {', '.join(tokenizer.special_tokens) or 'no role'} "
             "only"
         )
-    manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
-    manifest.check_tokenizer(tokenizer)
-    if not manifest.split(split).documents:
-        raise ValueError(
-            f"The {split!r} split of {manifest.folder} must hold a document. Received: none"
-        )
-    reader = BlockReader.from_manifest(manifest, split, options.seed, options.window_blocks)
-    start = checked_start(start, reader.windows)
-    made = batches(options, reader, tokenizer.sep_id, start)
-    return made.with_options(exact_options(options.threads))
+    reader, position = open_stream(options, data, tokenizer, split, start, cache_dir)
+    return batches(options, reader, tokenizer.sep_id, position)
 
 
 def batches(
@@ -138,7 +125,7 @@ def batches(
         settings,
         reader,
         start,
-        plan=functools.partial(_plan, settings, end_id, reader.token_dtype),
+        plan=functools.partial(_plan, settings, end_id),
         finish=functools.partial(_finish, settings.sequence_length, end_id),
     )
 
@@ -146,13 +133,11 @@ def batches(
 def _plan(
     settings: CausalSettings,
     end_id: int,
-    token_dtype: str,
     epoch: tf.Tensor,
     window: tf.Tensor,
-    serialized: tf.Tensor,
+    **blocks: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The text of a window (M,), and where it is cut into rows, (N, 5)."""
-    blocks = records.parse_blocks(serialized, token_dtype)
     key = fold(fold(settings.seed, epoch), window)
     text = one_text(**blocks, key=fold(key, _DOCUMENTS), end_id=end_id)
     steps = tf.size(text) - 1

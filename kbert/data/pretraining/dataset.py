@@ -7,12 +7,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from kbert.data.corpus.blocks import BlockReader
-from kbert.data.corpus.manifest import Manifest, read_manifest
-from kbert.data.corpus.prepared import prepared_folder
 from kbert.data.masking.phrases import read_phrases
-from kbert.data.pipeline import exact_options
-from kbert.data.position import checked_start
 from kbert.data.pretraining import stream
 from kbert.data.pretraining.settings import Settings
 from kbert.options import takes
@@ -94,13 +89,8 @@ def pretraining_dataset(
     _check_special_tokens(tokenizer)
     phrases = options.phrases
     lexicon = None if phrases is None else read_phrases(phrases, tokenizer)
-    manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
-    manifest.check_tokenizer(tokenizer)
-    _check_enough_text(manifest, split, options)
-    reader = BlockReader.from_manifest(manifest, split, options.seed, options.window_blocks)
-    start = checked_start(start, reader.windows)
-    batches = stream.batches(options, reader, tokenizer, start, lexicon)
-    return batches.with_options(exact_options(options.threads))
+    reader, position = stream.open_stream(options, data, tokenizer, split, start, cache_dir)
+    return stream.batches(options, reader, tokenizer, position, lexicon)
 
 
 def _check_special_tokens(tokenizer: Tokenizer) -> None:
@@ -110,16 +100,4 @@ def _check_special_tokens(tokenizer: Tokenizer) -> None:
             "Pretraining with masked tokens needs a tokenizer with tokens for padding, for the "
             "beginning of a row, between segments and for what is masked. Received: one without "
             f"{', '.join(missing)}"
-        )
-
-
-def _check_enough_text(manifest: Manifest, split: str, settings: Settings) -> None:
-    documents = manifest.split(split).documents
-    needed = settings.segment_scheme.documents
-    if documents < needed:
-        raise ValueError(
-            f"The {split!r} split of {manifest.folder} has too few documents: "
-            f"segments={settings.segments!r} needs {needed}, as the second segment may come from "
-            'another document. Blank lines separate documents; segments="single" '
-            f"(next_sentence=False) needs one. Received: {documents} document(s)"
         )

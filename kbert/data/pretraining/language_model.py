@@ -27,12 +27,10 @@ from numpy.typing import ArrayLike
 
 from kbert.data.corpus import records
 from kbert.data.corpus.blocks import BlockReader
-from kbert.data.corpus.manifest import read_manifest
-from kbert.data.corpus.prepared import prepared_folder
 from kbert.data.pipeline import exact_options, stage
-from kbert.data.position import checked_start
 from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
+from kbert.data.pretraining.stream import open_stream
 from kbert.data.pretraining.walk import sentence_bounds
 from kbert.options import option, takes
 from kbert.tokenizers.base import Tokenizer
@@ -125,17 +123,9 @@ def language_model_dataset(
     """
     options = LanguageModelSettings.from_arguments(settings, "language_model_dataset")
     _check_vocabulary(tokenizer, options.target_vocabulary)
-    manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
-    manifest.check_tokenizer(tokenizer)
-    if not manifest.split(split).documents:
-        raise ValueError(
-            f"The {split!r} split of {manifest.folder} must hold a document. Received: none"
-        )
-    reader = BlockReader.from_manifest(manifest, split, options.seed, options.window_blocks)
+    reader, position = open_stream(options, data, tokenizer, split, start, cache_dir)
     characters = character_table(tokenizer.vocabulary, options.max_characters)
-    start = checked_start(start, reader.windows)
-    made = batches(options, reader, tokenizer, characters, start)
-    return made.with_options(exact_options(options.threads))
+    return batches(options, reader, tokenizer, characters, position)
 
 
 def _check_vocabulary(tokenizer: Tokenizer, target_vocabulary: int | None) -> None:
@@ -174,7 +164,7 @@ def batches(
         stage(_finish, settings, characters, tokenizer.unk_id),
         num_parallel_calls=settings.threads or tf.data.AUTOTUNE,
     )
-    return made.prefetch(tf.data.AUTOTUNE)
+    return made.prefetch(tf.data.AUTOTUNE).with_options(exact_options(settings.threads))
 
 
 def character_table(vocabulary: Sequence[str], max_characters: int) -> tf.Tensor:

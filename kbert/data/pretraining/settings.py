@@ -49,6 +49,11 @@ class StreamSettings(Options):
                    "`batch_size` counts the rows of all hosts: it must be a multiple of "
                    "`num_hosts`", "batch_size", "num_hosts")  # fmt: skip
 
+    def check_documents(self, documents: int, where: str) -> None:
+        """Refuses a split, `where`, of too few documents to make rows of."""
+        if not documents:
+            raise ValueError(f"{where} must hold a document. Received: none")
+
     def _rule(self, holds: bool, text: str, *names: str) -> None:
         if not holds:
             received = ", ".join(f"{name}={getattr(self, name)!r:.100}" for name in names)
@@ -142,6 +147,16 @@ class Settings(StreamSettings, MaskingSettings):
              "tokens: pass (share, 0.0)", "masking", "replacement")  # fmt: skip
         if self.short_sequence_share is None:
             self._set("short_sequence_share", self.segment_scheme.short_share)
+
+    def check_documents(self, documents: int, where: str) -> None:
+        needed = self.segment_scheme.documents
+        if documents < needed:
+            raise ValueError(
+                f"{where} has too few documents: segments={self.segments!r} needs {needed}, as the "
+                "second segment may come from another document. Blank lines separate documents; "
+                'segments="single" (next_sentence=False) needs one. '
+                f"Received: {documents} document(s)"
+            )
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

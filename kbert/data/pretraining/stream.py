@@ -12,20 +12,58 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from kbert.data.corpus import records
 from kbert.data.corpus.blocks import BlockReader
+from kbert.data.corpus.manifest import read_manifest
+from kbert.data.corpus.prepared import prepared_folder
 from kbert.data.masking.hashing import fold
 from kbert.data.masking.masking import mask_rows
 from kbert.data.masking.phrases import Phrases
-from kbert.data.pipeline import stage
+from kbert.data.pipeline import exact_options, stage
+from kbert.data.position import checked_start
 from kbert.data.pretraining import assembly
 from kbert.data.pretraining.segments import join_documents
 from kbert.data.pretraining.settings import Settings, StreamSettings
 from kbert.tokenizers.base import Tokenizer
+from kbert.types import PathLike
 
 _CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
 _PLAN, _MASK = 0, 1  # streams of draws under the seed
+
+
+def open_stream(
+    settings: StreamSettings,
+    data: PathLike | Sequence[PathLike],
+    tokenizer: Tokenizer,
+    split: str,
+    start: ArrayLike | None,
+    cache_dir: PathLike | None,
+) -> tuple[BlockReader, tuple[int, int, int]]:
+    """What every dataset of pretraining begins with.
+
+    Args:
+        settings: of the stream.
+        data: folder written by `prepare_corpus`, or text.
+        tokenizer: the tokenizer whose ids lie in the shards.
+        split: "train" or "held_out".
+        start: `position` of the batch to go on after; None begins with the first.
+        cache_dir: where text is prepared to; None is the user's cache folder.
+
+    Returns:
+        The blocks of the split, and (epoch, window, row) to go on from.
+
+    Raises:
+        FileNotFoundError: no corpus there, or a shard is missing.
+        ValueError: another tokenizer, too little text, or a `start` that is none of this corpus.
+    """
+    manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
+    manifest.check_tokenizer(tokenizer)
+    documents = manifest.split(split).documents
+    settings.check_documents(documents, f"The {split!r} split of {manifest.folder}")
+    reader = BlockReader.from_manifest(manifest, split, settings.seed, settings.window_blocks)
+    return reader, checked_start(start, reader.windows)
 
 
 def batches(
@@ -40,7 +78,7 @@ def batches(
         settings,
         reader,
         start,
-        plan=functools.partial(_plan, settings, tokenizer, reader.token_dtype),
+        plan=functools.partial(_plan, settings, tokenizer),
         finish=functools.partial(_finish, settings, tokenizer, phrases),
         version=settings.version,
         keep_rest=not settings.drop_remainder,
@@ -63,8 +101,9 @@ def planned_batches(
         settings: of the stream.
         reader: of the blocks.
         start: (epoch, window, row) to go on from.
-        plan: epoch, window, records (blocks,) -> the window's tokens (tokens,) and its plan (N, 5)
-            int32, the columns of `PLAN_COLUMNS`.
+        plan: epoch, window, and `tokens`, `sentences` and `documents` of its blocks, as
+            `parse_blocks` gives them -> the window's tokens (tokens,) and its plan (N, 5) int32,
+            the columns of `PLAN_COLUMNS`.
         finish: tokens, rows (N, 8), positions (N, 3) -> the features of some rows.
         version: epoch -> the epoch in whose order the blocks come.
         keep_rest: whether the last rows of all are filled up to a batch with empty rows.
@@ -73,7 +112,8 @@ def planned_batches(
     def planned(
         epoch: tf.Tensor, window: tf.Tensor, serialized: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, bool]:
-        tokens, rows = plan(epoch, window, serialized)
+        blocks = records.parse_blocks(serialized, reader.token_dtype)
+        tokens, rows = plan(epoch, window, **blocks)
         return tokens, assembly.place_rows(rows, epoch, window), False
 
     epoch, window, row = start
@@ -89,30 +129,28 @@ def planned_batches(
     chunks = windows.prefetch(1).flat_map(stage(_chunks, settings))
     rows = chunks.map(stage(finish), num_parallel_calls=settings.threads or tf.data.AUTOTUNE)
     rows = rows.rebatch(settings.batch_size // settings.num_hosts, drop_remainder=True)
-    return rows.prefetch(tf.data.AUTOTUNE)
+    return rows.prefetch(tf.data.AUTOTUNE).with_options(exact_options(settings.threads))
 
 
 def _plan(
     settings: Settings,
     tokenizer: Tokenizer,
-    token_dtype: str,
     epoch: tf.Tensor,
     window: tf.Tensor,
-    serialized: tf.Tensor,
+    tokens: tf.Tensor,
+    sentences: tf.Tensor,
+    documents: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    blocks = records.parse_blocks(serialized, token_dtype)
-    version = settings.version(epoch)
     scheme = settings.segment_scheme
     plan = scheme.plan(
-        blocks["sentences"],
-        blocks["documents"],
-        fold(fold(fold(settings.seed, _PLAN), version), window),
+        sentences,
+        documents,
+        fold(fold(fold(settings.seed, _PLAN), settings.version(epoch)), window),
         max_tokens=settings.sequence_length - scheme.num_specials(tokenizer.pair_separators),
         short_share=settings.short_sequence_share,
     )
-    tokens = blocks["tokens"]
     if scheme.joins_documents:
-        tokens = join_documents(tokens, blocks["sentences"], blocks["documents"], tokenizer.sep_id)
+        tokens = join_documents(tokens, sentences, documents, tokenizer.sep_id)
     return tokens, plan
 
 

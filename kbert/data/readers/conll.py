@@ -111,9 +111,7 @@ def _read_universal(path: str, column: int | str) -> Table:
         found = [re.match(r"#\s*sent_id\s*=\s*(.+)", comment) for comment in comments]
         identifiers += [match[1] for match in found if match][:1]
     table = _table(path, sentences, 1, tag_at)
-    if len(identifiers) < len(table):
-        return table
-    return Table({**table.columns, "id": identifiers}, source=path, lines=table.lines)
+    return table if len(identifiers) < len(table) else table.with_column("id", identifiers)
 
 
 Word = tuple[int, list[str]]  # the line and its columns

@@ -162,7 +162,7 @@ def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table
 
     convert = number if numeric else name if separator is None else names
     labels = [convert(row, text) for row, text in enumerate(table["label"])]
-    return Table({**table.columns, "label": labels}, source=table.source, lines=table.lines)
+    return table.with_column("label", labels)
 
 
 def json_lines(path: str) -> list[tuple[int, dict]]:

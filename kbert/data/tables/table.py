@@ -132,7 +132,7 @@ class Table:
 
     def with_column(self, name: str, column: Sequence) -> "Table":
         """The same rows with a column more, or with another one of that name."""
-        return Table({**self.columns, name: list(column)}, source=self.source, lines=self.lines)
+        return Table({**self.columns, name: column}, source=self.source, lines=self.lines)
 
     def place(self, row: int) -> str:
         """Where a row (from 0) comes from: "dev.tsv, line 7" or "row 6 of the data"."""
@@ -252,9 +252,7 @@ def as_table(data: object, labels: Sequence | None = None) -> Table:
     name = "labels" if "words" in data else "label"
     if name in data:
         raise ValueError(f"The data has a column {name!r} already: give the labels once")
-    return Table(
-        {**data.columns, name: _values(name, labels)}, source=data.source, lines=data.lines
-    )
+    return data.with_column(name, labels)
 
 
 def _columns(data: Any) -> dict[str, list]:

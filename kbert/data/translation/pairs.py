@@ -5,13 +5,13 @@ Shapes: N pairs, B rows of a batch, S and T tokens of its sources and targets.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from kbert.chunks import chunks
 from kbert.data.corpus.records import token_dtype
 from kbert.tokenizers.base import Tokenizer
 
@@ -131,8 +131,7 @@ def encode_pairs(
 
 
 def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], list[str]]]:
-    iterator = enumerate(pairs)
-    while chunk := list(itertools.islice(iterator, _CHUNK)):
+    for chunk in chunks(enumerate(pairs), _CHUNK):
         for number, pair in chunk:
             if (
                 not isinstance(pair, tuple | list)

@@ -145,10 +145,10 @@ def test_a_manifest_that_is_cut_off_or_incomplete(folder):
     whole = path.read_text()
     for content in ("", whole[: len(whole) // 2]):
         path.write_text(content)
-        with pytest.raises(ValueError, match=rf"{path} is cut off .*Received: {len(content)} b"):
+        with pytest.raises(ValueError, match=rf"a corpus must be JSON.*cut off.*ceived: {path}"):
             read_manifest(folder)
     path.write_text("[]")
-    with pytest.raises(ValueError, match=rf"{path} must hold a JSON object. Received: list"):
+    with pytest.raises(ValueError, match=rf"a corpus must.* hold a JSON object. Received: {path}"):
         read_manifest(folder)
     for missing in ("splits", "token_dtype"):
         path.write_text(whole)
