@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -236,13 +237,9 @@ def _kind(name: str) -> str:
 
 def _grouped(
     items: Iterable[tuple[str, Any]], rename: Callable[[str], str]
-) -> dict[tuple[str, Any], int]:
-    """(renamed, value) -> how many, in the order of the first."""
-    groups: dict[tuple, int] = {}
-    for name, value in items:
-        key = (rename(name), value)
-        groups[key] = groups.get(key, 0) + 1
-    return groups
+) -> Counter[tuple[str, Any]]:
+    """How many items share each renamed name and value, in the order of the first ones."""
+    return Counter((rename(name), value) for name, value in items)
 
 
 def _listed(left: Sequence[str]) -> list[str]:

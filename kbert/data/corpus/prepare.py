@@ -30,7 +30,7 @@ from kbert.data.corpus import chunks as text_chunks
 from kbert.data.corpus import manifest, records, spill
 from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
-from kbert.data.corpus.vocabulary import check_kind
+from kbert.data.corpus.vocabulary import check_kind, save_tokenizer
 from kbert.data.corpus.workers import Workers
 from kbert.progress import Progress
 from kbert.resumable import read_note, write_note
@@ -287,7 +287,8 @@ class _Preparation:
             },
         )
         self._remove_strangers(done)
-        self._save_tokenizer()
+        # By way of the work folder: what a kill leaves of it goes with that folder.
+        save_tokenizer(self.tokenizer, self.output_dir, os.path.join(self.work, "tokenizer"))
         done.save()
         shutil.rmtree(self.work)
         return done
@@ -299,15 +300,6 @@ class _Preparation:
         for name in os.listdir(self.output_dir):
             if shard_files.SHARD_NAME.fullmatch(name) and name not in ours:
                 atomic.remove(os.path.join(self.output_dir, name))
-
-    def _save_tokenizer(self) -> None:
-        """By way of the work folder: what a kill leaves of it goes with that folder."""
-        staging = os.path.join(self.work, "tokenizer")
-        shutil.rmtree(staging, ignore_errors=True)
-        with atomic.naming(staging):
-            self.tokenizer.save(staging)
-        for name in os.listdir(staging):
-            atomic.publish(os.path.join(staging, name), os.path.join(self.output_dir, name))
 
     def abandon(self) -> None:
         """After an error: nothing half-written stays, finished pieces do, for the next start."""

@@ -108,7 +108,10 @@ def train_or_reuse_tokenizer(
     trained = tokenizers.train_tokenizer(
         texts, vocabulary_size, kind=kind, lowercase=lowercase, progress=progress
     )
-    _publish(trained, folder, origin)
+    names = save_tokenizer(trained, folder, os.fspath(folder / _STAGING))
+    # The record comes last: one that tells of other files is no record.
+    checksums = {name: _sha256(folder / name) for name in names}
+    write_note(folder / RECORD, {**origin, "files": checksums})
     return trained
 
 
@@ -128,18 +131,25 @@ def check_kind(folder: PathLike, kind: str) -> None:
         )
 
 
-def _publish(tokenizer: tokenizers.Tokenizer, folder: Path, origin: dict) -> None:
-    """Saves the tokenizer, and then the record: one that tells of other files is no record."""
-    staging = folder / _STAGING
+def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: PathLike, staging: str) -> list[str]:
+    """Saves a tokenizer so that a kill leaves no file of it half written.
+
+    Args:
+        tokenizer: the tokenizer.
+        folder: where to.
+        staging: a folder of the same file system, where it is saved first; gone afterwards.
+
+    Returns:
+        Names of its files.
+    """
     shutil.rmtree(staging, ignore_errors=True)
     with atomic.naming(os.fspath(folder)):
         tokenizer.save(staging)
     names = sorted(os.listdir(staging))
     for name in names:
-        atomic.publish(os.fspath(staging / name), os.fspath(folder / name))
-    staging.rmdir()
-    content = {**origin, "files": {name: _sha256(folder / name) for name in names}}
-    write_note(folder / RECORD, content)
+        atomic.publish(os.path.join(staging, name), os.path.join(folder, name))
+    os.rmdir(staging)
+    return names
 
 
 def _read_record(path: Path) -> dict:

@@ -5,7 +5,9 @@ Lines and records come one after the other, in memory that does not grow with th
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+from absl import logging
 
 from kbert.data.readers.delimited import parse_rows
 from kbert.data.tables.table import Table
@@ -126,6 +128,15 @@ def json_object(where: str, line: str) -> dict:
     if not isinstance(record, dict):
         raise ValueError(f"{where}: a line holds one JSON object. Received: {line[:80]!r}")
     return record
+
+
+def warn_of(path: str, what: str, rows: Sequence[object]) -> None:
+    """Says in the log what became of some rows of a file, where there are any."""
+    if rows:
+        more = ", …" if len(rows) > 10 else ""
+        logging.warning(
+            "%s: %d %s %s%s", path, len(rows), what, ", ".join(map(str, rows[:10])), more
+        )
 
 
 def read_files(pattern: str, read: Callable[[str], Table]) -> Table:

@@ -4,7 +4,7 @@ import os
 
 from absl import logging
 
-from kbert.data.readers.content import DataFile
+from kbert.data.readers.content import DataFile, warn_of
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
 from kbert.data.tables.table import Table
 from kbert.types import PathLike
@@ -71,14 +71,7 @@ def read_glue(
         for name, value in row.items():
             columns[name].append(value)
         lines.append(line)
-    if malformed:
-        logging.warning(
-            "%s: %d malformed rows are left out, at the lines %s%s",
-            path,
-            len(malformed),
-            ", ".join(map(str, malformed[:10])),
-            ", …" if len(malformed) > 10 else "",
-        )
+    warn_of(path, "malformed rows are left out, at the lines", malformed)
     if without_gold:
         logging.warning("%s: %d rows have no gold label and are left out", path, without_gold)
     if not lines:

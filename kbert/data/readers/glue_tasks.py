@@ -27,8 +27,8 @@ class GlueTask:
         label_header: the header of its labels.
         metrics: the official ones, named as in `kbert.metrics`; the first decides between models.
         files: split -> file in the folder.
-        submission: the file of test predictions that GLUE takes; "" for none.
-        test_rows: how many predictions it holds.
+        server_name: what GLUE's server calls it; None = as `name` does.
+        test_rows: how many test predictions the server takes; 0 for none.
     """
 
     name: str
@@ -38,7 +38,7 @@ class GlueTask:
     label_header: str = "label"
     metrics: tuple[str, ...] = ("accuracy",)
     files: dict[str, str] = dataclasses.field(default_factory=lambda: _FILES)
-    submission: str = ""
+    server_name: str | None = None
     test_rows: int = 0
 
     @property
@@ -48,6 +48,11 @@ class GlueTask:
     @property
     def is_regression(self) -> bool:
         return not self.labels
+
+    @property
+    def submission(self) -> str:
+        """The file of test predictions."""
+        return f"{self.server_name or self.name}.tsv"
 
     @functools.cached_property
     def values(self) -> dict[str, str]:
@@ -79,7 +84,6 @@ GLUE = {
         numbered=True,
         texts=("sentence",),
         metrics=("matthews",),
-        submission="CoLA.tsv",
         test_rows=1063,
     ),
     "sst2": GlueTask(
@@ -87,7 +91,6 @@ GLUE = {
         ("negative", "positive"),
         numbered=True,
         texts=("sentence",),
-        submission="SST-2.tsv",
         test_rows=1821,
     ),
     "mrpc": GlueTask(
@@ -97,7 +100,6 @@ GLUE = {
         texts=("#1 String", "#2 String"),
         label_header="Quality",
         metrics=("f1", "accuracy"),
-        submission="MRPC.tsv",
         test_rows=1725,
     ),
     "stsb": GlueTask(
@@ -105,7 +107,6 @@ GLUE = {
         (),
         label_header="score",
         metrics=("spearman", "pearson"),
-        submission="STS-B.tsv",
         test_rows=1379,
     ),
     "qqp": GlueTask(
@@ -115,34 +116,31 @@ GLUE = {
         texts=("question1", "question2"),
         label_header="is_duplicate",
         metrics=("f1", "accuracy"),
-        submission="QQP.tsv",
         test_rows=390965,
     ),
     "mnli": dataclasses.replace(
         _MNLI,
         files={"train": "train.tsv", "dev": "dev_matched.tsv", "test": "test_matched.tsv"},
-        submission="MNLI-m.tsv",
+        server_name="MNLI-m",
         test_rows=9796,
     ),
     "mnlimm": dataclasses.replace(
         _MNLI,
         files={"train": "train.tsv", "dev": "dev_mismatched.tsv", "test": "test_mismatched.tsv"},
-        submission="MNLI-mm.tsv",
+        server_name="MNLI-mm",
         test_rows=9847,
     ),
     "qnli": GlueTask(
         "QNLI",
         _TWO_WAY_NLI,
         texts=("question", "sentence"),
-        submission="QNLI.tsv",
         test_rows=5463,
     ),
-    "rte": GlueTask("RTE", _TWO_WAY_NLI, submission="RTE.tsv", test_rows=3000),
+    "rte": GlueTask("RTE", _TWO_WAY_NLI, test_rows=3000),
     "wnli": GlueTask(
         "WNLI",
         ("not_entailment", "entailment"),
         numbered=True,
-        submission="WNLI.tsv",
         test_rows=146,
     ),
     "ax": GlueTask(
@@ -150,7 +148,6 @@ GLUE = {
         _NLI,
         metrics=("matthews",),
         files={"test": "diagnostic.tsv"},
-        submission="AX.tsv",
         test_rows=1104,
     ),
     "snli": GlueTask("SNLI", _NLI, label_header="gold_label"),

@@ -7,9 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from absl import logging
-
-from kbert.data.readers.content import read_files, read_text
+from kbert.data.readers.content import read_files, read_text, warn_of
 from kbert.data.tables.table import Table
 from kbert.json_file import parse_json
 from kbert.types import PathLike
@@ -101,8 +99,8 @@ def _read(path: str, on_error: str) -> Table:
         columns["context"].append(context)
         columns["answers"].append([text for text, _ in answers])
         columns["answer_starts"].append(starts)
-    _report(path, "answers did not begin at their answer_start and were moved", moved)
-    _report(path, "questions are left out, their answers being nowhere in the context", lost)
+    warn_of(path, "answers did not begin at their answer_start and were moved:", moved)
+    warn_of(path, "questions are left out, their answers being nowhere in the context:", lost)
     if not columns["id"]:
         raise ValueError(f"{path} holds no questions")
     if unlabelled:
@@ -169,15 +167,3 @@ def _nearest(context: str, text: str, start: int) -> int | None:
     before = context.rfind(text, 0, max(start, 0) + len(text) - 1)
     found = [place for place in (before, after) if place >= 0]
     return min(found, key=lambda place: abs(place - start)) if found else None
-
-
-def _report(path: str, what: str, ids: list[str]) -> None:
-    if ids:
-        logging.warning(
-            "%s: %d %s: %s%s",
-            path,
-            len(ids),
-            what,
-            ", ".join(ids[:10]),
-            ", …" if len(ids) > 10 else "",
-        )

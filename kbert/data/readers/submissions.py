@@ -24,7 +24,7 @@ def check_glue_submission(task: str, answers: int) -> GlueTask:
         'WNLI.tsv'
     """
     described = glue_task(task)
-    if not described.submission:
+    if not described.test_rows:
         raise ValueError(f"GLUE's server takes answers to its own tasks. Received: {task}")
     if answers != described.test_rows:
         raise ValueError(

@@ -115,9 +115,15 @@ class Keys:
 
     def rows(self, epoch: tf.Tensor) -> tf.Tensor:
         """(N,) int64."""
-        return self.buckets * 2**_RANDOM_BITS + self.batches(tf.size(self.buckets), epoch, 0)
+        return self.buckets * 2**_RANDOM_BITS + self._draws(tf.size(self.buckets), epoch, 0)
 
-    def batches(self, count: Any, epoch: tf.Tensor, what: int = 1) -> tf.Tensor:
+    def batches(self, steps: int, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The batches of an epoch in their order (S,) int32, and their positions (S, 3) int32."""
+        order = tf.argsort(self._draws(steps, epoch, 1), stable=True)
+        after = tf.cast(epoch, tf.int32) * steps + tf.range(1, steps + 1)
+        return order, tf.stack([after // steps, after % steps, tf.zeros_like(after)], 1)
+
+    def _draws(self, count: Any, epoch: tf.Tensor, what: int) -> tf.Tensor:
         """(count,) int64."""
         if self.seed is None:
             return tf.zeros([count], tf.int64)
@@ -134,9 +140,7 @@ def _plan(keys: Keys, batch_size: int, steps: int, epoch: tf.Tensor) -> tuple[tf
     copies = steps * batch_size - tf.size(order)
     order = tf.concat([tf.repeat(order[:1], copies), order], 0)
     weights = tf.cast(tf.range(steps * batch_size) >= copies, tf.float32)
-    batches = tf.argsort(keys.batches(steps, epoch), stable=True)
-    after = tf.cast(epoch, tf.int32) * steps + tf.range(1, steps + 1)
-    position = tf.stack([after // steps, after % steps, tf.zeros_like(after)], 1)
+    batches, position = keys.batches(steps, epoch)
     shape = [steps, batch_size]
     order, weights = (tf.gather(tf.reshape(x, shape), batches) for x in (order, weights))
     return order, weights, position

@@ -179,15 +179,11 @@ class _Batches:
 
     def of_epoch(self, keys: Keys, start: tuple[int, int]) -> tf.data.Dataset:
         """Epoch -> a dataset of the epoch's order (N,) and, batch by batch, where it is in it."""
-        steps = len(self.sizes)
 
         @tf.autograph.experimental.do_not_convert
         def places(epoch: tf.Tensor) -> tf.data.Dataset:
             order = tf.gather(tf.argsort(keys.rows(epoch), stable=True), self.layout)
-            batches = tf.argsort(keys.batches(steps, epoch), stable=True)
-            after = tf.cast(epoch, tf.int32) * steps + tf.range(1, steps + 1)
-            position = tf.stack([after // steps, after % steps, tf.zeros_like(after)], 1)
-            numbers = tf.data.Dataset.from_tensor_slices((batches, position))
+            numbers = tf.data.Dataset.from_tensor_slices(keys.batches(len(self.sizes), epoch))
             numbers = numbers.skip(tf.where(epoch == start[0], tf.constant(start[1], tf.int64), 0))
             # The order is shared, not copied.
             return numbers.map(lambda batch, position: (order, batch, position))
