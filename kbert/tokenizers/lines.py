@@ -1,6 +1,7 @@
 """Files of which each line is an entry: vocabularies and merges."""
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -41,3 +42,46 @@ def read_lines(
     if lines[-1] == "":
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
+
+
+def check_entries(
+    entries: Sequence[str],
+    entry: str,
+    special: Sequence[str],
+    broken_rule: Callable[[str], str | None],
+    source: str | None,
+    lines: Sequence[int] | None = None,
+) -> None:
+    """Raises where a vocabulary is not valid: see the messages for the rules.
+
+    Args:
+        entries: in the order of their ids.
+        entry: what one of them is called.
+        special: those that must be there.
+        broken_rule: an entry -> the rule of its kind that it breaks, or None.
+        source: the file they came from, for the messages. None: a list.
+        lines: where they stand in the file; None = one a line.
+    """
+    seen: dict[str, str] = {}
+    for index, one in enumerate(entries):
+        line = index + 1 if lines is None else lines[index]
+        place = f"{source}, line {line}" if source else f"entry {index}"
+        if not isinstance(one, str):
+            raise TypeError(f"A vocabulary is a sequence of str. Received: {one!r} at {place}.")
+        if one == "":
+            raise ValueError(f"A vocabulary has no empty {entry}s. Received: {place} is empty.")
+        rule = broken_rule(one)
+        if rule is not None:
+            raise ValueError(f"{rule}. Received: {one!r:.40} at {place}.")
+        if one in seen:
+            raise ValueError(
+                f"The {entry}s of a vocabulary must be unique. Received: {one!r} at "
+                f"{seen[one]} and again at {place}."
+            )
+        seen[one] = place
+    missing = [token for token in special if token not in seen]
+    if missing:
+        raise ValueError(
+            f"A vocabulary of {entry}s must hold {', '.join(special)}. Received: "
+            f"{source or f'a list of {len(seen)} {entry}s'} without {', '.join(missing)}."
+        )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kbert import atomic
-from kbert.tokenizers.lines import read_lines
+from kbert.tokenizers.lines import check_entries, read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # tensorflow-text's limit.
@@ -64,39 +64,12 @@ def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> No
         vocabulary: the pieces in the order of their ids.
         source: the file they came from, for the messages. None: a list.
     """
+    check_entries(vocabulary, "piece", SPECIAL_TOKENS, _broken_rule, source)
 
-    def place(index: int) -> str:
-        return f"{source}, line {index + 1}" if source else f"entry {index}"
 
-    seen: dict[str, int] = {}
-    for index, piece in enumerate(vocabulary):
-        if not isinstance(piece, str):
-            raise TypeError(
-                f"A vocabulary is a sequence of str. Received: {piece!r} at {place(index)}."
-            )
-        if piece == "":
-            raise ValueError(
-                f"A vocabulary has no empty pieces. Received: {place(index)} is empty."
-            )
-        if "\n" in piece or "\0" in piece or piece.endswith("\r"):
-            raise ValueError(
-                "A piece must fit on one line of a vocab.txt, and hold no U+0000. "
-                f"Received: {piece!r} at {place(index)}."
-            )
-        if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
-            raise ValueError(
-                f'A piece has at most {MAX_PIECE_BYTES} bytes, "##" aside. '
-                f"Received: {piece[:20]!r}… at {place(index)}."
-            )
-        if piece in seen:
-            raise ValueError(
-                f"The pieces of a vocabulary must be unique. Received: {piece!r} at "
-                f"{place(seen[piece])} and again at {place(index)}."
-            )
-        seen[piece] = index
-    missing = [token for token in SPECIAL_TOKENS if token not in seen]
-    if missing:
-        raise ValueError(
-            f"A vocabulary must hold {', '.join(SPECIAL_TOKENS)}. Received: "
-            f"{source or f'a list of {len(seen)} pieces'} without {', '.join(missing)}."
-        )
+def _broken_rule(piece: str) -> str | None:
+    if "\n" in piece or "\0" in piece or piece.endswith("\r"):
+        return "A piece must fit on one line of a vocab.txt, and hold no U+0000"
+    if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
+        return f'A piece has at most {MAX_PIECE_BYTES} bytes, "##" aside'
+    return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kbert import atomic
 from kbert.tokenizers.folder import TokenizerFolder
-from kbert.tokenizers.lines import read_lines
+from kbert.tokenizers.lines import check_entries, read_lines
 from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
 
 FILE_NAME = "words.txt"
@@ -44,7 +44,7 @@ def read_words(path: str | os.PathLike) -> list[str]:
     lines = [line.strip(" \t") for line in read_lines(path)]
     numbered = [(number, word) for number, word in enumerate(lines, start=1) if word != NO_WORD]
     words = [word for _, word in numbered]
-    _check(words, [f"{path}, line {number}" for number, _ in numbered], str(path))
+    check_words(words, str(path), [number for number, _ in numbered])
     return words
 
 
@@ -70,32 +70,23 @@ def save_words(words: Sequence[str], path: str | os.PathLike) -> None:
     atomic.write(path, "".join(word + "\n" for word in words).encode())
 
 
-def check_words(words: Sequence[str]) -> None:
-    """Raises where a list is no valid vocabulary: see the messages for the rules."""
-    _check(words, [f"entry {index}" for index in range(len(words))], f"a list of {len(words)}")
+def check_words(
+    words: Sequence[str], source: str | None = None, lines: Sequence[int] | None = None
+) -> None:
+    """Raises where a list is no valid vocabulary: see the messages for the rules.
+
+    Args:
+        words: in the order of their ids.
+        source: the file they came from, for the messages. None: a list.
+        lines: where they stand in it.
+    """
+    check_entries(words, "word", SPECIAL_WORDS, _broken_rule, source, lines)
 
 
-def _check(words: Sequence[str], places: Sequence[str], source: str) -> None:
-    seen: dict[str, str] = {}
-    for word, place in zip(words, places, strict=True):
-        if not isinstance(word, str):
-            raise TypeError(f"A vocabulary is a sequence of str. Received: {word!r} at {place}")
-        if word == "":
-            raise ValueError(f"A vocabulary has no empty words. Received: {place} is empty")
-        if "\n" in word or word != word.strip(" \t\r") or word == NO_WORD:
-            raise ValueError(
-                f"A word must fit on one line of a vocabulary file, without spaces around it, and "
-                f"not be {NO_WORD}. Received: {word!r} at {place}"
-            )
-        if word in seen:
-            raise ValueError(
-                f"The words of a vocabulary must be unique. Received: {word!r} at {seen[word]} "
-                f"and again at {place}"
-            )
-        seen[word] = place
-    missing = [word for word in SPECIAL_WORDS if word not in seen]
-    if missing:
-        raise ValueError(
-            f"A vocabulary of words must hold {', '.join(SPECIAL_WORDS)}. Received: {source} "
-            f"without {', '.join(missing)}"
-        )
+def _broken_rule(word: str) -> str | None:
+    if "\n" not in word and word == word.strip(" \t\r") and word != NO_WORD:
+        return None
+    return (
+        "A word must fit on one line of a vocabulary file, without spaces around it, and not be "
+        f"{NO_WORD}"
+    )

@@ -148,7 +148,7 @@ def test_broken_files_name_the_line(tmp_path, content):
 
 
 def test_broken_vocabularies(tmp_path):
-    with pytest.raises(ValueError, match="Received: a list of 2 without <S>, <UNK>"):
+    with pytest.raises(ValueError, match="Received: a list of 2 words without <S>, <UNK>"):
         WordTokenizer(["</S>", "the"])
     with pytest.raises(ValueError, match=r"not be !!!MAXTERMID. Received: '!!!MAXTERMID' at entry"):
         WordTokenizer([*VOCABULARY, "!!!MAXTERMID"])
