@@ -27,3 +27,24 @@ def graph(function: Callable, **options: Any) -> tf.types.experimental.Polymorph
     counted: Any = functools.partial(function)
     counted.__name__ = getattr(function, "__name__", "graph")  # of the nodes, in profiles
     return tf.function(counted, **options)
+
+
+def cpu_graph(function: Callable, spec: tf.TypeSpec) -> Callable:
+    """A `graph` whose operations are on the CPU, as all of TensorFlow's on strings are.
+
+    Args:
+        function: of one tensor.
+        spec: the tensor's.
+
+    Example:
+        >>> lower = cpu_graph(tf.strings.lower, tf.TensorSpec([None], tf.string))
+        >>> lower(tf.constant(["ABC"])).numpy().tolist()
+        [b'abc']
+    """
+
+    def on_cpu(tensor: Any) -> Any:
+        with tf.device("CPU"):
+            return function(tensor)
+
+    on_cpu.__name__ = getattr(function, "__name__", "graph")
+    return graph(on_cpu, input_signature=[spec])

@@ -124,7 +124,8 @@ ORDER = {
     """,
     "tokenizers": """
         batching folder lines normalization protocol serializable
-        base offsets word_counts
+        offsets word_counts
+        base
         bpe unigram wordpiece
         loading_keras_hub words
         loading training

@@ -1,23 +1,28 @@
 """What every tokenizer with a vocabulary shares: encoding, decoding, saving."""
 
 import abc
+import functools
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from kbert.graphs import graph
+from kbert.graphs import cpu_graph
 from kbert.tokenizers.batching import call_with_batch
+from kbert.tokenizers.offsets import bytes_to_characters, word_numbers
 from kbert.tokenizers.serializable import Serializable
 from kbert.types import MaybeNone
 
 # The roles of special tokens that BERT's and RoBERTa's inputs are made of.
 ROLES = ("pad", "unk", "cls", "sep", "mask")
+
+
+# Of each piece: ids, starts and ends in bytes (B, None), and whether a word begins with it (P,).
+Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]
 
 
 class Tokenizer(Serializable):
@@ -69,22 +74,16 @@ class Tokenizer(Serializable):
             token = self.special_tokens.get(role)
             setattr(self, f"{role}_token", token)
             setattr(self, f"{role}_id", None if token is None else self._id_of[token])
-        batch = tf.TensorSpec([None], tf.string)
-        self._encode_graph = graph(self._encode, input_signature=[batch])
-        self._words_graph = graph(self._encode_words, input_signature=[batch])
+        texts = tf.TensorSpec([None], tf.string)
+        rows = tf.RaggedTensorSpec([None, None], tf.int32)
+        self._encode_graph = cpu_graph(self._encode, texts)
+        self._words_graph = cpu_graph(self._encode_words, texts)
         self._offsets_graphs = {
-            unit: graph(
-                lambda texts, unit=unit: self._encode_with_offsets(texts, unit),
-                input_signature=[batch],
-            )
+            unit: cpu_graph(functools.partial(self._described, unit), texts)
             for unit in ("byte", "character")
         }
         self._decode_graphs = {
-            skip: graph(
-                lambda ids, skip=skip: self._decode_rows(ids, skip),
-                input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)],
-            )
-            for skip in (True, False)
+            skip: cpu_graph(functools.partial(self._texts, skip), rows) for skip in (True, False)
         }
 
     @property
@@ -98,7 +97,7 @@ class Tokenizer(Serializable):
         tokens = [*self.special_tokens.values(), *self.additional_special_tokens]
         return sorted({self._id_of[token] for token in tokens})
 
-    @cached_property
+    @functools.cached_property
     def checksum(self) -> str:
         """SHA-256 of what decides the ids, in hexadecimal. For WordPiece: of the vocabulary."""
         return hashlib.sha256("\n".join(self.vocabulary).encode()).hexdigest()
@@ -247,23 +246,34 @@ class Tokenizer(Serializable):
 
     def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
         """(W,) strings -> (W, None) int32 ids."""
-        with tf.device("CPU"):
-            ids = self._encode(self._within_text(words))
-            nothing = tf.cast(ids.row_lengths() == 0, tf.int64)
-            unknown = tf.fill([tf.reduce_sum(nothing)], tf.constant(self.unk_id, tf.int32))
-            return tf.concat([ids, tf.RaggedTensor.from_row_lengths(unknown, nothing)], 1)
+        ids = self._encode(self._within_text(words))
+        nothing = tf.cast(ids.row_lengths() == 0, tf.int64)
+        unknown = tf.fill([tf.reduce_sum(nothing)], tf.constant(self.unk_id, tf.int32))
+        return tf.concat([ids, tf.RaggedTensor.from_row_lengths(unknown, nothing)], 1)
 
     def _within_text(self, words: tf.Tensor) -> tf.Tensor:
         """(W,) words as texts that are encoded as the words are in the middle of a text."""
         return words
 
     @abc.abstractmethod
-    def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:
-        """(B,) strings -> what `encode_with_offsets` returns."""
+    def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
+        """(B,) strings -> their pieces."""
+
+    def _described(self, unit: str, texts: tf.Tensor) -> dict[str, tf.RaggedTensor]:
+        """What `encode_with_offsets` returns."""
+        ids, starts, ends, is_first = self._encode_with_offsets(texts)
+        words = word_numbers(ids, is_first)
+        if unit == "character":
+            starts, ends = bytes_to_characters(texts, starts, ends)
+        return {"token_ids": ids, "starts": starts, "ends": ends, "word_index": words}
 
     @abc.abstractmethod
-    def _decode_rows(self, ids: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
+    def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
         """(B, None) ids -> (B,) strings."""
+
+    def _texts(self, skip_special_tokens: bool, ids: tf.RaggedTensor) -> tf.Tensor:
+        """(B, None) ids -> (B,) strings."""
+        return self._decode_rows(self._without_specials(ids) if skip_special_tokens else ids)
 
     @property
     def _skipped_ids(self) -> list[int]:

@@ -90,18 +90,29 @@ def bytes_to_characters(
 
 
 def given_ranges(
-    texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
+    texts: tf.Tensor, valid: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
     """Ranges in texts without their invalid bytes as ranges in the texts as given.
 
     Args:
-        texts: (B,) texts with bytes that are not UTF-8 (see `normalization.drop_invalid`).
-        starts: (B, None) byte offsets in what is left of them.
+        texts: (B,) texts, perhaps with bytes that are not UTF-8.
+        valid: (B,) what is left of them, see `normalization.drop_invalid`.
+        starts: (B, None) byte offsets in that.
         ends: (B, None) likewise.
 
     Returns:
         Starts and ends of the same shapes, in bytes of `texts`.
     """
+    return tf.cond(
+        tf.reduce_all(valid == texts),
+        lambda: (starts, ends),
+        lambda: _given_ranges(texts, starts, ends),
+    )
+
+
+def _given_ranges(
+    texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
     codes, offsets = tf.strings.unicode_decode_with_offsets(texts, "UTF-8", errors="ignore")
     code = codes.flat_values[:, None]
     lengths = 1 + tf.reduce_sum(tf.cast(code >= [0x80, 0x800, 0x10000], tf.int32), 1)  # (C,)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
-from kbert.graphs import graph
+from kbert.graphs import cpu_graph
 from kbert.tokenizers.batching import batches, with_progress
 
 # Different words held at a time (about 1 GB); past it the words seen once are forgotten.
@@ -55,11 +55,10 @@ def _distinct_words(
     """A batch of texts -> its different words and how often each is in it. Traced once."""
 
     def distinct(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.device("CPU"):
-            words, _, repeats = tf.unique_with_counts(divide(batch).flat_values)
-            return words, repeats
+        words, _, repeats = tf.unique_with_counts(divide(batch).flat_values)
+        return words, repeats
 
-    return graph(distinct, input_signature=[tf.TensorSpec([None], tf.string)])
+    return cpu_graph(distinct, tf.TensorSpec([None], tf.string))
 
 
 def limited(counts: Counter[str]) -> Counter[str]:

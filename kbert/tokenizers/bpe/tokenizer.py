@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, piece_bytes
 from kbert.tokenizers.bpe.files import as_merges, as_vocabulary, check_model, save_model
 from kbert.tokenizers.bpe.kernel import BytePairKernel
 from kbert.tokenizers.bpe.pre_split import WHITE_SPACE, prefix_space
 from kbert.tokenizers.bpe.special_segments import SpecialSegments
 from kbert.tokenizers.normalization import drop_invalid
-from kbert.tokenizers.offsets import bytes_to_characters, given_ranges, word_numbers
+from kbert.tokenizers.offsets import given_ranges
 from kbert.types import MaybeNone
 
 _SPACE = CHARACTERS[ord(" ")]
@@ -29,8 +29,6 @@ ROBERTA_TOKENS = {
     "bos": "<s>", "eos": "</s>",
 }  # fmt: skip
 GPT2_TOKENS = dict.fromkeys(("unk", "cls", "sep", "bos", "eos"), "<|endoftext|>")
-# Of each piece: ids, starts and ends in bytes (B, None), and whether a word begins with it (P,).
-_Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]
 
 
 class BytePairTokenizer(Tokenizer):
@@ -167,27 +165,18 @@ class BytePairTokenizer(Tokenizer):
         return BytePairKernel(self._id_of, self.merges)
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        with tf.device("CPU"):
-            return self._pieces(drop_invalid(texts))[0]
+        return self._pieces(drop_invalid(texts))[0]
 
     def _within_text(self, words: tf.Tensor) -> tf.Tensor:
         return prefix_space(drop_invalid(words))[0]
 
-    def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:
-        with tf.device("CPU"):
-            valid = drop_invalid(texts)
-            ids, starts, ends, is_first = self._pieces(valid)
-            starts, ends = tf.cond(
-                tf.reduce_all(valid == texts),
-                lambda: (starts, ends),
-                lambda: given_ranges(texts, starts, ends),
-            )
-            if unit == "character":
-                starts, ends = bytes_to_characters(texts, starts, ends)
-            words = word_numbers(ids, is_first)
-            return {"token_ids": ids, "starts": starts, "ends": ends, "word_index": words}
+    def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
+        valid = drop_invalid(texts)
+        ids, starts, ends, is_first = self._pieces(valid)
+        starts, ends = given_ranges(texts, valid, starts, ends)
+        return ids, starts, ends, is_first
 
-    def _pieces(self, texts: tf.Tensor) -> _Pieces:
+    def _pieces(self, texts: tf.Tensor) -> Pieces:
         """Pieces of valid texts."""
         if self._segments is None:
             return self._plain_pieces(texts)
@@ -197,7 +186,7 @@ class BytePairTokenizer(Tokenizer):
             lambda: self._plain_pieces(texts),
         )
 
-    def _plain_pieces(self, texts: tf.Tensor) -> _Pieces:
+    def _plain_pieces(self, texts: tf.Tensor) -> Pieces:
         """Pieces of valid texts in which special tokens are text."""
         added = tf.zeros_like(texts, tf.int32)
         if self.add_prefix_space:
@@ -212,7 +201,7 @@ class BytePairTokenizer(Tokenizer):
         starts = tf.maximum(ends - num_bytes - before, 0)  # the added space is not in the text
         return ids, ids.with_flat_values(starts), ids.with_flat_values(ends - before), is_first
 
-    def _pieces_and_specials(self, texts: tf.Tensor) -> _Pieces:
+    def _pieces_and_specials(self, texts: tf.Tensor) -> Pieces:
         """Pieces of valid texts, special tokens among them."""
         segments, begins, special_ids = self._segments.cut(texts)
         is_special = special_ids.row_lengths() > 0
@@ -243,13 +232,10 @@ class BytePairTokenizer(Tokenizer):
     def _skipped_ids(self) -> list[int]:
         return self.special_ids  # no text needs the unknown token
 
-    def _decode_rows(self, ids: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
-        with tf.device("CPU"):
-            if skip_special_tokens:
-                ids = self._without_specials(ids)
-            parts = ids.with_flat_values(tf.gather(self._bytes, ids.flat_values))
-            texts = tf.strings.reduce_join(parts, axis=-1)
-            return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        parts = ids.with_flat_values(tf.gather(self._bytes, ids.flat_values))
+        texts = tf.strings.reduce_join(parts, axis=-1)
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 def known_tokens(vocabulary: Collection[str]) -> dict[str, str]:

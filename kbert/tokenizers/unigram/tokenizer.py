@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from kbert import atomic
-from kbert.tokenizers.base import Tokenizer
-from kbert.tokenizers.offsets import bytes_to_characters, original_ranges, word_numbers
+from kbert.tokenizers.base import Pieces, Tokenizer
+from kbert.tokenizers.offsets import original_ranges
 from kbert.tokenizers.unigram.kernel import UnigramKernel
 from kbert.tokenizers.unigram.model import (
     FAIRSEQ_BEGINNING,
@@ -206,36 +206,24 @@ class UnigramTokenizer(Tokenizer):
         atomic.write(folder / name, self._proto.SerializeToString(deterministic=True))
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        with tf.device("CPU"):
-            ids = self._kernel(self._text(self._text.hide(texts)))
-            return ids.with_values(tf.gather(self._ids, ids.values))
+        ids = self._kernel(self._text(self._text.hide(texts)))
+        return ids.with_values(tf.gather(self._ids, ids.values))
 
-    def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:
-        with tf.device("CPU"):
-            hidden = self._text.hide(texts)
+    def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
+        hidden = self._text.hide(texts)
 
-            def to_original(starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> tuple:
-                return original_ranges(hidden, starts, ends, self._text.byte_table)
+        def to_original(starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> tuple:
+            return original_ranges(hidden, starts, ends, self._text.byte_table)
 
-            ids, starts, ends = self._kernel.with_ranges(self._text(hidden), to_original)
-            is_first = tf.gather(self._kernel.begins_word, ids.values)
-            if unit == "character":
-                starts, ends = bytes_to_characters(texts, starts, ends)
-            return {
-                "token_ids": ids.with_values(tf.gather(self._ids, ids.values)),
-                "starts": starts,
-                "ends": ends,
-                "word_index": word_numbers(ids, is_first),
-            }
+        ids, starts, ends = self._kernel.with_ranges(self._text(hidden), to_original)
+        is_first = tf.gather(self._kernel.begins_word, ids.values)
+        return ids.with_values(tf.gather(self._ids, ids.values)), starts, ends, is_first
 
-    def _decode_rows(self, ids: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
-        with tf.device("CPU"):
-            if skip_special_tokens:
-                ids = self._without_specials(ids)
-            surfaces = ids.with_values(tf.gather(self._surfaces, ids.values))
-            texts = tf.strings.reduce_join(surfaces, axis=-1)
-            texts = tf.strings.regex_replace(texts, f"{SPACE}+", " ")
-            return tf.strings.regex_replace(texts, "^ | $", "")
+    def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        surfaces = ids.with_values(tf.gather(self._surfaces, ids.values))
+        texts = tf.strings.reduce_join(surfaces, axis=-1)
+        texts = tf.strings.regex_replace(texts, f"{SPACE}+", " ")
+        return tf.strings.regex_replace(texts, "^ | $", "")
 
     @cached_property
     def _surfaces(self) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.tokenizers.base import ROLES, Tokenizer
+from kbert.tokenizers.base import ROLES, Pieces, Tokenizer
 from kbert.tokenizers.normalization import byte_table, normalize
-from kbert.tokenizers.offsets import bytes_to_characters, original_ranges, word_numbers
+from kbert.tokenizers.offsets import original_ranges
 from kbert.tokenizers.wordpiece.decoding import join_pieces
 from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
 from kbert.tokenizers.wordpiece.special import SpecialTokens
@@ -102,29 +102,20 @@ class WordPieceTokenizer(Tokenizer):
         save_vocabulary(self.vocabulary, folder / "vocab.txt")
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        with tf.device("CPU"):
-            if self._specials:
-                texts = self._specials.hide(texts)
-            ids, _, _ = self._kernel(self._normalize(texts))
-            return self._specials.restore(ids) if self._specials else ids
+        if self._specials:
+            texts = self._specials.hide(texts)
+        ids, _, _ = self._kernel(self._normalize(texts))
+        return self._specials.restore(ids) if self._specials else ids
 
-    def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:
-        with tf.device("CPU"):
-            visible = self._specials.hide(texts) if self._specials else texts
-            ids, starts, ends = self._kernel(self._normalize(visible))
-            starts, ends = original_ranges(visible, starts, ends, self._byte_table)
-            is_first = self._kernel.word_starts(ids)
-            if self._specials:
-                starts, ends = self._specials.widen(ids, starts, ends)
-                ids = self._specials.restore(ids)
-            if unit == "character":
-                starts, ends = bytes_to_characters(texts, starts, ends)
-            return {
-                "token_ids": ids,
-                "starts": starts,
-                "ends": ends,
-                "word_index": word_numbers(ids, is_first),
-            }
+    def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
+        visible = self._specials.hide(texts) if self._specials else texts
+        ids, starts, ends = self._kernel(self._normalize(visible))
+        starts, ends = original_ranges(visible, starts, ends, self._byte_table)
+        is_first = self._kernel.word_starts(ids)
+        if self._specials:
+            starts, ends = self._specials.widen(ids, starts, ends)
+            ids = self._specials.restore(ids)
+        return ids, starts, ends, is_first
 
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
         return normalize(texts, lowercase=self.lowercase, strip_accents=self.strip_accents)
@@ -136,8 +127,5 @@ class WordPieceTokenizer(Tokenizer):
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(byte_table(self.lowercase, strip_accents))
 
-    def _decode_rows(self, ids: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
-        with tf.device("CPU"):
-            if skip_special_tokens:
-                ids = self._without_specials(ids)
-            return join_pieces(ids.with_flat_values(tf.gather(self.vocabulary, ids.flat_values)))
+    def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        return join_pieces(ids.with_flat_values(tf.gather(self.vocabulary, ids.flat_values)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from kbert.graphs import graph
+from kbert.graphs import cpu_graph
 from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.word_counts import limited, repeated
@@ -125,11 +125,10 @@ def _spacing_graph(
     """A batch of texts -> one string of their words between spaces. Traced once in a process."""
 
     def spaced(batch: tf.Tensor) -> tf.Tensor:
-        with tf.device("CPU"):
-            batch = normalize(batch, lowercase=lowercase, strip_accents=strip_accents)
-            return tf.strings.reduce_join(space_words(batch, split_chinese), separator=" ")
+        batch = normalize(batch, lowercase=lowercase, strip_accents=strip_accents)
+        return tf.strings.reduce_join(space_words(batch, split_chinese), separator=" ")
 
-    return graph(spaced, input_signature=[tf.TensorSpec([None], tf.string)])
+    return cpu_graph(spaced, tf.TensorSpec([None], tf.string))
 
 
 def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[str], list[str]]:

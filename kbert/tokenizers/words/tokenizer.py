@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.normalization import drop_invalid
-from kbert.tokenizers.offsets import bytes_to_characters, given_ranges, word_numbers
+from kbert.tokenizers.offsets import given_ranges
 from kbert.tokenizers.words.spaces import split_at_spaces
 from kbert.tokenizers.words.vocabulary import (
     FILE_NAME,
@@ -87,33 +87,20 @@ class WordTokenizer(Tokenizer):
             return tf.lookup.StaticHashTable(entries, self.unk_id)
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        with tf.device("CPU"):
-            words, _, _ = split_at_spaces(drop_invalid(texts))
-            return words.with_flat_values(self._table.lookup(words.flat_values))
+        words, _, _ = split_at_spaces(drop_invalid(texts))
+        return words.with_flat_values(self._table.lookup(words.flat_values))
 
     def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
         """(W,) words -> (W, 1) ids, white space or not."""
-        with tf.device("CPU"):
-            return tf.RaggedTensor.from_tensor(self._table.lookup(drop_invalid(words))[:, None])
+        return tf.RaggedTensor.from_tensor(self._table.lookup(drop_invalid(words))[:, None])
 
-    def _encode_with_offsets(self, texts: tf.Tensor, unit: str) -> dict[str, tf.RaggedTensor]:
-        with tf.device("CPU"):
-            valid = drop_invalid(texts)
-            words, starts, ends = split_at_spaces(valid)
-            starts, ends = tf.cond(
-                tf.reduce_all(valid == texts),
-                lambda: (starts, ends),
-                lambda: given_ranges(texts, starts, ends),
-            )
-            if unit == "character":
-                starts, ends = bytes_to_characters(texts, starts, ends)
-            ids = words.with_flat_values(self._table.lookup(words.flat_values))
-            index = word_numbers(ids, tf.ones_like(ids.flat_values, tf.bool))
-            return {"token_ids": ids, "starts": starts, "ends": ends, "word_index": index}
+    def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
+        valid = drop_invalid(texts)
+        words, starts, ends = split_at_spaces(valid)
+        starts, ends = given_ranges(texts, valid, starts, ends)
+        ids = words.with_flat_values(self._table.lookup(words.flat_values))
+        return ids, starts, ends, tf.ones_like(ids.flat_values, tf.bool)
 
-    def _decode_rows(self, ids: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
-        with tf.device("CPU"):
-            if skip_special_tokens:
-                ids = self._without_specials(ids)
-            words = ids.with_flat_values(tf.gather(self._words, ids.flat_values))
-            return tf.strings.reduce_join(words, axis=-1, separator=" ")
+    def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        words = ids.with_flat_values(tf.gather(self._words, ids.flat_values))
+        return tf.strings.reduce_join(words, axis=-1, separator=" ")
