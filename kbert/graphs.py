@@ -29,22 +29,22 @@ def graph(function: Callable, **options: Any) -> tf.types.experimental.Polymorph
     return tf.function(counted, **options)
 
 
-def cpu_graph(function: Callable, spec: tf.TypeSpec) -> Callable:
-    """A `graph` whose operations are on the CPU, as all of TensorFlow's on strings are.
+def on_cpu(function: Callable, *specs: Any) -> Callable:
+    """`function` as one graph for all shapes, on the CPU, where TensorFlow's work on strings is.
 
     Args:
-        function: of one tensor.
-        spec: the tensor's.
+        function: of tensors.
+        *specs: of each argument.
 
     Example:
-        >>> lower = cpu_graph(tf.strings.lower, tf.TensorSpec([None], tf.string))
+        >>> lower = on_cpu(tf.strings.lower, tf.TensorSpec([None], tf.string))
         >>> lower(tf.constant(["ABC"])).numpy().tolist()
         [b'abc']
     """
 
-    def on_cpu(tensor: Any) -> Any:
+    def placed(*tensors: Any) -> Any:
         with tf.device("CPU"):
-            return function(tensor)
+            return function(*tensors)
 
-    on_cpu.__name__ = getattr(function, "__name__", "graph")
-    return graph(on_cpu, input_signature=[spec])
+    placed.__name__ = getattr(function, "__name__", "graph")
+    return graph(placed, input_signature=specs, autograph=False)

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.graphs import graph
+from kbert.graphs import on_cpu as on_cpu  # for those who predict
 from kbert.order import check_order
 from kbert.types import Shape, Tensors
 
@@ -75,17 +76,6 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
         elif names not in made:
             made[names] = _Forward(function, layers).predict_on_batch
         return made[names](features)
-
-    return run
-
-
-def on_cpu(function: Callable, *specs: tf.TypeSpec) -> Callable:
-    """`function` of tensors as one TensorFlow graph for all shapes, run where strings are."""
-    made = graph(function, input_signature=specs, autograph=False)
-
-    def run(*tensors: tf.Tensor) -> Any:
-        with tf.device("CPU"):
-            return made(*tensors)
 
     return run
 

@@ -37,6 +37,25 @@ def make_config(kind: type[Config], fields: Mapping[str, Any], source: str) -> A
     return config
 
 
+def known_activation(name: Any, known: Mapping[str, str], what: str, source: str) -> str:
+    """What kbert calls an activation of another library.
+
+    Args:
+        name: there.
+        known: names there -> names here.
+        what: whose name it is, for the message.
+        source: where it is from, for the message.
+
+    Raises:
+        ValueError: kbert has none of that name.
+    """
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(
+            f"{what} must be one of {', '.join(known)}. Received: {name!r} in {source}"
+        )
+    return known[name]
+
+
 def check_keys(
     content: Mapping[str, Any],
     *,

@@ -3,7 +3,7 @@
 Shapes: `B` texts, `T` tokens, `D` width of the features.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -63,8 +63,9 @@ def export_features(
         max_length=max_length,
     )
 
-    def entry(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        features = extractor.pack(*(tokenizer.encode(text) for text in texts))
+    def entry(first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        texts = [first] if second is None else [first, second]
+        features = extractor.pack(*map(tokenizer.encode, texts))
         outputs = {"vectors": extractor.vectors(features, pooling)}
         if pooling is None:
             pieces = tf.constant(tokenizer.vocabulary)
@@ -72,16 +73,9 @@ def export_features(
             outputs["counted"] = features["counted"]
         return outputs
 
-    def features_of(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return entry(text)
-
-    def pair_features_of(first: tf.Tensor, second: tf.Tensor) -> dict[str, tf.Tensor]:
-        return entry(first, second)
-
     columns = {"features": ["text"], "pair_features": ["first", "second"]}
-    functions: dict[str, Callable] = {"features": features_of, "pair_features": pair_features_of}
     signatures = {
-        name: Signature(function, [tf.TensorSpec([None], tf.string, x) for x in columns[name]])
-        for name, function in functions.items()
+        name: Signature(entry, [tf.TensorSpec([None], tf.string, side) for side in sides])
+        for name, sides in columns.items()
     }
     return export_saved_model(directory, signatures, resources=tokenizer.resources)

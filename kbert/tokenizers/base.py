@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.graphs import cpu_graph
+from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.offsets import bytes_to_characters, word_numbers
 from kbert.tokenizers.serializable import Serializable
@@ -76,14 +76,14 @@ class Tokenizer(Serializable):
             setattr(self, f"{role}_id", None if token is None else self._id_of[token])
         texts = tf.TensorSpec([None], tf.string)
         rows = tf.RaggedTensorSpec([None, None], tf.int32)
-        self._encode_graph = cpu_graph(self._encode, texts)
-        self._words_graph = cpu_graph(self._encode_words, texts)
+        self._encode_graph = on_cpu(self._encode, texts)
+        self._words_graph = on_cpu(self._encode_words, texts)
         self._offsets_graphs = {
-            unit: cpu_graph(functools.partial(self._described, unit), texts)
+            unit: on_cpu(functools.partial(self._described, unit), texts)
             for unit in ("byte", "character")
         }
         self._decode_graphs = {
-            skip: cpu_graph(functools.partial(self._texts, skip), rows) for skip in (True, False)
+            skip: on_cpu(functools.partial(self._texts, skip), rows) for skip in (True, False)
         }
 
     @property

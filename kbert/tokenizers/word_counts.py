@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
-from kbert.graphs import cpu_graph
+from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, with_progress
 
 # Different words held at a time (about 1 GB); past it the words seen once are forgotten.
@@ -58,7 +58,7 @@ def _distinct_words(
         words, _, repeats = tf.unique_with_counts(divide(batch).flat_values)
         return words, repeats
 
-    return cpu_graph(distinct, tf.TensorSpec([None], tf.string))
+    return on_cpu(distinct, tf.TensorSpec([None], tf.string))
 
 
 def limited(counts: Counter[str]) -> Counter[str]:

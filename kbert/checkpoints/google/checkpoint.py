@@ -38,7 +38,7 @@ from kbert.checkpoints.google.tensorflow1 import (
 )
 from kbert.checkpoints.groups import check_groups
 from kbert.checkpoints.huggingface.architectures.bert import Bert
-from kbert.checkpoints.keys import check_keys, make_config
+from kbert.checkpoints.keys import check_keys, known_activation, make_config
 from kbert.checkpoints.renames import Rule, read_arrays
 from kbert.configs.base import EncoderConfig
 from kbert.json_file import read_json
@@ -230,12 +230,9 @@ def _read_config(
     fields = architecture.fields
     values = {field: content.get(k, architecture.defaults.get(k)) for k, field in fields.items()}
     activations = {"gelu": architecture.gelu, "relu": "relu", "tanh": "tanh"}
-    if not isinstance(values["activation"], str) or values["activation"] not in activations:
-        raise ValueError(
-            f"`hidden_act` must be one of {', '.join(activations)}. "
-            f"Received: {values['activation']!r} in {source}"
-        )
-    values["activation"] = activations[values["activation"]]
+    values["activation"] = known_activation(
+        values["activation"], activations, "`hidden_act`", source
+    )
     config = make_config(EncoderConfig, values, source)
     layers, groups = config.num_layers, config.num_blocks
     if architecture.group_of is not None:

@@ -8,7 +8,7 @@ from absl import logging
 from kbert.checkpoints.checkpoint import PROBLEM_TYPES, default_labels
 from kbert.checkpoints.huggingface.architectures import Architecture
 from kbert.checkpoints.huggingface.unread_keys import says_nothing
-from kbert.checkpoints.keys import check_keys, make_config
+from kbert.checkpoints.keys import check_keys, known_activation, make_config
 from kbert.configs.base import Config
 from kbert.tokenizers.protocol import TokenizerLike
 
@@ -47,13 +47,8 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
         source=source,
     )
     fields = architecture.read_fields(content, source)
-    known = architecture.activations
-    if not isinstance(fields["activation"], str) or fields["activation"] not in known:
-        raise ValueError(
-            f"The activation must be one of {', '.join(known)}. "
-            f"Received: {fields['activation']!r} in {source}"
-        )
-    fields["activation"] = known[fields["activation"]]
+    activation, known = fields["activation"], architecture.activations
+    fields["activation"] = known_activation(activation, known, "The activation", source)
     fields |= {**architecture.fixed, **architecture.unsaid}
     return make_config(architecture.config_class, fields, source)
 

@@ -48,10 +48,10 @@ def read_choices(path: PathLike, *, format: str) -> Table:
         [['sleep.', 'fly.', 'rain.', 'eat stones.']]
     """
     readers: dict[str, Callable[[str], Iterator[Located]]] = {
-        "swag": _swag,
+        "swag": lambda file: _stems(file, "sent1", "sent2", "ending", "fold-ind"),
         "race": _race,
         "codah": _codah,
-        "cosmos": _cosmos,
+        "cosmos": lambda file: _stems(file, "context", "question", "answer", "id"),
     }
     if format not in readers:
         raise ValueError(f"format is one of {list(readers)}. Received: {format!r}")
@@ -93,20 +93,13 @@ def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str
         yield line, record
 
 
-def _swag(path: str) -> Iterator[Located]:
-    endings = [f"ending{number}" for number in range(4)]
-    for line, record in _records(path, ["sent1", "sent2", *endings]):
-        choices = [f"{record['sent2']} {record[ending]}" for ending in endings]
+def _stems(path: str, context: str, stem: str, ending: str, identifier: str) -> Iterator[Located]:
+    """Records of a context, and of a stem that each of four endings goes on with."""
+    endings = [f"{ending}{number}" for number in range(4)]
+    for line, record in _records(path, [context, stem, *endings]):
+        choices = [f"{record[stem]} {record[name]}" for name in endings]
         label = _label(path, line, record.get("label"), 4)
-        yield path, line, (record["sent1"], choices, label, record.get("fold-ind"))
-
-
-def _cosmos(path: str) -> Iterator[Located]:
-    answers = [f"answer{number}" for number in range(4)]
-    for line, record in _records(path, ["context", "question", *answers]):
-        choices = [f"{record['question']} {record[answer]}" for answer in answers]
-        label = _label(path, line, record.get("label"), 4)
-        yield path, line, (record["context"], choices, label, record.get("id"))
+        yield path, line, (record[context], choices, label, record.get(identifier))
 
 
 def _codah(path: str) -> Iterator[Located]:

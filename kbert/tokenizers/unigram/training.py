@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbert.graphs import cpu_graph
+from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, each_text, with_progress
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
@@ -139,7 +139,7 @@ def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
 
 def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:
     """The lines of the texts, prepared, without empty ones."""
-    prepare = cpu_graph(lambda lines: text(text.hide(lines)), tf.TensorSpec([None], tf.string))
+    prepare = on_cpu(lambda lines: text(text.hide(lines)), tf.TensorSpec([None], tf.string))
     for batch in batches(_cut(texts)):
         for line in prepare(tf.constant(batch)).numpy():
             if line.strip():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from kbert.graphs import cpu_graph
+from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.word_counts import limited, repeated
@@ -128,7 +128,7 @@ def _spacing_graph(
         batch = normalize(batch, lowercase=lowercase, strip_accents=strip_accents)
         return tf.strings.reduce_join(space_words(batch, split_chinese), separator=" ")
 
-    return cpu_graph(spaced, tf.TensorSpec([None], tf.string))
+    return on_cpu(spaced, tf.TensorSpec([None], tf.string))
 
 
 def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[str], list[str]]:

@@ -12,6 +12,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
     norm,
 )
 from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
+from kbert.checkpoints.keys import known_activation
 from kbert.checkpoints.renames import Rule
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays
@@ -88,8 +89,4 @@ class Electra(Architecture):
                 f"Received: {content['summary_type']!r}"
             )
         name = content.get("summary_activation", "gelu")
-        if not isinstance(name, str) or name not in ACTIVATIONS:
-            raise ValueError(
-                f"`summary_activation` must be one of {', '.join(ACTIVATIONS)}. Received: {name!r}"
-            )
-        return ACTIVATIONS[name]
+        return known_activation(name, ACTIVATIONS, "`summary_activation`", "the config")
