@@ -1,4 +1,4 @@
-"""Features: what a frozen encoder sees in texts, for every model that takes vectors."""
+"""Features of texts from a frozen encoder, for any model that takes vectors."""
 
 from kbert.extraction.cosines import WordInContext, nearest, similarity, word_in_context
 from kbert.extraction.described import TextVectors

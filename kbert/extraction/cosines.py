@@ -1,4 +1,4 @@
-"""How alike vectors are, which are nearest, and one word in several contexts.
+"""Cosine similarities, nearest neighbours, and one word in several contexts.
 
 Shapes: `N` and `M` vectors, `D` width, `Q` queries, `K` neighbours.
 """
@@ -15,7 +15,7 @@ from kbert.extraction.extract import features
 from kbert.extraction.inputs import as_inputs
 from kbert.tokenizers.base import Tokenizer
 
-# Queries and vectors compared at a time: they bound the memory that an endless array takes.
+# Queries and vectors compared at a time: they bound memory, however long the arrays are.
 _QUERIES, _ROWS = 1024, 16384
 _AROUND = 25  # characters of context on each side of a word
 
@@ -39,7 +39,7 @@ def similarity(vectors: Any, others: Any = None) -> np.ndarray:
 
 
 def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors that are most alike, by cosine.
+    """The nearest vectors, by cosine.
 
     Args:
         vectors: (N, D), also a memory-mapped file: it is read in parts.
@@ -76,7 +76,7 @@ def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, 
 def _nearest(
     vectors: np.ndarray, queries: np.ndarray, k: int, first: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of some queries, which are the vectors from number `first` on unless it is None."""
+    """`nearest` of a chunk of queries: the vectors from number `first` on, unless it is None."""
     wanted = _unit(queries)
     numbers = np.zeros((len(wanted), 0), np.int64)
     cosines = np.zeros((len(wanted), 0), np.float32)
@@ -95,13 +95,13 @@ def _nearest(
 
 
 class WordInContext(NamedTuple):
-    """One word wherever texts have it.
+    """The occurrences of one word in texts.
 
     Attributes:
-        vectors: (N, D) float32, the mean of the word's pieces in each place.
-        texts: (N,), the number of each place's text.
+        vectors: (N, D) float32, the mean of the word's pieces at each occurrence.
+        texts: (N,), the number of the text of each.
         starts, ends: (N,), characters of that text.
-        contexts: N pieces of text around the word, which stands in brackets.
+        contexts: N excerpts of text around the word, which is in brackets.
     """
 
     vectors: np.ndarray
@@ -121,14 +121,14 @@ def word_in_context(
     layers: str | int | Sequence[int] = "last",
     doc_stride: int | None = None,
 ) -> WordInContext:
-    """The vectors of one word (or of several words after each other) in its contexts.
+    """The vectors of one word (or of several consecutive words) in its contexts.
 
     `similarity(found.vectors)` shows whether the encoder tells its meanings apart.
 
     Args:
         encoder: a `kbert.Encoder`.
         tokenizer: its tokenizer.
-        texts: strings that have the word, whatever its case; each place counts.
+        texts: strings that contain the word, whatever its case; each occurrence counts.
         word: as it is written.
         layers: as in `kbert.features`.
         doc_stride: as in `kbert.features`.
@@ -165,13 +165,13 @@ def word_in_context(
         spans = _spans(text, word)
         if not word or not spans:
             raise ValueError(
-                f"Each text has the word {word!r}. Received: {text!r}, number {number}"
+                f"Each text must have the word {word!r}. Received: {text!r}, number {number}"
             )
         for start, end in spans:
             inside = (tokens.starts < end) & (tokens.ends > start)
             if not inside.any():
                 raise ValueError(
-                    f"Each place of the word {word!r} must be among the tokens that the encoder "
+                    f"Each occurrence of {word!r} must be among the tokens that the encoder "
                     f"reads: give `doc_stride`. Received: character {start} of text number {number}"
                 )
             vectors.append(tokens.vectors[inside].mean(0))
@@ -182,8 +182,8 @@ def word_in_context(
 
 
 def _spans(text: str, word: str) -> list[tuple[int, int]]:
-    """Where the word stands by itself, whatever its case."""
-    # Letters and digits do not go on before and after it.
+    """Where the word occurs by itself, whatever its case."""
+    # No letter or digit directly before or after it.
     pattern = rf"(?<!\w){re.escape(word)}(?!\w)"
     return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
 

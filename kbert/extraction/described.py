@@ -20,7 +20,7 @@ class TextVectors(NamedTuple):
         vectors: (T, D) float32.
         tokens: T pieces of the vocabulary, or T words.
         starts, ends: (T,), so that `text[start:end]` is the token; a special token has 0 and 0.
-            Of a text given as a list of words they count in the words joined by spaces.
+            For a list of words they refer to the words joined by spaces.
         segments: (T,), 1 for the second text of a pair and the [SEP] after it.
     """
 
@@ -38,14 +38,14 @@ def describe_tokens(
     layout: Layout,
     kept: np.ndarray,
 ) -> TextVectors:
-    """Of the tokens of a text, or of both texts of a pair.
+    """From the tokens of a text, or of both texts of a pair.
 
     Args:
         vectors: (T, D), special tokens included.
         tokenizer: knows the pieces.
         encoded: of the text, or of both texts.
         layout: of the row.
-        kept: (T,) bool, the tokens that are asked for.
+        kept: (T,) bool, the requested tokens.
     """
     ids = np.full(layout.length, tokenizer.sep_id)
     ids[0] = tokenizer.cls_id
@@ -59,7 +59,7 @@ def describe_tokens(
 
 
 def describe_words(vectors: np.ndarray, given: Any, encoded: Encoded) -> TextVectors:
-    """Of the words of a text.
+    """From the words of a text.
 
     Args:
         vectors: (T, D).

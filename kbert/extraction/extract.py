@@ -1,4 +1,4 @@
-"""`kbert.features`: what a pretrained encoder sees in texts, as arrays.
+"""`kbert.features`: features of texts from a pretrained encoder, as arrays.
 
 Shapes: `N` texts, `T` tokens (or words) of a text, `D` width of the features.
 """
@@ -18,7 +18,7 @@ from kbert.inference import BATCH_SIZE
 from kbert.progress import Progress
 from kbert.tokenizers.base import Tokenizer
 
-# Texts tokenised and sorted by length together; the bar moves once each.
+# Texts tokenised and sorted by length together; the progress bar moves once for each chunk.
 CHUNK = 1024
 
 
@@ -53,8 +53,8 @@ def features(
         layers: which hidden states: "embeddings" (0), "last" (L), "second_to_last" (L - 1),
             "sum_all" (the sum of 1..L), "sum_last_four", "concat_last_four" (H times 4, the lowest
             layer first), or the index of one (negative from the end), or several, joined.
-        pooling: "mean" of the tokens, "max", "cls" (the first token), or None for a vector a token.
-        words: a vector a word, instead of pooling. The words of a string are the tokenizer's own,
+        pooling: "mean" of the tokens, "max", "cls" (the first token), or None: no pooling.
+        words: a vector per word, instead of pooling. The words of a string are the tokenizer's own,
             where a punctuation mark is a word; for others give lists of words.
         merge: a word's vector is the "mean" of its pieces' or the "first" one's.
         special_tokens: whether [CLS] and [SEP] are among the tokens and in the mean and the
@@ -73,7 +73,7 @@ def features(
         `TextVectors` (vectors, tokens, starts, ends, segments).
 
     Raises:
-        TypeError: something else than text, or than an encoder and a tokenizer.
+        TypeError: an item is no text, or not an encoder and a tokenizer.
         ValueError: an argument out of range, or a list of words too long for one row where there
             is no `doc_stride`.
 
@@ -111,7 +111,7 @@ def features(
 
 
 def _extractor(encoder: keras.Model, tokenizer: Tokenizer, **settings: Any) -> Extractor:
-    """One made before of the same settings, or a new one.
+    """A cached one of the same settings, or a new one.
 
     Its compiled graphs live as long as the encoder does, as those of Keras' own `predict` do.
     """
@@ -124,7 +124,7 @@ def _extractor(encoder: keras.Model, tokenizer: Tokenizer, **settings: Any) -> E
 
 
 def each_chunk(extractor: Extractor, texts: Any, verbose: str | int) -> Iterator:
-    """The features of `CHUNK` texts after the other, with a progress bar."""
+    """The features of `CHUNK` texts at a time, with a progress bar."""
     with Progress("features", len(texts), " texts", verbose=verbose) as bar:
         for start in range(0, len(texts), CHUNK):
             yield extractor(texts.part(slice(start, start + CHUNK)))

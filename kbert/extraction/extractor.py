@@ -28,7 +28,7 @@ class Extractor:
 
     Attributes:
         width: D.
-        cut: texts that have lost tokens so far.
+        cut: how many texts have been truncated so far.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Extractor:
             )
         if self.with_tokens and self.pooling is not None:
             raise ValueError(
-                "Tokens and offsets go with a vector a token: pooling=None or words=True. "
+                "Tokens and offsets need a vector per token: pooling=None or words=True. "
                 f"Received: pooling={self.pooling!r}"
             )
 
@@ -115,7 +115,7 @@ class Extractor:
             for window, row in zip((windows[i] for i in index), vectors, strict=True):
                 layout = layouts[window.text]
                 length = window.size + 2 + layout.separators
-                rows[window.text].append((window, row[:length].copy()))  # lets go of the padding
+                rows[window.text].append((window, row[:length].copy()))  # frees the padding
         if self.pooling is None:
             return [
                 self._finish(texts, encoded, number, layout.stitch(parts), layout)
@@ -129,7 +129,7 @@ class Extractor:
         return pooled
 
     def _pool_windows(self, layout: Layout, parts: list[tuple[Window, np.ndarray]]) -> np.ndarray:
-        """(D,) of a text in several windows."""
+        """The features (D,) of a text in several windows."""
         whole = layout.stitch(parts)
         counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
         return keras.ops.convert_to_numpy(
@@ -137,7 +137,7 @@ class Extractor:
         )[0]
 
     def _encode(self, texts: Texts) -> list[list[Encoded]]:
-        """The tokens of all texts, of pairs of both sides."""
+        """The tokens of all texts; of pairs, of both sides."""
         if texts.in_words:
             return [encode_words(self.tokenizer, texts.first)]
         offsets = self.words or self.with_tokens
@@ -151,15 +151,15 @@ class Extractor:
         separators = self.tokenizer.pair_separators if len(sides) == 2 else 0
         lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
         first, second = lengths if len(sides) == 2 else (lengths[0], np.zeros_like(lengths[0]))
-        room = self.max_length - 2 - separators
-        windows, kept = plan_windows(first, second, room, self.doc_stride)
+        max_tokens = self.max_length - 2 - separators
+        windows, kept = plan_windows(first, second, max_tokens, self.doc_stride)
         is_cut = kept.sum(1) < first + second
         if texts.in_words and is_cut.any():
             number = int(is_cut.argmax())
             raise ValueError(
                 "Each word of a list gets a vector, so no text may be truncated: give "
                 f"`doc_stride`. Received: {first[number]} tokens in text number "
-                f"{texts.start + number}, where {room} fit"
+                f"{texts.start + number}, where {max_tokens} fit"
             )
         self.cut += int(is_cut.sum())
         return windows, [Layout(a, b, separators) for a, b in kept.tolist()]
@@ -226,7 +226,7 @@ class Extractor:
     def _finish(
         self, texts: Texts, encoded: list[Encoded], number: int, whole: np.ndarray, layout: Layout
     ) -> Any:
-        """A text's vectors as they were asked for, from those of all its tokens."""
+        """A text's vectors as they were requested, from those of all its tokens."""
         if self.words:
             given = texts.first[number]
             word_of = np.pad(encoded[0].word_of[: layout.first], 1, constant_values=-1)

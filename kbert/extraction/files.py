@@ -1,4 +1,4 @@
-"""The files that features are kept in, written in parts and read at constant memory.
+"""The files of features, written in parts and read at constant memory.
 
 Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
@@ -182,7 +182,7 @@ def read_features(path: PathLike, dtype: str = "float32") -> Any:
         ends = f"{path}.ends.npy"
         return TokenVectors(vectors, np.load(ends)) if os.path.exists(ends) else vectors
     if not path.endswith(".tfrecord"):
-        raise ValueError(f"Features lie in {' or '.join(FORMATS)} files. Received: {path}")
+        raise ValueError(f"Features are in {' or '.join(FORMATS)} files. Received: {path}")
     spec = {
         "shape": tf.io.VarLenFeature(tf.int64),
         "vectors": tf.io.FixedLenFeature([], tf.string),

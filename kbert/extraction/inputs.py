@@ -1,4 +1,4 @@
-"""What features are made of: texts, pairs of texts or lists of words, and their token ids.
+"""Inputs of features: texts, pairs of texts or lists of words, and their token ids.
 
 Shapes: `N` texts.
 """
@@ -23,7 +23,7 @@ class Texts(NamedTuple):
         first: N texts, or N lists of words.
         second: N texts, or None.
         in_words: whether the texts are lists of words.
-        start: the number of the first of them, as errors say it: 0 unless others went before.
+        start: the number of the first of them in errors: 0 unless others came before.
     """
 
     first: Sequence
@@ -42,18 +42,18 @@ class Texts(NamedTuple):
 
 
 def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
-    """Sorts out what was given.
+    """Makes one form of all that `kbert.features` takes.
 
     Args:
         texts: strings, or pairs of strings; with `words` also lists of words; or a
             `kbert.data.Table`, a mapping or a frame with the columns `text`, `first` and `second`,
             or `words`.
-        words: whether word vectors are asked for.
-        start: the number of the first text, as errors say it.
+        words: whether word vectors are requested.
+        start: the number of the first text in errors.
 
     Raises:
-        TypeError: something else than text.
-        ValueError: pairs where words are asked for, or an item that is no pair.
+        TypeError: an item is no text.
+        ValueError: pairs where word vectors are requested, or an item that is no pair.
 
     Example:
         >>> as_inputs([("Is it?", "It is.")])
@@ -86,7 +86,7 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
 
 
 def is_table(texts: Any) -> bool:
-    """Whether it has columns: iterated over, it would give their names for texts."""
+    """Whether it has columns: iterating over it would give their names as texts."""
     return isinstance(texts, Table | Mapping) or hasattr(texts, "columns")
 
 
@@ -111,7 +111,7 @@ def _words(item: Any, number: int) -> list[str]:
 
 
 class Encoded(NamedTuple):
-    """Token ids of one text, and where they come from; None for what was not asked for.
+    """Token ids of one text, and where they come from; None for what was not requested.
 
     Attributes:
         ids: (tokens,).
@@ -126,7 +126,7 @@ class Encoded(NamedTuple):
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence, *, offsets: bool) -> list[Encoded]:
-    """Tokenises strings, with offsets where they are asked for: that is several times slower."""
+    """Tokenises strings, with offsets if requested: that is several times slower."""
     batch = tf.constant(list(texts), tf.string)
     if not offsets:
         return [Encoded(ids) for ids in as_rows(tokenizer.encode(batch))]

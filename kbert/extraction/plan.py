@@ -1,4 +1,4 @@
-"""Where the tokens of texts stand in the rows that an encoder reads.
+"""Where the tokens of texts are in the rows that an encoder reads.
 
 A row is [CLS] first [SEP], or [CLS] first [SEP] second [SEP]. A text that is longer than a row is
 cut, or read in windows that overlap. Its vectors are then put together as those of one long row.
@@ -54,7 +54,7 @@ class Layout(NamedTuple):
         return 2 + self.first + self.separators + self.second
 
     def places(self, window: Window) -> np.ndarray:
-        """Where the tokens of a window's row stand in the long row."""
+        """Where the tokens of a window's row are in the long row."""
         between = 1 + self.first + np.arange(self.separators)
         second = 1 + self.first + self.separators
         return np.concatenate([
@@ -92,39 +92,39 @@ class Layout(NamedTuple):
         whole = np.zeros((self.length, windows[0][1].shape[1]), np.float32)
         counts = np.zeros((self.length, 1), np.float32)
         for window, row in windows:
-            places = self.places(window)  # each but once
+            places = self.places(window)  # each position at most once
             whole[places] += row
             counts[places] += 1
         return whole / counts
 
 
 def plan_windows(
-    first: np.ndarray, second: np.ndarray, room: int, doc_stride: int | None
+    first: np.ndarray, second: np.ndarray, max_tokens: int, doc_stride: int | None
 ) -> tuple[list[Window], np.ndarray]:
     """Cuts texts or pairs into windows.
 
-    Of a pair the windows go over the longer text, and the shorter one is in each of them.
+    The windows of a pair slide over the longer text, and the shorter one is in each of them.
 
     Args:
         first: (N,), tokens of each (first) text.
         second: (N,), tokens of each second text; 0 for single texts.
-        room: tokens of a row that are left for texts.
+        max_tokens: tokens of a row that are left for texts.
         doc_stride: tokens from the start of a window to that of the next; None = one window each.
 
     Returns:
-        Windows, those of a text after each other, and (N, 2) the tokens of each text in any of its
+        Windows, those of a text in sequence, and (N, 2) the tokens of each text in any of its
         windows: fewer than it has where it is cut.
 
     Example:
-        >>> windows, kept = plan_windows(np.array([2, 9]), np.array([0, 0]), room=5, doc_stride=3)
+        >>> windows, kept = plan_windows(np.array([2, 9]), np.zeros(2), max_tokens=5, doc_stride=3)
         >>> [(window.text, window.first_start, window.first_end) for window in windows]
         [(0, 0, 2), (1, 0, 5), (1, 3, 8), (1, 6, 9)]
     """
     first, second = np.asarray(first, np.int32), np.asarray(second, np.int32)
-    kept = np.stack(pair_limits(first, second, room), 1)
+    kept = np.stack(pair_limits(first, second, max_tokens), 1)
     if doc_stride is None:
         return [Window(n, 0, a, 0, b) for n, (a, b) in enumerate(kept.tolist())], kept
-    windows, spans = pair_spans(first, second, room, doc_stride)
+    windows, spans = pair_spans(first, second, max_tokens, doc_stride)
     sides = [side for starts, sizes in spans for side in (starts, starts + sizes)]
     rows = np.stack([windows.text, *sides], 1)
     np.maximum.at(kept, rows[:, 0], rows[:, [2, 4]])

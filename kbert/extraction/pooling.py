@@ -13,10 +13,10 @@ MERGES = ("mean", "first")
 
 
 def check_pooling(pooling: str | None, special_tokens: bool) -> None:
-    """Raises ValueError unless it is a pooling that goes with the tokens there are."""
+    """Raises ValueError unless it is a pooling that the kept tokens allow."""
     if pooling is not None and pooling not in POOLINGS:
         raise ValueError(
-            f"pooling is one of {', '.join(POOLINGS)}, or None for a vector a token. "
+            f"pooling is one of {', '.join(POOLINGS)}, or None for a vector per token. "
             f"Received: {pooling!r}"
         )
     if pooling == "cls" and not special_tokens:
@@ -27,7 +27,7 @@ def check_pooling(pooling: str | None, special_tokens: bool) -> None:
 
 
 def pool(vectors: Any, counted: Any, pooling: str) -> Any:
-    """One vector a row, on any backend.
+    """One vector per row, on any backend.
 
     Args:
         vectors: (B, T, D).
@@ -56,7 +56,7 @@ def pool(vectors: Any, counted: Any, pooling: str) -> Any:
 def merge_pieces(
     vectors: np.ndarray, word_of: np.ndarray, num_words: int, merge: str
 ) -> np.ndarray:
-    """A vector a word from the vectors of its pieces.
+    """A vector per word from the vectors of its pieces.
 
     Args:
         vectors: (T, D).

@@ -1,6 +1,6 @@
 """Features in the scikit-learn way: a transformer of texts for its pipelines.
 
-scikit-learn is not imported: the class has the methods that it asks for.
+scikit-learn is not imported: the class has the methods that it requires.
 
 Shapes: `N` texts, `D` width of the features.
 """
@@ -36,12 +36,12 @@ class TextFeatures:
     pipeline stays small and `n_jobs` processes each load the encoder themselves; TensorFlow uses
     all cores already, so `n_jobs=1` is as fast. Made from an encoder, it is pickled with it.
 
-    A search over `layers` runs the encoder for each fold anew; `Pipeline(memory=folder)` keeps the
+    A search over `layers` runs the encoder again for each fold; `Pipeline(memory=folder)` keeps the
     features of texts that were seen.
 
     Args:
         encoder: name or folder of a preset, or a `kbert.Encoder`.
-        tokenizer: None = the preset's; a must with an encoder.
+        tokenizer: None = the preset's; required with an encoder.
         layers, pooling, special_tokens, max_length, doc_stride, batch_size: as in `kbert.features`;
             pooling is not None.
         dtype: of a preset's encoder, e.g. "mixed_bfloat16"; None = Keras' default.
@@ -72,7 +72,7 @@ class TextFeatures:
         batch_size: int = BATCH_SIZE,
         dtype: str | None = None,
     ) -> None:
-        # As scikit-learn wants it: arguments are kept as they are and checked by `fit`.
+        # scikit-learn's rule: arguments are kept as they are and checked by `fit`.
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.layers = layers
@@ -117,7 +117,7 @@ class TextFeatures:
         """Changes some of the constructor's arguments.
 
         Raises:
-            ValueError: an argument that there is not.
+            ValueError: an unknown argument.
         """
         params = registry.current_names(params, _arguments(type(self)), stacklevel=3)
         unknown = sorted(set(params) - set(_arguments(type(self))))
@@ -131,7 +131,7 @@ class TextFeatures:
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(registry.current(state))  # a pickle of the version before
+        vars(self).update(registry.current(state))  # a pickle of the previous version
 
     def __sklearn_clone__(self) -> Self:
         # A copy shares the encoder: scikit-learn would copy every weight.

@@ -1,8 +1,8 @@
-"""Features of more texts than memory holds, in a file that a killed run goes on with.
+"""Features of more texts than memory holds, in a file that a killed run resumes.
 
-What is finished is kept in parts beside the file, with a note of how long each part was after the
-last whole chunk. A restart cuts the parts there and goes on; chunks are the same ones then, so
-the bytes are too.
+What is finished is kept in parts next to the file, with a note of how long each part was after the
+last whole chunk. A restart cuts the parts there and resumes; its chunks are the same, so the bytes
+are too.
 
 Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
@@ -52,21 +52,21 @@ def write_features(
 ) -> int:
     """Writes the features of texts to a file, at constant memory.
 
-    Killed at any moment and started again with the same arguments, it goes on where it was and
-    writes the same bytes. `kbert.extraction.read_features` reads what it writes.
+    Killed at any moment and started again with the same arguments, it resumes and writes the same
+    bytes. `kbert.extraction.read_features` reads what it writes.
 
     Args:
-        path: `.npy`: one array (N, D) that `numpy.load(path, mmap_mode="r")` opens; without
-            pooling the vectors of all tokens after each other, and where each text ends in
-            `<path>.ends.npy`. `.tfrecord`: a `tf.train.Example` a text, with its raw little-endian
-            `vectors` and their `shape`.
+        path: `.npy`: one array (N, D) that `numpy.load(path, mmap_mode="r")` opens; without pooling
+            the vectors of all tokens in sequence, and where each text ends in `<path>.ends.npy`.
+            `.tfrecord`: a `tf.train.Example` a text, with its raw little-endian `vectors` and their
+            `shape`.
         encoder: a `kbert.Encoder`.
         tokenizer: its tokenizer.
         texts: what `kbert.features` takes, or an iterable of it that gives the same texts each
             time.
         sources: instead of texts, files as in `kbert.text.open_sources`: patterns of .txt, .jsonl
             (both also .gz), tfds:…, docs:….
-        unit: a text of a source is a "line" or a "document"; empty lines are none.
+        unit: a text of a source is a "line" or a "document"; empty lines are skipped.
         field: where JSON lines and TensorFlow data sets keep the text.
         dtype: of the file, "float32" or "float16".
         verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
@@ -140,7 +140,7 @@ def write_features(
 
 
 def _resume(note: str, target: Format, begun: dict, each: Iterator) -> int:
-    """Opens the parts after their last whole chunk, and passes over the texts that they hold."""
+    """Opens the parts after their last whole chunk, and skips the texts that they hold."""
     state = read_note(note, "The note of what is written") or {"begun": begun, "texts": 0}
     if changed := differences(registry.current(state["begun"]), begun):
         raise ValueError(
@@ -161,7 +161,7 @@ def _resume(note: str, target: Format, begun: dict, each: Iterator) -> int:
 
 
 def _characters(text: Any) -> int:
-    """Of a text, a pair or a list of words; 0 of what `as_inputs` will refuse."""
+    """The length of a text, a pair or a list of words; 0 of what `as_inputs` will refuse."""
     if isinstance(text, str | bytes):
         return len(text)
     return sum(map(_characters, text)) if isinstance(text, list | tuple) else 0
@@ -184,7 +184,7 @@ def _source_texts(opened: list, unit: str) -> Iterator[str]:
 
 
 def _checksum(encoder: keras.Model) -> str:
-    """Of the weights: half a file of one model and half of another would be worthless."""
+    """A checksum of the weights: a file must not be half of one model and half of another."""
     digest = hashlib.blake2b(digest_size=16)
     for weight in encoder.weights:
         digest.update(weight.path.encode())
@@ -193,7 +193,7 @@ def _checksum(encoder: keras.Model) -> str:
 
 
 def _progress(texts: Any, opened: list, verbose: str | int) -> Progress:
-    """In bytes of sources, or in texts."""
+    """A progress bar in bytes of sources, or in texts."""
     total = sum(source.size for source in opened) if opened else None
     if not opened and hasattr(texts, "__len__"):
         total = len(texts)

@@ -73,7 +73,7 @@ def test_each_place_of_a_word_has_the_mean_of_its_pieces(encoder, tokenizer):
 def test_a_text_without_the_word(encoder, tokenizer):
     with pytest.raises(ValueError, match="Received: 'foxes', number 1"):
         word_in_context(encoder, tokenizer, ["fox", "foxes"], "fox")
-    with pytest.raises(ValueError, match="has the word ''"):
+    with pytest.raises(ValueError, match="must have the word ''"):
         word_in_context(encoder, tokenizer, ["fox"], "")
 
 
