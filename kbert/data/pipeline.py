@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def stage(function: Callable, *arguments: Any, **options: Any) -> Callable:
-    """A stage with its settings, traced as it stands: AutoGraph would double the time to start.
+    """A stage with its settings, traced as it is: AutoGraph would double the time to start.
 
     >>> next(iter(tf.data.Dataset.range(3, 9).map(stage(lambda offset, x: x + offset, 4)))).numpy()
     np.int64(7)

@@ -1,11 +1,11 @@
-"""Where a stream of batches goes on: three integers, (epoch, window, row)."""
+"""Where a stream of batches resumes: three integers, (epoch, window, row)."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 
 def checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]:
-    """What a dataset was told as `start`, as three integers.
+    """The argument `start` of a dataset, as three integers.
 
     Args:
         start: `position` of a batch, one row or all, or None for the beginning.

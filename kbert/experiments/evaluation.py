@@ -161,7 +161,7 @@ def answer_lines(
         >>> answer_lines(Columns(), Table({"text": ["hi"]}), [{"label": "ham"}], expected=False)
         ['{"text": "hi", "label": "ham"}']
     """
-    shown = columns.beside_answers(table)
+    shown = columns.shown_in(table)
     lines = []
     for row, answer in enumerate(answers):
         line = {name: table[name][row] for name in shown}

@@ -151,15 +151,15 @@ class Extractor:
         separators = self.tokenizer.pair_separators if len(sides) == 2 else 0
         lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
         first, second = lengths if len(sides) == 2 else (lengths[0], np.zeros_like(lengths[0]))
-        max_tokens = self.max_length - 2 - separators
-        windows, kept = plan_windows(first, second, max_tokens, self.doc_stride)
+        budget = self.max_length - 2 - separators
+        windows, kept = plan_windows(first, second, budget, self.doc_stride)
         is_cut = kept.sum(1) < first + second
         if texts.in_words and is_cut.any():
             number = int(is_cut.argmax())
             raise ValueError(
                 "Each word of a list gets a vector, so no text may be truncated: give "
                 f"`doc_stride`. Received: {first[number]} tokens in text number "
-                f"{texts.start + number}, where {max_tokens} fit"
+                f"{texts.start + number}, where {budget} fit"
             )
         self.cut += int(is_cut.sum())
         return windows, [Layout(a, b, separators) for a, b in kept.tolist()]

@@ -99,7 +99,7 @@ class Layout(NamedTuple):
 
 
 def plan_windows(
-    first: np.ndarray, second: np.ndarray, max_tokens: int, doc_stride: int | None
+    first: np.ndarray, second: np.ndarray, budget: int, doc_stride: int | None
 ) -> tuple[list[Window], np.ndarray]:
     """Cuts texts or pairs into windows.
 
@@ -108,7 +108,7 @@ def plan_windows(
     Args:
         first: (N,), tokens of each (first) text.
         second: (N,), tokens of each second text; 0 for single texts.
-        max_tokens: tokens of a row that are left for texts.
+        budget: tokens of a row that are left for texts.
         doc_stride: tokens from the start of a window to that of the next; None = one window each.
 
     Returns:
@@ -116,15 +116,15 @@ def plan_windows(
         windows: fewer than it has where it is cut.
 
     Example:
-        >>> windows, kept = plan_windows(np.array([2, 9]), np.zeros(2), max_tokens=5, doc_stride=3)
+        >>> windows, kept = plan_windows(np.array([2, 9]), np.zeros(2), budget=5, doc_stride=3)
         >>> [(window.text, window.first_start, window.first_end) for window in windows]
         [(0, 0, 2), (1, 0, 5), (1, 3, 8), (1, 6, 9)]
     """
     first, second = np.asarray(first, np.int32), np.asarray(second, np.int32)
-    kept = np.stack(pair_limits(first, second, max_tokens), 1)
+    kept = np.stack(pair_limits(first, second, budget), 1)
     if doc_stride is None:
         return [Window(n, 0, a, 0, b) for n, (a, b) in enumerate(kept.tolist())], kept
-    windows, spans = pair_spans(first, second, max_tokens, doc_stride)
+    windows, spans = pair_spans(first, second, budget, doc_stride)
     sides = [side for starts, sizes in spans for side in (starts, starts + sizes)]
     rows = np.stack([windows.text, *sides], 1)
     np.maximum.at(kept, rows[:, 0], rows[:, [2, 4]])

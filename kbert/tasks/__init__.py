@@ -62,7 +62,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FineTuned":  # the name of the version before; gone with the next
+    if name == "FineTuned":  # the name of the previous version; removed in the next one
         message = "kbert.tasks.FineTuned is called FineTuningTask now"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return FineTuningTask

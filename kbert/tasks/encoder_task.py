@@ -130,7 +130,7 @@ class EncoderTask(Task):
     ) -> dict[str, Any]:
         """The outputs for a batch, of the task's encoder or of another one that it has.
 
-        What the batch holds besides the encoder's inputs is left alone.
+        What the batch holds besides the encoder's inputs is ignored.
         """
         encoder = self.encoder if encoder is None else encoder
         names = ["token_ids", "padding_mask"]

@@ -1,4 +1,4 @@
-"""What stands around texts in the rows that a model reads: the ids, and which model has which."""
+"""The special tokens around texts in the rows that a model reads, and which model has which."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from kbert.tokenizers.protocol import TokenizerLike
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputForm:
-    """`[cls] text [last]`, or `[cls] text [sep] text [last]`, and padding behind; or texts alone.
+    """`[cls] text [last]`, or `[cls] text [sep] text [last]`, then padding; or texts alone.
 
     Attributes:
-        cls_id: what begins a row. None, and so the next two: nothing stands around the texts.
-        sep_id: what stands between two texts.
+        cls_id: what begins a row. None, and so the next two: texts alone.
+        sep_id: what is between two texts.
         last_id: what ends a row.
-        pad_id: what stands behind it.
-        separators: how many `sep_id` stand between two texts.
+        pad_id: what follows it.
+        separators: how many `sep_id` are between two texts.
         names: of tokens that are none of the tokenizer's.
     """
 

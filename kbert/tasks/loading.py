@@ -61,7 +61,7 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
 
     Args:
         checkpoint: the folder's content.
-        strict: whether there must be the task that is asked for, and nothing besides.
+        strict: whether the folder must hold the requested task, and nothing else.
         asked: the class whose `from_preset` was called.
 
     Raises:
@@ -86,7 +86,7 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
 
 
 def read_tokenizer(checkpoint: Checkpoint, folder: PathLike) -> Any:
-    """The tokenizer of a folder; for ELMo's the one that its config says all about."""
+    """The tokenizer of a folder; for ELMo's the one that its config describes."""
     if isinstance(checkpoint.config, ElmoConfig):
         return CharacterTokenizer(checkpoint.config.max_characters)
     return load_tokenizer(folder)
@@ -106,7 +106,7 @@ def make_model(config: Config, dtype: DType) -> keras.Model:
 def load_encoder(
     checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, *, strict: bool, pooler: bool
 ) -> keras.Model:
-    """The encoder of a folder for a head that begins anew.
+    """The encoder of a folder for a newly initialised head.
 
     Args:
         checkpoint: the folder's content.

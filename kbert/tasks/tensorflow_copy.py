@@ -32,7 +32,7 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
     """Exports a copy of the task from a fresh process under TensorFlow, on the CPU.
 
     Args:
-        task: a task whose preset says all about it.
+        task: a task that its preset describes completely.
         directory: the model's folder.
         options: arguments of the task's `signatures`.
 

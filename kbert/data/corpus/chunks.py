@@ -72,8 +72,8 @@ class Done(NamedTuple):
 def write_spill(tokenizer: Tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
     """Splits, tokenises and hashes the documents of a chunk; runs in a worker process.
 
-    Documents that the tokenizer leaves without a token are dropped and counted, documents with
-    the content of another one of the chunk are dropped. A spill that is there already stays.
+    Documents that have no token are dropped and counted, documents with the content of another one
+    of the chunk are dropped. A spill that is there already stays.
     """
     done = Done(chunk.consumed, len(chunk.lengths), len(chunk.text))
     if os.path.exists(path):

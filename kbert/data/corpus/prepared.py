@@ -1,4 +1,4 @@
-"""Text where a folder of shards is asked for: prepared once, into a cache, under a checksum."""
+"""Text in place of a folder of shards: prepared once, into a cache, under a checksum."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ def prepared_folder(
 
     The cache's name is a checksum of all that decides about the shards: the sources (name, size
     and time of a file), the tokenizer, the settings, the versions of kbert and of the format. So
-    what has changed is prepared anew, and equal things never twice. The settings are those that
+    what has changed is prepared again, and equal things never twice. The settings are those that
     `prepare_corpus` has by default; for others (`field`, `on_bad_utf8`, …) call it yourself.
 
     Args:

@@ -21,7 +21,7 @@ _SAMPLED_SOURCES = 8
 # Peak memory of a process: TensorFlow's own half gigabyte, a chunk of text or a shard in the other.
 _PROCESS_BYTES = 1_100_000_000
 _LENGTHS_SHARE = 0.04  # a sentence of about 100 bytes keeps its length in 4
-_WORK_BESIDE = 1.3  # reading, hashing and writing, measured beside splitting and tokenizing
+_OTHER_WORK = 1.3  # reading, hashing and writing, relative to splitting and tokenizing
 _SHOWN_SENTENCES = 6
 
 
@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
     """What a corpus will take; all but `disk_bytes` are estimates from a sample.
 
     Attributes:
-        disk_bytes: size of the sources as they lie on disk.
+        disk_bytes: size of the sources on disk.
         text_bytes: their text, unpacked.
         tokens: ids that will be stored.
         output_bytes: shards; while working, the same again is needed.
@@ -54,7 +54,7 @@ def preview_corpus(
     field: str = "text",
     on_bad_utf8: str = "fail",
 ) -> tuple[str, Estimate]:
-    """Reads the beginning of the sources and says what preparing them would do.
+    """Reads the beginning of the sources and shows what preparing them would do.
 
     Args:
         sources: as in `prepare_corpus`.
@@ -65,7 +65,7 @@ def preview_corpus(
         on_bad_utf8: "fail" or "replace".
 
     Returns:
-        A text to print, documents first, and the estimate that stands at its end.
+        A text to print, documents first, and the estimate at its end.
 
     Example:
         >>> import tempfile
@@ -135,7 +135,7 @@ def _estimate(
         text_bytes=text_bytes,
         tokens=int(tokens * scale),
         output_bytes=int(tokens * scale * id_bytes + _LENGTHS_SHARE * text_bytes),
-        seconds=seconds * scale * _WORK_BESIDE / num_workers,
+        seconds=seconds * scale * _OTHER_WORK / num_workers,
         memory_bytes=num_workers * _PROCESS_BYTES,
     )
 

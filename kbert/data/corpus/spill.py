@@ -1,6 +1,6 @@
 """The half-way file of `prepare_corpus`: one chunk of text as tokenised documents.
 
-Documents lie sorted by the hash of their content, so that a shard, which is a range of hashes, is
+Documents are sorted by the hash of their content, so that a shard, which is a range of hashes, is
 one contiguous piece of each spill. Layout: six int64 (`_HEADER`), then the arrays of `Segment` one
 after the other.
 """
@@ -95,7 +95,7 @@ class Spill:
         return {(int(high), int(low)) for high, low in pairs}
 
     def segment(self, first: int, last: int) -> Segment:
-        """The documents whose high half lies in first … last, both included."""
+        """The documents whose high half is in first … last, both included."""
         begin = np.searchsorted(self._high, np.uint64(first), "left")
         end = np.searchsorted(self._high, np.uint64(last), "right")
         sentence_starts = np.array(self._sentence_starts[begin : end + 1])

@@ -1,1 +1,1 @@
-"""What is masked: units of tokens, and what stands in their place."""
+"""Masking: the choice of units of tokens, and what replaces them."""

@@ -209,7 +209,7 @@ def mask_rows(
     Returns:
         What `apply_masks` returns; where the scheme goes by spans also `span_starts` and
         `span_ends` (N, P) int32, the first and last position of the run of chosen tokens that each
-        chosen one lies in, 0 where nothing is predicted.
+        chosen one is in, 0 where nothing is predicted.
     """
     width = token_ids.shape[1]
     begins = None

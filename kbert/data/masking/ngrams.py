@@ -34,10 +34,10 @@ def choose_ngrams(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
     """ALBERT's choice: n-grams of whole words that do not overlap, at most `count` tokens a row.
 
     Words are gone through in random order, each with an n of its own; the n-gram that begins there
-    is shortened until it fits into the room left, and passed over if it does not or if a word of it
-    is chosen already. At a row's end n-grams are short, and one may go on in the next segment.
-    Source: `create_masked_lm_predictions` of google-research/albert's create_pretraining_data.py.
-    Arguments and result as for `choose_words`.
+    is shortened until it fits into the remaining budget, and skipped if it does not or if a word of
+    it is chosen already. At a row's end n-grams are short, and one may continue in the next
+    segment. Source: `create_masked_lm_predictions` of google-research/albert's
+    create_pretraining_data.py. Arguments and result as for `choose_words`.
     """
     unit = offered(keys, units, columns)  # (K, N)
     offers = tf.shape(unit)[0]
@@ -51,25 +51,26 @@ def choose_ngrams(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
     around = tf.range(2 * longest - 1)[:, None]
     before = tf.ones([longest - 1, 1], tf.bool)
 
-    def step(offer: tf.Tensor, room: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def step(offer: tf.Tensor, budget: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, ...]:
         first = unit[offer]
         gram = first + steps  # (3, N)
         inside = gram < tf.minimum(first + length[offer], end)
         gram = tf.where(inside, gram, none)
         tokens = tf.gather(tokens_before, gram + 1) - tf.gather(tokens_before, first)
-        fits = inside & (tokens <= room)
+        fits = inside & (tokens <= budget)
         near = tf.concat([before & fits[:1], fits], 0)
         free = ~tf.reduce_any(near & (tf.gather(ends, first + around) > first), 0)
         use = fits & free
-        room -= tf.reduce_max(tf.where(use, tokens, 0), 0)
+        budget -= tf.reduce_max(tf.where(use, tokens, 0), 0)
         stop = first + tf.reduce_sum(tf.cast(use, tf.int32), 0)
         place = tf.where(use[0], first, none) + longest - 1
         ends = tf.tensor_scatter_nd_update(ends, place[:, None], tf.where(use[0], stop, 0))
-        return offer + 1, room, ends
+        return offer + 1, budget, ends
 
-    # Where the n-gram that begins at a unit ends, 0 for none; with room for units around the first.
-    _, room, ends = tf.while_loop(
-        lambda offer, room, ends: (offer < offers) & tf.reduce_any(room > 0),
+    # Where the n-gram that begins at a unit ends, 0 for none; with entries for units around the
+    # first.
+    _, budget, ends = tf.while_loop(
+        lambda offer, budget, ends: (offer < offers) & tf.reduce_any(budget > 0),
         step,
         [0, count, tf.zeros([none + 2 * longest - 1], tf.int32)],
         parallel_iterations=1,
@@ -78,7 +79,7 @@ def choose_ngrams(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
     first = tf.cast(tf.where(ends > 0)[:, 0], tf.int32)
     chosen = _numbers(first, tf.gather(ends, first) - first)
     tokens = tf.scatter_nd(chosen[:, None], tf.gather(units.size, chosen), [none])
-    return positions_of(units, tokens, count - room, columns)
+    return positions_of(units, tokens, count - budget, columns)
 
 
 def _numbers(first: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
@@ -90,9 +91,9 @@ def _numbers(first: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
 def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
     """SpanBERT's choice: spans of whole words until `count` tokens of a row are chosen.
 
-    A span begins with the word of a token drawn at random, if that is not chosen yet, and goes on
-    over words that may be chosen already. The last span is cut short where the count is reached,
-    if need be inside a word. Source: `PairWithSpanMaskingScheme` of facebookresearch/SpanBERT's
+    A span begins with the word of a token drawn at random, if that is not chosen yet, and continues
+    over words that may be chosen already. The last span is cut short where the count is reached, if
+    need be inside a word. Source: `PairWithSpanMaskingScheme` of facebookresearch/SpanBERT's
     fairseq/data/masking.py. Arguments and result as for `choose_words`.
     """
     rows, total = tf.size(count), tf.size(units.start)
@@ -116,20 +117,20 @@ def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
     unit = _numbers(tf.reshape(first, [-1]), length)
     number = tf.repeat(tf.reshape(tf.broadcast_to(numbers, tf.shape(first)), [-1]), length)
     cover = tf.minimum(tf.math.unsorted_segment_min(number, unit, total), offers)
-    # The room left for each span, and so for the units that it is the first to cover.
+    # The budget left for each span, and so for the units that it is the first to cover.
     row = units.start // units.width
     cell = row * (offers + 1) + cover
     added = tf.math.unsorted_segment_sum(units.size, cell, rows * (offers + 1))
     added = tf.reshape(added, [rows, offers + 1])
-    room = count[:, None] - tf.cumsum(added, 1, exclusive=True)
-    room = tf.where(tf.range(offers + 1) < offers, room, 0)
-    whole = tf.gather(tf.reshape(added <= room, [-1]), cell)
-    room = tf.gather(tf.reshape(room, [-1]), cell)
-    # A span that has not room enough takes its tokens from the left.
-    cut = tf.where(whole | (room <= 0), 0, units.size)
+    budget = count[:, None] - tf.cumsum(added, 1, exclusive=True)
+    budget = tf.where(tf.range(offers + 1) < offers, budget, 0)
+    whole = tf.gather(tf.reshape(added <= budget, [-1]), cell)
+    budget = tf.gather(tf.reshape(budget, [-1]), cell)
+    # A span that exceeds its budget takes its tokens from the left.
+    cut = tf.where(whole | (budget <= 0), 0, units.size)
     before = tf.pad(tf.cumsum(cut), [[1, 0]])
     before = before[:-1] - tf.gather(tf.gather(before, units.first), row)
-    tokens = tf.clip_by_value(room - before, 0, cut)
+    tokens = tf.clip_by_value(budget - before, 0, cut)
     tokens = tf.where(whole, units.size, tokens)
     chosen = tf.minimum(count, tf.reduce_sum(added[:, :-1], 1))
     return positions_of(units, tokens, chosen, columns)
@@ -164,7 +165,7 @@ def _offered_spans(
 
 
 def runs(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first and last position of the run of neighbours that each position lies in.
+    """The first and last position of the run of neighbours that each position is in.
 
     Args:
         positions: (N, P) int32, ascending, then 0.

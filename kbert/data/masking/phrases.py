@@ -124,7 +124,7 @@ class Phrases:
         inverse = _powers(pow(_BASE, -1, _WORD), width).view(np.int64)
         weighted = (tf.cast(token_ids, tf.int64) + 1) * powers
         before = tf.pad(tf.cumsum(weighted, 1), [[0, 0], [1, 0]])  # (N, T + 1)
-        # A word ends before each of these places; the one spare lies behind the last row.
+        # A word ends before each of these places; the spare one is after the last row.
         stops = tf.reshape(begins | ~in_text, [-1])
         stops = tf.concat([stops, [True]], 0)
         flat_ids, flat_begins = tf.reshape(token_ids, [-1]), tf.reshape(begins, [-1])
@@ -157,7 +157,7 @@ class Phrases:
 def _leftmost(start: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Drops matches that begin inside of an earlier one that stays.
 
-    From the first match on, each points to the first one behind its end; those on the way stay.
+    From the first match on, each points to the first one after its end; those in between stay.
     Pointers are doubled, so that the way through M matches takes log(M) steps.
     """
     total = tf.size(start)

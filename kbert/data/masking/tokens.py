@@ -22,7 +22,7 @@ def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
         columns: P.
 
     Returns:
-        (N, P) int32 positions; behind the first `count`, 0.
+        (N, P) int32 positions; after the first `count`, 0.
     """
     numbers = tf.range(columns)[:, None]  # (P, 1)
     limit = units.count - count + numbers  # (P, N): the newest candidate of each step
@@ -50,7 +50,7 @@ def choose_independent(keys: tf.Tensor, units: Units, count: tf.Tensor, columns:
     `choose_tokens`.
 
     Returns:
-        (N, P) int32 positions in the order drawn, some twice; behind the first `count`, 0.
+        (N, P) int32 positions in the order drawn, some twice; after the first `count`, 0.
     """
     numbers = tf.range(columns)[None]  # (1, P)
     draw = below(fold(fold(keys, CHOICE)[:, None], numbers), units.count[:, None])
@@ -60,7 +60,7 @@ def choose_independent(keys: tf.Tensor, units: Units, count: tf.Tensor, columns:
 def _positions(units: Units, chosen: tf.Tensor, used: tf.Tensor) -> tf.Tensor:
     """(N, P) numbers of a row's tokens to positions in the row, 0 where unused."""
     row = tf.range(tf.size(units.count))[:, None]
-    # An unused one reads the spare value behind the text.
+    # An unused one reads the spare value after the text.
     token = tf.where(used, units.first[:, None] + chosen, tf.size(units.start))
     positions = tf.gather(tf.pad(units.start, [[0, 1]]), token) - units.width * row
     return tf.where(used, positions, 0)

@@ -1,8 +1,8 @@
 """The units of a row that are chosen to be predicted: its tokens, its words, or given phrases.
 
 Choices are made for all rows in step. Units of words are *offered*: drawn at random with
-replacement, taken if a scheme's rules let them be. A unit that was passed over once would be passed
-over again, so this equals going through all units in random order, and no row is sorted.
+replacement, taken if a scheme's rules let them be. A unit that was skipped once would be skipped
+again, so this equals going through all units in random order, and no row is sorted.
 
 Shapes: N rows, T sequence length, U units of all rows, K offers a row, P predictions a row at most.
 """
@@ -16,7 +16,7 @@ from kbert.data.masking.hashing import below, fold
 
 CHOICE = 0  # the stream of draws under a row's key
 # Above P. A row that is not full after so many offers is left as it is: its words are too long for
-# the room, or more than two thirds of its text was asked for.
+# the budget, or more than two thirds of its text are to be chosen.
 _SPARE_OFFERS = 32
 
 
@@ -78,13 +78,13 @@ def _places(flags: tf.Tensor) -> tf.Tensor:
 def first_pieces(token_ids: tf.Tensor, in_text: tf.Tensor, continuation: np.ndarray) -> tf.Tensor:
     """(N, T) bool: where a word begins.
 
-    That is at every piece but those that go on a word, and at the first piece of a segment, even
+    That is at every piece but those that continue a word, and at the first piece of a segment, even
     where truncation left the tail of a word there.
 
     Args:
         token_ids: (N, T) int32.
         in_text: (N, T) bool, tokens of the segments, not specials and padding.
-        continuation: (vocabulary,) bool, which pieces go on a word.
+        continuation: (vocabulary,) bool, which pieces continue a word.
     """
     after_text = tf.pad(in_text[:, :-1], [[0, 0], [1, 0]])
     return in_text & ~(tf.gather(continuation, token_ids) & after_text)
@@ -101,7 +101,7 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
     """A choice of whole units, `count` tokens for each row or as near below as units allow.
 
     Google's rule (`create_masked_lm_predictions` with `do_whole_word_mask`): words in random order,
-    one that would exceed the count is passed over.
+    one that would exceed the count is skipped.
 
     Args:
         keys: (N,) uint64.
@@ -110,23 +110,23 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
         columns: P.
 
     Returns:
-        (N, P) int32 positions, ascending; behind the chosen ones, 0.
+        (N, P) int32 positions, ascending; after the chosen ones, 0.
     """
     unit = offered(keys, units, columns)
     offers, number = tf.shape(unit)[0], tf.range(tf.shape(unit)[0])[:, None]
-    # Only the first offer of a unit counts: later ones are too large for any room.
+    # Only the first offer of a unit counts: later ones exceed any budget.
     number = tf.broadcast_to(number, tf.shape(unit))
     earliest = tf.math.unsorted_segment_min(number, unit, tf.size(units.start) + 1)
     size = tf.pad(units.size, [[0, 1]], constant_values=tf.int32.max)
     need = tf.where(tf.gather(earliest, unit) < number, tf.int32.max, tf.gather(size, unit))
 
-    def step(offer: tf.Tensor, room: tf.Tensor, taken: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        fits = need[offer] <= room
-        return offer + 1, room - tf.where(fits, need[offer], 0), taken.write(offer, fits)
+    def step(offer: tf.Tensor, budget: tf.Tensor, taken: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        fits = need[offer] <= budget
+        return offer + 1, budget - tf.where(fits, need[offer], 0), taken.write(offer, fits)
 
     taken = tf.TensorArray(tf.bool, offers, element_shape=[None])
-    made, room, taken = tf.while_loop(
-        lambda offer, room, taken: (offer < offers) & tf.reduce_any(room > 0),
+    made, budget, taken = tf.while_loop(
+        lambda offer, budget, taken: (offer < offers) & tf.reduce_any(budget > 0),
         step,
         [0, count, taken],
         parallel_iterations=1,
@@ -135,7 +135,7 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
     taken = tf.reshape(taken.gather(tf.range(made)), [-1])
     chosen = tf.boolean_mask(tf.reshape(unit[:made], [-1]), taken)
     tokens = tf.scatter_nd(chosen[:, None], tf.gather(size, chosen), [tf.size(size)])
-    return positions_of(units, tokens[:-1], count - room, columns)
+    return positions_of(units, tokens[:-1], count - budget, columns)
 
 
 def positions_of(units: Units, tokens: tf.Tensor, count: tf.Tensor, columns: int) -> tf.Tensor:
@@ -148,7 +148,7 @@ def positions_of(units: Units, tokens: tf.Tensor, count: tf.Tensor, columns: int
         columns: P.
 
     Returns:
-        (N, P) int32, ascending; behind the chosen ones, 0.
+        (N, P) int32, ascending; after the chosen ones, 0.
 
     Example:
         >>> units = find_units(tf.constant([[False, True, True, True, False]]))

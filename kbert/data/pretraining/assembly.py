@@ -15,7 +15,7 @@ _PLACE = len(PLAN_COLUMNS)
 
 
 def place_rows(plan: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """(N, 5) plan of a window → (N, 8): each row is told its epoch, window and number.
+    """(N, 5) plan of a window → (N, 8): with the epoch, window and number of each row.
 
     >>> place_rows(tf.zeros([2, 5], tf.int32), 3, 1).numpy()[:, 5:].tolist()
     [[3, 1, 0], [3, 1, 1]]
@@ -112,7 +112,7 @@ def assemble(
         cls_id: id of [CLS].
         sep_id: id of [SEP].
         pad_id: id of padding.
-        separators: how many [SEP] stand between A and B, where there is a B.
+        separators: how many [SEP] are between A and B, where there is a B.
 
     Returns:
         `token_ids`, `segment_ids`, `padding_mask`, (N, T) int32; and for the masking: `length`

@@ -13,7 +13,7 @@ from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
 _COLOURS = {"masked": "\033[31m", "random": "\033[33m", "kept": "\033[32m"}
 _RESET = "\033[0m"
 _WIDTH = 100
-# What a pair's label says, by the feature that holds it.
+# The meaning of a pair's label, by the feature that holds it.
 _LABELS = {
     "next_sentence_labels": ("next: actual", "next: random"),
     "sentence_order_labels": ("order: kept", "order: swapped"),
@@ -31,9 +31,9 @@ def show_examples(
     predicted. Of a bidirectional one's it shows what is read, spelled as the model is given it, and
     what is predicted, in both directions. Of masked rows each predicted token is marked with what
     the model sees in its place: `{fox -> [MASK]}` where it is masked, `{fox -> ##ly}` where a
-    random token stands in, `{fox}` where it is kept; in colours too on a terminal. A position that
-    was drawn twice says so: `{fox -> [MASK]}x2`. Spans stand between `<` and `>`. Of sentence pairs
-    it shows the source, which is read, and the target, which is predicted.
+    random token replaces it, `{fox}` where it is kept; in colours too on a terminal. A position
+    that was drawn twice is marked: `{fox -> [MASK]}x2`. Spans are between `<` and `>`. Of
+    sentence pairs it shows the source, which is read, and the target, which is predicted.
 
     Args:
         dataset: batches of `pretraining_dataset`, `causal_dataset`, `language_model_dataset` or
@@ -144,7 +144,7 @@ def _marked(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> tuple[list[str]
 
 
 def _lines(words: list[str], kinds: list[str], colours: dict[str, str]) -> Iterator[str]:
-    """Wraps by what is seen: a colour takes no room."""
+    """Wraps by what is visible: a colour has no width."""
     line, width = "", 0
     for word, kind in zip(words, kinds, strict=True):
         if width + 1 + len(word) > _WIDTH:

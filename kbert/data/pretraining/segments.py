@@ -73,9 +73,9 @@ def plan_sentences(
     """RoBERTa's rows: as many whole sentences, one after the other, as fit.
 
     A sentence longer than a row is split into full rows and a rest: no text is lost, none is used
-    twice. DOC-SENTENCES end with their document; FULL-SENTENCES (`cross`) go on with the next one,
-    behind a separator. A row that would begin or end with such a separator has none there. Once in
-    more than 256 rows a row ends early, at a stretch's end (see `stretches`). Source: Liu et al.
+    twice. DOC-SENTENCES end with their document; FULL-SENTENCES (`cross`) continue with the next
+    one, after a separator. A row that would begin or end with such a separator has none there. Once
+    in more than 256 rows a row ends early, at a stretch's end (see `stretches`). Source: Liu et al.
     2019, section 4.2 (arXiv:1907.11692).
 
     Args:

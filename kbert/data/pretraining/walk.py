@@ -95,7 +95,7 @@ def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tens
     Args:
         start: (W,) int32, where each walker begins.
         end: (W,) int32, where it stops.
-        cut: returns the rows cut in this round, (L, width) int32, and where each goes on, (L,).
+        cut: returns the rows cut in this round, (L, width) int32, and where each continues, (L,).
         width: columns of a row.
 
     Returns:

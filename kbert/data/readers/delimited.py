@@ -79,7 +79,7 @@ def _quoted(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple
                 inside: Any = _INSIDE.match(line, position)
                 parts.append(inside[0])
                 if inside.end() == len(line):
-                    break  # it goes on in the next line
+                    break  # it continues in the next line
                 stop = end.match(line, inside.end() + 1)
                 if stop is None:
                     around = line[max(inside.end() - 19, 0) : inside.end() + 21]

@@ -3,7 +3,7 @@
 Between A and B RoBERTa has two separators: <s> A </s></s> B </s>. Where a decoder is fine-tuned, a
 token of its own ends the row: [START] A [DELIMITER] B [EXTRACT].
 
-Or the texts alone, one behind the other.
+Or the texts alone, one after the other.
 
 Core TensorFlow operations alone, so that a SavedModel holding this graph loads in any TensorFlow
 Serving binary: tensorflow-text's own round-robin trimmer is an operation that older servers lack.
@@ -68,14 +68,14 @@ def pack(
         last_id: what ends a row; None = `sep_id`.
         max_length: the widest row, special tokens included (the encoder's `max_positions`).
         multiple: the width is a multiple of this, except that it never exceeds `max_length`.
-        separators: how many [SEP] stand between A and B (the tokenizer's `pair_separators`).
+        separators: how many [SEP] are between A and B (the tokenizer's `pair_separators`).
 
     Returns:
         `token_ids`, (B, T) or (B, T, C), `segment_ids` (0 up to the [SEP] before B, and for
         padding; 1 for B [SEP]) and `padding_mask` (1 = a token), both (B, T); all int32.
 
     Raises:
-        ValueError: if `max_length` has no room for the special tokens.
+        ValueError: if `max_length` is too small for the special tokens.
 
     Example:
         >>> import tensorflow as tf
@@ -84,7 +84,7 @@ def pack(
         >>> batch["token_ids"].numpy().tolist()
         [[2, 7, 8, 3], [2, 3, 0, 0]]
     """
-    around = 0 if cls_id is None else 1  # before the texts, and behind them
+    around = 0 if cls_id is None else 1  # before the texts, and after them
     separators = separators * around
     specials = 2 * around if second is None else 2 * around + separators
     if max_length < specials or multiple < 1:
@@ -107,7 +107,7 @@ def pack(
     column = tf.range(width)[None, :]  # (1, T)
     total, end_a = total[:, None], length_a[:, None] + around  # end_a: column of the first [SEP]
 
-    # Which of all tokens, the special ones behind those of the texts, stands in each place.
+    # Which of all tokens, the special ones after those of the texts, is at each position.
     texts = [first] if second is None else [first, second]
     last_id = sep_id if last_id is None else last_id
     special = (cls_id, sep_id, last_id, pad_id) if around else [pad_id] * 4

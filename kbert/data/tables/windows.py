@@ -19,16 +19,16 @@ from kbert.data.tables.packing import pair_lengths, pair_limits
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Windows:
-    """Where windows lie, counted in tokens of their texts.
+    """The positions of windows, counted in tokens of their texts.
 
     Attributes:
-        text: (W,) int32, whose windows they are; those of a text follow each other.
+        text: (W,) int32, the text of each window; those of a text are consecutive.
         number: (W,) int32, counted from 0 in each text.
         starts: (W,) int32, first token.
         sizes: (W,) int32, how many tokens.
         counts: (B,) int32, windows of each text: 1 at least, also of an empty one.
         steps: (B,) int32, tokens from the start of a window to that of the next.
-        room: (B,) int32, tokens of a window that is not the last.
+        budget: (B,) int32, tokens of a window that is not the last.
         lengths: (B,) int32, tokens of the text.
     """
 
@@ -38,7 +38,7 @@ class Windows:
     sizes: tf.Tensor
     counts: tf.Tensor
     steps: tf.Tensor
-    room: tf.Tensor
+    budget: tf.Tensor
     lengths: tf.Tensor
 
     def positions(self) -> tf.RaggedTensor:
@@ -56,13 +56,13 @@ class Windows:
         window = positions.value_rowids()
         p = positions.flat_values  # (P,)
         text = tf.gather(self.text, window)
-        room, step = tf.gather(self.room, text), tf.gather(self.steps, text)
+        budget, step = tf.gather(self.budget, text), tf.gather(self.steps, text)
         length = tf.gather(self.lengths, text)
         last = tf.gather(self.counts, text) - 1
 
         def score(number: tf.Tensor) -> tf.Tensor:
             start = number * step
-            size = tf.minimum(room, length - start)
+            size = tf.minimum(budget, length - start)
             around = tf.minimum(p - start, start + size - 1 - p)
             # float64, as Python computes it there: ties are ties.
             total = tf.cast(around, tf.float64) + 0.01 * tf.cast(size, tf.float64)
@@ -70,21 +70,21 @@ class Windows:
 
         # Windows before the last are of one size: the nearest to being centred on the token is
         # best of them. The last one may be shorter, and is compared by itself.
-        before = (2 * p - (room - 1)) // (2 * step)
+        before = (2 * p - (budget - 1)) // (2 * step)
         best = tf.clip_by_value(before, 0, tf.maximum(last - 1, 0))
         for other in (tf.clip_by_value(before + 1, 0, tf.maximum(last - 1, 0)), last):
             best = tf.where(score(other) > score(best), other, best)
         return positions.with_flat_values(best == tf.gather(self.number, window))
 
 
-def cut_windows(lengths: Any, room: Any, doc_stride: int) -> Windows:
+def cut_windows(lengths: Any, budget: Any, doc_stride: int) -> Windows:
     """Cuts texts into windows; the last one of a text ends with the text.
 
     Args:
         lengths: (B,), tokens of each text.
-        room: (B,), tokens of a window.
+        budget: (B,), tokens of a window.
         doc_stride: tokens from the start of a window to that of the next, 1 or more; more than the
-            room counts as the room, so that no token is passed over.
+            budget counts as the budget, so that no token is skipped.
 
     Returns:
         The windows, those of the first text first. A text that fits is one window.
@@ -96,9 +96,9 @@ def cut_windows(lengths: Any, room: Any, doc_stride: int) -> Windows:
         >>> windows.most_context()[0].numpy().tolist()
         [True, True, True, True, True, False]
     """
-    lengths, room = (tf.cast(x, tf.int32) for x in (lengths, room))
-    steps = tf.maximum(tf.minimum(doc_stride, room), 1)
-    counts = window_counts(lengths, room, doc_stride)
+    lengths, budget = (tf.cast(x, tf.int32) for x in (lengths, budget))
+    steps = tf.maximum(tf.minimum(doc_stride, budget), 1)
+    counts = window_counts(lengths, budget, doc_stride)
     text = tf.repeat(tf.range(tf.size(counts)), counts)
     number = tf.cast(tf.ragged.range(counts).flat_values, tf.int32)
     starts = number * tf.gather(steps, text)
@@ -106,33 +106,33 @@ def cut_windows(lengths: Any, room: Any, doc_stride: int) -> Windows:
         text=text,
         number=number,
         starts=starts,
-        sizes=tf.minimum(tf.gather(room, text), tf.gather(lengths, text) - starts),
+        sizes=tf.minimum(tf.gather(budget, text), tf.gather(lengths, text) - starts),
         counts=counts,
         steps=steps,
-        room=room,
+        budget=budget,
         lengths=lengths,
     )
 
 
-def window_counts(lengths: Any, rooms: Any, doc_stride: int) -> tf.Tensor:
-    """How many windows of `rooms` tokens cover texts of `lengths` tokens, int32.
+def window_counts(lengths: Any, budgets: Any, doc_stride: int) -> tf.Tensor:
+    """How many windows of `budgets` tokens cover texts of `lengths` tokens, int32.
 
     >>> window_counts([0, 3, 5], [3, 3, 3], doc_stride=2).numpy().tolist()
     [1, 1, 2]
     """
-    lengths, rooms = (tf.cast(x, tf.int32) for x in (lengths, rooms))
-    step = tf.maximum(tf.minimum(doc_stride, rooms), 1)
-    return 1 + (tf.maximum(lengths - rooms, 0) + step - 1) // step
+    lengths, budgets = (tf.cast(x, tf.int32) for x in (lengths, budgets))
+    step = tf.maximum(tf.minimum(doc_stride, budgets), 1)
+    return 1 + (tf.maximum(lengths - budgets, 0) + step - 1) // step
 
 
 def text_windows(
-    ids: tf.RaggedTensor, room: int, doc_stride: int
+    ids: tf.RaggedTensor, budget: int, doc_stride: int
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """The tokens in windows of single texts.
 
     Args:
         ids: (B, ragged).
-        room: tokens of a window.
+        budget: tokens of a window.
         doc_stride: as in `cut_windows`.
 
     Returns:
@@ -140,12 +140,12 @@ def text_windows(
 
     Example:
         >>> ids = tf.ragged.constant([[1, 2, 3, 4, 5], [6]], dtype=tf.int32)
-        >>> windows, counts = text_windows(ids, room=3, doc_stride=2)
+        >>> windows, counts = text_windows(ids, budget=3, doc_stride=2)
         >>> windows.to_list(), counts.numpy().tolist()
         ([[1, 2, 3], [3, 4, 5], [6]], [2, 1])
     """
     lengths = tf.cast(ids.row_lengths(), tf.int32)
-    windows = cut_windows(lengths, tf.fill(tf.shape(lengths), room), doc_stride)
+    windows = cut_windows(lengths, tf.fill(tf.shape(lengths), budget), doc_stride)
     return _slices(ids, windows.text, windows.starts, windows.sizes), windows.counts
 
 
@@ -153,27 +153,27 @@ Span = tuple[tf.Tensor, tf.Tensor]
 
 
 def pair_spans(
-    first: Any, second: Any, room: int, doc_stride: int
+    first: Any, second: Any, budget: int, doc_stride: int
 ) -> tuple[Windows, tuple[Span, Span]]:
-    """Where the windows of pairs lie: over the longer text, with the shorter one in each of them.
+    """The windows of pairs: over the longer text, with the shorter one in each of them.
 
     The first window is what a pair that is too long is cut to without windows. Of two texts that
-    both have more than half of the room, the shorter one is cut to that half.
+    both have more than half of the budget, the shorter one is cut to that half.
 
     Args:
         first: (B,) int32, tokens of each first text.
         second: (B,) int32, tokens of each second text.
-        room: tokens of both together in a window.
+        budget: tokens of both together in a window.
         doc_stride: as in `cut_windows`.
 
     Returns:
         The windows over the longer text, and of both texts what each window holds: its first
         tokens (W,) and how many (W,), int32.
     """
-    kept = pair_limits(first, second, room)
+    kept = pair_limits(first, second, budget)
     first_is_longer = first > second
-    longer, rooms = tf.where(first_is_longer, first, second), tf.where(first_is_longer, *kept)
-    windows = cut_windows(longer, rooms, doc_stride)
+    longer, budgets = tf.where(first_is_longer, first, second), tf.where(first_is_longer, *kept)
+    windows = cut_windows(longer, budgets, doc_stride)
     slides = tf.gather(first_is_longer, windows.text)
 
     def span(slides: tf.Tensor, keep: tf.Tensor) -> Span:
@@ -184,14 +184,14 @@ def pair_spans(
 
 
 def pair_windows(
-    first: tf.RaggedTensor, second: tf.RaggedTensor, room: int, doc_stride: int
+    first: tf.RaggedTensor, second: tf.RaggedTensor, budget: int, doc_stride: int
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
     """The tokens in windows of pairs, see `pair_spans`.
 
     Args:
         first: ids, (B, ragged).
         second: ids, (B, ragged).
-        room: tokens of both together in a window.
+        budget: tokens of both together in a window.
         doc_stride: as in `cut_windows`.
 
     Returns:
@@ -200,11 +200,11 @@ def pair_windows(
     Example:
         >>> question = tf.ragged.constant([[1, 2]], dtype=tf.int32)
         >>> text = tf.ragged.constant([[5, 6, 7, 8, 9]], dtype=tf.int32)
-        >>> first, second, counts = pair_windows(question, text, room=5, doc_stride=2)
+        >>> first, second, counts = pair_windows(question, text, budget=5, doc_stride=2)
         >>> first.to_list(), second.to_list()
         ([[1, 2], [1, 2]], [[5, 6, 7], [7, 8, 9]])
     """
-    windows, spans = pair_spans(*pair_lengths(first, second), room, doc_stride)
+    windows, spans = pair_spans(*pair_lengths(first, second), budget, doc_stride)
     first, second = (
         _slices(ids, windows.text, *span) for ids, span in zip((first, second), spans, strict=True)
     )

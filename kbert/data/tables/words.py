@@ -19,7 +19,7 @@ _IS_SPACE = np.isin(np.arange(max(_SPACES) + 2), _SPACES)  # the last entry: all
 def split_at_white_space(
     texts: tf.Tensor,
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-    """What stands between white space, as `str.split` has it, and where.
+    """The words between white space, as `str.split` has them, and where they are.
 
     Args:
         texts: (B,) strings. Each byte that is not UTF-8 counts as a character of a word.
@@ -40,10 +40,10 @@ def split_at_white_space(
     end = end.with_row_splits_dtype(codes.row_splits.dtype)
     offsets = tf.concat([tf.cast(offsets, tf.int32), end], 1)  # (B, characters + 1)
     space = tf.concat([codes.with_values(space), tf.ones_like(end, tf.bool)], 1)
-    # Every text ends with white space, so none goes on with a word of the one before.
+    # Every text ends with white space, so no word continues in the next text.
     before = tf.concat([[True], space.values], 0)[:-1]
     first = tf.where(~space.values & before)[:, 0]  # (W,)
-    last = tf.where(space.values & ~before)[:, 0]  # (W,) the character behind each word
+    last = tf.where(space.values & ~before)[:, 0]  # (W,) the character after each word
 
     rows = tf.gather(offsets.value_rowids(), first)
     # Joined of their bytes: `substr` would copy a text for each of its words.
@@ -64,8 +64,8 @@ class WordWindows:
 
     Attributes:
         ids: (N, ragged) int32, the pieces of a window.
-        places: (N, ragged) int32, where in its window the first piece of each word stands.
-        words: (N, ragged) int64, which of all W words stands there.
+        places: (N, ragged) int32, the position in its window of the first piece of each word.
+        words: (N, ragged) int64, which of all W words is there.
         sentences: (N,) int64, which sentence a window is of.
     """
 

@@ -1,6 +1,6 @@
 """Which shapes the batches of pairs have: few of them, little padding, decided by lengths alone.
 
-Pairs lie in a plane, their source length by their target length. The plane is cut in two where that
+Pairs are points in a plane, source length by target length. The plane is cut in two where that
 saves most padding, then the part is cut where a cut saves most, and so on, up to as many parts as
 there may be shapes. The width of a part is that of its longest source and its longest target; its
 rows are as many as `max_tokens` holds. What does not fill a batch of its part goes into the batches
@@ -33,15 +33,15 @@ class Shape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """The batches of every epoch; which pairs of a part meet in them is drawn anew in each.
+    """The batches of every epoch; which pairs of a part meet in them is drawn again in each.
 
     Args:
         shapes: the shapes that batches have, short ones first.
-        parts: (N,) int32, the part of the plane that each pair lies in.
+        parts: (N,) int32, the part of the plane that each pair is in.
         layout: (N,) int32: the pairs of an epoch, sorted by their part and drawn within it, come
-            one behind the other in batches when they are taken in this order.
+            consecutive in batches when they are taken in this order.
         batch_shapes: (M,) int32, the shape of each batch.
-        batch_pairs: (M,) int32, how many pairs it has; the rows behind them are empty.
+        batch_pairs: (M,) int32, how many pairs it has; the rows after them are empty.
         pair_tokens: tokens of all pairs, both sides.
     """
 

@@ -1,4 +1,4 @@
-"""The language model's loss on the texts of a task, beside the task's own.
+"""The auxiliary language-model loss on the texts of a task.
 
 Shapes: B rows of a batch, R rows that are read of them, T tokens, H hidden width, K tokens that are
 predicted, V vocabulary.

@@ -1,4 +1,4 @@
-"""What a table must hold for a task: what is asked, what is expected, what is shown."""
+"""The columns that a table must have for a task: inputs, labels, and what is shown."""
 
 import dataclasses
 from collections.abc import Collection
@@ -11,12 +11,11 @@ class Columns:
     """The columns of a task's tables, and so of its files.
 
     Attributes:
-        inputs: sets of columns of which a table has one, with what the task is asked; the first is
-            the usual one.
-        label: the column of what is expected.
-        beside_label: columns that training needs too.
-        shown: columns that stand beside an answer that is written, where the table has them,
-            and "id" before them; None = all of `inputs`.
+        inputs: sets of input columns, of which a table has one; the first is the usual one.
+        label: the column of labels.
+        aux_labels: further columns that training needs.
+        shown: columns that are written next to an answer, where the table has them, and "id"
+            before them; None = all of `inputs`.
         numeric: whether a label is a number also in files whose fields have no types.
 
     Example:
@@ -28,18 +27,18 @@ class Columns:
 
     inputs: tuple[tuple[str, ...], ...] = (("text",), ("first", "second"))
     label: str = "label"
-    beside_label: tuple[str, ...] = ()
+    aux_labels: tuple[str, ...] = ()
     shown: tuple[str, ...] | None = None
     numeric: bool = False
 
     @property
     def usual(self) -> tuple[str, ...]:
         """All columns of the usual labelled table."""
-        return (*self.inputs[0], self.label, *self.beside_label)
+        return (*self.inputs[0], self.label, *self.aux_labels)
 
     @property
     def rule(self) -> str:
-        """What a task is asked by, in words."""
+        """The sets of input columns, in words."""
         return " or ".join(" and ".join(names) for names in self.inputs)
 
     def asked(self, there: Collection[str]) -> tuple[str, ...] | None:
@@ -47,8 +46,8 @@ class Columns:
         whole = (names for names in self.inputs if all(name in there for name in names))
         return next(whole, None)
 
-    def beside_answers(self, table: Table) -> list[str]:
-        """The columns of a table that stand beside an answer that is written."""
+    def shown_in(self, table: Table) -> list[str]:
+        """The columns of a table that are written next to an answer."""
         inputs = tuple(dict.fromkeys(name for names in self.inputs for name in names))
         shown = inputs if self.shown is None else self.shown
         return [name for name in ("id", *shown) if name in table]

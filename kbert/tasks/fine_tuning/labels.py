@@ -161,7 +161,7 @@ def names_of_classes(table: Table) -> list[str]:
     """
     names = []
     for row, label in enumerate(table["label"]):
-        name = _as_name(label)  # pandas has integers as floats, beside a missing label
+        name = _as_name(label)  # pandas has integers as floats where a label is missing
         if name is None:
             raise ValueError(
                 f"{table.place(row)}: a class is a name or an integer; numbers are for the task "

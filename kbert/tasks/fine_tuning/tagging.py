@@ -80,7 +80,7 @@ def piece_columns(
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
     """Labels and weights of the pieces of windows, (N, ragged) int32 and float32.
 
-    A word's label stands on its first piece; the other pieces weigh nothing. In each of k windows
+    A word's label is on its first piece; the other pieces have weight 0. In each of k windows
     that share a word it weighs 1/k, so that every word counts once.
 
     Args:
@@ -97,8 +97,8 @@ def piece_columns(
     return windows.ids.with_values(of_pieces), windows.ids.with_values(weights)
 
 
-def beside_tokens(pieces: tf.RaggedTensor, width: tf.Tensor) -> tf.Tensor:
-    """Values of a row's pieces (B, ragged) as (B, T): 0 for the first token and behind them."""
+def aligned_with_tokens(pieces: tf.RaggedTensor, width: tf.Tensor) -> tf.Tensor:
+    """Values of a row's pieces (B, ragged) as (B, T): 0 for the first token and after them."""
     dense = pieces.to_tensor()
     return tf.pad(dense, [[0, 0], [1, width - 1 - tf.shape(dense)[1]]])
 
@@ -175,19 +175,21 @@ def entities(answer: Mapping[str, Any], text: str | None) -> list[dict[str, Any]
     return found
 
 
-def windows_of(words: tf.RaggedTensor, encode: Callable, room: int, stride: int) -> WordWindows:
+def windows_of(
+    words: tf.RaggedTensor, encode: Callable, budget: int, doc_stride: int
+) -> WordWindows:
     """Windows over sentences of words.
 
     Args:
         words: (B, ragged) strings.
         encode: (U,) words -> ids of their pieces (U, ragged), none of them empty; or of words that
             are read whole, as their characters, (U, C).
-        room: the most pieces of a window.
-        stride: how many pieces apart two windows begin, at most.
+        budget: the most pieces of a window.
+        doc_stride: the most pieces from the start of a window to that of the next.
     """
-    unique, index = tf.unique(words.values)  # most words of a text come again
+    unique, index = tf.unique(words.values)  # most words of a text occur again
     encoded = encode(unique)
     if isinstance(encoded, tf.Tensor):
         encoded = tf.RaggedTensor.from_uniform_row_length(encoded, 1)
     pieces = words.with_values(tf.gather(encoded, index))
-    return word_windows(pieces, room, max(room - stride, 0))
+    return word_windows(pieces, budget, max(budget - doc_stride, 0))

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts as rows of tokens: what the tasks on whole texts are made of.
+"""Texts and pairs of texts as rows of tokens, for the tasks on whole texts.
 
 Shapes: N examples, B rows, W windows, T tokens, H hidden width, C logits.
 """
@@ -101,7 +101,7 @@ class TextRows:
             batch: what `pack` gives.
             head: the head.
             training: whether dropout is active.
-            return_read: whether what was read is asked for.
+            return_read: whether to return what was read.
 
         Returns:
             (B, C), and what the encoder read and gave for it: "read" of `FineTuningTask`.
@@ -113,7 +113,7 @@ class TextRows:
             return self._logits(features, head, training)
         rows, windows, _ = shape
         flat = {k: ops.reshape(x, (-1, *ops.shape(x)[2:])) for k, x in features.items()}
-        # What is asked for besides the logits must not be made inside a loop.
+        # What is returned besides the logits must not be made inside a loop.
         if training or return_read or self._task.captures_outputs:
             logits, read = self._logits(flat, head, training)
         else:
@@ -126,36 +126,36 @@ class TextRows:
 
     def _extent(self, lengths: Any) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of each row in a batch (N,), and how many of its text are in none (N,)."""
-        specials, room = self._room(len(lengths))
+        specials, budget = self._budget(len(lengths))
         total = sum(lengths)
         tokens = np.clip(total + specials, 1, self._task.row_length)
         if self.doc_stride is None:
-            return tokens, np.maximum(total - room, 0)
+            return tokens, np.maximum(total - budget, 0)
         if len(lengths) == 1:
-            counts = window_counts(total, room, self.doc_stride).numpy()
+            counts = window_counts(total, budget, self.doc_stride).numpy()
             return tokens * counts, np.zeros_like(total)
-        kept = [x.numpy() for x in pair_limits(lengths[0], lengths[1], room)]
+        kept = [x.numpy() for x in pair_limits(lengths[0], lengths[1], budget)]
         slides = lengths[0] > lengths[1]  # as in pair_windows
-        longer, rooms = (np.where(slides, *both) for both in (lengths, kept))
+        longer, budgets = (np.where(slides, *both) for both in (lengths, kept))
         lost = np.where(slides, lengths[1] - kept[1], lengths[0] - kept[0])
-        return tokens * window_counts(longer, rooms, self.doc_stride).numpy(), lost
+        return tokens * window_counts(longer, budgets, self.doc_stride).numpy(), lost
 
-    def _room(self, texts: int) -> tuple[int, int]:
+    def _budget(self, texts: int) -> tuple[int, int]:
         """Special tokens of a row of one text or two, and tokens that are left for the texts."""
         specials = self._task.form.specials(texts)
-        room = self._task.row_length - specials
+        budget = self._task.row_length - specials
         if texts == 2 and self.both_orders and self.doc_stride is not None:
-            room -= room % 2  # equal halves, so that both orders have the same windows
-        return specials, room
+            budget -= budget % 2  # equal halves, so that both orders have the same windows
+        return specials, budget
 
     def _packed(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
         if self.doc_stride is None:
             return EncoderTask.pack(self._task, first, second)
-        _, room = self._room(1 if second is None else 2)
+        _, budget = self._budget(1 if second is None else 2)
         if second is None:
-            first, counts = text_windows(first, room, self.doc_stride)
+            first, counts = text_windows(first, budget, self.doc_stride)
         else:
-            first, second, counts = pair_windows(first, second, room, self.doc_stride)
+            first, second, counts = pair_windows(first, second, budget, self.doc_stride)
         fill = {"token_ids": tf.expand_dims(self._task.form.pad_id, 0)}  # (1,) or (1, C)
         return {
             name: tf.RaggedTensor.from_row_lengths(x, counts).to_tensor(fill.get(name, 0))

@@ -158,15 +158,15 @@ class TokenClassifier(FineTuningTask):
         )
 
     def _windows(self, words: Any) -> Any:
-        room = self.row_length - 2
-        stride = self.doc_stride or max(room // 2, 1)
-        return tagging.windows_of(words, self.tokenizer.encode_words, room, stride)
+        budget = self.row_length - 2
+        doc_stride = self.doc_stride or max(budget // 2, 1)
+        return tagging.windows_of(words, self.tokenizer.encode_words, budget, doc_stride)
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
         features = self.pack(columns["first"])
         width = tf.shape(features["token_ids"])[1]
-        beside = {k: columns[k] for k in ("labels", "label_weights") if k in columns}
-        return {**features, **{k: tagging.beside_tokens(x, width) for k, x in beside.items()}}
+        aux = {k: columns[k] for k in ("labels", "label_weights") if k in columns}
+        return {**features, **{k: tagging.aligned_with_tokens(x, width) for k, x in aux.items()}}
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
         labels, counts = (rows.ragged[name] for name in ("labels", "label_weights"))

@@ -1,4 +1,4 @@
-"""From new tokens to the text that goes on behind a prompt, at once or as they come.
+"""From new tokens to the text that continues a prompt, at once or as they come.
 
 Shapes: B rows.
 """
@@ -110,7 +110,7 @@ class TextStream:
 
     def _certain(self, text: str) -> str:
         if self._tokenizer.kind == "wordpiece":
-            return text[: max(text.rfind(" "), 0)]  # a word may go on, a space before it may go
+            return text[: max(text.rfind(" "), 0)]  # a word may continue, a space may be dropped
         return text.rstrip(_REPLACEMENT)  # bytes of a character whose rest is to come
 
     def _give(self, text: str) -> str:

@@ -34,7 +34,7 @@ class TokenStream:
         max_new_tokens: int,
         **settings: Any,
     ) -> Iterator[int]:
-        """The tokens behind a prompt.
+        """The tokens after a prompt.
 
         Args:
             token_ids: (1, P).

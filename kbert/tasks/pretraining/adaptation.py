@@ -29,10 +29,10 @@ def adapt(
 ) -> EncoderTask:
     """A pretraining task with a folder's weights, for a vocabulary that may be longer.
 
-    Entries that the tokenizer has behind the folder's own become new rows of the token table; each
+    Entries that the tokenizer has after the folder's own become new rows of the token table; each
     starts as the mean of the pieces that its word was split into before; "##ing" as that of the
     pieces that "ing" had inside a word. Rows that only padded the folder's table are new ones too
-    where an entry takes them. A head that the folder does not have begins anew, and is logged.
+    where an entry takes them. A head that the folder lacks is newly initialised, which is logged.
 
     Args:
         folder: a kbert or Hugging Face folder with its tokenizer's files, or whatever else
@@ -104,7 +104,7 @@ def _check_reads_alike(before: Any, tokenizer: Tokenizer, folder: PathLike) -> N
 
 
 def _reading(tokenizer: Tokenizer) -> Any:
-    """What decides, beside the vocabulary, how a tokenizer reads a text."""
+    """What decides, besides the vocabulary, how a tokenizer reads a text."""
     options = {"kind": tokenizer.kind, **tokenizer.settings}
     options.pop("special_tokens_in_text", None)  # no corpus is read so
     if options.get("strip_accents", False) is None:  # accents left open go with the case

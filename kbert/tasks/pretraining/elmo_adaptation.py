@@ -25,8 +25,8 @@ def adapt_elmo(
     """A model with a folder's weights, and a softmax over the words of a tokenizer.
 
     Whatever reads words reads new ones too, letter by letter. Of the softmax the words that the
-    folder has keep their rows; those of other words begin anew, and so does a whole softmax that
-    the folder does not have, as releases do not.
+    folder has keep their rows; those of other words are newly initialised, and so is a whole
+    softmax that the folder does not have, as releases do not.
 
     Args:
         folder: what `Elmo.from_preset` takes.
@@ -38,7 +38,7 @@ def adapt_elmo(
         The model, to be trained by a `BidirectionalLM`.
 
     Raises:
-        ValueError: the changes ask for weights of other shapes.
+        ValueError: the changes need weights of other shapes.
 
     Example:
         >>> import tempfile, kbert

@@ -38,7 +38,7 @@ def encode_with_masks(tokenizer: Tokenizer, texts: Any) -> tf.RaggedTensor:
     ids = tokenizer.encode(pieces.flat_values)  # (pieces, ragged)
     mask = tf.fill(tf.stack([ids.nrows(), 1]), tf.cast(tokenizer.mask_id, ids.dtype))
     rows = pieces.with_values(tf.concat([ids, mask], 1)).merge_dims(1, 2)
-    return rows[:, :-1]  # a mask stands between two pieces, not after the last
+    return rows[:, :-1]  # a mask is between two pieces, not after the last
 
 
 def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -64,7 +64,7 @@ def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor
 
 
 class FillMask:
-    """A task's masked-LM head, asked with text.
+    """A task's masked-LM head, applied to text.
 
     Args:
         task: encodes, packs ids, and knows the tokenizer.
@@ -106,7 +106,7 @@ class FillMask:
             (number of the text, probabilities (V,)), a text's masks from left to right.
 
         Raises:
-            ValueError: if a mask lies behind the longest text that the encoder takes.
+            ValueError: if a mask is beyond the longest text that the encoder takes.
         """
         for start, chunk in inference.chunks(texts):
             ids, *counts = self._tokenize(tf.constant(chunk, tf.string))
@@ -139,7 +139,7 @@ class FillMask:
         Returns:
             `text` (B,) strings -> `tokens` (B, P, K) strings and `probabilities` (B, P, K), the
             most probable first. P is the number of masks in the text that has most; a text with
-            fewer has "" and 0 in the rest. A mask behind the longest text that the encoder takes
+            fewer has "" and 0 in the rest. A mask beyond the longest text that the encoder takes
             is cut off with the text's end and counts as none, where `predict` raises: a server
             would refuse the whole batch for one text, so a client counts its answers.
 
@@ -187,7 +187,7 @@ def best(probabilities: np.ndarray, k: int) -> np.ndarray:
 def candidate_ids(tokenizer: Tokenizer, candidates: Sequence[str | bytes]) -> np.ndarray:
     """The vocabulary entry of each candidate.
 
-    A candidate is an entry as it stands ("##ing") or a word that the tokenizer keeps whole ("Cat"
+    A candidate is an entry as it is ("##ing") or a word that the tokenizer keeps whole ("Cat"
     for an uncased vocabulary with "cat").
 
     Raises:
@@ -199,7 +199,7 @@ def candidate_ids(tokenizer: Tokenizer, candidates: Sequence[str | bytes]) -> np
 def _candidate_id(tokenizer: Tokenizer, candidate: Any) -> int:
     try:
         return tokenizer.token_to_id(candidate)
-    except ValueError:  # not an entry as it stands
+    except ValueError:  # not an entry as it is
         pieces = tokenizer.encode([candidate])[0].numpy().tolist()
     if len(pieces) != 1 or pieces[0] == tokenizer.unk_id:
         shown = " ".join(tokenizer.vocabulary[i] for i in pieces) or "nothing"

@@ -40,7 +40,7 @@ def row_keys(token_ids: Any, position: Any, seed: int) -> Any:
 
     Args:
         token_ids: (B, T), what tells the rows of a batch apart.
-        position: (B, 3) int32, where the data stands: what tells steps apart.
+        position: (B, 3) int32, the position in the data, which tells steps apart.
         seed: of the run.
 
     Returns:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 @functools.cache
 def _is_space() -> np.ndarray:
-    """Code point -> whether it is white space; the last entry stands for all after it."""
+    """Code point -> whether it is white space; the last entry is that of all after it."""
     spaces = np.array([chr(code).isspace() for code in range(sys.maxunicode + 1)])
     return spaces[: np.flatnonzero(spaces)[-1] + 2]
 
@@ -88,7 +88,7 @@ def covering_pieces(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The fewest pieces that cover each answer, as a model can give them.
 
-    Where an answer ends inside a piece the whole piece is taken; where it lies between pieces, on
+    Where an answer ends inside a piece the whole piece is taken; where it is between pieces, on
     characters that the tokenizer drops, the next piece of the text.
 
     Args:

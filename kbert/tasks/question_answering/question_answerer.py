@@ -108,7 +108,7 @@ class QuestionAnswerer(FineTuningTask):
     columns: ClassVar = Columns(
         inputs=(("question", "context"),),
         label="answers",
-        beside_label=("answer_starts",),
+        aux_labels=("answer_starts",),
         shown=("question",),
     )
     options: ClassVar = QuestionAnswererOptions

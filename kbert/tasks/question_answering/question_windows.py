@@ -1,4 +1,4 @@
-"""Questions and their contexts as rows: windows of the context, each beside the question.
+"""Questions and their contexts as rows: windows of the context, each with the question.
 
 Shapes: Q questions, C distinct contexts, W windows of all questions, B rows of a batch, T columns.
 """
@@ -55,16 +55,16 @@ class QuestionWindows:
         self._max_question_length = max_question_length
         self._doc_stride = doc_stride
         self.specials = 2 + tokenizer.pair_separators
-        room = max_length - max_question_length - self.specials
-        if max_question_length < 1 or room < 1:
+        budget = max_length - max_question_length - self.specials
+        if max_question_length < 1 or budget < 1:
             raise ValueError(
                 "A row must hold a question of max_question_length tokens, the special tokens and "
                 f"a token of the context. Received: max_question_length={max_question_length}, "
                 f"max_length={max_length}"
             )
-        if not 1 <= doc_stride <= room:
+        if not 1 <= doc_stride <= budget:
             raise ValueError(
-                f"doc_stride must be from 1 to {room}, the tokens that a row leaves after the "
+                f"doc_stride must be from 1 to {budget}, the tokens that a row leaves after the "
                 f"longest question. Received: doc_stride={doc_stride}"
             )
 
@@ -101,13 +101,13 @@ class QuestionWindows:
             `first`, the question, and `second`, the window (W, ragged) ids; for each piece of the
             window `answer_starts` and `answer_ends` (W, ragged) int32, the character of the context
             that an answer beginning or ending with it begins or ends at, -1 where none can. And
-            where each window lies.
+            where each window is.
         """
         questions = questions[:, : self._max_question_length]
-        room = self._max_length - self.specials - tf.cast(questions.row_lengths(), tf.int32)
+        budget = self._max_length - self.specials - tf.cast(questions.row_lengths(), tf.int32)
         ids, edges = contexts.ids, contexts.edges
         lengths = tf.gather(tf.cast(ids.row_lengths(), tf.int32), context)
-        windows = cut_windows(lengths, room, self._doc_stride)
+        windows = cut_windows(lengths, budget, self._doc_stride)
         positions = windows.positions()  # (W, ragged), in the context
         offsets = tf.gather(tf.cast(ids.row_starts(), tf.int32), context)
         offsets = tf.gather(offsets, windows.text)
@@ -164,14 +164,14 @@ class QuestionWindows:
     def edge_columns(
         self, columns: dict[str, tf.RaggedTensor], width: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """`answer_starts` and `answer_ends` as (B, T), beside the packed ids; -1 elsewhere."""
+        """`answer_starts` and `answer_ends` (B, T), aligned with the packed ids; -1 elsewhere."""
         before = tf.cast(columns["first"].row_lengths(), tf.int32) + self.specials - 1
         names = ("answer_starts", "answer_ends")
         return {name: _behind(before, columns[name], width) for name in names}
 
 
 def _behind(before: tf.Tensor, values: tf.RaggedTensor, width: tf.Tensor) -> tf.Tensor:
-    """(B, T): each row's ragged values behind `before` columns of -1, and -1 after them."""
+    """(B, T): each row's ragged values after `before` columns of -1, and -1 after them."""
     flat = tf.concat([values.flat_values, [-1]], 0)
     column = tf.range(width) - before[:, None]
     inside = (column >= 0) & (column < tf.cast(values.row_lengths(), tf.int32)[:, None])

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from kbert.data.tables.windows import cut_windows
 
 
-def loop(length, room, stride):
+def loop(length, budget, stride):
     """[(start, size)], and for each window whether a piece has its most context there."""
     windows, start = [], 0
     while True:
-        size = min(length - start, room)
+        size = min(length - start, budget)
         windows.append((start, size))
         if start + size == length:
             break
@@ -38,10 +38,10 @@ def loop(length, room, stride):
     return windows, most
 
 
-def check(lengths, room, stride):
-    windows = cut_windows(tf.constant(lengths), tf.constant(room), stride)
+def check(lengths, budget, stride):
+    windows = cut_windows(tf.constant(lengths), tf.constant(budget), stride)
     expected, flags, questions = [], [], []
-    for question, (length, space) in enumerate(zip(lengths, room, strict=True)):
+    for question, (length, space) in enumerate(zip(lengths, budget, strict=True)):
         found, most = loop(length, space, stride)
         expected += found
         flags += most
@@ -59,8 +59,8 @@ def check(lengths, room, stride):
     st.integers(1, 24),
 )
 def test_equals_the_loop(questions, stride):
-    lengths, room = zip(*questions, strict=True)
-    check(lengths, room, stride)
+    lengths, budget = zip(*questions, strict=True)
+    check(lengths, budget, stride)
 
 
 @pytest.mark.parametrize("length", [317, 318, 500, 900])

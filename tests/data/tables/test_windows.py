@@ -18,40 +18,40 @@ def ragged(lengths, first_id=100):
 
 @SETTINGS
 @hypothesis.given(TEXTS, st.integers(1, 12), st.integers(1, 15))
-def test_windows_hold_every_token_in_order(lengths, room, stride):
+def test_windows_hold_every_token_in_order(lengths, budget, stride):
     ids = ragged(lengths)
-    windows, counts = text_windows(ids, room, stride)
-    assert counts.numpy().tolist() == window_counts(lengths, room, stride).numpy().tolist()
+    windows, counts = text_windows(ids, budget, stride)
+    assert counts.numpy().tolist() == window_counts(lengths, budget, stride).numpy().tolist()
     windows = iter(windows.to_list())
     for row, count in zip(ids.to_list(), counts.numpy(), strict=True):
         parts = [next(windows) for _ in range(count)]
-        step = min(stride, room)
-        assert parts == [row[i * step : i * step + room] for i in range(count)]
+        step = min(stride, budget)
+        assert parts == [row[i * step : i * step + budget] for i in range(count)]
         assert parts[-1] == row[-len(parts[-1]) :] if row else parts == [[]]
-        assert count == 1 or (count - 1) * step + room >= len(row) > (count - 2) * step + room
+        assert count == 1 or (count - 1) * step + budget >= len(row) > (count - 2) * step + budget
     assert next(windows, None) is None
 
 
 @SETTINGS
 @hypothesis.given(TEXTS, st.integers(2, 16), st.integers(1, 20), st.randoms())
-def test_pairs_slide_over_the_longer_text(lengths, room, stride, random):
+def test_pairs_slide_over_the_longer_text(lengths, budget, stride, random):
     others = [random.randrange(30) for _ in lengths]
     first, second = ragged(lengths), ragged(others, 1000)
-    a, b, counts = pair_windows(first, second, room, stride)
+    a, b, counts = pair_windows(first, second, budget, stride)
     rows = zip(first.to_list(), second.to_list(), counts.numpy(), strict=True)
     pairs = iter(zip(a.to_list(), b.to_list(), strict=True))
     for one, two, count in rows:
         parts = [next(pairs) for _ in range(count)]
-        assert all(len(x) + len(y) <= room for x, y in parts)
+        assert all(len(x) + len(y) <= budget for x, y in parts)
         longer, shorter = (0, 1) if len(one) > len(two) else (1, 0)
         whole = (one, two)
         seen = {token for part in parts for token in part[longer]}
         assert seen == set(whole[longer])  # nothing of the longer text is passed over
         kept = parts[0][shorter]
         assert all(part[shorter] == kept for part in parts)
-        half = room - room // 2 if shorter == 0 else room // 2
+        half = budget - budget // 2 if shorter == 0 else budget // 2
         assert kept == whole[shorter] or len(kept) == half
-        assert (count == 1) == (len(one) + len(two) <= room) or len(kept) < len(whole[shorter])
+        assert (count == 1) == (len(one) + len(two) <= budget) or len(kept) < len(whole[shorter])
     assert next(pairs, None) is None
 
 
@@ -59,7 +59,7 @@ def test_the_first_window_of_a_pair_is_what_truncation_leaves():
     first, second = ragged([9, 2, 8, 0]), ragged([3, 12, 8, 20], 1000)
     options = {"cls_id": 1, "sep_id": 2, "pad_id": 0, "max_length": 13, "multiple": 1}
     cut = pack(first, second, **options)["token_ids"].numpy()
-    a, b, counts = pair_windows(first, second, room=10, doc_stride=3)
+    a, b, counts = pair_windows(first, second, budget=10, doc_stride=3)
     windows = pack(a, b, **options)["token_ids"].numpy()
     firsts = np.cumsum([0, *counts.numpy()[:-1]])
     np.testing.assert_array_equal(windows[firsts], cut)
