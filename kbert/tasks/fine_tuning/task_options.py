@@ -129,7 +129,7 @@ def expose_options(task: type[Any]) -> None:
 class _ClassSignature:
     """What `inspect.signature` says of a class, and not of its objects, which are called otherwise.
 
-    `tf.function(task)` binds its arguments by the signature of the object.
+    A graph of a task binds its arguments by the signature of the object.
     """
 
     def __init__(self, signature: inspect.Signature) -> None:
