@@ -96,7 +96,8 @@ ORDER = {
     """,
     "models": """
         blocks family inputs_and_outputs memory weights
-        elmo encoder from_config
+        from_config
+        elmo encoder
         generators
         description
     """,

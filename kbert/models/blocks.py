@@ -1,6 +1,6 @@
 """What a layer of each model is made of: the parts' sizes from a config, the order from a name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kbert.configs.base import Config
@@ -13,6 +13,7 @@ from kbert.layers import (
     LayerNorm,
     SelfAttention,
 )
+from kbert.types import Tensor
 
 
 def post_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> Block:
@@ -41,6 +42,71 @@ BLOCKS = {"post_norm": post_norm_block, "pre_norm": pre_norm_block}
 def last_norm(config: Any, **kwargs: Any) -> LayerNorm | None:
     """The norm behind the last block, where blocks of the config's kind need one."""
     return LayerNorm(config.layer_norm_epsilon, **kwargs) if config.block == "pre_norm" else None
+
+
+def run_blocks(blocks: Sequence[Any], x: Tensor, bias: Any, **options: Any) -> tuple[list, list]:
+    """Reads a sequence with one block after the other.
+
+    Args:
+        blocks: L of them.
+        x: (B, T, H).
+        bias: of the attention scores, or None.
+        **options: what else a block takes.
+
+    Returns:
+        The hidden states, L + 1 with `x` as the first, and what each block gives of its attention.
+    """
+    hidden_states, attention = [x], []
+    for block in blocks:
+        x, weights = block(x, bias, **options)
+        hidden_states.append(x)
+        attention.append(weights)
+    return hidden_states, attention
+
+
+def prefill_blocks(
+    blocks: Sequence[Any], x: Tensor, max_new_tokens: int, *context: Any
+) -> tuple[Any, list, list]:
+    """Reads a prompt, and keeps what later tokens attend to.
+
+    Args:
+        blocks: L of them.
+        x: (B, P, H).
+        max_new_tokens: G, the tokens that the cache of what is decoded has places for.
+        *context: what else a block's `prefill` takes.
+
+    Returns:
+        The last hidden state, and of each block the cache of the prompt and the empty one of what
+        is decoded.
+    """
+    prompt, decoded = [], []
+    for block in blocks:
+        x, keys_values = block.prefill(x, *context)
+        prompt.append(keys_values)
+        decoded.append(block.attention.empty_cache(keys_values, max_new_tokens))
+    return x, prompt, decoded
+
+
+def step_blocks(
+    blocks: Sequence[Any], x: Tensor, cache: dict, t: Tensor, *context: Any
+) -> tuple[Any, dict]:
+    """Reads the token that was decoded last.
+
+    Args:
+        blocks: L of them.
+        x: (R, 1, H).
+        cache: "prompt" with its "layers" and "bias", and "decoded"; see `prefill_blocks`.
+        t: number of tokens that were decoded before.
+        *context: what else a block's `step` takes.
+
+    Returns:
+        The last hidden state, and the cache with the token in it.
+    """
+    prompt, decoded = cache["prompt"], []
+    for block, keys_values, new in zip(blocks, prompt["layers"], cache["decoded"], strict=True):
+        x, new = block.step(x, keys_values, prompt["bias"], new, t, *context)
+        decoded.append(new)
+    return x, {"prompt": prompt, "decoded": decoded}
 
 
 def _block(config: Any, slot: str, crossed: bool, **kwargs: Any) -> Block:

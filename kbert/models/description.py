@@ -9,7 +9,7 @@ from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.models.elmo.description import ElmoDescription, describe_elmo
 from kbert.models.family import Row, family_row
-from kbert.models.generators.description import GeneratorDescription, describe_generator
+from kbert.models.generators.description import GeneratorDescription
 from kbert.models.memory import TrainingMemory, estimate_memory
 
 # The rows of `family_table`: those one chooses among, smallest first within a kind.
@@ -170,7 +170,7 @@ def describe(
     if isinstance(config, ElmoConfig):
         return describe_elmo(config, name, tokenizer)
     if isinstance(config, DecoderConfig | Seq2SeqConfig):
-        return describe_generator(config, name, tokenizer)
+        return GeneratorDescription(name, config, config.count_parameters(), tokenizer)
     pooler = _dense(config.hidden_size, config.hidden_size) if config.pooler_activation else 0
     held = _embeddings(config) + config.num_blocks * _block(config) + pooler
     return Description(

@@ -3,26 +3,25 @@
 Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `E` embedding width.
 """
 
-import os
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import keras
 
-from kbert.checkpoints import read_checkpoint, write_checkpoint
+from kbert.checkpoints import write_checkpoint
 from kbert.configs.base import EncoderConfig
-from kbert.hub import locate
 from kbert.layers import Dense, Embeddings, attention_bias
-from kbert.models.blocks import post_norm_block
+from kbert.models.blocks import post_norm_block, run_blocks
+from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
-from kbert.models.weights import get_arrays, set_arrays
+from kbert.models.weights import get_arrays
 from kbert.types import DType, PathLike, Shape, Tensors
 
 INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
 
 @keras.saving.register_keras_serializable(package="kbert")
-class Encoder(keras.Model):
+class Encoder(FromConfig, keras.Model):
     """Token ids in, contextual vectors out: BERT and every model that differs from it in values.
 
     It is built when constructed, so it has weights at once. It is saved and revived from its
@@ -49,6 +48,10 @@ class Encoder(keras.Model):
         >>> tuple(out["sequence"].shape), tuple(out["pooled"].shape)
         ((1, 4, 8), (1, 8))
     """
+
+    config_class = EncoderConfig
+    prefix = "encoder"
+    config: EncoderConfig
 
     def __init__(
         self,
@@ -105,10 +108,6 @@ class Encoder(keras.Model):
         if self.pooler is not None:
             self.pooler.build((None, self.config.hidden_size))
 
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """First part of the weights' names in a preset -> the layer that has them."""
-        return {"encoder": self}
-
     @property
     def token_embedding(self) -> keras.Variable:
         """The token table (V, E), for heads that tie their output matrix to it."""
@@ -156,22 +155,19 @@ class Encoder(keras.Model):
         if inputs.get("padding_mask") is not None:
             bias = attention_bias(inputs["padding_mask"])
         x = self.embeddings(inputs["token_ids"], inputs.get("segment_ids"), training=training)
-        hidden_states, attention, internals = [x], [], []
         options = {"return_internals": True} if return_internals else {}  # other blocks have none
-        for block in self.layer_blocks:
-            x, weights = block(x, bias, training=training, **options)
-            hidden_states.append(x)
-            attention.append(weights["probabilities"] if return_internals else weights)
-            internals.append(weights)
-        outputs = {"sequence": x}
+        blocks = self.layer_blocks
+        hidden_states, weights = run_blocks(blocks, x, bias, training=training, **options)
+        outputs: dict[str, Any] = {"sequence": hidden_states[-1]}
         if self.pooler is not None:
-            outputs["pooled"] = self.pooler(x[:, 0])
+            outputs["pooled"] = self.pooler(hidden_states[-1][:, 0])
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention:
-            outputs["attention"] = attention
+            probabilities = [x["probabilities"] for x in weights] if return_internals else weights
+            outputs["attention"] = probabilities
         if return_internals:
-            outputs["internals"] = internals
+            outputs["internals"] = weights
         return outputs
 
     def compute_output_spec(
@@ -203,34 +199,6 @@ class Encoder(keras.Model):
             of_layer["scores"] = keras.KerasTensor(scores, dtype="float32")
         return spec
 
-    @classmethod
-    def from_preset(
-        cls, path: str | os.PathLike | keras.Model, dtype: DType = None, *, strict: bool = True
-    ) -> "Encoder":
-        """An encoder with the weights of a folder; heads in it are ignored.
-
-        Args:
-            path: a folder of kbert's, Hugging Face's (config.json + model.safetensors),
-                KerasHub's or Google's, a zip file of one, or a model's name: "bert-base-uncased",
-                "hf:owner/name@revision" (see `kbert.hub.locate`); or a KerasHub backbone.
-            dtype: a Keras dtype policy or its name.
-            strict: False takes the weights that fit by name and logs what it leaves: weights that
-                the folder lacks stay as they were drawn, others of the folder are not used.
-
-        Returns:
-            The encoder, with a pooler where the folder has one.
-
-        Raises:
-            FileNotFoundError: there is no such folder or model.
-            ConnectionError: the hub cannot be reached; the message says what to put where.
-            ValueError: the folder is of another kind, or its weights do not fit its config.
-        """
-        named = isinstance(path, str | os.PathLike)
-        checkpoint = read_checkpoint(locate(path) if named else path).expect(EncoderConfig)
-        encoder = cls(checkpoint.config, dtype=dtype)
-        set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source, strict)
-        return encoder
-
     def save_to_preset(
         self,
         path: PathLike,
@@ -258,7 +226,7 @@ class Encoder(keras.Model):
         write_checkpoint(
             path,
             self.config,
-            get_arrays(self, "encoder"),
+            get_arrays(self, self.prefix),
             format,
             architecture=architecture,
             max_shard_size=max_shard_size,
@@ -266,17 +234,7 @@ class Encoder(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         self._check_revivable()
-        return {
-            "config": self.config.to_dict(),
-            "name": self.name,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
-        config = dict(config)
-        dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
-        return cls(EncoderConfig.from_dict(config.pop("config")), dtype=dtype, **config)
+        return super().get_config()
 
     def _check_revivable(self) -> None:
         if self.make_block is not post_norm_block or not self.has_own_embeddings:

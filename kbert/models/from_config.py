@@ -1,5 +1,6 @@
 """Models that are saved and revived from their config alone."""
 
+import os
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
@@ -42,24 +43,30 @@ class FromConfig(_Base):
         return {self.prefix: self}
 
     @classmethod
-    def from_preset(cls, path: PathLike, dtype: DType = None, *, strict: bool = True) -> Self:
+    def from_preset(
+        cls, path: PathLike | keras.Model, dtype: DType = None, *, strict: bool = True
+    ) -> Self:
         """A model with the weights of a folder; heads in it are ignored.
 
         Args:
-            path: a folder of kbert's or Hugging Face's (config.json + model.safetensors), a zip
-                file of one, or a model's name (see `kbert.hub.locate`).
+            path: a folder of kbert's or Hugging Face's (config.json + model.safetensors), of an
+                encoder also KerasHub's or Google's; a zip file of one; or a model's name:
+                "bert-base-uncased", "hf:owner/name@revision" (see `kbert.hub.locate`). For an
+                encoder also a KerasHub backbone.
             dtype: a Keras dtype policy or its name.
-            strict: False takes the weights that fit by name and logs what it leaves.
+            strict: False takes the weights that fit by name and logs what it leaves: weights that
+                the folder lacks stay as they were drawn, others of the folder are not used.
 
         Returns:
-            The model.
+            The model; an encoder with a pooler where the folder has one.
 
         Raises:
             FileNotFoundError: there is no such folder or model.
             ConnectionError: the hub cannot be reached; the message says what to put where.
             ValueError: the folder is of another kind, or its weights do not fit its config.
         """
-        checkpoint = read_checkpoint(locate(path)).expect(cls.config_class)
+        named = isinstance(path, str | os.PathLike)
+        checkpoint = read_checkpoint(locate(path) if named else path).expect(cls.config_class)
         model = cls(checkpoint.config, dtype=dtype)
         arrays = checkpoint.part(f"{cls.prefix}/")
         set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)

@@ -5,7 +5,6 @@ layers, `U` units of an LSTM, `D` = 2 directions (0 forward, 1 backward), `V` wo
 """
 
 import os
-from pathlib import Path
 from typing import Any, Self
 
 import keras
@@ -274,7 +273,7 @@ class Elmo(keras.Model):
         checkpoint = read_checkpoint(folder).expect(ElmoConfig)
         config = checkpoint.config
         # A release may have words beside it, but no softmax over them.
-        tokenizer = None if config.vocabulary_size is None else _words_of(folder)
+        tokenizer = None if config.vocabulary_size is None else words_of(folder)
         elmo = cls(config, tokenizer=tokenizer, mix=mix, dtype=dtype)
         arrays = checkpoint.part("elmo/")
         if mix is not None:  # it stays as it was handed in
@@ -370,7 +369,7 @@ def _check_vocabulary(tokenizer: WordTokenizer | None, config: ElmoConfig) -> No
         )
 
 
-def _words_of(folder: Path) -> WordTokenizer | None:
+def words_of(folder: PathLike) -> WordTokenizer | None:
     """The folder's word tokenizer. A task's folder holds the task's, a character tokenizer."""
     try:
         tokenizer = load_tokenizer(folder)

@@ -5,11 +5,9 @@ Shapes: `B` rows, `T` words, `L` LSTM layers, `P` width of the projection.
 
 from typing import Any
 
-import keras
-
 from kbert.serving import Signature, export_saved_model
 from kbert.tokenizers.words.characters import as_words
-from kbert.types import PathLike
+from kbert.types import PathLike, Tensor
 
 
 def export_embeddings(elmo: Any, directory: PathLike) -> str:
@@ -25,9 +23,7 @@ def export_embeddings(elmo: Any, directory: PathLike) -> str:
         outputs = elmo(batch, training=False)
         kept = tf.sequence_mask(lengths, tf.shape(batch["padding_mask"])[1] - 2, tf.float32)
 
-        def inner(
-            layer: keras.layers.Layer,
-        ) -> keras.layers.Layer:  # (B + 1, T + 2, 2P) -> (B, T, 2P)
+        def inner(layer: Tensor) -> Tensor:  # (B + 1, T + 2, 2P) -> (B, T, 2P)
             return tf.cast(layer[:-1, 1:-1], tf.float32) * kept[:, :, None]
 
         return {

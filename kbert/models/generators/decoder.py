@@ -11,7 +11,7 @@ from keras import ops
 
 from kbert.configs.decoder import DecoderConfig
 from kbert.layers import Dropout, LearnedPositions, TokenEmbeddings, attention_bias, causal_bias
-from kbert.models.blocks import BLOCKS, last_norm
+from kbert.models.blocks import BLOCKS, last_norm, prefill_blocks, run_blocks, step_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import check_rank, named_inputs, output_spec
 from kbert.types import DType, Shape, Tensor, Tensors
@@ -112,13 +112,9 @@ class Decoder(FromConfig, keras.Model):
         inputs = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
         x = self._embed(inputs["token_ids"], training=training)
         bias = self._bias(inputs["token_ids"], inputs.get("padding_mask"))
-        hidden_states, attention = [x], []
-        for block in self.blocks:
-            x, probabilities = block(x, bias, training=training)
-            hidden_states.append(x)
-            attention.append(probabilities)
-        x = hidden_states[-1] = self._normed(x)
-        outputs: dict[str, Any] = {"sequence": x}
+        hidden_states, attention = run_blocks(self.blocks, x, bias, training=training)
+        hidden_states[-1] = self._normed(hidden_states[-1])
+        outputs: dict[str, Any] = {"sequence": hidden_states[-1]}
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention:
@@ -152,11 +148,7 @@ class Decoder(FromConfig, keras.Model):
             padding_mask = ops.ones_like(token_ids)
         x = self._embed(token_ids)
         bias = causal_bias(ops.shape(token_ids)[1])
-        layers, decoded = [], []
-        for block in self.blocks:
-            x, keys_values = block.prefill(x, bias)
-            layers.append(keys_values)
-            decoded.append(block.attention.empty_cache(keys_values, max_new_tokens))
+        x, layers, decoded = prefill_blocks(self.blocks, x, max_new_tokens, bias)
         lengths = ops.sum(ops.cast(padding_mask, "int32"), axis=1)  # (B,)
         last = ops.take_along_axis(x, lengths[:, None, None] - 1, axis=1)[:, 0]  # (B, H)
         bias = attention_bias(padding_mask)
@@ -174,15 +166,10 @@ class Decoder(FromConfig, keras.Model):
         Returns:
             logits (R, V) float32 of the token behind it, and the cache for the next step.
         """
-        prompt = cache["prompt"]
-        places = (prompt["lengths"] + t)[:, None]  # (R, 1)
+        places = (cache["prompt"]["lengths"] + t)[:, None]  # (R, 1)
         x = self._embed(token_ids[:, None], places)
-        decoded = []
-        layers = zip(self.blocks, prompt["layers"], cache["decoded"], strict=True)
-        for block, keys_values, new in layers:
-            x, new = block.step(x, keys_values, prompt["bias"], new, t)
-            decoded.append(new)
-        return self.logits(self._normed(x)[:, 0]), {"prompt": prompt, "decoded": decoded}
+        x, cache = step_blocks(self.blocks, x, cache, t)
+        return self.logits(self._normed(x)[:, 0]), cache
 
     def compute_output_spec(
         self,

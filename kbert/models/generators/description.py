@@ -44,17 +44,3 @@ class GeneratorDescription:
             "parameters": f"{self.parameters:,}",
         }
         return "\n".join(f"{name:20}{value}" for name, value in lines.items())
-
-
-def describe_generator(
-    config: DecoderConfig | Seq2SeqConfig, name: str | None = None, tokenizer: str | None = None
-) -> GeneratorDescription:
-    """Counts the parameters of a model that writes text; see `kbert.describe`.
-
-    Example:
-        >>> config = DecoderConfig(vocabulary_size=10, hidden_size=4, num_layers=1, num_heads=2,
-        ...                        intermediate_size=8, max_positions=6)
-        >>> describe_generator(config).parameters
-        244
-    """
-    return GeneratorDescription(name, config, config.count_parameters(), tokenizer)

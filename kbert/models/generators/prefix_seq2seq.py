@@ -11,6 +11,7 @@ from keras import ops
 
 from kbert.layers import attention_bias, causal_bias
 from kbert.layers.token_embeddings import tied_logits
+from kbert.models.blocks import prefill_blocks, run_blocks, step_blocks
 from kbert.models.encoder import Encoder
 from kbert.models.generators.seq2seq import check_inputs
 from kbert.types import Tensor, Tensors
@@ -86,12 +87,9 @@ class PrefixSeq2Seq(keras.Model):
         mask = ops.ones_like(source) if mask is None else mask
         x = self._embed(source, target, mask, training)
         bias = _prefix_bias(mask, ops.shape(target)[1])
-        hidden_states, attention = [x], []
-        for block in self.encoder.layer_blocks:
-            x, probabilities = block(x, bias, training=training)
-            hidden_states.append(x)
-            attention.append(probabilities)
-        length = ops.shape(source)[1]
+        blocks = self.encoder.layer_blocks
+        hidden_states, attention = run_blocks(blocks, x, bias, training=training)
+        x, length = hidden_states[-1], ops.shape(source)[1]
         outputs = {"sequence": x[:, length:], "encoder_sequence": x[:, :length]}
         if return_hidden_states:
             outputs["hidden_states"] = [x[:, length:] for x in hidden_states]
@@ -119,11 +117,8 @@ class PrefixSeq2Seq(keras.Model):
         target = ops.cast(start_ids, encoder_token_ids.dtype)[:, None]
         x = self._embed(encoder_token_ids, target, mask, training=False)
         bias = _prefix_bias(mask, 1)
-        layers, decoded = [], []
-        for block in self.encoder.layer_blocks:
-            x, keys_values = block.prefill(x, bias)
-            layers.append(keys_values)
-            decoded.append(block.attention.empty_cache(keys_values, max_new_tokens))
+        blocks = self.encoder.layer_blocks
+        x, layers, decoded = prefill_blocks(blocks, x, max_new_tokens, bias)
         seen = ops.concatenate([mask, ops.ones_like(target, dtype=mask.dtype)], axis=1)
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
         prompt = {"layers": layers, "bias": attention_bias(seen), "lengths": lengths}
@@ -131,16 +126,10 @@ class PrefixSeq2Seq(keras.Model):
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
         """Reads one more token of each target; see `kbert.Seq2Seq.step`."""
-        prompt = cache["prompt"]
-        places = (prompt["lengths"] + 1 + t)[:, None]  # behind source and start
+        places = (cache["prompt"]["lengths"] + 1 + t)[:, None]  # behind source and start
         x = self.encoder.embeddings(token_ids[:, None], self._segment(token_ids[:, None]), places)
-        decoded = []
-        for block, keys_values, new in zip(
-            self.encoder.layer_blocks, prompt["layers"], cache["decoded"], strict=True
-        ):
-            x, new = block.step(x, keys_values, prompt["bias"], new, t)
-            decoded.append(new)
-        return self.logits(x[:, 0]), {"prompt": prompt, "decoded": decoded}
+        x, cache = step_blocks(self.encoder.layer_blocks, x, cache, t)
+        return self.logits(x[:, 0]), cache
 
     def _segment(self, target: Tensor) -> Tensor:
         """The last segment for each token of a target; None where the encoder knows none."""

@@ -19,7 +19,7 @@ from kbert.layers import (
     attention_bias,
     causal_bias,
 )
-from kbert.models.blocks import BLOCKS, last_norm
+from kbert.models.blocks import BLOCKS, last_norm, prefill_blocks, run_blocks, step_blocks
 from kbert.models.encoder import Encoder
 from kbert.models.from_config import FromConfig
 from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
@@ -240,11 +240,8 @@ class Seq2Seq(FromConfig, keras.Model):
         memory, memory_bias, _ = self._encode(inputs, training=False)
         x = self._embed_target(start_ids[:, None])
         bias = attention_bias(ops.ones_like(start_ids[:, None]))
-        layers, decoded = [], []
-        for block in self.decoder_blocks:
-            x, keys_values = block.prefill(x, bias, memory, memory_bias)
-            layers.append(keys_values)
-            decoded.append(block.attention.empty_cache(keys_values, max_new_tokens))
+        context = (bias, memory, memory_bias)
+        x, layers, decoded = prefill_blocks(self.decoder_blocks, x, max_new_tokens, *context)
         prompt = {"layers": layers, "bias": bias, "memory_bias": memory_bias}
         logits = self.logits(_normed(x, self.decoder_norm)[:, 0])
         return logits, {"prompt": prompt, "decoded": decoded}
@@ -260,16 +257,10 @@ class Seq2Seq(FromConfig, keras.Model):
         Returns:
             logits (R, V) float32 of the token behind it, and the cache for the next step.
         """
-        prompt = cache["prompt"]
         places = ops.ones_like(token_ids)[:, None] * (1 + t)  # behind the start
         x = self._embed_target(token_ids[:, None], places)
-        decoded = []
-        layers = zip(self.decoder_blocks, prompt["layers"], cache["decoded"], strict=True)
-        for block, keys_values, new in layers:
-            x, new = block.step(x, keys_values, prompt["bias"], new, t, prompt["memory_bias"])
-            decoded.append(new)
-        logits = self.logits(_normed(x, self.decoder_norm)[:, 0])
-        return logits, {"prompt": prompt, "decoded": decoded}
+        x, cache = step_blocks(self.decoder_blocks, x, cache, t, cache["prompt"]["memory_bias"])
+        return self.logits(_normed(x, self.decoder_norm)[:, 0]), cache
 
     def compute_output_spec(
         self,
@@ -301,12 +292,8 @@ class Seq2Seq(FromConfig, keras.Model):
         bias = None
         if inputs.get("encoder_padding_mask") is not None:
             bias = attention_bias(inputs["encoder_padding_mask"])
-        hidden_states, attention = [x], []
-        for block in self.encoder_blocks:
-            x, probabilities = block(x, bias, training=training)
-            hidden_states.append(x)
-            attention.append(probabilities)
-        x = hidden_states[-1] = _normed(x, self.encoder_norm)
+        hidden_states, attention = run_blocks(self.encoder_blocks, x, bias, training=training)
+        x = hidden_states[-1] = _normed(hidden_states[-1], self.encoder_norm)
         return x, bias, {"hidden_states": hidden_states, "attention": attention}
 
     def _embed_target(

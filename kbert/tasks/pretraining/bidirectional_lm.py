@@ -13,9 +13,10 @@ from keras import ops
 from kbert.checkpoints import Checkpoint
 from kbert.layers import Dropout
 from kbert.models import Elmo
+from kbert.models.elmo.elmo import words_of
 from kbert.tasks.losses import Pair
 from kbert.tasks.task import Task
-from kbert.tokenizers import WordTokenizer, load_tokenizer
+from kbert.tokenizers import WordTokenizer
 from kbert.training.step.base import DerivedMetrics
 from kbert.training.step.row_state import exchange_rows, read_rows, row_variable, write_rows
 from kbert.types import DType, PathLike, Tensor, Tensors
@@ -264,11 +265,7 @@ class BidirectionalLM(Task):
     @classmethod
     def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:
         """The words of the softmax; of a folder of another task on the model there are none."""
-        try:
-            tokenizer = load_tokenizer(folder)
-        except FileNotFoundError:
-            return None
-        return tokenizer if isinstance(tokenizer, WordTokenizer) else None
+        return words_of(folder)
 
 
 class _EvaluationState(keras.metrics.Metric):
