@@ -18,6 +18,8 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 # A loss or a metric of some rows: weighted sum and sum of weights, float32 scalars.
 Pair: TypeAlias = tuple[Tensor, Tensor]
+# Losses and metrics of a batch, by name.
+Terms: TypeAlias = tuple[dict[str, Pair], dict[str, Pair]]
 # In `type | MaybeNone`: may be None, but not where it is used, which a checker cannot know
 # (typeshed's own way; a plain `| None` would ask for a check before every use).
 MaybeNone: TypeAlias = Any

@@ -38,7 +38,7 @@ from kbert.tasks.fine_tuning.task_options import (
     options_of,
 )
 from kbert.tasks.fine_tuning.text_rows import TextRows
-from kbert.tasks.losses import Pair, Prediction
+from kbert.tasks.losses import Prediction, Terms
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization import freezing
 from kbert.training.optimization.layer_rates import layer_scales
@@ -187,11 +187,11 @@ class FineTuningTask(EncoderTask):
         """Ragged ids as what the encoder reads; see `TextRows.pack` for texts in windows."""
         return super().pack(first, second) if self.texts is None else self.texts.pack(first, second)
 
-    def terms(self, logits: Mapping, batch: Mapping) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         """Losses and metrics; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
 
-    def decode(self, table: Table, rows: Rows, outputs: Sequence[Mapping]) -> Sequence:
+    def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         """Answers; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `decode`.")
 
@@ -210,14 +210,14 @@ class FineTuningTask(EncoderTask):
         features = self.pack(columns.pop("first"), columns.pop("second", None))
         return {**features, **columns}
 
-    def outputs(self, logits: Mapping, batch: Mapping) -> dict[str, Any]:
+    def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         """What `decode` needs of a batch, in `keras.ops`: by default the logits, as float32.
 
         The tensors are batch-first, float32 or int32; the batch holds no labels.
         """
         return {name: ops.cast(x, "float32") for name, x in logits.items()}
 
-    def predictions(self, logits: Mapping, batch: Mapping) -> dict[str, Prediction]:
+    def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """Name -> what is predicted, for a student and its teacher to compare.
 
         By default all logits are numbers, whose squared difference is taken (Ba and Caruana 2014,
@@ -286,7 +286,7 @@ class FineTuningTask(EncoderTask):
         """Sets the threshold to what is best on labelled data, and says what it is."""
         raise NotImplementedError(f"{type(self).__name__} must define `tune`.")
 
-    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         """The task's terms, and where a decoder is fine-tuned, its own loss on the same texts.
 
         (Radford et al. 2018, equation 5.) "lm_loss" is the mean over the tokens of a batch and

@@ -19,7 +19,7 @@ from kbert.serving import Signature
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
-from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, Terms, accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Tensor, Tensors
 
@@ -81,15 +81,8 @@ class MultipleChoice(FineTuningTask):
     takes_decoders = True
     predicts_per = "choice"
 
-    def __init__(
-        self,
-        encoder: keras.Model,
-        tokenizer: TokenizerLike,
-        *,
-        name: str | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(encoder, tokenizer, name=name, **options)
+    def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
+        super().__init__(encoder, tokenizer, **options)
         self.head_dropout = self.make_dropout()
         self.choice = ChoiceHead(encoder.config, dtype=encoder.dtype_policy)
         self.build()
@@ -141,9 +134,7 @@ class MultipleChoice(FineTuningTask):
             for name, x in features.items()
         }
 
-    def call(
-        self, batch: Tensors, training: bool = False, return_read: bool = False
-    ) -> dict[str, Any]:
+    def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
         """Logits `choice` (B, A); see `language_model_loss` for "read"."""
         rows, alternatives, tokens = ops.shape(batch["token_ids"])
         names = ("token_ids", "segment_ids", "padding_mask")
@@ -154,22 +145,18 @@ class MultipleChoice(FineTuningTask):
         read = {"read": {**flat, "sequence": outputs["sequence"]}} if return_read else {}
         return {"choice": ops.where(_real(batch), logits, ABSENT), **read}
 
-    def terms(
-        self, logits: Mapping[str, Any], batch: Tensors
-    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         answer = (logits["choice"], batch["labels"], batch["label_weights"])
         return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
 
-    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
+    def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         return {"choice": Prediction("classes", logits["choice"], batch["label_weights"])}
 
-    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
+    def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         probabilities = ops.softmax(logits["choice"])
         return {"probabilities": ops.where(_real(batch), probabilities, 0.0)}
 
-    def decode(
-        self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> Sequence:
+    def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         return [
             _answer(choices, output["probabilities"][: len(choices)])
             for choices, output in zip(table["choices"], outputs, strict=True)

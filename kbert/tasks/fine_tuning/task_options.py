@@ -9,6 +9,10 @@ import keras
 from kbert import registry
 from kbert.options import Options, option, with_options
 
+# What every constructor passes on besides the settings.
+_NAME = inspect.Parameter(
+    "name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str | None
+)
 # Settings of tasks on decoders; on other encoders they are in no preset.
 DECODER_OPTIONS = ("both_orders", "auxiliary_lm_weight")
 
@@ -121,7 +125,8 @@ def expose_options(task: type[Any]) -> None:
     own = list(inspect.signature(task.__init__).parameters.values())[1:]
     own = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
     named = {parameter.name for parameter in own}
-    fields = [field for field in task.options.parameters() if field.name not in named]
+    passed_on = [_NAME, *task.options.parameters()]
+    fields = [field for field in passed_on if field.name not in named]
     task.__signature__ = _ClassSignature(inspect.Signature([*own, *fields]))
     task.__doc__ = with_options(task.__doc__, task.options)
 

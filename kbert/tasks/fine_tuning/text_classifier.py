@@ -28,8 +28,8 @@ from kbert.tasks.fine_tuning.labels import (
 from kbert.tasks.fine_tuning.task_options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import (
-    Pair,
     Prediction,
+    Terms,
     accuracy,
     binary_cross_entropy,
     cross_entropy,
@@ -107,12 +107,10 @@ class TextClassifier(FineTuningTask):
         encoder: keras.Model,
         tokenizer: TokenizerLike,
         labels: Sequence[str] | int,
-        *,
-        name: str | None = None,
         **options: Any,
     ) -> None:
         self._classes = Labels(labels)
-        super().__init__(encoder, tokenizer, name=name, labels=self._classes.names, **options)
+        super().__init__(encoder, tokenizer, labels=self._classes.names, **options)
         thresholds_of(self.labels, self.threshold)  # raises now
         self.texts = TextRows(self)
         self.head_dropout = self.make_dropout()
@@ -133,9 +131,7 @@ class TextClassifier(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "classifier": self.classifier}
 
-    def call(
-        self, batch: Tensors, training: bool = False, return_read: bool = False
-    ) -> dict[str, Any]:
+    def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
         """Logits: `classifier` (B, C); see `language_model_loss` for "read"."""
         logits, read = self.texts.logits(batch, self._head, training, return_read)
         return {"classifier": logits, **({"read": read} if return_read else {})}
@@ -175,16 +171,14 @@ class TextClassifier(FineTuningTask):
     def check_held_out(self, table: Table, held_out: Table) -> None:
         self._classes.check_seen(table, held_out)
 
-    def terms(
-        self, logits: Mapping[str, Any], batch: Tensors
-    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         _, logits, weights = self.predictions(logits, batch)["classifier"]
         answer = (logits, batch["labels"], weights)
         if not self.multi_label:
             return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
         return {"cross_entropy": binary_cross_entropy(*answer)}, detection(*answer)
 
-    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
+    def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         logits, weights = logits["classifier"], batch["label_weights"]
         if not self.multi_label:
             return {"classifier": Prediction("classes", logits, weights)}
@@ -193,13 +187,11 @@ class TextClassifier(FineTuningTask):
         weights = ops.broadcast_to(weights, ops.shape(logits))  # (B, C)
         return {"classifier": Prediction("labels", logits, weights)}
 
-    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
+    def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         activate = ops.sigmoid if self.multi_label else ops.softmax
         return {"probabilities": activate(logits["classifier"])}
 
-    def decode(
-        self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> Sequence:
+    def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         thresholds = thresholds_of(self.labels, self.threshold)
         return [self._answer(output["probabilities"], thresholds) for output in outputs]
 

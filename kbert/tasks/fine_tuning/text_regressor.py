@@ -3,7 +3,7 @@
 Shapes: N examples, B rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -19,7 +19,7 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
-from kbert.tasks.losses import Pair, Prediction, squared_error
+from kbert.tasks.losses import Prediction, Terms, squared_error
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Tensor, Tensors
 
@@ -69,15 +69,8 @@ class TextRegressor(FineTuningTask):
     takes_decoders = True
     both_orders: bool | None
 
-    def __init__(
-        self,
-        encoder: keras.Model,
-        tokenizer: TokenizerLike,
-        *,
-        name: str | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(encoder, tokenizer, name=name, **options)
+    def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
+        super().__init__(encoder, tokenizer, **options)
         if self.both_orders is None and self.reads_by_decoder:
             self.both_orders = True
         self.texts = TextRows(self)
@@ -89,9 +82,7 @@ class TextRegressor(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "classifier": self.classifier}
 
-    def call(
-        self, batch: Tensors, training: bool = False, return_read: bool = False
-    ) -> dict[str, Any]:
+    def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
         """Scores: `classifier` (B, 1); see `language_model_loss` for "read"."""
         scores, read = self.texts.logits(batch, self._head, training, return_read)
         return {"classifier": scores, **({"read": read} if return_read else {})}
@@ -115,20 +106,18 @@ class TextRegressor(FineTuningTask):
                 )
         return np.array(table["label"], np.float32)
 
-    def terms(
-        self, logits: Mapping[str, Any], batch: Tensors
-    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         _, score, weights = self.predictions(logits, batch)["classifier"]
         return {"squared_error": squared_error(score, batch["labels"], weights)}, {}
 
-    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
+    def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         score = logits["classifier"][:, 0]
         return {"classifier": Prediction("number", score, batch["label_weights"])}
 
-    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
+    def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         return {"score": ops.cast(logits["classifier"][:, 0], "float32")}
 
-    def decode(self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]) -> Any:
+    def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Any:
         return np.array([output["score"] for output in outputs], np.float32)
 
     def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:

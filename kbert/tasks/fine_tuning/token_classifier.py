@@ -25,7 +25,7 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.labels import Labels, class_weights_of
 from kbert.tasks.fine_tuning.task_options import WindowOptions
-from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, Terms, accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Tensors
 
@@ -109,12 +109,10 @@ class TokenClassifier(FineTuningTask):
         encoder: keras.Model,
         tokenizer: TokenizerLike,
         labels: Sequence[str] | int,
-        *,
-        name: str | None = None,
         **options: Any,
     ) -> None:
         self._classes = Labels(labels)
-        super().__init__(encoder, tokenizer, name=name, labels=self._classes.names, **options)
+        super().__init__(encoder, tokenizer, labels=self._classes.names, **options)
         if tokenizer.unk_id is None:
             raise ValueError(
                 "A tagger's tokenizer has an unknown token, for words of which nothing is left. "
@@ -182,21 +180,17 @@ class TokenClassifier(FineTuningTask):
         sequence = self.encode(batch, training)["sequence"]
         return {"tokens": self.tokens(self.head_dropout(sequence, training=training))}
 
-    def terms(
-        self, logits: Mapping[str, Any], batch: Tensors
-    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         answer = (logits["tokens"], batch["labels"], batch["label_weights"])
         return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}
 
-    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
+    def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         return {"tokens": Prediction("classes", logits["tokens"], batch["label_weights"])}
 
-    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
+    def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         return {"logits": logits["tokens"]}
 
-    def decode(
-        self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> Sequence:
+    def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         words, starts, ends = tagging.words_of(table)
         places = rows.ragged["places"].to_list()
         # Before the first piece of a row stands the token that begins it.

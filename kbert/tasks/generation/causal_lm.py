@@ -31,7 +31,7 @@ from kbert.tasks.generation.base import (
 from kbert.tasks.generation.continuation import TextStream, continuations, cut, pieces
 from kbert.tasks.generation.likelihood import Likelihood
 from kbert.tasks.generation.streaming import TokenStream
-from kbert.tasks.losses import Pair, accuracy, cross_entropy
+from kbert.tasks.losses import Terms, accuracy, cross_entropy
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
@@ -98,7 +98,7 @@ class CausalLM(GenerationTask):
         inputs = {name: batch[name] for name in ("token_ids", "padding_mask") if name in batch}
         return self.decoder.logits(self.decoder(inputs, training=training)["sequence"])
 
-    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         answers = (self(batch, training=training), batch["targets"], batch["weights"])
         return {"lm_loss": cross_entropy(*answers)}, {"lm_accuracy": accuracy(*answers)}
 

@@ -32,7 +32,7 @@ from kbert.tasks.generation.base import (
 )
 from kbert.tasks.generation.translation_batches import held_out_batches, holds_pairs, pair_batches
 from kbert.tasks.loading import load_encoder
-from kbert.tasks.losses import Pair, accuracy, smoothed_cross_entropy
+from kbert.tasks.losses import Terms, accuracy, smoothed_cross_entropy
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.optimizers import AdamW
@@ -128,7 +128,7 @@ class Translator(GenerationTask):
         inputs = {name: batch[name] for name in INPUTS if name in batch}
         return self.seq2seq.logits(self.seq2seq(inputs, training=training)["sequence"])
 
-    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         targets, weights = batch["targets"], batch["weights"]
         logits = self(batch, training=training)
         smoothed, plain = smoothed_cross_entropy(logits, targets, weights, self.label_smoothing)

@@ -14,7 +14,7 @@ from kbert.checkpoints import Checkpoint
 from kbert.layers import Dropout
 from kbert.models import Elmo
 from kbert.models.elmo.elmo import words_of
-from kbert.tasks.losses import Pair
+from kbert.tasks.losses import Terms
 from kbert.tasks.task import Task
 from kbert.tokenizers import WordTokenizer
 from kbert.training.step.base import DerivedMetrics
@@ -177,7 +177,7 @@ class BidirectionalLM(Task):
         layers, state = self.elmo.lstm(words, state=state, training=training)
         return self.output_dropout(layers[-1], training=training), state
 
-    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         kept = self.state if training else self._evaluation_state.value
         rows = batch["begins"].shape[0]
         begins = ops.cast(batch["begins"], "bool")[:, None]  # (B, 1)

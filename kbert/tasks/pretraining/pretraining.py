@@ -16,7 +16,7 @@ from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
 from kbert.serving import Signature
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, Terms, accuracy, cross_entropy
 from kbert.tasks.pretraining import fill_mask
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import MaybeNone, Tensors
@@ -158,11 +158,11 @@ class Pretraining(EncoderTask):
             logits["span_boundary"] = self.span_boundary_head(out["sequence"], positions, *spans)
         return logits
 
-    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)
         return self.terms(self(batch, training=training), batch)
 
-    def terms(self, logits: Mapping, batch: Mapping) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         """Losses and metrics of a batch and its logits, see `call`."""
         answers = {}
         if self.masked_lm is not None:
@@ -179,7 +179,7 @@ class Pretraining(EncoderTask):
         metrics = {f"{name}_accuracy": accuracy(*answer) for name, answer in answers.items()}
         return losses, metrics
 
-    def predictions(self, logits: Mapping, batch: Mapping) -> dict[str, Prediction]:
+    def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """What the heads predict, for a student or a teacher to compare."""
         found = {}
         if self.masked_lm is not None:

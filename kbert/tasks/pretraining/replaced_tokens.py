@@ -23,7 +23,7 @@ from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import Pair, accuracy, binary_cross_entropy, cross_entropy, detection
+from kbert.tasks.losses import Terms, accuracy, binary_cross_entropy, cross_entropy, detection
 from kbert.tasks.pretraining.pretraining import Pretraining
 from kbert.tasks.pretraining.sampling import row_keys, sample_tokens
 from kbert.tokenizers.base import Tokenizer
@@ -185,7 +185,7 @@ class ReplacedTokenDetection(EncoderTask):
             "replaced_logits": self.detection_head(sequence),
         }
 
-    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self._check_trainable(batch)
         out = self(batch, training=training)
         masked = (out["masked_lm"], batch["mask_ids"], batch["mask_weights"])

@@ -21,7 +21,7 @@ from kbert.serving import Signature
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import RowOptions
-from kbert.tasks.losses import Pair, Prediction, accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, Terms, accuracy, cross_entropy
 from kbert.tasks.question_answering.answer_spans import best_spans, choose, merge_windows
 from kbert.tasks.question_answering.question_windows import QuestionWindows
 from kbert.tasks.question_answering.serving import answer_signature
@@ -120,15 +120,8 @@ class QuestionAnswerer(FineTuningTask):
     doc_stride: int | MaybeNone
     null_threshold: float | None
 
-    def __init__(
-        self,
-        encoder: keras.Model,
-        tokenizer: Tokenizer,
-        *,
-        name: str | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(encoder, tokenizer, name=name, **options)
+    def __init__(self, encoder: keras.Model, tokenizer: Tokenizer, **options: Any) -> None:
+        super().__init__(encoder, tokenizer, **options)
         if self.max_length is None:
             self.max_length = min(MAX_LENGTH, encoder.config.max_positions)
         if self.max_question_length is None:
@@ -249,9 +242,7 @@ class QuestionAnswerer(FineTuningTask):
         real = ops.cast(batch["padding_mask"], "bool")
         return {name: ops.where(real, x, PADDING) for name, x in (("start", start), ("end", end))}
 
-    def terms(
-        self, logits: Mapping[str, Any], batch: Tensors
-    ) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         weights = batch["label_weights"]
         pairs = [(logits["start"], 0), (logits["end"], 1)]
         each = [(x, batch["labels"][:, column], weights) for x, column in pairs]
@@ -259,11 +250,11 @@ class QuestionAnswerer(FineTuningTask):
         metrics = {"start_accuracy": accuracy(*each[0]), "end_accuracy": accuracy(*each[1])}
         return {"span_loss": ((start + end) / 2, count)}, metrics
 
-    def predictions(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Prediction]:
+    def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         weights = batch["label_weights"]
         return {name: Prediction("classes", logits[name], weights) for name in ("start", "end")}
 
-    def outputs(self, logits: Mapping[str, Any], batch: Tensors) -> dict[str, Any]:
+    def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         found = best_spans(
             logits["start"],
             logits["end"],
@@ -274,9 +265,7 @@ class QuestionAnswerer(FineTuningTask):
         )
         return {**found, "null_scores": logits["start"][:, 0] + logits["end"][:, 0]}
 
-    def decode(
-        self, table: Table, rows: Rows, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> Sequence:
+    def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         table = _questions(table)
         if not outputs:
             return []
