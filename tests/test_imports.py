@@ -77,7 +77,7 @@ ORDER = {
     """,
     "heads": """
         discriminator gather linear
-        choice masked_lm sentence span span_boundary tokens
+        masked_lm span_boundary
     """,
     "hub": """
         archive names snapshot

@@ -54,9 +54,7 @@ def decode_beam(
     _, live, pool, done = search.advance(logits, 0, *search.start(logits))
     last = request.max_new_tokens - 1
 
-    def unfinished(
-        t: Tensor, live: _Live, pool: _Pool, done: Tensor, decoded: dict[str, Any]
-    ) -> Tensor:
+    def unfinished(t: Tensor, live: _Live, pool: _Pool, done: Tensor, *_: Any) -> Tensor:
         return (t < last) & ~ops.all(done)
 
     def advance(t: Tensor, live: _Live, pool: _Pool, done: Tensor, decoded: dict[str, Any]) -> Any:
@@ -121,10 +119,8 @@ class _Search:
 
         def extended(index: Tensor) -> Tensor:
             """Parent beams, last tokens and texts of continuations (B, K)."""
-            parents, chosen = (
-                ops.minimum(index // each, live[0].shape[1] - 1),
-                _pick(token_ids, index),
-            )
+            parents = ops.minimum(index // each, live[0].shape[1] - 1)
+            chosen = _pick(token_ids, index)
             here = np.arange(self.request.max_new_tokens) == t
             return parents, chosen, ops.where(here, chosen[..., None], _pick(live[2], parents))
 

@@ -35,15 +35,7 @@ def decode_single(
     # No step follows the last token: its logits would choose nothing.
     last = request.max_new_tokens - 1
 
-    def unfinished(
-        t: Tensor,
-        chosen: Tensor,
-        ended: Tensor,
-        token_ids: Tensor,
-        lengths: Tensor,
-        scores: Tensor,
-        decoded: dict[str, Any],
-    ) -> Tensor:
+    def unfinished(t: Tensor, chosen: Tensor, ended: Tensor, *_: Any) -> Tensor:
         return (t < last) & ~ops.all(ended)
 
     def advance(

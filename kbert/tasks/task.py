@@ -136,14 +136,24 @@ class Task(TrainStep, keras.Model):
         """
         trained = self if trained is None else trained
         if not trained.compiled_by_user:
-            strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
-            with strategy.scope() if strategy else contextlib.nullcontext():
+            with self.strategy_scope():
                 steps = _run_steps(dataset, epochs, steps_per_epoch)
                 optimizer = settable(self.usual_optimizer(steps), kwargs.get("callbacks"))
                 trained.compile_by_default(optimizer)
             logging.info("compile() was not called: trained by %s", type(optimizer).__name__)
         kwargs = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, **kwargs}
         return TrainStep.fit(trained, dataset, shuffle=False, **kwargs)  # it comes in its order
+
+    def strategy_scope(self) -> contextlib.AbstractContextManager:
+        """Where an optimizer is made and used: under the strategy that the task was made under."""
+        strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
+        return strategy.scope() if strategy else contextlib.nullcontext()
+
+    @property
+    def num_replicas(self) -> int:
+        """Devices that share a batch on TensorFlow's engine."""
+        strategy = getattr(self, "distribute_strategy", None)
+        return strategy.num_replicas_in_sync if strategy else 1
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
         """What `fit` trains with where `compile` was not called.
@@ -155,10 +165,7 @@ class Task(TrainStep, keras.Model):
         Args:
             total_steps: of the run; None = not known.
         """
-        if total_steps is None:
-            constant = WarmupDecay(LEARNING_RATE, WARMUP_STEPS, WARMUP_STEPS, decay="constant")
-            return AdamW(constant)
-        return AdamW(WarmupDecay(LEARNING_RATE, total_steps, default_warmup(total_steps)))
+        return AdamW(usual_schedule(LEARNING_RATE, total_steps))
 
     def signatures(self) -> dict[str, Signature]:
         """The entry points of the exported model; the first is `serving_default`."""
@@ -179,10 +186,7 @@ class Task(TrainStep, keras.Model):
         Returns:
             The path written.
         """
-        arrays: dict[str, np.ndarray] = {}
-        for prefix, part in self.parts.items():
-            arrays |= get_arrays(part, prefix)
-        check_finite(arrays, os.fspath(directory))
+        check_finite(_arrays(self.parts), os.fspath(directory))
         if keras.backend.backend() != "tensorflow":
             return export_copy(self, directory, options)
         return export_saved_model(
@@ -210,21 +214,19 @@ class Task(TrainStep, keras.Model):
         Raises:
             ValueError: an unknown format, or a model that the other library cannot be.
         """
-        arrays: dict[str, np.ndarray] = {}
-        for prefix, part in self.parts.items():
-            if format != "kbert" and prefix in self.unknown_elsewhere:
-                logging.warning("%s has no %s head: it is left out", format, prefix)
-                continue
-            arrays |= get_arrays(part, prefix)
-        record = self.record
-        if format != "kbert" and (left := _without_place(type(self), self.settings, format)):
-            listed = ", ".join(f"{name}={value!r}" for name, value in left.items())
-            logging.warning("%s has no place for settings of the task: %s", format, listed)
+        parts, record = dict(self.parts), self.record
+        if format != "kbert":
+            for prefix in self.unknown_elsewhere:
+                if parts.pop(prefix, None) is not None:
+                    logging.warning("%s has no %s head: it is left out", format, prefix)
+            if left := _without_place(type(self), self.settings, format):
+                listed = ", ".join(f"{name}={value!r}" for name, value in left.items())
+                logging.warning("%s has no place for settings of the task: %s", format, listed)
         labels = record.pop("labels", None)
         write_checkpoint(
             path,
             self.model.config,
-            arrays,
+            _arrays(parts),
             format,
             task=record,
             tokenizer=self.tokenizer,
@@ -320,6 +322,28 @@ class Task(TrainStep, keras.Model):
             "new_head=True is asked of a task that has a head on an encoder, such as "
             f"TextClassifier. Received: {cls.__name__}, which has none"
         )
+
+
+def usual_schedule(
+    rate: float, total_steps: int | None, warmup_steps: int = WARMUP_STEPS, **decay: Any
+) -> WarmupDecay:
+    """Linear warm-up, then decay over the run; the peak where its length is not known.
+
+    Args:
+        rate: the peak.
+        total_steps: of the run; None = not known.
+        warmup_steps: of the warm-up, which is at most a tenth of the run.
+        **decay: `decay` and `join` of `WarmupDecay`.
+    """
+    if total_steps is None:
+        return WarmupDecay(rate, warmup_steps, warmup_steps, decay="constant")
+    return WarmupDecay(rate, total_steps, default_warmup(total_steps, warmup_steps), **decay)
+
+
+def _arrays(parts: Mapping[str, keras.layers.Layer]) -> dict[str, np.ndarray]:
+    """The weights of parts by their names in a preset."""
+    each = (get_arrays(part, prefix) for prefix, part in parts.items())
+    return {name: array for arrays in each for name, array in arrays.items()}
 
 
 def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) -> dict[str, Any]:

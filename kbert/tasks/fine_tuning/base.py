@@ -401,7 +401,7 @@ class FineTuningTask(EncoderTask):
                 start=start,
             )
 
-        with self._frozen(options.freeze), self._scope():
+        with self._frozen(options.freeze), self.strategy_scope():
             if not is_compiled:
                 self._compile_by_default(trained, options, options.epochs * steps, callbacks)
             how = _compiled_settings(trained) if is_compiled else _of_compile(options.identity())
@@ -479,7 +479,10 @@ class FineTuningTask(EncoderTask):
         Raises:
             ValueError: for data that does not fit.
         """
-        return self.predictor.predict(data, batch_size, verbose)
+        table = as_table([data] if isinstance(data, str | bytes) else data)
+        answers, cut = self.predict_and_count(table, batch_size=batch_size, verbose=verbose)
+        self.report_cut(cut, len(table))
+        return answers
 
     def predict_and_count(self, table: Table, **options: Any) -> tuple[Sequence, int]:
         """`predict` for a part of a longer input, see `Predictor.predict_and_count`."""
@@ -507,7 +510,12 @@ class FineTuningTask(EncoderTask):
         Raises:
             ValueError: for data that does not fit, or without a row.
         """
-        return self.predictor.evaluate(data, labels, batch_size, verbose)
+        inference.check_batch_size(batch_size)
+        table = as_table(data, labels)
+        parts = self.predictor.parts(table, labelled=True)
+        scores, cut = self.predictor.measure(table, parts, batch_size, verbose)
+        self.report_cut(cut, len(table))
+        return scores
 
     def report(
         self,
@@ -582,8 +590,7 @@ class FineTuningTask(EncoderTask):
         return metric
 
     def _check_parts(self, batch_size: int, micro_batches: int) -> None:
-        strategy = getattr(self, "distribute_strategy", None)
-        replicas = strategy.num_replicas_in_sync if strategy else 1
+        replicas = self.num_replicas
         if batch_size % (replicas * micro_batches):
             raise ValueError(
                 "A batch must divide into equal parts for every device and micro-batch. Received: "
@@ -595,10 +602,6 @@ class FineTuningTask(EncoderTask):
         seeds = [v for v in self.non_trainable_variables if v.name == "seed_generator_state"]
         for number, state in enumerate(seeds):
             state.assign(np.random.SeedSequence([seed, number]).generate_state(2))
-
-    def _scope(self) -> contextlib.AbstractContextManager:
-        strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
-        return strategy.scope() if strategy else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _frozen(self, patterns: Sequence[str] | None) -> Iterator[None]:

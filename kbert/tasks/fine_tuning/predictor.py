@@ -14,7 +14,7 @@ from keras import ops
 
 from kbert import inference
 from kbert.data.tables.rows import Rows, gather
-from kbert.data.tables.table import Table, as_table
+from kbert.data.tables.table import Table
 from kbert.progress import Progress
 from kbert.tasks.losses import Pair
 from kbert.types import Tensors
@@ -39,13 +39,6 @@ class Predictor:
         self._outputs = inference.compiled(functools.partial(self._run, labelled=False), *layers)
         self._losses = inference.compiled(functools.partial(self._run, labelled=True), *layers)
 
-    def predict(self, data: Any, batch_size: int, verbose: str | int) -> Sequence:
-        """See `FineTuningTask.predict`."""
-        table = as_table([data] if isinstance(data, str | bytes) else data)
-        answers, cut = self.predict_and_count(table, batch_size=batch_size, verbose=verbose)
-        self._task.report_cut(cut, len(table))
-        return answers
-
     def predict_and_count(
         self, table: Table, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
     ) -> tuple[Sequence, int]:
@@ -62,16 +55,6 @@ class Predictor:
         inference.check_batch_size(batch_size)
         answers, _, cut = self._answer(self.parts(table), len(table), batch_size, verbose)
         return answers, cut
-
-    def evaluate(
-        self, data: Any, labels: Any, batch_size: int, verbose: str | int
-    ) -> dict[str, float]:
-        """See `FineTuningTask.evaluate`."""
-        inference.check_batch_size(batch_size)
-        table = as_table(data, labels)
-        scores, cut = self.measure(table, self.parts(table, True), batch_size, verbose)
-        self._task.report_cut(cut, len(table))
-        return scores
 
     def parts(self, table: Table, labelled: bool = False) -> Iterator[Part]:
         """The table tokenised, so much of it at a time as memory always holds."""

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from kbert import inference, metrics
+from kbert import metrics
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.options import option
@@ -265,13 +265,7 @@ class TextClassifier(FineTuningTask):
         return f"threshold={self.tune_threshold(data, **options):.4g}"
 
     def tune_threshold(
-        self,
-        data: Any,
-        labels: Any = None,
-        *,
-        per_class: bool = False,
-        batch_size: int = inference.BATCH_SIZE,
-        verbose: str | int = "auto",
+        self, data: Any, labels: Any = None, *, per_class: bool = False, **options: Any
     ) -> float | dict[str, float]:
         """Sets `threshold` to what gives the best F1 on labelled examples.
 
@@ -279,8 +273,7 @@ class TextClassifier(FineTuningTask):
             data: labelled examples that the task was not trained on.
             labels: the labels, where `data` holds none.
             per_class: a threshold for each class, by its own F1, instead of one by micro F1.
-            batch_size: the most rows that go through the model together.
-            verbose: as in `predict`.
+            **options: `batch_size` and `verbose` of `predict`.
 
         Returns:
             The threshold, which is saved with the task.
@@ -295,7 +288,7 @@ class TextClassifier(FineTuningTask):
             )
         table = as_table(data, labels)
         wanted = self._classes.indicators(table)
-        answers = self.predict(table, batch_size=batch_size, verbose=verbose)
+        answers = self.predict(table, **options)
         found = np.array([list(answer["probabilities"].values()) for answer in answers])
         if per_class:
             best = [metrics.best_threshold(f, w) for f, w in zip(found.T, wanted.T, strict=True)]

@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from kbert import inference
 from kbert.decoding import Decoded, Method, Sampling, decode
 from kbert.tasks.task import Task
 from kbert.tokenizers.base import Tokenizer
+from kbert.types import Tensor, Tensors
 
 SEED_LIMIT = 2**32
 WIDTH = 16  # rows are padded to a multiple of so many tokens
@@ -23,7 +25,8 @@ WIDTH = 16  # rows are padded to a multiple of so many tokens
 class GenerationTask(Task):
     """A decoder, or an encoder with one, that writes text.
 
-    A task defines `model_classes`, `prefill`, `call`, `loss_terms`, `predict` and `signatures`.
+    A task defines `model_classes`, `model_inputs`, `prefill`, `loss_terms`, `predict` and
+    `signatures`.
 
     Args:
         model: of one of the task's `model_classes`.
@@ -37,6 +40,8 @@ class GenerationTask(Task):
 
     has_head = False
     model_classes: ClassVar[tuple[type[keras.Model], ...]]
+    # What the model reads of a batch.
+    model_inputs: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, *, name: str) -> None:
         if not isinstance(model, self.model_classes):
@@ -60,6 +65,14 @@ class GenerationTask(Task):
     @property
     def model_parts(self) -> dict[str, keras.layers.Layer]:
         return self.model.parts()
+
+    def call(self, batch: Tensors, training: bool = False) -> Tensor:
+        """Logits (B, T, V) of the token behind each that is written."""
+        inputs = {name: batch[name] for name in self.model_inputs if name in batch}
+        return self.model.logits(self.model(inputs, training=training)["sequence"])
+
+    def loss_denominators(self, batch: Tensors) -> Tensor:
+        return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 
     def prefill(self, features: dict[str, Any], max_new_tokens: int) -> tuple[Any, dict]:
         """What decoding begins with: logits (B, V) of the first token, and the model's cache.
@@ -198,8 +211,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str | bytes]) -> list[np.ndar
     """Ids of each text, in chunks of bounded memory."""
     found: list[np.ndarray] = []
     for _, chunk in inference.chunks(texts):
-        ids = tokenizer.encode(tf.constant(list(chunk), tf.string))
-        found += np.split(ids.flat_values.numpy(), ids.row_splits.numpy()[1:-1])
+        found += inference.as_rows(tokenizer.encode(tf.constant(list(chunk), tf.string)))
     return found
 
 

@@ -32,11 +32,11 @@ from kbert.tasks.generation.continuation import TextStream, continuations, cut, 
 from kbert.tasks.generation.likelihood import Likelihood
 from kbert.tasks.generation.streaming import TokenStream
 from kbert.tasks.losses import Terms, accuracy, cross_entropy
+from kbert.tasks.task import usual_schedule
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
-from kbert.training.optimization.schedules import WarmupDecay, default_warmup
 from kbert.training.step.base import DerivedMetrics
-from kbert.types import Tensor, Tensors
+from kbert.types import Tensors
 
 # Radford et al. 2018, section 4.1.
 LEARNING_RATE, WARMUP_STEPS = 2.5e-4, 2000
@@ -77,6 +77,7 @@ class CausalLM(GenerationTask):
     kind = "causal_lm"
     shown_metrics = ("perplexity",)
     model_classes = (Decoder,)
+    model_inputs = ("token_ids", "padding_mask")
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("lm_loss", ops.exp)}
 
     def __init__(
@@ -93,17 +94,9 @@ class CausalLM(GenerationTask):
         """The decoder."""
         return self.decoder
 
-    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
-        """Logits (B, T, V) of the token behind each."""
-        inputs = {name: batch[name] for name in ("token_ids", "padding_mask") if name in batch}
-        return self.decoder.logits(self.decoder(inputs, training=training)["sequence"])
-
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         answers = (self(batch, training=training), batch["targets"], batch["weights"])
         return {"lm_loss": cross_entropy(*answers)}, {"lm_accuracy": accuracy(*answers)}
-
-    def loss_denominators(self, batch: Tensors) -> dict[str, Tensor]:
-        return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
         """GPT's AdamW: 2.5e-4, linear warm-up over 2,000 steps, then a cosine to 0 over the run.
@@ -111,11 +104,8 @@ class CausalLM(GenerationTask):
         Warm-up is at most a tenth of the run. Where the length of the run is not known, the rate
         stays at its peak.
         """
-        if total_steps is None:
-            schedule = WarmupDecay(LEARNING_RATE, WARMUP_STEPS, WARMUP_STEPS, decay="constant")
-        else:
-            warmup = default_warmup(total_steps, WARMUP_STEPS)
-            schedule = WarmupDecay(LEARNING_RATE, total_steps, warmup, decay="cosine", join="after")
+        cosine = {"decay": "cosine", "join": "after"}
+        schedule = usual_schedule(LEARNING_RATE, total_steps, WARMUP_STEPS, **cosine)
         return AdamW(schedule, bias_correction=True)
 
     def prefill(self, features: Tensors, max_new_tokens: int) -> Any:

@@ -39,9 +39,7 @@ def pair_batches(
         ValueError: there are not as many targets as sources, `max_length` is more than the model's
             positions, or what `translation_dataset` raises.
     """
-    strategy = getattr(task, "distribute_strategy", None)  # TensorFlow's engine has one
-    devices = strategy.num_replicas_in_sync if strategy else 1
-    row_multiple = devices * (task.micro_batches if task.compiled else 1)
+    row_multiple = task.num_replicas * (task.micro_batches if task.compiled else 1)
     if max_length is None:
         max_length = min(task.model.max_length, max_tokens // row_multiple)
     if max_length > task.model.max_length:

@@ -17,6 +17,7 @@ from kbert.configs.base import EncoderConfig
 from kbert.decoding import Beam, Method
 from kbert.decoding.decode import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
+from kbert.models.generators.seq2seq import INPUTS
 from kbert.progress import Progress
 from kbert.serving import Signature
 from kbert.tasks.generation.base import (
@@ -38,17 +39,13 @@ from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
 from kbert.training.step.base import DerivedMetrics
-from kbert.types import DType, Tensor, Tensors
+from kbert.types import DType, Tensors
 
 # Vaswani et al. 2017, sections 5.3 and 6.1.
 WARMUP_STEPS, HIDDEN_SIZE = 4000, 512
 LEARNING_RATE = (HIDDEN_SIZE * WARMUP_STEPS) ** -0.5
 MAX_TOKENS = 4096  # of a batch, on either side
 LONGER = 50  # tokens that a target may be longer than its source
-INPUTS = (
-    *("encoder_token_ids", "encoder_padding_mask"),
-    *("decoder_token_ids", "decoder_padding_mask"),
-)
 BEAM = Beam()  # of 4, with a length penalty of 0.6
 
 
@@ -89,6 +86,7 @@ class Translator(GenerationTask):
     kind = "translate"
     shown_metrics = ("perplexity", "bleu")
     model_classes = (Seq2Seq, PrefixSeq2Seq)
+    model_inputs = INPUTS
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("nll", ops.exp)}
 
     def __init__(
@@ -123,19 +121,11 @@ class Translator(GenerationTask):
     def settings(self) -> dict[str, Any]:
         return {"label_smoothing": self.label_smoothing}
 
-    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
-        """Logits (B, T, V) of the token behind each of the target's."""
-        inputs = {name: batch[name] for name in INPUTS if name in batch}
-        return self.seq2seq.logits(self.seq2seq(inputs, training=training)["sequence"])
-
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         targets, weights = batch["targets"], batch["weights"]
         logits = self(batch, training=training)
         smoothed, plain = smoothed_cross_entropy(logits, targets, weights, self.label_smoothing)
         return {"lm_loss": smoothed}, {"nll": plain, "accuracy": accuracy(logits, targets, weights)}
-
-    def loss_denominators(self, batch: Tensors) -> dict[str, Tensor]:
-        return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
         """The paper's Adam: β2 = 0.98, linear warm-up, then the inverse square root of the step.
