@@ -82,7 +82,20 @@ def estimate_memory(
         >>> estimate_memory(config, 10_000, batch_size=2, sequence_length=16).moments
         81648
     """
-    _check(config, batch_size, sequence_length, precision, optimizer_slots)
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {precision!r}"
+        )
+    if batch_size < 1 or optimizer_slots < 0:
+        raise ValueError(
+            "`batch_size` must be at least 1 and `optimizer_slots` at least 0. Received: "
+            f"batch_size={batch_size}, optimizer_slots={optimizer_slots}"
+        )
+    if not 1 <= sequence_length <= config.max_positions:
+        raise ValueError(
+            f"`sequence_length` must lie in 1..{config.max_positions}, the model's positions. "
+            f"Received: {sequence_length}"
+        )
     table = config.vocabulary_size * config.embedding_width
     trained = parameters + _heads(config)
     # Everything but the tables is multiplied in the smaller dtype.
@@ -118,26 +131,3 @@ def _layer(config: EncoderConfig, batch: int, length: int, precision: str) -> tu
     kept += size * _KEPT[config.activation] * forwarded
     kept += scores * (_FULL + size * probabilities)
     return kept, size * _BACKWARD * max(forwarded, scores)
-
-
-def _check(
-    config: EncoderConfig,
-    batch_size: int,
-    sequence_length: int,
-    precision: str,
-    optimizer_slots: int,
-) -> None:
-    if precision not in PRECISIONS:
-        raise ValueError(
-            f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {precision!r}"
-        )
-    if batch_size < 1 or optimizer_slots < 0:
-        raise ValueError(
-            "`batch_size` must be at least 1 and `optimizer_slots` at least 0. Received: "
-            f"batch_size={batch_size}, optimizer_slots={optimizer_slots}"
-        )
-    if not 1 <= sequence_length <= config.max_positions:
-        raise ValueError(
-            f"`sequence_length` must lie in 1..{config.max_positions}, the model's positions. "
-            f"Received: {sequence_length}"
-        )
