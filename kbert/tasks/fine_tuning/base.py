@@ -38,7 +38,7 @@ from kbert.tasks.fine_tuning.task_options import (
     options_of,
 )
 from kbert.tasks.fine_tuning.text_rows import TextRows
-from kbert.tasks.losses import Prediction, Terms
+from kbert.tasks.losses import Prediction
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization import freezing
 from kbert.training.optimization.layer_rates import layer_scales
@@ -50,7 +50,7 @@ from kbert.training.run.run import train
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.mixin import TrainStep
-from kbert.types import MaybeNone, Tensor, Tensors
+from kbert.types import MaybeNone, Tensor, Tensors, Terms
 
 KEPT_CHECKPOINTS = 2  # the newest, and the one before in case that is damaged
 

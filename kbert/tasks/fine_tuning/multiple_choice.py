@@ -19,9 +19,9 @@ from kbert.serving import Signature
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
-from kbert.tasks.losses import Prediction, Terms, accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Tensor, Tensors
+from kbert.types import Tensor, Tensors, Terms
 
 # The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
 ABSENT = -1e9

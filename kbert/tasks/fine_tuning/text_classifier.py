@@ -27,16 +27,9 @@ from kbert.tasks.fine_tuning.labels import (
 )
 from kbert.tasks.fine_tuning.task_options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
-from kbert.tasks.losses import (
-    Prediction,
-    Terms,
-    accuracy,
-    binary_cross_entropy,
-    cross_entropy,
-    detection,
-)
+from kbert.tasks.losses import Prediction, accuracy, binary_cross_entropy, cross_entropy, detection
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Tensor, Tensors
+from kbert.types import Tensor, Tensors, Terms
 
 
 class TextClassifierOptions(TextOptions):

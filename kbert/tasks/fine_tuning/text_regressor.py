@@ -19,9 +19,9 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
-from kbert.tasks.losses import Prediction, Terms, squared_error
+from kbert.tasks.losses import Prediction, squared_error
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Tensor, Tensors
+from kbert.types import Tensor, Tensors, Terms
 
 # The square of an error of twice as much fits float32, in a sum over a batch of thousands.
 LARGEST = 1e15

@@ -25,9 +25,9 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.labels import Labels, class_weights_of
 from kbert.tasks.fine_tuning.task_options import WindowOptions
-from kbert.tasks.losses import Prediction, Terms, accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Tensors
+from kbert.types import Tensors, Terms
 
 
 class TokenClassifierOptions(WindowOptions):

@@ -31,12 +31,12 @@ from kbert.tasks.generation.base import (
 from kbert.tasks.generation.continuation import TextStream, continuations, cut, pieces
 from kbert.tasks.generation.likelihood import Likelihood
 from kbert.tasks.generation.streaming import TokenStream
-from kbert.tasks.losses import Terms, accuracy, cross_entropy
+from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tasks.task import usual_schedule
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.step.base import DerivedMetrics
-from kbert.types import Tensors
+from kbert.types import Tensors, Terms
 
 # Radford et al. 2018, section 4.1.
 LEARNING_RATE, WARMUP_STEPS = 2.5e-4, 2000

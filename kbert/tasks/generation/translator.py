@@ -33,13 +33,13 @@ from kbert.tasks.generation.base import (
 )
 from kbert.tasks.generation.translation_batches import held_out_batches, holds_pairs, pair_batches
 from kbert.tasks.loading import load_encoder
-from kbert.tasks.losses import Terms, accuracy, smoothed_cross_entropy
+from kbert.tasks.losses import accuracy, smoothed_cross_entropy
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
 from kbert.training.step.base import DerivedMetrics
-from kbert.types import DType, Tensors
+from kbert.types import DType, Tensors, Terms
 
 # Vaswani et al. 2017, sections 5.3 and 6.1.
 WARMUP_STEPS, HIDDEN_SIZE = 4000, 512

@@ -14,12 +14,11 @@ from kbert.checkpoints import Checkpoint
 from kbert.layers import Dropout
 from kbert.models import Elmo
 from kbert.models.elmo.elmo import words_of
-from kbert.tasks.losses import Terms
 from kbert.tasks.task import Task
 from kbert.tokenizers import WordTokenizer
 from kbert.training.step.base import DerivedMetrics
 from kbert.training.step.row_state import exchange_rows, read_rows, row_variable, write_rows
-from kbert.types import DType, PathLike, Tensor, Tensors
+from kbert.types import DType, PathLike, Tensor, Tensors, Terms
 
 DIRECTIONS = ("forward", "backward")
 PREFIXES = ("", "reverse_")  # of a batch's features, one a direction

@@ -16,10 +16,10 @@ from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
 from kbert.serving import Signature
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import Prediction, Terms, accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining import fill_mask
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import MaybeNone, Tensors
+from kbert.types import MaybeNone, Tensors, Terms
 
 NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
 SPANS = ("span_starts", "span_ends")

@@ -23,11 +23,11 @@ from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import Terms, accuracy, binary_cross_entropy, cross_entropy, detection
+from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
 from kbert.tasks.pretraining.pretraining import Pretraining
 from kbert.tasks.pretraining.sampling import row_keys, sample_tokens
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import DType, MaybeNone, PathLike, Tensor, Tensors
+from kbert.types import DType, MaybeNone, PathLike, Tensor, Tensors, Terms
 
 SHARED = ("token", "position", "segment", "norm/gamma", "norm/beta")
 

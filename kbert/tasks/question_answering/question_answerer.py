@@ -21,12 +21,12 @@ from kbert.serving import Signature
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import RowOptions
-from kbert.tasks.losses import Prediction, Terms, accuracy, cross_entropy
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.question_answering.answer_spans import best_spans, choose, merge_windows
 from kbert.tasks.question_answering.question_windows import QuestionWindows
 from kbert.tasks.question_answering.serving import answer_signature
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import MaybeNone, Tensors
+from kbert.types import MaybeNone, Tensors, Terms
 
 # run_squad.py's, at most: an encoder of fewer positions has less.
 MAX_LENGTH, MAX_QUESTION_LENGTH, DOC_STRIDE = 384, 64, 128
