@@ -39,10 +39,11 @@ quickstart: $(VENV)/.installed
 
 # One process per file keeps strategies and backends apart; two processes for two cores. Files come
 # in their own order: sorted by their number of tests, the few long ones (notebooks) would come last.
-# On JAX most of the time is XLA's, for programs that run once: it does not have to make them fast.
+# On JAX most of the time is XLA's, for programs that run once: it does not have to make them fast,
+# and what it takes longest for runs in `make test-slow`.
 test: $(VENV)/.installed-test
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
-	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/layers tests/models tests/heads
+	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow and not jax_slow' tests/layers tests/models tests/heads
 
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) -m slow

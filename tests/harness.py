@@ -123,7 +123,7 @@ def layer_gradients(layer: keras.layers.Layer, loss) -> dict[str, np.ndarray]:
             with keras.StatelessScope(zip(weights, values, strict=True)):
                 return loss()
 
-        found = jax.grad(stateless)([weight.value for weight in weights])
+        found = jax.jit(jax.grad(stateless))([weight.value for weight in weights])
     return {weight.path: to_numpy(g) for weight, g in zip(weights, found, strict=True)}
 
 

@@ -106,6 +106,7 @@ def test_no_state_is_zeros_and_the_bounds_of_elmo_are_the_default():
     check(layer, X, MASK)
 
 
+@pytest.mark.jax_slow
 def test_two_halves_with_the_state_handed_on_equal_the_whole():
     layer = make(**CLIPS)
     whole, last = layer(X, state=STATE)
@@ -117,6 +118,7 @@ def test_two_halves_with_the_state_handed_on_equal_the_whole():
     assert_close(to_numpy(state), to_numpy(last), 1e-6)
 
 
+@pytest.mark.jax_slow
 def test_the_directions_never_meet():
     layer = make()
     changed = X.copy()
@@ -128,6 +130,7 @@ def test_the_directions_never_meet():
         assert (to_numpy(x)[1] != to_numpy(other)[1]).any()
 
 
+@pytest.mark.jax_slow
 def test_dropout_is_on_the_input_of_each_layer_and_in_what_a_skip_connection_adds():
     layer = make(dropout=0.5)
     for way in range(D):
@@ -198,6 +201,7 @@ def last_dtype(layer):
     return keras.backend.standardize_dtype(state.dtype)
 
 
+@pytest.mark.jax_slow
 def test_bfloat16_rounds_products_but_not_the_state():
     layer = make(dtype="mixed_bfloat16", **CLIPS)
     assert last_dtype(layer) == "float32"
@@ -209,6 +213,7 @@ def test_bfloat16_rounds_products_but_not_the_state():
     assert_close(to_numpy(state), other_state, 0.1)
 
 
+@pytest.mark.jax_slow
 def test_saved_and_loaded_in_a_model(tmp_path):
     x = keras.Input((B, T, P), batch_size=D)
     outputs, state = make(skip_connections=False, dropout=0.25, **CLIPS)(x)
@@ -223,6 +228,7 @@ def test_saved_and_loaded_in_a_model(tmp_path):
     assert not config["skip_connections"]
 
 
+@pytest.mark.jax_slow
 def test_a_model_of_any_number_of_rows_and_words():
     x = keras.Input((None, None, P), batch_size=D)
     layer = make()

@@ -101,6 +101,7 @@ def test_a_target_among_the_negatives_does_not_compete_with_itself():
     assert_close(losses, np.zeros(2), 1e-6)  # log 2 if it did
 
 
+@pytest.mark.jax_slow
 def test_where_all_negatives_are_hits_loss_and_gradient_are_zero():
     layer = built()
     targets = np.repeat(to_numpy(LogUniformSampler(V, 1).draw(seed(1))), 2).astype("int32")
@@ -123,6 +124,7 @@ def test_gradients():
     assert_gradients_close(found, numeric_gradients(reference, get_values(layer)))
 
 
+@pytest.mark.jax_slow
 def test_the_sampled_sum_of_exponentials_is_right_on_average():
     layer, x, targets = built(), X.reshape(-1, P), TARGETS % 2
     assert LogUniformSampler(V, 10).certain >= 2  # so the targets are expected once: no correction
@@ -134,6 +136,7 @@ def test_the_sampled_sum_of_exponentials_is_right_on_average():
     assert (np.abs(np.mean(sums, 0) - expected) < 4 * error).all()
 
 
+@pytest.mark.jax_slow
 def test_where_the_logits_are_right_the_gradient_is_zero_on_average():
     """What the correction is for: sampling leaves the optimum about where it was."""
     layer = WordSoftmax(V, P, name="softmax")
@@ -151,6 +154,7 @@ def test_where_the_logits_are_right_the_gradient_is_zero_on_average():
     assert np.abs(np.mean(gradients, 0)).sum() < 0.15  # without the correction: 0.5
 
 
+@pytest.mark.jax_slow
 def test_the_more_negatives_the_nearer_the_whole_softmax():
     layer, x = built(), X.reshape(-1, P)
     expected = full_losses(get_values(layer), x, TARGETS)
@@ -205,6 +209,7 @@ def test_each_word_is_drawn_as_often_as_expected(vocabulary_size, draws):
     assert abs(statistic - freedom) < 4 * np.sqrt(2 * freedom)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(("vocabulary_size", "draws"), [(793_471, 8192), (2, 1), (8193, 8192)])
 def test_expected_counts_add_up_to_the_draws(vocabulary_size, draws):
     sampler = LogUniformSampler(vocabulary_size, draws)

@@ -195,7 +195,7 @@ def gradients(loss, weights):
             with keras.StatelessScope(state_mapping=pairs):
                 return loss()
 
-        gradients = jax.grad(stateless)([w.value for w in weights.values()])
+        gradients = jax.jit(jax.grad(stateless))([w.value for w in weights.values()])
     else:
         loss().backward()
         gradients = [w.value.grad for w in weights.values()]

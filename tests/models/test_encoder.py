@@ -328,12 +328,14 @@ def test_presets_load_under_a_strategy(mirrored, tmp_path, encoder, inputs):
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_layers_models_and_heads_pass_on_pytorch_too():
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_all_layers_models_and_heads_pass_on_other_backends(backend):
+    """On JAX `make test` runs a part of them."""
+    pytest.importorskip(backend)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "tests/layers", "tests/models", "tests/heads"],
         cwd=pathlib.Path(__file__).parents[2],
-        env={**os.environ, "KERAS_BACKEND": "torch"},
+        env={**os.environ, "KERAS_BACKEND": backend},
         capture_output=True,
         text=True,
     )

@@ -104,6 +104,7 @@ def test_choices_equal_hugging_face(model_type, tmp_path):
     assert_close(ours, theirs, 1e-4, "choices")
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("model_type", ["albert", "distilbert", "electra"])
 def test_gradients_equal_hugging_face(model_type):
     model = make_reference(model_type, "Model")

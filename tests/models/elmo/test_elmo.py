@@ -59,12 +59,21 @@ def released(folder, **changes):
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"use_skip_connections": False},
-        {"n_highway": 0, "activation": "tanh", "filters": [[1, 2], [3, 4]], "n_layers": 3},
-        {"cell_clip": None, "proj_clip": None, "n_layers": 1},
+        pytest.param({}, id="skips"),
+        *(
+            pytest.param(changes, marks=pytest.mark.jax_slow, id=name)
+            for name, changes in {
+                "no-skips": {"use_skip_connections": False},
+                "no-highway": {
+                    "n_highway": 0,
+                    "activation": "tanh",
+                    "filters": [[1, 2], [3, 4]],
+                    "n_layers": 3,
+                },
+                "no-clips": {"cell_clip": None, "proj_clip": None, "n_layers": 1},
+            }.items()
+        ),
     ],
-    ids=["skips", "no-skips", "no-highway", "no-clips"],
 )
 def test_equals_the_reference_with_state_carried_over_batches(changes, tmp_path):
     elmo, reference = released(tmp_path, **changes)
@@ -78,6 +87,7 @@ def test_equals_the_reference_with_state_carried_over_batches(changes, tmp_path)
         assert_close(got, wanted, 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_without_state_each_sentence_stands_by_itself(tmp_path):
     elmo, reference = released(tmp_path)
     rows = [*FIRST, *SECOND]
@@ -134,6 +144,7 @@ def test_elmo_small_holds_what_is_published():
     assert elmo.count_params() == kbert.describe("elmo-small").parameters == 13_593_296
 
 
+@pytest.mark.jax_slow
 def test_outputs_and_their_shapes(elmo, batch):
     outputs = elmo(batch)
     assert [tuple(layer.shape) for layer in outputs["layers"]] == [(3, 6, 12)] * 3
@@ -148,6 +159,7 @@ def test_outputs_and_their_shapes(elmo, batch):
     assert_close(to_numpy(outputs["mix"]), np.mean(to_numpy(outputs["layers"]), 0), 1e-6)
 
 
+@pytest.mark.jax_slow
 def test_padding_gives_zeros_and_changes_nothing(elmo, batch):
     layers = np.array(to_numpy(elmo(batch)["layers"]))
     assert not layers[:, batch["padding_mask"] == 0].any()
@@ -157,6 +169,7 @@ def test_padding_gives_zeros_and_changes_nothing(elmo, batch):
     assert_close(np.array(to_numpy(elmo(short)["layers"])), layers[:, 2:, :4], 1e-6)
 
 
+@pytest.mark.jax_slow
 def test_the_forward_half_goes_on_from_a_state(elmo, batch):
     ids = batch["character_ids"][:1]
     whole = elmo(ids)["layers"]
@@ -182,6 +195,7 @@ def test_a_word_is_the_same_everywhere_until_the_lstm_reads_its_context(elmo):
             assert np.abs(vectors[a, layer] - vectors[b, layer]).max() > 0.01
 
 
+@pytest.mark.jax_slow
 def test_dropout_acts_in_training_alone(batch):
     elmo = tiny(dropout=0.5)
     first, again = (to_numpy(elmo(batch)["mix"]) for _ in range(2))
@@ -191,6 +205,7 @@ def test_dropout_acts_in_training_alone(batch):
     assert_close(to_numpy(trained["layers"][0]), to_numpy(elmo(batch)["layers"][0]), 1e-6)
 
 
+@pytest.mark.jax_slow
 def test_a_mix_of_one_s_own_is_trained_inside_a_keras_model(batch):
     keras.utils.set_random_seed(0)
     elmo = Elmo(TINY.replace(num_layers=1), mix=ScalarMix(name="mix"))
@@ -208,6 +223,7 @@ def test_a_mix_of_one_s_own_is_trained_inside_a_keras_model(batch):
         assert np.abs(to_numpy(weight.value) - value).max() > 0, weight.path
 
 
+@pytest.mark.jax_slow
 def test_saved_in_a_keras_model_and_loaded(tmp_path, batch):
     elmo = Elmo(TINY, mix=ScalarMix(layer_norm=True, name="mix"))
     inputs = keras.Input((None, 12), dtype="int32")
@@ -221,6 +237,7 @@ def test_saved_in_a_keras_model_and_loaded(tmp_path, batch):
     np.testing.assert_array_equal(to_numpy(loaded(ids)), to_numpy(model(ids)))
 
 
+@pytest.mark.jax_slow
 def test_mixed_precision_keeps_its_state_whole(elmo, batch):
     mixed = Elmo(TINY, dtype="mixed_bfloat16")
     copy_weights(mixed, elmo)
@@ -252,6 +269,7 @@ def test_a_word_of_any_length_is_its_first_bytes(elmo):
     assert_close(long, cut, 1e-6)
 
 
+@pytest.mark.jax_slow
 def test_what_embed_takes(elmo):
     assert elmo.embed([]) == []
     assert elmo.embed([""])[0].shape == elmo.embed([[]])[0].shape == (3, 0, 12)

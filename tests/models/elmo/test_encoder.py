@@ -11,6 +11,8 @@ from kbert.models import ElmoEncoder
 from kbert.models.elmo.encoder import MeanMaxPooling
 from tests.harness import assert_close, randomise, to_numpy
 
+pytestmark = pytest.mark.jax_slow  # an Elmo and a mix: each has tests of its own
+
 CONFIG = kbert.ElmoConfig(
     character_size=4,
     filters=((1, 8), (2, 8)),

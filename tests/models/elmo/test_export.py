@@ -11,7 +11,7 @@ from kbert.layers import ScalarMix
 from tests.harness import assert_close, randomise
 from tests.models.elmo.test_elmo import TINY
 from tests.serving import session
-from tests.tasks.pretraining.test_export import operations, serve
+from tests.tasks.pretraining.test_export import operations
 
 pytestmark = pytest.mark.tensorflow
 
@@ -43,12 +43,12 @@ def check(elmo, answer, sentences):
         assert not mixed[size:].any()
 
 
-def test_the_session_loader_of_a_fresh_process_gives_the_embeddings(exported):
+def test_the_session_loader_gives_the_embeddings(exported):
     elmo, path = exported
     widest = max(map(len, SENTENCES))
     matrix = [words + [""] * (widest - len(words)) for words in SENTENCES]
     texts = [" ".join(words) for words in SENTENCES]
-    from_text, default, from_words = serve(
+    from_text, default, from_words = session.ask(
         path,
         ("embed", {"text": texts}),
         ("serving_default", {"text": texts[:1]}),

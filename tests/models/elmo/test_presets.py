@@ -12,6 +12,8 @@ from kbert.tasks import adapt
 from tests.harness import assert_close, randomise, to_numpy
 from tests.models.elmo.elmo_reference import NumpyBiLM, make_options, make_weights, write_folder
 
+pytestmark = pytest.mark.jax_slow  # of files, which no backend reads
+
 WORDS = ["</S>", "<S>", "<UNK>", "the", "sun", "größer", "rare"]
 
 

@@ -25,6 +25,7 @@ def logits_behind(decoder, texts):
     return np.stack([row[len(text) - 1] for row, text in zip(logits, texts, strict=True)])
 
 
+@pytest.mark.jax_slow
 def test_outputs_and_their_shapes(decoder):
     ids, mask = padded(LENGTHS)
     inputs = {"token_ids": ids, "padding_mask": mask}
@@ -38,6 +39,7 @@ def test_outputs_and_their_shapes(decoder):
     assert decoder.count_params() == decoder.config.count_parameters()
 
 
+@pytest.mark.jax_slow
 def test_a_token_knows_nothing_of_those_behind_it(decoder):
     ids, _ = padded([8])
     changed = ids.copy()
@@ -49,6 +51,7 @@ def test_a_token_knows_nothing_of_those_behind_it(decoder):
     assert (np.triu(probabilities[0, 0], 1) == 0).all()
 
 
+@pytest.mark.jax_slow
 def test_padding_changes_nothing(decoder):
     ids, mask = padded(LENGTHS)
     out = to_numpy(decoder({"token_ids": ids, "padding_mask": mask})["sequence"])
@@ -72,6 +75,7 @@ def test_decoding_with_the_cache_is_decoding_from_scratch(decoder, mode):
         logits, cache = step(ops.convert_to_tensor(new), cache, ops.convert_to_tensor(t, "int32"))
 
 
+@pytest.mark.jax_slow
 def test_prompts_without_a_mask_have_no_padding(decoder):
     ids, mask = padded([4, 4])
     with_mask, without = (decoder.prefill(ids, m, max_new_tokens=2)[0] for m in (mask, None))
@@ -123,6 +127,7 @@ def test_bad_input(decoder):
         Decoder(SIZES)
 
 
+@pytest.mark.jax_slow
 def test_half_precision_gives_logits_in_full(decoder):
     half = Decoder(decoder.config, dtype="mixed_bfloat16")
     half.set_weights(decoder.get_weights())

@@ -17,6 +17,7 @@ def test_last_token_is_a_layer():
     run_layer_test(LastToken(4), (sequence, mask), {}, (2, 4))
 
 
+@pytest.mark.jax_slow
 def test_pooled_is_the_last_real_token_whatever_the_padding():
     encoder = DecoderEncoder(tiny_decoder())
     ids, mask = padded([5, 1, 3], length=9)
@@ -40,6 +41,7 @@ def test_other_outputs_are_the_decoder_s():
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.jax_slow
 def test_three_rows_are_added_and_all_else_stays():
     decoder = tiny_decoder()
     encoder = DecoderEncoder.extend(decoder)

@@ -79,6 +79,7 @@ def test_states_and_logits_equal_hugging_face(model_type, tmp_path):
     assert_close(ours["logits"], logits, 1e-4, "logits")
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("model_type", MODELS)
 def test_gradients_equal_hugging_face(model_type):
     model = reference(model_type)
@@ -99,6 +100,7 @@ def test_gradients_equal_hugging_face(model_type):
     assert_gradients_close(ours, expected)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("model_type", MODELS)
 def test_transformers_loads_what_is_written_and_gives_the_same(model_type, tmp_path):
     small = {"vocabulary_size": V, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
@@ -143,6 +145,7 @@ def test_there_and_back_is_bit_equal(model_type, tmp_path):
     assert read_checkpoint(tmp_path / "ours").task == {"kind": "causal_lm"}
 
 
+@pytest.mark.tensorflow  # numbers: another backend would say the same
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [

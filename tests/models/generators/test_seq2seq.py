@@ -182,6 +182,7 @@ def test_counts(changes):
     assert seq2seq.count_params() == seq2seq.config.count_parameters()
 
 
+@pytest.mark.jax_slow
 def test_padding_changes_nothing(seq2seq):
     inputs = make_inputs()
     out = to_numpy(seq2seq(inputs)["sequence"])
@@ -212,6 +213,7 @@ def test_it_is_saved_and_revived(seq2seq, tmp_path):
             np.testing.assert_array_equal(get_arrays(again, "seq2seq")[name], expected)
 
 
+@pytest.mark.jax_slow
 def test_what_an_untrained_model_starts_from():
     """Logits of about unit variance whatever the width: the loss begins near log V."""
     config = tiny_seq2seq(hidden_size=64, vocabulary_size=500).config
@@ -249,6 +251,7 @@ def test_bad_input(seq2seq):
         Seq2Seq(SIZES)
 
 
+@pytest.mark.jax_slow
 def test_training_draws_dropout_anew():
     seq2seq = tiny_seq2seq(dropout=0.5)
     randomise(seq2seq)

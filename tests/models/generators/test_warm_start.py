@@ -75,6 +75,7 @@ def test_it_is_saved_like_any_other(tmp_path):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", [Seq2Seq.from_encoder, PrefixSeq2Seq])
 def test_narrow_embeddings_are_refused(kind):
     with pytest.raises(ValueError, match=r"as wide as.*embedding_size=8, hidden_size=16"):
@@ -89,6 +90,7 @@ def numpy_mask(source, target):
     return seen
 
 
+@pytest.mark.jax_slow
 def test_a_prefix_model_sees_the_source_and_the_target_so_far():
     model, inputs = PrefixSeq2Seq(make_encoder()), make_inputs()
     out = to_numpy(model(inputs, return_attention=True, return_hidden_states=True))
@@ -114,6 +116,7 @@ def test_a_prefix_model_is_the_encoder_with_another_mask(changes):
     assert np.abs(to_numpy(out["sequence"])).max() > 0.1
 
 
+@pytest.mark.jax_slow
 def test_padding_of_the_source_moves_no_target():
     model, inputs = PrefixSeq2Seq(make_encoder()), make_inputs()
     out = to_numpy(model(inputs)["sequence"])
@@ -125,6 +128,7 @@ def test_padding_of_the_source_moves_no_target():
         assert_close(out[row, : TARGETS[row]], to_numpy(model(alone)["sequence"])[0], 1e-5)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [Seq2Seq.from_encoder, PrefixSeq2Seq])
 def test_decoding_with_the_cache_is_decoding_from_scratch(kind, mode):
