@@ -1,9 +1,13 @@
 """Programs killed in the middle of their work, as a power cut does it."""
 
+import contextlib
+import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 from kbert.training.run.checkpoints import Checkpoints
 
@@ -18,3 +22,18 @@ def kill_after_checkpoint(process: subprocess.Popen, model_dir: Path, last_step:
     steps = checkpoints.steps()
     assert steps, f"it ended before its first checkpoint: {errors}"
     assert steps[-1] < last_step, "it was too fast to be killed"
+
+
+@contextlib.contextmanager
+def copied_at(step: int, model_dir: Path, copy: Path) -> Iterator[None]:
+    """`copy` becomes what a kill behind the checkpoint of `step` leaves; the run itself goes on."""
+    publish = Checkpoints.publish
+
+    def publish_and_copy(self, arrays, at, progress):
+        publish(self, arrays, at, progress)
+        if at == step:
+            shutil.copytree(model_dir, copy)
+
+    with mock.patch.object(Checkpoints, "publish", publish_and_copy):
+        yield
+    assert Checkpoints(copy / "checkpoints").steps()[-1] == step

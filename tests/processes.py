@@ -23,3 +23,16 @@ def run_code(code: str, *, environment=None, **changes: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def start_program(name: str, *flags: str) -> subprocess.Popen:
+    """`kbert-NAME` with these flags, as its console script starts it."""
+    code = f"{LIGHT}from pipelines.{name} import run; run()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *flags],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

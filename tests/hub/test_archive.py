@@ -8,14 +8,12 @@ import subprocess
 import sys
 import threading
 import zipfile
-from pathlib import Path
 
 import pytest
 
-import kbert
 from kbert.hub import archive, locate
+from tests.processes import LIGHT, ROOT
 
-ROOT = Path(kbert.__path__[0]).parent
 FILES = {
     "bert_config.json": b"{}",
     "bert_model.ckpt.index": b"an index",
@@ -156,7 +154,7 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path, cache):
         "try: locate(sys.argv[1])\n"
         "except OSError as error: print(error)\n"
     )
-    run = [sys.executable, "-c", code, path]
+    run = [sys.executable, "-c", LIGHT + code, path]
     done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
     assert re.search(r"Cannot write .*bert_model\.ckpt\.data", done.stdout), done.stderr
     assert os.listdir(cache / "unpacked") == []

@@ -1,6 +1,7 @@
 """The tiny pretrained model and the texts of the fine-tuning tests; programs called in-process."""
 
 import functools
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,10 @@ def call() -> Callable:
 
     def call(program, *arguments: str) -> None:
         with flagsaver.flagsaver():
+            before = set(flags.FLAGS)
             program.define_flags()
+            for name in set(flags.FLAGS) - before:  # run.json holds those of the program itself
+                flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
             program.main(flags.FLAGS(["kbert", *map(str, arguments)]))
 
     return call

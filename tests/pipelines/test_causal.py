@@ -9,6 +9,7 @@ import kbert
 from kbert.training.run.phases import parse_phases
 from pipelines.causal import Causal
 from pipelines.flags import apply_recipe
+from tests.killing import copied_at
 from tests.pipelines.test_pretrain import write_corpus
 
 
@@ -45,8 +46,9 @@ def arguments(data_dir, tiny, model_dir, *flags) -> list[str]:
 def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, capsys):
     from pipelines import pretrain
 
-    whole, halves, preset = (tmp_path / name for name in ("whole", "halves", "preset"))
-    call(pretrain, *arguments(data_dir, tiny, whole, "--train_steps=6"))
+    whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))
+    with copied_at(2, whole, killed):
+        call(pretrain, *arguments(data_dir, tiny, whole, "--train_steps=6"))
     out = capsys.readouterr().out
     assert "recipe gpt: " in out
     assert "decay=constant (cosine)" in out
@@ -54,12 +56,11 @@ def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, c
     assert " · perplexity " in out
     assert "evaluation after step 6: lm_accuracy " in out
 
-    call(pretrain, *arguments(data_dir, tiny, halves, "--train_steps=3"))
     finals = ("--train_steps=6", f"--preset_dir={preset}", f"--export_dir={tmp_path / 'export'}")
-    call(pretrain, *arguments(data_dir, tiny, halves, *finals))
-    assert (halves / "steps.jsonl").read_bytes() == (whole / "steps.jsonl").read_bytes()
+    call(pretrain, *arguments(data_dir, tiny, killed, *finals))
+    assert (killed / "steps.jsonl").read_bytes() == (whole / "steps.jsonl").read_bytes()
     last = "checkpoints/step-00000006.safetensors"
-    assert (halves / last).read_bytes() == (whole / last).read_bytes()
+    assert (killed / last).read_bytes() == (whole / last).read_bytes()
     settings = json.loads((whole / "run.json").read_text())
     assert settings["decoder"]["block"] == "post_norm"
     assert "masking" not in settings["flags"]

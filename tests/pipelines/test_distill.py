@@ -1,10 +1,6 @@
 """`kbert-distill` as it is typed: on text and on a task, gone on with, and what is wrong."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import pytest
@@ -14,14 +10,13 @@ from absl.testing import flagsaver
 import kbert
 from kbert.checkpoints import read_checkpoint, read_safetensors
 from kbert.experiments import Settings
-from kbert.training import Checkpoints
 from pipelines import distill
 from pipelines.distill_flags import TASK_FLAGS, TERMS, TEXT_FLAGS
-from tests.killing import kill_after_checkpoint
+from tests.killing import copied_at, kill_after_checkpoint
 from tests.pipelines.conftest import COLUMNS
 from tests.pipelines.test_pretrain import finished, write_corpus
+from tests.processes import start_program
 
-ROOT = Path(kbert.__path__[0]).parent
 SIZES = {
     "hidden_size": 16,
     "num_layers": 2,
@@ -33,10 +28,6 @@ SIZES = {
 TEXT = ("--train_steps=4", "--batch_size=4", "--sequence_length=16", "--checkpoint_every=2")
 # What the published student has is too wide for a test, and has more heads than the teacher.
 NARROW = ("--set=hidden_size=8", "--set=num_heads=2", "--set=intermediate_size=12")
-
-
-class Killed(Exception):
-    pass
 
 
 def make_teacher(kind, folder, tokenizer, *arguments):
@@ -92,9 +83,10 @@ def on_mail(call, mail_file, classifier):
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory, on_text):
-    """Folder of a finished run of DistilBERT's, with the student beside the run."""
+    """Folder of a finished run of DistilBERT's, the student and the run when killed beside it."""
     folder = tmp_path_factory.mktemp("distilbert")
-    on_text("distilbert", folder / "run", f"--preset_dir={folder / 'student'}")
+    with copied_at(2, folder / "run", folder / "killed"):
+        on_text("distilbert", folder / "run", f"--preset_dir={folder / 'student'}")
     return folder
 
 
@@ -129,20 +121,9 @@ def test_no_checkpoint_holds_the_teacher(run_dir):
     assert 3 * size <= saved < 3 * size + 100
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_bytes(run_dir, on_text, tmp_path, monkeypatch):
-    publish = Checkpoints.publish
-
-    def publish_and_die(self, arrays, step, progress):
-        publish(self, arrays, step, progress)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "publish", publish_and_die)
-        with pytest.raises(Killed):
-            on_text("distilbert", tmp_path / "run")
-    assert Checkpoints(tmp_path / "run" / "checkpoints").latest()["step"] == 2
-    on_text("distilbert", tmp_path / "run")
-    logs = [folder / "run" / "steps.jsonl" for folder in (run_dir, tmp_path)]
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(run_dir, on_text):
+    on_text("distilbert", run_dir / "killed")
+    logs = [run_dir / name / "steps.jsonl" for name in ("run", "killed")]
     assert logs[0].read_bytes() == logs[1].read_bytes()
 
 
@@ -150,7 +131,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(run_dir, on_text, tmp_p
     ("recipe", "parts"),
     [
         ("tinybert-general", {"embeddings", "hidden_states", "attention_scores"}),
-        ("minilm", {"attention_relation", "value_relation"}),
+        pytest.param("minilm", {"attention_relation", "value_relation"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_teacher_without_a_head_makes_an_encoder(
@@ -348,14 +329,7 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
 def test_help_teaches_and_a_kill_costs_nothing(data_dir, teacher, tmp_path):
     def start(folder, *more):
         own = ("--recipe=distilbert", f"--teacher={teacher}", f"--data_dir={data_dir}", *TEXT)
-        return subprocess.Popen(
-            [sys.executable, "-m", "pipelines.distill", *own, f"--model_dir={folder}", *more],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start_program("distill", *own, f"--model_dir={folder}", *more)
 
     longer = ("--train_steps=60", "--checkpoint_every=1")
     finished(start(tmp_path / "whole", *longer))

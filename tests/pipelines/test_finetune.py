@@ -1,12 +1,8 @@
 """`kbert-finetune` as it is typed: a run, series, what is wrong with flags, a kill."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from absl import flags
@@ -17,8 +13,7 @@ from kbert.training import Checkpoints
 from pipelines import finetune
 from tests.models.generators.tiny import tiny_decoder
 from tests.pipelines.conftest import COLUMNS, QUICK
-
-ROOT = Path(kbert.__path__[0]).parent
+from tests.processes import start_program
 
 
 @pytest.fixture
@@ -47,6 +42,7 @@ def test_a_run_leaves_model_numbers_report_and_picture(run_dir):
     assert task.labels == ["ham", "spam"]
 
 
+@pytest.mark.slow
 def test_elmo_is_a_preset_too(call, mail_file, tmp_path):
     config = kbert.ElmoConfig(
         character_size=4, filters=((1, 4), (2, 8)), num_highway=1, lstm_size=8, projection_size=6
@@ -154,15 +150,13 @@ def test_flags_that_must_be_there(call):
         call(finetune, "--task=sst", "--train=a", "--output_dir=b", "--preset=c")
 
 
+@pytest.mark.slow
 def test_help_teaches_by_example():
-    code = "from pipelines.finetune import run; run()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert "kbert-finetune --task=sst2 --train=SST-2/train.tsv" in done.stdout
-    assert "squad2      QuestionAnswerer  SQuAD's JSON" in done.stdout
+    out, _ = start_program("finetune", "--help").communicate()
+    assert "kbert-finetune --task=sst2 --train=SST-2/train.tsv" in out
+    assert "squad2      QuestionAnswerer  SQuAD's JSON" in out
     for flag in ("seeds", "layer_decay", "class_weights", "dry_run", "grid_epochs"):
-        assert f"-{flag}" in done.stdout or f"]{flag}" in done.stdout
+        assert f"-{flag}" in out or f"]{flag}" in out
 
 
 @pytest.mark.slow
@@ -170,14 +164,7 @@ def test_killed_and_started_again_to_the_same_model(mail_file, preset, tmp_path)
     def start(folder, *more):
         data = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
         command = ["--task=classify", *data, "--batch_size=2", "--epochs=2", "--checkpoint_every=1"]
-        return subprocess.Popen(
-            [sys.executable, "-m", "pipelines.finetune", *command, f"--output_dir={folder}", *more],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start_program("finetune", *command, f"--output_dir={folder}", *more)
 
     def finished(process):
         out, errors = process.communicate(timeout=300)

@@ -1,11 +1,7 @@
 """`kbert-pretrain --recipe=elmo`: from words to a model that predicts the next one."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +11,9 @@ from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.phases import parse_phases
 from pipelines import language_model, masked_text
 from pipelines.language_model import LanguageModel
-from tests.killing import kill_after_checkpoint
+from tests.killing import copied_at, kill_after_checkpoint
+from tests.processes import start_program
 
-ROOT = Path(__file__).parents[2]
 WORDS = ["</S>", "<S>", "<UNK>", *"the red fox dog runs sleeps far and".split()]
 
 
@@ -67,8 +63,9 @@ def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, c
     """The LSTM's state, the draws of words and the place in the text go on, to the last digit."""
     from pipelines import pretrain
 
-    whole, halves, preset = (tmp_path / name for name in ("whole", "halves", "preset"))
-    call(pretrain, *arguments(data_dir, tiny, whole, "--train_steps=6"))
+    whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))
+    with copied_at(2, whole, killed):
+        call(pretrain, *arguments(data_dir, tiny, whole, "--train_steps=6"))
     out = capsys.readouterr().out
     assert "recipe elmo: " in out
     assert "optimizer" not in out
@@ -77,12 +74,11 @@ def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, c
     assert "evaluation after step 6: backward_loss " in out
     assert " · loss " in out
 
-    call(pretrain, *arguments(data_dir, tiny, halves, "--train_steps=3"))
     finals = ("--train_steps=6", f"--preset_dir={preset}")
-    call(pretrain, *arguments(data_dir, tiny, halves, *finals))
-    assert (halves / "steps.jsonl").read_bytes() == (whole / "steps.jsonl").read_bytes()
+    call(pretrain, *arguments(data_dir, tiny, killed, *finals))
+    assert (killed / "steps.jsonl").read_bytes() == (whole / "steps.jsonl").read_bytes()
     last = "checkpoints/step-00000006.safetensors"
-    assert (halves / last).read_bytes() == (whole / last).read_bytes()
+    assert (killed / last).read_bytes() == (whole / last).read_bytes()
     assert Checkpoints(whole / "checkpoints").read(6)["weights/state/state"].any()
 
     elmo = kbert.Elmo.from_preset(preset)
@@ -119,15 +115,9 @@ def test_killed_and_started_again_to_a_preset_and_an_export(data_dir, tiny, tmp_
     """kill -9 at any moment, and another optimizer."""
 
     def start(folder, *flags):
-        program = [sys.executable, "-m", "pipelines.pretrain"]
         own = ("--train_steps=12", "--optimizer=adamw", "--learning_rate=1e-3", *flags)
-        return subprocess.Popen(
-            [*program, *arguments(data_dir, tiny, folder, "--evaluate_every=6", *own)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        return start_program(
+            "pretrain", *arguments(data_dir, tiny, folder, "--evaluate_every=6", *own)
         )
 
     def finish(process):

@@ -1,9 +1,6 @@
 """`kbert-prepare-corpus` as it is typed, and its pieces."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -13,8 +10,7 @@ from absl.testing import flagsaver
 import kbert
 from kbert.data.corpus.records import parse_blocks
 from pipelines import prepare_corpus
-
-ROOT = Path(kbert.__path__[0]).parent
+from tests.processes import start_program
 
 
 @pytest.fixture
@@ -230,9 +226,6 @@ def test_importing_the_program_defines_no_flags():
 
 
 def test_help_teaches_by_example():
-    code = "from pipelines.prepare_corpus import run; run()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert "kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=vocab.txt" in done.stdout
-    assert "--on_bad_utf8: <fail|replace>" in done.stdout
+    out, _ = start_program("prepare_corpus", "--help").communicate()
+    assert "kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=vocab.txt" in out
+    assert "--on_bad_utf8: <fail|replace>" in out

@@ -1,22 +1,18 @@
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from absl import flags as absl_flags
 
 import kbert
 from kbert.training.run.checkpoints import Checkpoints
 from pipelines.flags import parse_settings
 from tests.killing import kill_after_checkpoint
+from tests.processes import start_program
 
-ROOT = Path(__file__).parents[2]
 TINY = ["hidden_size=16", "num_layers=1", "num_heads=2", "intermediate_size=32"]
 
 
@@ -50,14 +46,7 @@ def arguments(data_dir, model_dir, *flags) -> list[str]:
 
 
 def pretrain(*flags) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipelines.pretrain", *arguments(*flags)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_program("pretrain", *arguments(*flags))
 
 
 def finished(process: subprocess.Popen) -> str:
@@ -66,17 +55,15 @@ def finished(process: subprocess.Popen) -> str:
     return out
 
 
-def failed(process: subprocess.Popen) -> str:
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert "Traceback" not in errors
-    return errors.splitlines()[-1]
-
-
-def test_a_terminated_run_says_so_and_goes_on(data_dir, tmp_path):
+def test_a_terminated_run_goes_on_and_a_finished_one_takes_no_other_settings(
+    data_dir, tmp_path, call, capsys
+):
     """A scheduler must not take a job that it stopped for a finished one."""
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
-    stopped = pretrain(data_dir, tmp_path / "run", "--checkpoint_every=2")
+    from pipelines import pretrain as program
+
+    folder, one_phase = tmp_path / "run", "--phases=16:1"
+    checkpoints = Checkpoints(folder / "checkpoints")
+    stopped = pretrain(data_dir, folder, one_phase, "--checkpoint_every=2")
     while not checkpoints.steps() and stopped.poll() is None:
         time.sleep(0.01)
     stopped.send_signal(signal.SIGTERM)
@@ -86,16 +73,28 @@ def test_a_terminated_run_says_so_and_goes_on(data_dir, tmp_path):
     assert f"stopped by SIGTERM: checkpoint of step {step} written" in out
     assert step < 12
 
-    out = finished(pretrain(data_dir, tmp_path / "run"))
+    call(program, *arguments(data_dir, folder, one_phase))
+    out = capsys.readouterr().out
     assert "step 12/12 · loss" in out
     assert "evaluation after step 12: loss" in out
     assert "finished before" not in out
 
-    preset = tmp_path / "preset"
-    out = finished(pretrain(data_dir, tmp_path / "run", f"--preset_dir={preset}"))
-    assert "finished before, nothing is left to train: trained for 12 steps" in out
+    # What no number depends on may change: the place of the shards, and what is kept and written.
+    moved, preset = shutil.copytree(data_dir, tmp_path / "shards"), tmp_path / "preset"
+    same = (one_phase, "--checkpoint_every=1", "--tensorboard", "--keep_checkpoints=2")
+    call(program, *arguments(moved, folder, *same, f"--preset_dir={preset}"))
+    out = capsys.readouterr().out
+    assert "finished before, nothing is left to train: trained for 12 steps" in out.splitlines()
     assert "loss" not in out
     assert kbert.Encoder.from_preset(preset).config.hidden_size == 16
+
+    other = (one_phase, "--train_steps=13", "--weight_decay=0.5")
+    refused = r"--allow_changes=.*Received: .*flags.train_steps was 12, is 13; "
+    with pytest.raises(SystemExit, match=f"^kbert-pretrain: .* holds another run.*{refused}"):
+        call(program, *arguments(data_dir, folder, *other))
+    allowed = "--allow_changes=train_steps,weight_decay"
+    call(program, *arguments(data_dir, folder, *other, allowed))
+    assert "step 13/13 · loss" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -136,35 +135,6 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     assert after[-1] == pytest.approx(before[pieces].mean(axis=0), abs=1e-6)
 
 
-def test_a_finished_run_says_so_and_takes_no_other_settings(
-    data_dir, tmp_path, call, capsys, monkeypatch
-):
-    from pipelines import pretrain
-
-    # Those of interest; in a program of its own `command.run` tells which flags are its.
-    recorded = ("train_steps", "weight_decay", "data_dir", "checkpoint_every", "tensorboard")
-    monkeypatch.setattr(
-        absl_flags.FlagValues, "get_key_flags_for_module", lambda f, _: [f[n] for n in recorded]
-    )
-    flags = ("--train_steps=2", "--phases=16:1")
-    call(pretrain, *arguments(data_dir, tmp_path / "run", *flags))
-    capsys.readouterr()
-    moved = tmp_path / "shards"
-    shutil.copytree(data_dir, moved)
-    same = ("--checkpoint_every=1", "--tensorboard", "--keep_checkpoints=2")
-    call(pretrain, *arguments(moved, tmp_path / "run", *flags, *same))
-    assert "finished before, nothing is left to train: trained for 2 steps" in (
-        capsys.readouterr().out.splitlines()
-    )
-    other = ("--train_steps=3", "--weight_decay=0.5")
-    refused = r"--allow_changes=train_steps,weight_decay. Received: flags.train_steps was 2, is 3; "
-    with pytest.raises(SystemExit, match=f"^kbert-pretrain: .* holds another run.*{refused}"):
-        call(pretrain, *arguments(data_dir, tmp_path / "run", *flags, *other))
-    allowed = "--allow_changes=train_steps,weight_decay"
-    call(pretrain, *arguments(data_dir, tmp_path / "run", *flags, *other, allowed))
-    assert "step 3/3 · loss" in capsys.readouterr().out
-
-
 def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path, call, capsys):
     from pipelines import pretrain
 
@@ -178,7 +148,12 @@ def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path, call, capsys
 
 
 def test_mistakes_are_told_in_one_line(data_dir, tmp_path):
-    message = failed(pretrain(data_dir, tmp_path, "--set=hidden_width=8"))
+    """In a process of its own: the message stands last, behind what the imports say."""
+    process = pretrain(data_dir, tmp_path, "--set=hidden_width=8")
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "Traceback" not in errors
+    message = errors.splitlines()[-1]
     assert message.startswith("kbert-pretrain: ")
     assert "hidden_width" in message
 
@@ -212,8 +187,7 @@ def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary, call):
 
 @pytest.mark.slow
 def test_help_teaches():
-    command = [sys.executable, "-m", "pipelines.pretrain", "--help"]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    out, _ = start_program("pretrain", "--help").communicate()
     assert "kbert-pretrain --data_dir=shards --model=bert-small" in out
     assert "--source=train.en --target=train.de" in out
     assert "--recipe=gpt" in out

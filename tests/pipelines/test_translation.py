@@ -1,10 +1,6 @@
 """`kbert-pretrain --recipe=transformer`: from pairs of sentences to a translator."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +10,9 @@ from kbert.training.strategies import Strategy
 from pipelines.flags import apply_recipe
 from pipelines.translation import Translation, open_pairs, read_seq2seq, run_tokenizer
 from pipelines.translation_flags import DEV_PAIRS, PAIRS
-from tests.killing import kill_after_checkpoint
+from tests.killing import copied_at, kill_after_checkpoint
+from tests.processes import start_program
 
-ROOT = Path(__file__).parents[2]
 WORDS = {"the": "die", "red": "rote", "sun": "sonne", "cat": "katze", "sees": "sieht", "a": "eine"}
 
 
@@ -68,9 +64,10 @@ def test_a_run_that_is_gone_on_with_is_one_run(texts, tiny, tmp_path, call, caps
     """Weights, order of the pairs, BLEU and the mean at the end: to the last digit."""
     from pipelines import pretrain
 
-    whole, halves, preset = (tmp_path / name for name in ("whole", "halves", "preset"))
+    whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))
     often = ("--evaluate_every=3", "--checkpoint_every=1")
-    call(pretrain, *arguments(texts, tiny, whole, *often, "--train_steps=6"))
+    with copied_at(2, whole, killed):
+        call(pretrain, *arguments(texts, tiny, whole, *often, "--train_steps=6"))
     out = capsys.readouterr().out
     assert "recipe transformer: " in out
     assert "batch_tokens=96 (25000)" in out
@@ -80,13 +77,12 @@ def test_a_run_that_is_gone_on_with_is_one_run(texts, tiny, tmp_path, call, caps
     assert " · bleu " in out
     assert "the mean of the checkpoints of steps 5, 6\nevaluation of it: accuracy " in out
 
-    call(pretrain, *arguments(texts, tiny, halves, *often, "--train_steps=3"))
-    tokenizer = (halves / "tokenizer" / "vocab.json").read_bytes()
+    tokenizer = (killed / "tokenizer" / "vocab.json").read_bytes()
     finals = (f"--preset_dir={preset}", f"--export_dir={tmp_path / 'export'}", "--train_steps=6")
-    call(pretrain, *arguments(texts, tiny, halves, *often, *finals))
+    call(pretrain, *arguments(texts, tiny, killed, *often, *finals))
     for name in ("steps.jsonl", "evaluations.jsonl", "average.json"):
-        assert (halves / name).read_bytes() == (whole / name).read_bytes()
-    assert (halves / "tokenizer" / "vocab.json").read_bytes() == tokenizer
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    assert (killed / "tokenizer" / "vocab.json").read_bytes() == tokenizer
     last = json.loads((whole / "evaluations.jsonl").read_text().splitlines()[-1])
     assert last["step"] == 6
     assert 0 <= last["bleu"] <= 100
@@ -113,6 +109,7 @@ def test_a_run_that_is_gone_on_with_is_one_run(texts, tiny, tmp_path, call, caps
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_devices_train_as_one(texts, tiny, tmp_path, call, mirrored, monkeypatch):
     from pipelines import pretrain
@@ -166,14 +163,7 @@ def test_killed_and_started_again(texts, tiny, tmp_path):
         own += ("--recipe=transformer", "--vocabulary_size=60", "--tokenizer=wordpiece")
         own += ("--batch_tokens=96", "--train_steps=12", "--evaluate_every=6", "--micro_batches=2")
         own += ("--checkpoint_every=2", "--average_checkpoints=3", "--beam_width=2", *flags)
-        return subprocess.Popen(
-            [sys.executable, "-m", "pipelines.pretrain", f"--model_dir={folder}", *own],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start_program("pretrain", f"--model_dir={folder}", *own)
 
     def finish(process):
         out, errors = process.communicate(timeout=300)
