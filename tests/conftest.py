@@ -78,6 +78,14 @@ def tiny_vocabulary() -> list[str]:
     ]
 
 
+@pytest.fixture
+def eagerly():
+    """Without graphs: for a few steps or texts, whose tracing would cost most."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.fixture(scope="session")
 def mirrored() -> tf.distribute.Strategy:
     """Two replicas on two logical CPUs; one per process (see Keras' collective keys)."""

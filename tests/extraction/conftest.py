@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import kbert
 from tests.harness import randomise, tiny_config
@@ -30,14 +29,6 @@ def encoder(tiny_vocabulary):
     encoder = kbert.Encoder(config)
     randomise(encoder)
     return encoder
-
-
-@pytest.fixture
-def eagerly():
-    """Without graphs: for many settings on a few texts each, whose tracing would cost most."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="session")

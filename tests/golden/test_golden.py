@@ -36,7 +36,17 @@ def read_lines(path):
 PRESETS = sorted(
     path.stem for path in (GOLDEN / "presets").glob("*.json") if path.stem != "encoder"
 )
-BATCHES, PRETRAINED, FITTED = (read(f"{name}.json") for name in ("batches", "pretrain", "fit"))
+BATCHES = read("batches.json")
+
+
+def runs(name, *in_default):
+    """Those of a file as parameters by the name of their folder, the rest marked slow."""
+    found = {Path(run["folder"]).name: run for run in read(name)}
+    assert found.keys() > set(in_default)
+    return [
+        pytest.param(run, id=kind, marks=[pytest.mark.slow] * (kind not in in_default))
+        for kind, run in found.items()
+    ]
 
 
 def plain(value):
@@ -117,6 +127,7 @@ def call(monkeypatch):
     return call
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_answers_as_before(name):
     expected = read(f"presets/{name}.json")
@@ -157,7 +168,7 @@ def test_a_corpus_is_not_prepared_again(folder):
         assert contents(shards) == before
 
 
-@pytest.mark.parametrize("expected", PRETRAINED, ids=lambda run: Path(run["folder"]).name)
+@pytest.mark.parametrize("expected", runs("pretrain.json", "gpt"))
 def test_a_pretraining_goes_on_to_the_losses_of_before(expected, folder, call, unchanged):
     from pipelines import pretrain
 
@@ -168,7 +179,7 @@ def test_a_pretraining_goes_on_to_the_losses_of_before(expected, folder, call, u
         assert_same(read_lines(run / f"{name}.jsonl"), expected[name], name)
 
 
-@pytest.mark.parametrize("expected", FITTED, ids=lambda run: Path(run["folder"]).name)
+@pytest.mark.parametrize("expected", runs("fit.json", "classifier"))
 def test_a_fine_tuning_goes_on_to_the_losses_of_before(expected, folder, unchanged):
     run = Path(expected["folder"])
     before = (run / "steps.jsonl").read_bytes()
@@ -182,6 +193,7 @@ def test_a_fine_tuning_goes_on_to_the_losses_of_before(expected, folder, unchang
     assert_same(task.predict(expected["asked"], verbose=0), expected["answers"])
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_kbert_finetune_goes_on_to_the_results_of_before(folder, call, unchanged):
     from pipelines import finetune
 
@@ -193,6 +205,7 @@ def test_kbert_finetune_goes_on_to_the_results_of_before(folder, call, unchanged
     assert_same(read_lines("finetune/dev_answers.jsonl"), expected["answers"])
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_student_learns_from_the_outputs_that_are_kept(folder, unchanged):
     expected = read("teacher.json")
     kept = contents("teacher")
@@ -206,6 +219,7 @@ def test_a_student_learns_from_the_outputs_that_are_kept(folder, unchanged):
     assert contents("teacher") == kept
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_features_are_written_to_the_end(folder):
     expected = read("features.json")
     half = Path("features.npy.part").read_bytes()
@@ -221,6 +235,7 @@ def test_features_are_written_to_the_end(folder):
     assert_same(found, expected["features"])
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_kbert_predict_answers_the_rest(folder, call):
     from pipelines import predict
 
