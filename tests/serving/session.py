@@ -29,12 +29,18 @@ def ask(path, *requests):
     return answers
 
 
-def main(path, requests):
+def ask_json(path, *requests):
+    """The same answers as lists, numbers and strings."""
     answers = [
         {name: value.tolist() for name, value in answer.items()} for answer in ask(path, *requests)
     ]
+    return json.loads(json.dumps(answers, default=bytes.decode))
+
+
+def main(path, requests):
+    answers = ask_json(path, *requests)
     assert not [module for module in sys.modules if module.split(".")[0] == "kbert"]
-    print(json.dumps(answers, default=bytes.decode))
+    print(json.dumps(answers))
 
 
 if __name__ == "__main__":

@@ -215,6 +215,7 @@ def test_it_reads_every_order_window_and_choice(encoder, tokenizer):
         assert float(metrics["lm_loss"][1]) == count
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_micro_batches_and_copies_change_nothing(tokenizer):
     """Losses of the global batch, whatever it is cut into; the last batch is filled up."""
     found = []

@@ -18,7 +18,13 @@ CONFIG = kbert.ElmoConfig(
 )
 
 
-@pytest.mark.parametrize("windows", [{}, {"max_length": 8, "doc_stride": 4}])
+@pytest.mark.parametrize(
+    "windows",
+    [
+        pytest.param({}, id="cut"),
+        pytest.param({"max_length": 8, "doc_stride": 4}, id="windows", marks=pytest.mark.slow),
+    ],
+)
 def test_no_texts_have_no_labels(windows, tmp_path):
     encoder = kbert.models.ElmoEncoder(kbert.Elmo(CONFIG))
     tokenizer = kbert.CharacterTokenizer(CONFIG.max_characters)

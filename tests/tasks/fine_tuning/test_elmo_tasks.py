@@ -116,6 +116,7 @@ def test_a_tagger_learns_a_rule_by_its_mix_and_its_head_alone():
     assert moved == {"encoder", "tokens"}
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_bilm_that_is_thawed_is_trained_too():
     task = classifier()
     task.encoder.elmo.trainable = True
@@ -189,6 +190,7 @@ def test_long_texts_are_read_in_windows():
     assert set(pooled[0]["probabilities"]) == {"no", "yes"}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
     options = {**FIT, "epochs": 2}
     whole = classifier(dropout=0.5)

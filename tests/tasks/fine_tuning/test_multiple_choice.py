@@ -204,6 +204,7 @@ def test_presets_keep_it(task, tmp_path):
         assert_close(answer["probabilities"], logits[0].softmax(-1).numpy(), 1e-4)
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one(config, tokenizer, mirrored):
     """Rows of two to four choices, and a last batch that is not full."""
 

@@ -282,6 +282,7 @@ def test_long_pairs_in_windows(config, tokenizer, caplog):
     assert "are cut" not in caplog.text
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_cut_texts_are_counted(config, tokenizer, caplog):
     task = make(config, tokenizer, max_length=16)
     task.predict([LONG, "fox", LONG])

@@ -9,7 +9,7 @@ import kbert
 from kbert.tasks import TextClassifier, TextRegressor
 from tests.harness import assert_close
 from tests.serving import session
-from tests.tasks.pretraining.test_export import TEXT_OPERATIONS, operations, serve
+from tests.tasks.pretraining.test_export import TEXT_OPERATIONS, operations
 
 pytestmark = pytest.mark.tensorflow
 
@@ -42,9 +42,9 @@ def check(answer, wanted):
             assert given.tolist() == prediction["labels"]
 
 
-def test_the_session_loader_of_a_fresh_process_gives_the_answers(classifier, exported):
+def test_the_session_loader_gives_the_answers(classifier, exported):
     first, second = ([*texts] for texts in zip(*PAIRS, strict=True))
-    single, default, pairs, nothing = serve(
+    single, default, pairs, nothing = session.ask_json(
         exported,
         ("classify", {"text": TEXTS}),
         ("serving_default", {"text": TEXTS[:1]}),
@@ -67,7 +67,10 @@ def test_no_operation_that_tensorflow_serving_may_lack(exported):
     assert not {"PyFunc", "EagerPyFunc"} & found
 
 
-@pytest.mark.parametrize("stride", [None, 20], ids=["cut", "windows"])
+@pytest.mark.parametrize(
+    "stride",
+    [pytest.param(None, id="cut"), pytest.param(20, id="windows", marks=pytest.mark.slow)],
+)
 def test_bad_input_has_a_defined_answer(config, tokenizer, stride, tmp_path):
     keras.utils.set_random_seed(1)
     task = TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b"], doc_stride=stride)

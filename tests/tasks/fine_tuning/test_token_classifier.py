@@ -303,6 +303,7 @@ def test_a_head_begins_anew_on_any_encoder(config, tokenizer, tmp_path):
     assert len(task.predict(["red fox"])[0]["labels"]) == 2
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one(config, tokenizer, mirrored):
     """Long sentences among short ones, and a last batch that is not full."""
     data = toy_data(20)

@@ -9,7 +9,7 @@ from kbert.tasks.generation.base import batches_of_like_width, padded
 from kbert.tasks.tensorflow_copy import from_json, to_json
 from tests.serving import session
 from tests.tasks.generation import writing
-from tests.tasks.pretraining.test_export import operations, serve
+from tests.tasks.pretraining.test_export import operations
 
 TEXTS = ["a b c", "", "h g f e d", "ж a", "a b c d e f g h " * 5]
 
@@ -58,12 +58,11 @@ def test_decoding_is_the_same_in_a_graph_of_any_shape(make, method):
 
 @pytest.mark.tensorflow
 def test_a_served_translator(tmp_path):
-    """From a fresh process, through the session loader."""
     task = writing.translator(sigma=0.3)
     beam = Beam(width=3, num_results=2)
     path = task.export(tmp_path, method=beam, max_new_tokens=9)
     assert not {"PyFunc", "EagerPyFunc"} & operations(path)
-    found, default, nothing = serve(
+    found, default, nothing = session.ask_json(
         path,
         ("translate", {"text": TEXTS}),
         ("serving_default", {"text": TEXTS[:1]}),

@@ -54,6 +54,7 @@ def test_the_loss_is_that_of_smoothed_labels_over_all_real_tokens():
     assert found["accuracy"] == pytest.approx(hits / count, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_replicas_and_one(mirrored):
     writing.check_replicas(writing.translator, mirrored, writing.random_batches(3))

@@ -131,6 +131,7 @@ def test_the_state_is_that_of_the_words_before_row_by_row():
     np.testing.assert_allclose(state_of(task), state, atol=1e-6)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_the_gradient_is_that_of_the_sum_over_a_row_and_the_loss_the_mean():
     """One step of plain descent against central differences of the loss in NumPy."""
     task = make_task()
@@ -179,6 +180,7 @@ def test_two_replicas_train_as_one(mirrored, negatives):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_state_that_is_set_is_shared_out_to_the_replicas(mirrored):
     """As a checkpoint sets it: the next batch goes on from it, on one device or two."""
@@ -194,6 +196,7 @@ def test_a_state_that_is_set_is_shared_out_to_the_replicas(mirrored):
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-5)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_checkpoints_hold_the_state_and_the_draws_and_nothing_of_evaluations(tmp_path):
     """Stopped after two batches of four and gone on in another task: the same numbers."""
     batches = stream(4)
@@ -329,6 +332,7 @@ def test_it_is_a_task_that_is_kept_and_asked(tmp_path):
     assert kbert.Elmo.from_preset(tmp_path / "theirs").softmax is None
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_fit_compiles_as_the_original_where_nothing_was_compiled():
     compiled = make_task()
     task = BidirectionalLM(compiled.elmo, batch_size=ROWS)

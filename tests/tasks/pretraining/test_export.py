@@ -13,6 +13,7 @@ import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 
 import kbert
+from tests.serving import session
 
 pytestmark = pytest.mark.tensorflow
 
@@ -95,12 +96,12 @@ def test_a_mask_behind_the_longest_text_gets_no_answer(exported):
         task.predict(text)
 
 
-def test_a_tokenizer_that_keeps_chinese_words_whole(whole_chinese):
+def test_a_tokenizer_that_keeps_chinese_words_whole(whole_chinese, shown):
     task, path = whole_chinese
-    unknown = json.loads(python("-c", SHOW, "show", "--dir", path, names_of(path)).splitlines()[0])
+    unknown = shown[0] & operations(path)
     assert "RegexSplitWithOffsets" in unknown
-    assert set(unknown) <= TEXT_OPERATIONS
-    (answer,) = serve(path, ("fill_mask", {"text": TEXTS}))
+    assert unknown <= TEXT_OPERATIONS
+    (answer,) = session.ask_json(path, ("fill_mask", {"text": TEXTS}))
     check_fill_mask(task, answer, TEXTS)
 
 
@@ -133,10 +134,6 @@ def operations(path):
     return names
 
 
-def names_of(path):
-    return json.dumps(sorted(operations(path)))
-
-
 # In a process without tensorflow_text: which operations it lacks, and what the command line shows.
 SHOW = """
 import json, sys
@@ -149,18 +146,18 @@ saved_model_cli.main()
 
 
 @pytest.fixture(scope="module")
-def shown(exported):
-    """(operations that are not TensorFlow's own, what `saved_model_cli show --all` prints)."""
+def shown(exported, whole_chinese):
+    """(operations of both that TensorFlow lacks, what `saved_model_cli show --all` prints)."""
     _, path = exported
-    shown = python("-c", SHOW, "show", "--dir", path, "--all", names_of(path))
-    unknown, _, listing = shown.partition("\n")
-    return json.loads(unknown), listing
+    names = json.dumps(sorted(operations(path) | operations(whole_chinese[1])))
+    unknown, _, listing = python("-c", SHOW, "show", "--dir", path, "--all", names).partition("\n")
+    return set(json.loads(unknown)), listing
 
 
 def test_no_operation_that_tensorflow_serving_may_lack(exported, shown):
-    unknown, _ = shown
+    unknown = shown[0] & operations(exported[1])
     assert unknown
-    assert set(unknown) <= TEXT_OPERATIONS
+    assert unknown <= TEXT_OPERATIONS
     assert not {"TFText>RoundRobinTrim", "PyFunc", "EagerPyFunc"} & operations(exported[1])
 
 

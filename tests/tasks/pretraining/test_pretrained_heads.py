@@ -74,6 +74,7 @@ def test_pairs_are_judged_as_there(tmp_path, tokenizer, model_type, ask):
         assert abs(out[1][0].softmax(-1)[0].item() - probability) < 1e-5
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_folder_with_next_sentences_alone(tmp_path, tokenizer):
     model = saved(tmp_path / "theirs", tokenizer, "bert", "ForNextSentencePrediction")
     task = kbert.tasks.Task.from_preset(tmp_path / "theirs")

@@ -30,6 +30,7 @@ def state(task):
     return {n: ops.convert_to_numpy(v.value).copy() for n, v in named_state(task).items()}
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_weights_are_the_mean_and_all_else_stays(task, states, tmp_path):
     assert average_checkpoints(task, tmp_path, last=3) == [2, 3, 4]
     for name, value in state(task).items():
@@ -41,6 +42,7 @@ def test_weights_are_the_mean_and_all_else_stays(task, states, tmp_path):
             np.testing.assert_array_equal(value, states[-1][name])
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_the_mean_of_one_is_that_one(task, states, tmp_path):
     for weight in task.trainable_variables:
         weight.assign(np.zeros(weight.shape))
@@ -67,6 +69,7 @@ def test_all_replicas_have_it(tmp_path, mirrored):
         np.testing.assert_allclose(value, np.mean(kernels, axis=0), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_what_cannot_be_averaged_leaves_the_weights(task, states, tmp_path):
     with pytest.raises(ValueError, match=r"`last` must be at least 1. Received: 0"):
         average_checkpoints(task, tmp_path, last=0)

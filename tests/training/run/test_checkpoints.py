@@ -22,6 +22,7 @@ def state(task) -> dict[str, list]:
     return {n: ops.convert_to_numpy(v.value).tolist() for n, v in named_state(task).items()}
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_restores_everything(tmp_path):
     task, checkpoints = trained_task(), Checkpoints(tmp_path)
     checkpoints.save(task, 2)
@@ -35,6 +36,7 @@ def test_restores_everything(tmp_path):
     assert state(task) == saved
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_names_do_not_depend_on_what_was_made_before(tmp_path):
     first = trained_task()
     Checkpoints(tmp_path).save(first, 2)
@@ -56,6 +58,7 @@ def test_a_mirrored_run_goes_on_from_one_device_and_back(tmp_path, mirrored):
     assert all((r.numpy() == alone.tokens.kernel.numpy()).all() for r in replicas)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_keeps_the_newest(tmp_path):
     task, checkpoints = trained_task(), Checkpoints(tmp_path, keep=2)
     for step in (5, 10, 15):
@@ -64,6 +67,7 @@ def test_keeps_the_newest(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_what_bridged_a_stop_makes_room(tmp_path):
     """Or what is averaged in the end would depend on when a run was stopped."""
     task, checkpoints = trained_task(), Checkpoints(tmp_path, keep=2)
@@ -80,6 +84,7 @@ def test_what_bridged_a_stop_makes_room(tmp_path):
     assert checkpoints.steps() == [10, 15]
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_what_is_not_finite_is_no_checkpoint(tmp_path):
     task, checkpoints = trained_task(), Checkpoints(tmp_path)
     kernel = ops.convert_to_numpy(task.tokens.kernel.value).copy()
@@ -92,6 +97,7 @@ def test_what_is_not_finite_is_no_checkpoint(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_save_that_was_cut_off_is_no_checkpoint(tmp_path):
     """Arrays without their JSON are what a process killed while writing leaves behind."""
     task, checkpoints = trained_task(), Checkpoints(tmp_path)
@@ -102,6 +108,7 @@ def test_a_save_that_was_cut_off_is_no_checkpoint(tmp_path):
     assert checkpoints.latest()["step"] == 2
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
 def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path, damage):
     task, checkpoints = trained_task(), Checkpoints(tmp_path)
@@ -116,6 +123,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path, damage):
         assert checkpoints.latest()["step"] == 1
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_no_whole_checkpoint_is_an_error(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(trained_task(), 1)
@@ -127,6 +135,7 @@ def test_no_whole_checkpoint_is_an_error(tmp_path):
         checkpoints.latest()
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_another_format_is_refused(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(trained_task(), 1)
@@ -139,6 +148,7 @@ def test_another_format_is_refused(tmp_path):
         checkpoints.latest()
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_differences_are_listed_and_nothing_is_set(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(trained_task(optimizer=Lamb, dropout=0.0), 1)
@@ -153,6 +163,7 @@ def test_differences_are_listed_and_nothing_is_set(tmp_path):
     assert state(other) == before
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_float_is_stored_exactly(tmp_path):
     task = trained_task()
     values = np.array([1e-38, np.pi, -0.0, 3e38], "float32")
@@ -165,6 +176,7 @@ def test_a_float_is_stored_exactly(tmp_path):
     assert ops.convert_to_numpy(task.tokens.kernel.value)[0, :4].tobytes() == values.tobytes()
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_leftovers_of_a_kill_are_removed(tmp_path):
     task, checkpoints = trained_task(), Checkpoints(tmp_path)
     checkpoints.save(task, 1)

@@ -65,6 +65,7 @@ def test_killed_runs_go_on_bit_for_bit(tmp_path):
     assert (broken / last).read_bytes() == (whole / last).read_bytes()
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_run_in_two_calls_is_a_run(tmp_path):
     """The first stops within a phase; phases, dropout and evaluations follow as in one call."""
     keras.utils.set_random_seed(5)
@@ -88,6 +89,7 @@ def toy_train(folder, steps, **settings):
     )
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_an_evaluation_ends_with_a_checkpoint(tmp_path, number):
     handler = signal.signal(number, signal.default_int_handler)
@@ -105,6 +107,7 @@ def test_a_signal_during_an_evaluation_ends_with_a_checkpoint(tmp_path, number):
     assert Checkpoints(tmp_path / "checkpoints").steps() == [3]
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there(tmp_path):
     run_toy.main(tmp_path, steps=20, send=[signal.SIGTERM, 0, 4], checkpoint_every=None)
     checkpoints = Checkpoints(tmp_path / "checkpoints")
@@ -115,6 +118,7 @@ def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there(tmp_path):
     assert checkpoints.steps() == [20]
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_evaluations_measure_more_than_losses(tmp_path, capsys):
     scores = iter([{"bleu": 12.5}, {"bleu": 25.0}])
     history = run_toy.main(tmp_path, steps=20, extra_scores=lambda: next(scores))
@@ -127,6 +131,7 @@ def test_evaluations_measure_more_than_losses(tmp_path, capsys):
     assert " · bleu 12.5 · " in out
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_start_removes_leftovers_of_a_kill(tmp_path):
     leftovers = [
         tmp_path / "run.json.writing-77",
@@ -141,6 +146,7 @@ def test_a_start_removes_leftovers_of_a_kill(tmp_path):
     assert Checkpoints(tmp_path / "checkpoints").steps() == [2]
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_only_the_chief_writes_and_reads_logs(tmp_path):
     other = dataclasses.replace(make_strategy(), host_index=1)
     history = toy_train(tmp_path / "other", 2, strategy=other)
@@ -162,6 +168,7 @@ def weights_after(monkeypatch, folder, steps):
     return history, [w.numpy() for w in (*tasks[0].weights, *tasks[0].optimizer.variables)]
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_finished_run_trains_nothing_and_has_its_weights(tmp_path, monkeypatch, capsys):
     first, trained = weights_after(monkeypatch, tmp_path, 4)
     capsys.readouterr()
@@ -176,6 +183,7 @@ def test_a_finished_run_trains_nothing_and_has_its_weights(tmp_path, monkeypatch
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_run_beyond_its_end_is_told(tmp_path, monkeypatch):
     _, trained = weights_after(monkeypatch, tmp_path, 6)
     with pytest.warns(UserWarning, match="ends at step 4, but its checkpoint is that of step 6"):
@@ -213,6 +221,7 @@ def poisoned(step: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(stacked)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
     task = toy_task.ToyTask()
     task.compile(AdamW(0.01))
@@ -225,6 +234,7 @@ def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
     assert all(np.isfinite(v.numpy()).all() for v in (*task.weights, *task.optimizer.variables))
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_dataset_that_ends_is_an_error(tmp_path):
     task = toy_task.ToyTask()
     task.compile(AdamW(0.01))
@@ -239,6 +249,7 @@ def test_batches_must_divide_over_micro_batches(tmp_path):
         train(task, lambda *_: toy_task.dataset(3), tmp_path, parse_phases("6:1", 20, 16))
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_settings_are_kept_and_changes_are_refused(tmp_path):
     run_toy.main(tmp_path, steps=4, settings={"flags": {"rate": 0.1}, "seed": 1})
     assert json.loads((tmp_path / "run.json").read_text())["flags"] == {"rate": 0.1}
@@ -255,6 +266,7 @@ def test_settings_are_kept_and_changes_are_refused(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["seed"] == 2
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_one_process_at_a_time_writes(tmp_path):
     with (
         atomic.refusing_others(tmp_path),
@@ -266,6 +278,7 @@ def test_one_process_at_a_time_writes(tmp_path):
     assert not (tmp_path / ".lock").exists()
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_disk_that_is_full_ends_the_run(tmp_path, monkeypatch):
     """The checkpoint is written beside the training: what goes wrong there is not lost."""
 
@@ -278,6 +291,7 @@ def test_a_disk_that_is_full_ends_the_run(tmp_path, monkeypatch):
     assert len(lines(tmp_path / "steps.jsonl")) < 9
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     """And it is of its step, whatever was trained meanwhile."""
     task, seen = toy_task.ToyTask(), {}
@@ -314,12 +328,14 @@ class Stop(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_callback_may_end_a_run_of_phases(tmp_path):
     history = toy_train(tmp_path, 9, callbacks=[Stop()])
     assert (history.step, history.ended_by, history.epoch) == (5, "a callback", [0])
     assert toy_train(tmp_path, 9).step == 5
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_progress_says_loss_speed_and_time(tmp_path, capsys):
     run_toy.main(tmp_path, steps=4)
     out = capsys.readouterr().out
@@ -328,6 +344,7 @@ def test_progress_says_loss_speed_and_time(tmp_path, capsys):
     assert "evaluation after step 4: loss" in out
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_curves_for_tensorboard(tmp_path):
     run_toy.main(tmp_path, steps=4, tensorboard=True)
     (file,) = (tmp_path / "tensorboard").iterdir()

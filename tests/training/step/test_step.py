@@ -85,7 +85,9 @@ def assert_same(run, reference):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("optimizer", [AdamW, Lamb, keras.optimizers.AdamW])
+@pytest.mark.parametrize(
+    "optimizer", [AdamW, keras.optimizers.AdamW, pytest.param(Lamb, marks=pytest.mark.slow)]
+)
 def test_two_replicas_train_as_one(mirrored, optimizer):
     """Half of a batch holds nine times the masks of the other, and the gradients are clipped."""
     reference = trained(optimizer=optimizer)
