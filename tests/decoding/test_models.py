@@ -99,7 +99,7 @@ def test_with_the_cache_as_without(generator, way):
 
 def test_a_beams_cache_follows_its_texts(generator):
     """The score of each result is that of its text, read whole."""
-    texts, scores = texts_of(generator.decode(Beam(width=5, num_results=5), compiled))
+    texts, scores = texts_of(generator.decode(Beam(width=5, num_results=5), in_a_function))
     for row in range(4):
         assert len(set(texts[row])) == 5
         for text, score in zip(texts[row], scores[row], strict=True):

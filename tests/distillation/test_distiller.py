@@ -82,6 +82,7 @@ def test_there_is_one_projection_for_all(tokenizer):
     assert Distiller(student, teacher, [AttentionScores(), OwnLoss()]).projection is None
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_the_teacher_stays_as_it_was_bit_for_bit(tokenizer, teacher):
     before = teacher.get_weights()
     student = kbert.student(teacher, 2)
@@ -132,10 +133,10 @@ def spread_answers(task, texts):
 
 def trained(tokenizer, name, data, parts, scope=None, micro_batches=1, **changes):
     """The losses of two steps and the weights after them."""
-    teacher = toys.make_task(name, tokenizer)
+    teacher = toys.make_task(name, tokenizer, num_layers=2)
     with scope or contextlib.nullcontext():
         keras.utils.set_random_seed(2)
-        student = toys.make_task(name, tokenizer, seed=1, **NARROW)
+        student = toys.make_task(name, tokenizer, seed=1, **{**NARROW, "num_layers": 1})
         distiller = Distiller(student, teacher, parts)
         # Of Adam's first steps only the sign of a gradient counts, and with it every rounding.
         distiller.compile(
@@ -205,6 +206,7 @@ class Stop(keras.callbacks.Callback):
             raise KeyboardInterrupt  # in the middle of the second epoch
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tokenizer, tmp_path):
     """With dropout. And a checkpoint holds nothing of the teacher."""
     teacher = toys.make_task("classes", tokenizer, dropout=0.2)

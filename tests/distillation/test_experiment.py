@@ -5,6 +5,7 @@ import signal
 
 import keras
 import pytest
+import tensorflow as tf
 
 import kbert
 from kbert import experiments
@@ -71,7 +72,11 @@ def whole(teacher, mail, tmp_path_factory):  # noqa: F811
         *("classify",), teacher=teacher, recipe="tinybert-task", student=STUDENT, train=mail,
         dev=mail, first_epochs=1,
     )  # fmt: skip
-    experiments.run(made, folder, verbose=0, checkpoint_every=1, **SETTINGS)
+    tf.config.run_functions_eagerly(True)  # as the runs that are compared with it
+    try:
+        experiments.run(made, folder, verbose=0, checkpoint_every=1, **SETTINGS)
+    finally:
+        tf.config.run_functions_eagerly(False)
     return folder
 
 
@@ -87,6 +92,7 @@ def test_the_teacher_says_the_order_of_the_classes(experiment, whole):
     assert made.make_teacher(made.settings()) is teacher
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     ("stage", "steps"),
     [
@@ -131,6 +137,7 @@ def test_a_finished_run_is_read_and_leaves_no_checkpoints(experiment, whole, mon
         experiments.run(experiment(first_epochs=2), whole, verbose=0, **SETTINGS)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_seeds_differ_in_their_runs(experiment, tmp_path):
     made = experiment("distilbert", student={"num_layers": 1, "init": "random"})
     series = experiments.seeds(made, tmp_path, count=2, verbose=0, **SETTINGS)
@@ -161,6 +168,7 @@ def test_numbers_and_a_pretrained_student(tokenizer, tmp_path):
     assert json.loads((tmp_path / "out/run.json").read_text())["student"] == str(tmp_path / "small")
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_preview_shows_what_every_stage_and_the_teacher_take(experiment):
     shown = experiments.preview(experiment(), examples=1, **SETTINGS)
     assert "[CLS] the " in shown
@@ -189,6 +197,7 @@ def test_other_classes_than_the_teacher_s(experiment, mail):  # noqa: F811
         made.make_task(made.settings())
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_model_retains_all_of_itself(teacher, mail):  # noqa: F811
     task = kbert.tasks.TextClassifier.from_preset(teacher)
     found = compare(task, task, mail, rounds=1)

@@ -69,6 +69,7 @@ def test_order_and_batches_change_nothing(encoder, tokenizer, hidden_states, mon
     assert_close(features(encoder, tokenizer, TEXTS[::-1], batch_size=5)[::-1], whole, 1e-5)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_every_way_to_give_texts(encoder, tokenizer):
     expected = features(encoder, tokenizer, TEXTS)
     frame = pd.DataFrame({"text": TEXTS, "label": 0})
@@ -84,6 +85,7 @@ def test_every_way_to_give_texts(encoder, tokenizer):
     assert features(encoder, tokenizer, [], pooling=None) == []
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_tokens_and_where_they_stand(encoder, tokenizer):
     (found,) = features(encoder, tokenizer, ["Foxes, "], pooling=None, with_tokens=True)
     assert found.tokens == ["[CLS]", "fox", "##e", "##s", ",", "[SEP]"]
@@ -117,6 +119,7 @@ def test_words_are_their_pieces_merged(encoder, tokenizer, merge):
     assert_close(alone, expected[None], 1e-5)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_words_of_strings_are_the_tokenizers(encoder, tokenizer):
     text = "Foxes,  jumping!"
     (found,) = features(encoder, tokenizer, [text], words=True, with_tokens=True)
@@ -129,6 +132,7 @@ def test_words_of_strings_are_the_tokenizers(encoder, tokenizer):
 LONG = " ".join(["the quick brown fox", "a red pen", "two cats"] * 9)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_long_text_is_truncated_and_counted(encoder, tokenizer, caplog):
     texts = [LONG, "the fox", LONG]
     rows = features(encoder, tokenizer, texts, pooling=None, max_length=12)
@@ -169,6 +173,7 @@ def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, poolin
     assert "truncated" not in caplog.text
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_words_of_a_long_text_need_a_stride(encoder, tokenizer):
     words = [LONG.split()]
     with pytest.raises(
@@ -178,6 +183,7 @@ def test_words_of_a_long_text_need_a_stride(encoder, tokenizer):
     assert features(encoder, tokenizer, words, words=True, doc_stride=20)[0].shape == (81, 16)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_half_precision_gives_float32_near_the_full_one(encoder, tokenizer):
     half = kbert.Encoder(encoder.config, dtype="mixed_bfloat16")
     half.set_weights(encoder.get_weights())
@@ -187,6 +193,7 @@ def test_half_precision_gives_float32_near_the_full_one(encoder, tokenizer):
     assert 0 < np.abs(ours - full).max() < 0.05 * np.abs(full).max()
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_byte_level_words_come_without_their_space(encoder):
     from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 
@@ -256,6 +263,7 @@ def test_texts_without_an_order_are_refused():
         as_inputs(frozenset(["a", "b"]))
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_doc_stride_by_its_former_name(encoder, tokenizer):
     settings = {"max_length": 12, "pooling": None}
     with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now") as told:

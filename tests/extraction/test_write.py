@@ -32,6 +32,7 @@ def test_an_array(encoder, tokenizer, tmp_path, texts):
     assert os.listdir(tmp_path) == ["all.npy"]
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_half_the_bytes(encoder, tokenizer, tmp_path):
     write(tmp_path / "half.npy", encoder, tokenizer, dtype="float16")
     found = np.load(tmp_path / "half.npy")
@@ -39,6 +40,7 @@ def test_half_the_bytes(encoder, tokenizer, tmp_path):
     assert_close(found, features(encoder, tokenizer, TEXTS).astype("float16"), 5e-3)
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("settings", [{"pooling": None}, {"words": True}])
 def test_vectors_of_tokens(encoder, tokenizer, tmp_path, settings):
     write(tmp_path / "tokens.npy", encoder, tokenizer, **settings)
@@ -53,6 +55,7 @@ def test_vectors_of_tokens(encoder, tokenizer, tmp_path, settings):
         found[6]
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("pooling", ["mean", None])
 def test_records(encoder, tokenizer, tmp_path, pooling):
     write(tmp_path / "all.tfrecord", encoder, tokenizer, pooling=pooling)

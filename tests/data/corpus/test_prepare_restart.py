@@ -13,6 +13,7 @@ import pytest
 
 import kbert
 from kbert.data import prepare_corpus
+from tests.processes import LIGHT
 
 ROOT = Path(kbert.__path__[0]).parent
 
@@ -66,8 +67,8 @@ assert run(prepare, out + "-whole") == 0
 whole = time.monotonic() - start
 exits, names = [], set()
 if how == "moments":
-    # Dies at its first such moment, then at its third, …: until no more of them are left.
-    for number in range(0, 100, 2):
+    # Dies at its first such moment, then at its fourth, …: until no more of them are left.
+    for number in range(0, 100, 3):
         exits.append(run(dies_at, number))
         names |= set(os.listdir(out))
         if exits[-1] == 0:
@@ -102,7 +103,7 @@ def test_killed_and_started_again(tmp_path, corpus, tiny_vocabulary, how):
     kbert.WordPieceTokenizer(tiny_vocabulary).save(tmp_path / "tokenizer")
     arguments = [str(corpus), str(tmp_path / "out"), str(tmp_path / "tokenizer/vocab.txt"), how]
     done = subprocess.run(
-        [sys.executable, "-c", KILLED_AGAIN_AND_AGAIN, *arguments],
+        [sys.executable, "-c", LIGHT + KILLED_AGAIN_AND_AGAIN, *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,

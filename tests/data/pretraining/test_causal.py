@@ -100,7 +100,7 @@ def test_every_token_is_predicted_once_an_epoch_after_the_one_before_it(corpus, 
 SENTENCES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
-@hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=6, deadline=None, derandomize=True)
 @hypothesis.given(
     st.lists(SENTENCES, min_size=1, max_size=12),
     st.integers(1, 9),
@@ -205,7 +205,7 @@ def test_a_stream_ends_after_its_epochs_wherever_it_starts(corpus, tokenizer):
     assert not listed(corpus[0], tokenizer, epochs=2, start=batches[-1]["position"])
 
 
-@pytest.mark.parametrize("num_hosts", [2, 3])
+@pytest.mark.parametrize("num_hosts", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts):
     one = listed(corpus[0], tokenizer, epochs=1)
     shares = [

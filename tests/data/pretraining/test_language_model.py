@@ -138,7 +138,7 @@ def test_batches_are_those_of_the_definition(corpus, tokenizer):
 SENTENCES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
-@hypothesis.settings(max_examples=12, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=6, deadline=None, derandomize=True)
 @hypothesis.given(
     st.lists(SENTENCES, min_size=1, max_size=12),
     st.integers(1, 9),
@@ -265,7 +265,7 @@ def test_a_stream_ends_after_its_epochs_wherever_it_starts(corpus, tokenizer):
     assert not list(done)
 
 
-@pytest.mark.parametrize("num_hosts", [2, 3])
+@pytest.mark.parametrize("num_hosts", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts):
     one = small(corpus, tokenizer, epochs=1)
     shares = [

@@ -92,7 +92,7 @@ def test_a_restart_goes_on_bit_equal(lengths, seed, data):
             np.testing.assert_array_equal(found[name], wanted[name])
 
 
-@SETTINGS
+@hypothesis.settings(max_examples=3, deadline=None)
 @hypothesis.given(LENGTHS, st.integers(2, 3), st.integers(1, 4))
 def test_the_slices_of_hosts_are_the_global_batch(lengths, hosts, threads):
     pairs = encode_pairs(make_pairs(lengths), TOKENIZER, max_length=50)
