@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import time
+import types
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -11,6 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.util import tf_stack
 
 from kbert.tokenizers import WordPieceTokenizer
 
@@ -18,6 +21,11 @@ from kbert.tokenizers import WordPieceTokenizer
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
+
+# Every operation of a graph keeps the stack it was created on. No test looks at it, and as deep as
+# tests are called it is a third of the cost of an operation, and tracing is what tests do most.
+_STACK = tf_stack.extract_stack()
+ops.tf_stack = types.SimpleNamespace(extract_stack=lambda stacklevel: _STACK)
 
 WORDS = (
     "the a of to and in on is was it that he she they we you i not with for as at by be this have"

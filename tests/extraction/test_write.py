@@ -217,5 +217,5 @@ def test_what_cannot_be_written(encoder, tokenizer, tmp_path):
     write(path, encoder, tokenizer, ["x"])
     with pytest.raises(FileExistsError, match="already exists"):
         write(path, encoder, tokenizer, ["x"])
-    with pytest.raises(ValueError, match=r"lie in .npy or .tfrecord files"):
+    with pytest.raises(ValueError, match=r"are in .npy or .tfrecord files"):
         read_features(tmp_path / "a.csv")
