@@ -37,19 +37,26 @@ $(VENV)/.installed-test: $(VENV)/.created setup.py kbert/version.py
 quickstart: $(VENV)/.installed
 	$(BIN)/python -m pipelines.quickstart $(QUICKSTART_FLAGS)
 
-# One process per file keeps strategies and backends apart; two processes for two cores. Files come
-# in their own order: sorted by their number of tests, the few long ones (notebooks) would come last.
+# Two processes for two cores, a file's tests in one of them. Files come in their own order: sorted by
+# their number of tests, the few long ones (notebooks) would come last. TensorFlow gives back little
+# of the memory that graphs and compiled programs took: in two halves, no process needs over 4 GB.
 # On JAX most of the time is XLA's, for programs that run once: it does not have to make them fast,
 # and what it takes longest for runs in `make test-slow`.
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+HALF := $(wildcard tests/[a-o]*/)
+OTHER_HALF := $(wildcard tests/[p-z]*/ tests/test_*.py) kbert
+
 test: $(VENV)/.installed-test
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
-	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow and not jax_slow' tests/layers tests/models tests/heads
+	$(PYTEST) $(SPREAD) $(HALF)
+	$(PYTEST) $(SPREAD) $(OTHER_HALF)
+	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST) $(SPREAD) -m 'not slow and not jax_slow' tests/layers tests/models tests/heads
 
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) -m slow
 
 coverage: $(VENV)/.installed-test
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
+	$(PYTEST) $(SPREAD) --cov --cov-report= $(HALF)
+	$(PYTEST) $(SPREAD) --cov --cov-append --cov-report=term $(OTHER_HALF)
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks $(BENCH_FLAGS)

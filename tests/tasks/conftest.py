@@ -19,7 +19,7 @@ def config(tiny_vocabulary):
     return kbert.EncoderConfig(
         vocabulary_size=len(tiny_vocabulary),
         hidden_size=16,
-        num_layers=2,
+        num_layers=1,
         num_heads=2,
         intermediate_size=32,
         max_positions=40,

@@ -176,7 +176,8 @@ def test_what_is_too_long_is_cut_and_counted(config, tokenizer, caplog):
 
 def test_it_learns_a_rule(config, tokenizer):
     keras.utils.set_random_seed(1)
-    task = MultipleChoice(kbert.Encoder(config.replace(**NO_DROPOUT)), tokenizer)
+    deep = config.replace(num_layers=2, **NO_DROPOUT)
+    task = MultipleChoice(kbert.Encoder(deep), tokenizer)
     task.fit(toy_data(600), epochs=10, learning_rate=5e-3, verbose=0)
     assert task.evaluate(toy_data(200, seed=1))["accuracy"] > 0.95
 

@@ -104,7 +104,7 @@ def test_loss_gradients_and_answers_are_those_of_transformers(
 
 
 def test_it_learns_a_rule_and_keeps_it(config, tokenizer, tmp_path):
-    task = make(config.replace(**NO_DROPOUT), tokenizer)
+    task = make(config.replace(num_layers=2, **NO_DROPOUT), tokenizer)
     history = task.fit(
         *toy_data(300),
         validation_data=toy_data(100, seed=1),
@@ -205,7 +205,7 @@ SEVERAL_LABELS = [
 
 
 def test_several_labels_a_text(config, tokenizer, tmp_path):
-    task = several(config.replace(**NO_DROPOUT), tokenizer)
+    task = several(config.replace(num_layers=2, **NO_DROPOUT), tokenizer)
     task.fit(SEVERAL * 8, SEVERAL_LABELS * 8, epochs=25, learning_rate=5e-3, verbose=0)
     answers = task.predict(SEVERAL)
     assert [answer["labels"] for answer in answers] == SEVERAL_LABELS

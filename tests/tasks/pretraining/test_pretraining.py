@@ -222,9 +222,8 @@ def test_trains_on_the_pretraining_dataset(config, tokenizer, tmp_path):
 
 def test_learns_the_toy_corpus(config, tokenizer):
     keras.utils.set_random_seed(1)
-    small = config.replace(
-        hidden_size=64, num_heads=4, intermediate_size=128, initializer_range=0.05, dropout=0.0
-    )
+    sizes = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 128}
+    small = config.replace(**sizes, initializer_range=0.05, dropout=0.0)
     task = kbert.tasks.Pretraining(kbert.Encoder(small), tokenizer)
     steps = 300
     task.compile(AdamW(WarmupDecay(2e-3, 2 * steps, 100)))
