@@ -39,7 +39,8 @@ quickstart: $(VENV)/.installed
 
 # Two processes for two cores, a file's tests in one of them. Files come in their own order: sorted by
 # their number of tests, the few long ones (notebooks) would come last. TensorFlow gives back little
-# of the memory that graphs and compiled programs took: in two halves, no process needs over 4 GB.
+# of the memory that graphs and compiled programs took, and in one go a process grew to 5.8 GB: so
+# they run in two halves.
 # On JAX most of the time is XLA's, for programs that run once: it does not have to make them fast,
 # and what it takes longest for runs in `make test-slow`.
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
