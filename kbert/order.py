@@ -4,7 +4,7 @@ from collections.abc import Reversible, Set
 
 
 def check_order(values: object, what: str) -> None:
-    """Raises for a set: which label or answer belongs to which text is told by their order.
+    """Raises for a set: their order says which label or answer belongs to which text.
 
     Args:
         values: a dict's keys, values and items have an order; a set and a frozenset have none.

@@ -23,7 +23,7 @@ How certain are the numbers, and which settings are best?
   --grid       the BERT paper's: learning rates 5e-5 to 2e-5, batches 16 and 32, 2 to 4 epochs,
                best on --dev; other values with --grid_learning_rates and so on
 
-Both go on after a kill, run by run. Where memory is short: --micro_batches=4; faster on GPUs and
+Both resume after a kill, run by run. Where memory is short: --micro_batches=4; faster on GPUs and
 new CPUs: --precision=mixed_bfloat16; texts longer than the model: --doc_stride=128 reads windows.
 
 The preset may be a decoder such as gpt2, for texts, pairs and choices: its language-model loss on

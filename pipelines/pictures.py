@@ -1,4 +1,4 @@
-"""Pictures that programs leave beside their tables."""
+"""Pictures that programs write next to their tables."""
 
 from pathlib import Path
 

@@ -26,7 +26,7 @@ def kill_after_checkpoint(process: subprocess.Popen, model_dir: Path, last_step:
 
 @contextlib.contextmanager
 def copied_at(step: int, model_dir: Path, copy: Path) -> Iterator[None]:
-    """`copy` becomes what a kill behind the checkpoint of `step` leaves; the run itself goes on."""
+    """`copy` becomes what a kill after the checkpoint of `step` leaves; the run continues."""
     publish = Checkpoints.publish
 
     def publish_and_copy(self, arrays, at, progress):

@@ -1,4 +1,4 @@
-"""The ranks of the library: a module imports from lower ranks or from its own room, never up."""
+"""The ranks of the library: a module imports from lower ranks or its own subpackage, never up."""
 
 import ast
 import subprocess
@@ -23,8 +23,8 @@ RANKS = {
     "distillation": 5,
     **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }
-# Inside a room: what stands in a line imports from the lines above it alone (and, a subfolder,
-# from itself). So no two subfolders lean on each other.
+# Inside a subpackage: what stands in a line imports from the lines above it alone (and, a
+# subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
     "checkpoints": """
         checkpoint matching renames safetensors sizes vocabulary
@@ -141,7 +141,7 @@ ORDER = {
         answers attention_drawing trade_off vectors
     """,
 }
-# `import kbert` and its rooms must not pull these in: they load inside functions.
+# `import kbert` and its subpackages must not pull these in: they load inside functions.
 HEAVY = {
     "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "sentencepiece", "safetensors",
     "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
@@ -155,13 +155,13 @@ def modules() -> list[Path]:
     return sorted((ROOT / "kbert").rglob("*.py"))
 
 
-def room(parts: tuple[str, ...]) -> str:
+def subpackage(parts: tuple[str, ...]) -> str:
     """("kbert", "data", "pairs") -> "data"; ("kbert",) -> "__init__"."""
     return parts[1] if len(parts) > 1 else "__init__"
 
 
 def levels(name: str) -> dict[str, int]:
-    """Files and subfolders of a room -> the line they stand in. A deeper line is more indented."""
+    """Its files and subfolders -> the line they stand in. A deeper line is more indented."""
     lines = []
     for line in ORDER[name].strip("\n").splitlines():
         if line.startswith("           "):
@@ -201,8 +201,8 @@ def is_module(parts: tuple[str, ...]) -> bool:
 
 
 def rising(source: str, parts: tuple[str, ...]) -> list[str]:
-    """The imports of a module that run up or sideways, between rooms or inside its own."""
-    own = room(parts)
+    """The imports of a module that run up or sideways, between subpackages or inside its own."""
+    own = subpackage(parts)
     assert own in RANKS, f"{own} has no rank: add it to RANKS and to the design"
     found = []
     for target in imported(ast.parse(source)):
@@ -211,16 +211,16 @@ def rising(source: str, parts: tuple[str, ...]) -> list[str]:
             "pipelines",
         ):
             found.append(f"imports {target}")
-        if target[0] != "kbert" or room(target) not in RANKS:
+        if target[0] != "kbert" or subpackage(target) not in RANKS:
             continue
-        if room(target) != own:
-            if RANKS[room(target)] >= RANKS[own]:
+        if subpackage(target) != own:
+            if RANKS[subpackage(target)] >= RANKS[own]:
                 found.append(f"{own} imports up or sideways: {target}")
-        elif own in ORDER and len(parts) > 2:  # not the room's __init__
+        elif own in ORDER and len(parts) > 2:  # not the subpackage's __init__
             order = levels(own)
             assert parts[2] in order, f"{own}/{parts[2]} stands in no line of ORDER"
             if len(target) < 3:
-                found.append(f"{own}/{parts[2]} imports its own room's __init__")
+                found.append(f"{own}/{parts[2]} imports its own subpackage's __init__")
             elif target[2] != parts[2] and order[target[2]] >= order[parts[2]]:
                 found.append(f"{own}/{parts[2]} imports up or sideways: {target}")
     return found
@@ -257,7 +257,7 @@ def test_heavy_modules_load_inside_functions(path):
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in modules() if room(p.relative_to(ROOT).parts) in BACKEND_FREE],
+    [p for p in modules() if subpackage(p.relative_to(ROOT).parts) in BACKEND_FREE],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_model_code_is_backend_free(path):

@@ -1,4 +1,4 @@
-"""The wheel: the library with its programs inside, and no name beside it that a user may have."""
+"""The wheel: the library with its programs inside, and no top-level name that a user may have."""
 
 import configparser
 import importlib.util
@@ -27,7 +27,7 @@ def has_run(path):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The built file. A build leaves files beside its sources, so it is of a copy."""
+    """The built file. A build leaves files among its sources, so it is of a copy."""
     sources = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory):
     return built
 
 
-def test_it_holds_the_library_and_nothing_beside_it(wheel):
+def test_it_holds_the_library_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     (about,) = tops - {"kbert"}
@@ -56,7 +56,7 @@ def test_it_holds_the_library_and_nothing_beside_it(wheel):
 
 
 def test_every_console_script_starts(wheel, tmp_path):
-    """From the files of the wheel alone, beside a `pipelines` of the user's own."""
+    """From the files of the wheel alone, where the user has a `pipelines` too."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "__init__.py").write_text("raise ImportError('the user has one too')")

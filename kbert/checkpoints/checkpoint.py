@@ -35,9 +35,9 @@ class Checkpoint(Generic[ConfigT]):
         task: settings of the task it was saved from, or None.
         source: the folder, for messages.
         labels: names of the classes of a fine-tuned head, in the order of its logits, where the
-            format keeps them beside the weights; else None.
+            format keeps them next to the weights; else None.
         left: names there of what no weight of the model was made from: buffers, optimizer slots,
-            the generator beside a discriminator.
+            the generator of a discriminator.
         homeless: the head that is there and that kbert has no task for, in words; else None.
     """
 

@@ -1,6 +1,6 @@
 """kbert's own folder: `kbert.json` (what it is) and `model.safetensors` (its weights).
 
-A task puts its tokenizer's files beside them. Weight names are listed in
+A task adds its tokenizer's files. Weight names are listed in
 `tests/golden/bert-tiny.json`; they are part of the format.
 """
 

@@ -49,7 +49,7 @@ class Rule:
     def _turned(self, array: np.ndarray, before: tuple[int, ...] | None, after: Any) -> np.ndarray:
         if self.transpose:
             return array.T
-        # An array of another shape goes on as it is: whoever sets the weights names it.
+        # An array of another shape is passed on as it is: whoever sets the weights names it.
         return array.reshape(after) if array.shape == before else array
 
 

@@ -77,7 +77,7 @@ def write_safetensors(path: PathLike, arrays: Arrays) -> None:
 
 
 def write_model(folder: PathLike, arrays: Arrays, config_file: str, config: bytes) -> None:
-    """Writes weights and config so that never one is there beside another's.
+    """Writes weights and config so that the two never come from different saves.
 
     Whenever the process dies the folder holds the old model, the new one, or (for the moment of
     two renames) none.

@@ -27,7 +27,7 @@ def extend_vocabulary(
 
     The old rows keep their places, so new entries must be appended to the vocabulary. A new row
     starts as the mean of the rows of the pieces its word was split into before (as in
-    exBERT-style adaptation: the model goes on understanding the word), or, without pieces, near
+    exBERT-style adaptation: the model still understands the word), or, without pieces, near
     the mean of all rows: a normal of sigma `initializer_range` around it. A new bias starts as
     the mean of the old ones.
 

@@ -47,7 +47,7 @@ class Config:
         return cls(**fields)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed, validated anew."""
+        """A copy with some fields changed, validated again."""
         return type(self).from_dict({**self.to_dict(), **changes})
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from kbert.configs.base import Config, check_activation, check_count, check_positive, check_rate
 
-# A word needs room for its begin, its end and one byte between them.
+# A word takes its begin, its end and at least one byte between them.
 _FEWEST_CHARACTERS = 3
 
 

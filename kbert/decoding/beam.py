@@ -14,7 +14,7 @@ At `max_new_tokens` the live beams count as texts too. Equal scores keep the ord
 of token ids, and what came into the pool first.
 
 Shapes: `B` rows, `K` beam width, `k` 1 at the first step and `K` after it, `V` vocabulary, `C`
-continuations of a beam that are looked at, `N` results, `G` new tokens at most.
+continuations of a beam that are scored, `N` results, `G` new tokens at most.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def decode_beam(
     return search.results(live, pool, done)
 
 
-# What a loop carries of beams that go on, and of texts that are ended; see `_Search`.
+# What a loop carries of live beams, and of texts that are ended; see `_Search`.
 _Live: TypeAlias = tuple[Tensor, Tensor, Tensor]
 _Pool: TypeAlias = tuple[Tensor, Tensor, Tensor]
 

@@ -92,7 +92,7 @@ def decode(
 
 
 def check_method(method: Any) -> None:
-    """Raises unless it is one of the room's."""
+    """Raises unless it is one of the strategies of `kbert.decoding`."""
     if not isinstance(method, Greedy | Sampling | Beam):
         raise ValueError(
             f"`method` must be a Greedy, Sampling or Beam of kbert.decoding. Received: {method!r}"

@@ -44,7 +44,7 @@ class BidirectionalLSTM(keras.layers.Layer):
         >>> outputs, state = layer(ops.ones((2, 3, 5, 4)))
         >>> len(outputs), tuple(outputs[0].shape), tuple(state.shape)
         (2, (2, 3, 5, 4), (2, 2, 3, 12))
-        >>> outputs, state = layer(ops.ones((2, 3, 5, 4)), state=state)  # the text goes on
+        >>> outputs, state = layer(ops.ones((2, 3, 5, 4)), state=state)  # the text continues
     """
 
     def __init__(

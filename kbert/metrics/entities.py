@@ -182,8 +182,8 @@ def _spans(
     of_type = of_type[words]
     # Whether a word continues the entity of the word before.
     inside = np.zeros(len(words) + 1, bool)
-    goes_on = np.isin(prefix[:-1], ["B", "I"]) & np.isin(prefix[1:], ["I", "E"])
-    inside[1:-1] = goes_on & (of_type[1:] == of_type[:-1])
+    continues = np.isin(prefix[:-1], ["B", "I"]) & np.isin(prefix[1:], ["I", "E"])
+    inside[1:-1] = continues & (of_type[1:] == of_type[:-1])
     inside[np.cumsum([0, *map(len, sentences)])] = False
 
     bounds = np.flatnonzero(~inside)

@@ -124,7 +124,7 @@ def _layer(config: EncoderConfig, batch: int, length: int, precision: str) -> tu
     hidden = batch * length * config.hidden_size
     forwarded = batch * length * config.intermediate_size
     scores = batch * config.num_heads * length**2
-    # Dropout keeps its mask; on the probabilities also its result, beside the softmax's in float32.
+    # Dropout keeps its mask; on the probabilities also its result, and the softmax's in float32.
     masks = 2 * bool(config.dropout)
     probabilities = 2 if config.attention_dropout else 0 if precision == "float32" else 1
     kept = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + masks))

@@ -42,7 +42,7 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
     """The form for a model: BERT's by the tokenizer's tokens, GPT's by the model's own.
 
     (Devlin et al. 2018, section 4; Radford et al. 2018, section 3.3.) A decoder's vocabulary has no
-    padding token: its rows are filled up with the extract token, which no token looks at there.
+    padding token: its rows are filled up with the extract token, which no token attends to there.
 
     Args:
         encoder: the model.

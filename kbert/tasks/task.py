@@ -252,14 +252,14 @@ class Task(TrainStep, keras.Model):
         Args:
             path: a folder of kbert's, or of Hugging Face's or Google's, or whatever else
                 `kbert.hub.locate` knows. With `new_head` also one of an ELMo, whose biLM is frozen
-                and whose mix begins anew.
+                and whose mix is newly initialised.
             dtype: a Keras dtype policy or its name.
             strict: False takes the weights that fit by name and logs what it leaves: weights and
                 whole heads that the folder lacks stay as they were drawn, others of the folder are
                 not used.
             new_head: True takes the encoder and the tokenizer alone, whatever heads there are; the
-                task's own begin anew. So does the pooler, where the task needs one and there is
-                none. Settings of the folder's task are not used.
+                task's own are newly initialised. So is the pooler, where the task needs one and
+                there is none. Settings of the folder's task are not used.
             **settings: constructor arguments, instead of the folder's.
 
         Raises:
@@ -280,7 +280,7 @@ class Task(TrainStep, keras.Model):
         """
         if new_head and cls is Task:
             raise ValueError(
-                "new_head=True is asked of the kind of task whose head begins anew, such as "
+                "new_head=True is asked of the kind of task with a newly initialised head, such as "
                 "TextClassifier. Received: Task, which is of no kind"
             )
         folder = locate(path)
@@ -317,7 +317,7 @@ class Task(TrainStep, keras.Model):
     def _without_heads(
         cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
-        """The model of a folder alone, for a head that begins anew."""
+        """The model of a folder alone, for a newly initialised head."""
         raise ValueError(
             "new_head=True is asked of a task that has a head on an encoder, such as "
             f"TextClassifier. Received: {cls.__name__}, which has none"

@@ -204,8 +204,8 @@ def _heat_map(values: np.ndarray, weights: Weights, title: str | None) -> "Figur
     cell = float(np.clip(9 / max(rows, columns), 0.085, 0.36))  # inches
     font = min(10.0, cell * 72 * 0.62)
     turned = _turned(weights.columns, cell, font)
-    width = cell * columns + _name_room(weights.rows, font) + 1.3
-    above = 0.87 * _name_room(weights.columns, font) if turned else 0.3
+    width = cell * columns + _name_width(weights.rows, font) + 1.3
+    above = 0.87 * _name_width(weights.columns, font) if turned else 0.3
     figure = new_figure(
         max(3.6, width), max(2.2, cell * rows + above + 0.6 + 0.3 * (title is not None))
     )
@@ -230,10 +230,10 @@ def _heat_maps(
     font = min(9.0, cell * 72 * 0.66)
     named = font >= _READABLE
     turned = named and _turned(weights.columns, cell, font)
-    beside = _name_room(weights.rows, font) if named else 0.2
-    above = (0.87 * _name_room(weights.columns, font) if turned else 0.25) if named else 0.0
+    margin = _name_width(weights.rows, font) if named else 0.2
+    above = (0.87 * _name_width(weights.columns, font) if turned else 0.25) if named else 0.0
     figure = new_figure(
-        across * (cell * columns + 0.25) + beside + 1.1,
+        across * (cell * columns + 0.25) + margin + 1.1,
         down * (cell * rows + 0.38) + above + 0.25 + 0.45 * (title is not None),
     )
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
@@ -331,7 +331,7 @@ def _turned(names: Sequence[str], cell: float, font: float) -> bool:
     return _longest(names) * 0.0088 * font > cell
 
 
-def _name_room(names: Sequence[str], font: float) -> float:
+def _name_width(names: Sequence[str], font: float) -> float:
     """Inches that the longest name takes."""
     return 0.0080 * font * _longest(names) + 0.1
 
@@ -352,8 +352,8 @@ def _line_panels(
     line = float(np.clip((9 if len(panels) == 1 else 4.5) / count, 0.07, 0.3))  # inches
     font = min(10.0 if len(panels) == 1 else 9.0, line * 72 * 0.62)
     named = len(panels) == 1 or font >= _READABLE
-    beside = 0.0085 * font * sum(_longest(x) for x in (weights.rows, weights.columns))
-    wide = (2.2 if len(panels) == 1 else 1.3) + (beside + 0.3 if named else 0.2)
+    margin = 0.0085 * font * sum(_longest(x) for x in (weights.rows, weights.columns))
+    wide = (2.2 if len(panels) == 1 else 1.3) + (margin + 0.3 if named else 0.2)
     figure = new_figure(
         max(3.4, across * wide), down * (line * count + 0.55) + 0.4 * (title is not None)
     )

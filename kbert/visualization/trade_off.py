@@ -143,8 +143,8 @@ def _set_limits(
     axes: "Axes", points: np.ndarray, spreads: np.ndarray, lines: Sequence[float]
 ) -> None:
     heights = [*(points - spreads)[:, 1], *(points + spreads)[:, 1], *lines]
-    room = max(np.ptp(heights), 0.01)
-    axes.set_ylim(min(heights) - 0.12 * room, max(heights) + 0.12 * room)
+    extent = max(np.ptp(heights), 0.01)
+    axes.set_ylim(min(heights) - 0.12 * extent, max(heights) + 0.12 * extent)
     axes.set_xlim(0, 1.08 * (points + spreads)[:, 0].max())
 
 

@@ -33,7 +33,7 @@ def test_heads_are_laid_side_by_side():
     np.testing.assert_array_equal(here["x"][:, 3:], query[:, 1])
 
 
-def test_an_array_of_another_shape_goes_on_as_it_is():
+def test_an_array_of_another_shape_stays_as_it_is():
     rule = Rule("x", ("a",), shapes=((6, 6), (6, 2, 3)))
     assert rule.read({"a": np.zeros((4, 2, 2))}).shape == (4, 2, 2)
 

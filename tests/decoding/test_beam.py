@@ -164,7 +164,7 @@ def test_all_tokens_may_be_stop_tokens():
 
 
 def test_live_beams_count_at_the_end():
-    """Two results: the one that ended, and the best that had no room to."""
+    """Two results: the one that ended, and the best that was cut at the limit."""
     logits = ops.convert_to_tensor(np.log([[0.5, 0.2, 0.3]]).astype("float32"))
     texts, scores = texts_of(
         decode(

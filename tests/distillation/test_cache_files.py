@@ -1,4 +1,4 @@
-"""The folder of a cache: whole shards whatever happens, of one teacher, within the disk's room."""
+"""The folder of a cache: whole shards whatever happens, of one teacher, within the free space."""
 
 import contextlib
 import errno
@@ -171,7 +171,7 @@ def test_a_teacher_that_was_trained_on_is_another_one(tokenizer, tmp_path):
         distiller.cache_size(["a dog"])
 
 
-def test_a_full_disk_is_named_and_the_next_start_goes_on(
+def test_a_full_disk_is_named_and_the_next_start_resumes(
     tokenizer, tmp_path, small_shards, monkeypatch
 ):
     student, teacher = make_pair("classes", tokenizer)

@@ -207,7 +207,7 @@ class Stop(keras.callbacks.Callback):
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tokenizer, tmp_path):
+def test_a_run_that_was_stopped_resumes_to_the_same_numbers(tokenizer, tmp_path):
     """With dropout. And a checkpoint holds nothing of the teacher."""
     teacher = toys.make_task("classes", tokenizer, dropout=0.2)
     texts = fox_texts(12)

@@ -101,7 +101,7 @@ def test_the_teacher_says_the_order_of_the_classes(experiment, whole):
         pytest.param("last", 2, marks=pytest.mark.slow),
     ],
 )
-def test_stopped_in_and_between_stages_it_goes_on(
+def test_stopped_in_and_between_stages_it_resumes(
     experiment, whole, tmp_path, monkeypatch, stage, steps
 ):
     """Four steps a stage; after the fourth of the first the second has not begun."""

@@ -162,7 +162,7 @@ def differs(one, other):
     return any(a.shape != b.shape or (a != b).any() for a, b in pairs)
 
 
-def test_heads_that_do_not_fit_begin_anew(teacher, tokenizer):
+def test_heads_that_do_not_fit_are_newly_initialised(teacher, tokenizer):
     task = make_task(TextClassifier, kbert.student(teacher), tokenizer, labels=["a", "b"])
     narrow = kbert.student(task, 2, "random", hidden_size=8, num_heads=2)
     assert narrow.classifier.weights[0].shape == (8, 2)
@@ -191,7 +191,7 @@ def test_without_a_pooler_goes_what_reads_it(teacher, tokenizer):
     assert not small.next_sentence
     assert small.sentence is None
     assert not differs(small.masked_lm, task.masked_lm)
-    # And what the teacher has not begins anew.
+    # And what the teacher has not is newly initialised.
     without = make_task(Pretraining, kbert.student(teacher), tokenizer, next_sentence=False)
     more = kbert.student(without, 2, settings={"next_sentence": True})
     assert more.sentence is not None

@@ -108,7 +108,7 @@ def split(wanted):
 
 @pytest.mark.parametrize("name", toys.KINDS)
 def test_all_parts_are_numpys(name, tokenizer, teachers):
-    """A student of half the layers and width, without segments beside a teacher that has them."""
+    """A student of half the layers and width, without segments, of a teacher that has them."""
     teacher = teachers(name)
     student = toys.make_task(name, tokenizer, seed=1, num_layers=2, hidden_size=8, num_segments=0)
     batch = toys.make_batch(name, teacher)

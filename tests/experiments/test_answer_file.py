@@ -59,7 +59,7 @@ def test_answers_in_order_with_their_texts(source, tmp_path):
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"text": "xx'])
-def test_it_goes_on_after_the_last_whole_line(source, tmp_path, torn):
+def test_it_resumes_after_the_last_whole_line(source, tmp_path, torn):
     whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
     answer(source, whole)
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What is trained on what: splits, labels, a head that begins anew."""
+"""What is trained on what: splits, labels, a newly initialised head."""
 
 import numpy as np
 import pytest

@@ -51,7 +51,7 @@ def test_the_best_model_is_kept_and_no_other(tmp_path):
     assert content["summary"]["dev"]["accuracy"]["mean"] == pytest.approx(0.7)
 
 
-def test_it_goes_on_where_it_was_stopped(tmp_path, capsys):
+def test_it_resumes_where_it_was_stopped(tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt):
         series(tmp_path, Runs([0.5, 0.9], fail_at=2))
     again = Runs([0.7])

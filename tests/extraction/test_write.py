@@ -73,7 +73,7 @@ class Killed(BaseException):
     ("name", "pooling"), [("a.npy", "mean"), ("a.npy", None), ("a.tfrecord", None)]
 )
 @pytest.mark.parametrize("chunks", [0, 2])
-def test_a_killed_run_goes_on_to_the_same_bytes(
+def test_a_killed_run_resumes_to_the_same_bytes(
     encoder, tokenizer, tmp_path, monkeypatch, name, pooling, chunks
 ):
     settings = {"pooling": pooling}
@@ -147,7 +147,7 @@ def test_killed_while_the_finished_files_get_their_names(
         assert (tmp_path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_another_run_does_not_go_on_with_the_file(encoder, tokenizer, tmp_path):
+def test_another_run_does_not_resume_the_file(encoder, tokenizer, tmp_path):
     path = tmp_path / "a.npy"
     with pytest.raises(TypeError, match="Received: 3 as number 3"):
         write(path, encoder, tokenizer, ["a", "b", "c", 3])
@@ -190,7 +190,7 @@ def test_a_bad_text_is_named_by_its_place_in_all(
     encoder, tokenizer, tmp_path, texts, settings, message
 ):
     path = tmp_path / "a.npy"
-    for _ in range(2):  # a run that goes on counts from the first text too
+    for _ in range(2):  # a resumed run counts from the first text too
         with pytest.raises((TypeError, ValueError), match=message):
             write(path, encoder, tokenizer, texts, **settings)
 

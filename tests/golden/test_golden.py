@@ -1,6 +1,6 @@
 """What an earlier version wrote is read, answered and gone on with as that version did it.
 
-The files, and the numbers beside them, were written by `write.py` under that version; nothing here
+The files, and the expected numbers, were written by `write.py` under that version; nothing here
 is made by the present one. What a test writes to is a copy.
 """
 
@@ -169,7 +169,7 @@ def test_a_corpus_is_not_prepared_again(folder):
 
 
 @pytest.mark.parametrize("expected", runs("pretrain.json", "gpt"))
-def test_a_pretraining_goes_on_to_the_losses_of_before(expected, folder, call, unchanged):
+def test_a_pretraining_resumes_to_the_losses_of_before(expected, folder, call, unchanged):
     from pipelines import pretrain
 
     run = Path(expected["folder"])
@@ -180,7 +180,7 @@ def test_a_pretraining_goes_on_to_the_losses_of_before(expected, folder, call, u
 
 
 @pytest.mark.parametrize("expected", runs("fit.json", "classifier"))
-def test_a_fine_tuning_goes_on_to_the_losses_of_before(expected, folder, unchanged):
+def test_a_fine_tuning_resumes_to_the_losses_of_before(expected, folder, unchanged):
     run = Path(expected["folder"])
     before = (run / "steps.jsonl").read_bytes()
     assert before.count(b"\n") == 4
@@ -194,7 +194,7 @@ def test_a_fine_tuning_goes_on_to_the_losses_of_before(expected, folder, unchang
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_kbert_finetune_goes_on_to_the_results_of_before(folder, call, unchanged):
+def test_kbert_finetune_resumes_to_the_results_of_before(folder, call, unchanged):
     from pipelines import finetune
 
     expected = read("finetune.json")

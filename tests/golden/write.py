@@ -1,6 +1,6 @@
 r"""How the golden files were made: by the version whose name their folder has, and by no later one.
 
-Everything that kbert writes and reads again lies there as that version wrote it, beside what that
+Everything that kbert writes and reads again lies there as that version wrote it, with what that
 version then read, answered and went on to; `test_golden.py` asks the present version for the same.
 To add the files of a version, check it out and run this file with it:
 
@@ -329,7 +329,7 @@ def call(program, *arguments):
 
 @contextlib.contextmanager
 def gone_on_with(folder):
-    """What is there is kept; then this version goes on, and what comes of that is looked at."""
+    """What is there is kept; then this version resumes, and what comes of that is checked."""
     kept = Path(f"{folder}.kept")
     shutil.copytree(folder, kept)
     yield

@@ -1,4 +1,4 @@
-"""Models of Hugging Face's library with random weights of sigma 0.15, and kbert's beside them."""
+"""Models of Hugging Face's library with random weights of sigma 0.15, and kbert's of the same."""
 
 import keras
 import numpy as np

@@ -43,7 +43,7 @@ def arguments(data_dir, tiny, model_dir, *flags) -> list[str]:
     ]
 
 
-def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, capsys):
+def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
     from pipelines import pretrain
 
     whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))
@@ -128,7 +128,7 @@ def test_phases_fit_the_model(objective):
         causal.check_phases(parse_phases("8:0.5,81:0.5", 10, 4), task)
 
 
-def test_a_model_goes_on_with_its_own_vocabulary(objective, tmp_path, tiny_vocabulary):
+def test_a_model_keeps_its_own_vocabulary(objective, tmp_path, tiny_vocabulary):
     task = objective().make_task()
     task.save_to_preset(tmp_path / "same")
     with pytest.raises(ValueError, match=r"changes no sizes.*--set=num_layers=2"):

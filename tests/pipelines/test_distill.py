@@ -83,7 +83,7 @@ def on_mail(call, mail_file, classifier):
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory, on_text):
-    """Folder of a finished run of DistilBERT's, the student and the run when killed beside it."""
+    """Folder of a finished run of DistilBERT's, the student and the same run when killed."""
     folder = tmp_path_factory.mktemp("distilbert")
     with copied_at(2, folder / "run", folder / "killed"):
         on_text("distilbert", folder / "run", f"--preset_dir={folder / 'student'}")
@@ -121,7 +121,7 @@ def test_no_checkpoint_holds_the_teacher(run_dir):
     assert 3 * size <= saved < 3 * size + 100
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_bytes(run_dir, on_text):
+def test_a_run_that_was_killed_resumes_to_the_same_bytes(run_dir, on_text):
     on_text("distilbert", run_dir / "killed")
     logs = [run_dir / name / "steps.jsonl" for name in ("run", "killed")]
     assert logs[0].read_bytes() == logs[1].read_bytes()

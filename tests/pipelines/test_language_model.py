@@ -59,8 +59,8 @@ def arguments(data_dir, tiny, model_dir, *flags) -> list[str]:
     ]
 
 
-def test_a_run_that_is_gone_on_with_is_one_run(data_dir, tiny, tmp_path, call, capsys):
-    """The LSTM's state, the draws of words and the place in the text go on, to the last digit."""
+def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
+    """The LSTM's state, the draws of words and the place in the text resume exactly."""
     from pipelines import pretrain
 
     whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))

@@ -55,7 +55,7 @@ def test_columns_of_a_table(run_dir, call, mail_file, tmp_path):
     assert found[0]["label"] == "spam"
 
 
-def test_an_interrupted_one_goes_on(run_dir, call, texts, tmp_path, monkeypatch):
+def test_an_interrupted_one_resumes(run_dir, call, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(answer_file, "CHUNK", 1)
     asked = []
     ask = kbert.tasks.TextClassifier.predict_and_count

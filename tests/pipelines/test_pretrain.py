@@ -55,7 +55,7 @@ def finished(process: subprocess.Popen) -> str:
     return out
 
 
-def test_a_terminated_run_goes_on_and_a_finished_one_takes_no_other_settings(
+def test_a_terminated_run_resumes_and_a_finished_one_takes_no_other_settings(
     data_dir, tmp_path, call, capsys
 ):
     """A scheduler must not take a job that it stopped for a finished one."""

@@ -1,4 +1,4 @@
-"""`make quickstart` at a small size: every stage runs, and a second start goes on."""
+"""`make quickstart` at a small size: every stage runs, and a second start resumes."""
 
 import json
 import re

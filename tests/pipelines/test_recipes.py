@@ -101,7 +101,7 @@ def test_an_unknown_recipe_is_refused(parse):
 
 
 @pytest.mark.slow
-def test_electra_is_killed_goes_on_and_is_written(data_dir, tmp_path):
+def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path):
     electra = ("--recipe=electra", "--set=embedding_size=8", "--generator_share=0.5")
     electra += ("--checkpoint_every=2", "--evaluate_every=6", "--evaluation_steps=2")
     out = finished(pretrain(data_dir, tmp_path / "whole", *electra))

@@ -46,8 +46,8 @@ def test_no_name_of_a_task_decides_anything_outside_of_its_file():
         source = path.read_text(encoding="utf-8")
         assert not re.search(r"type\((task|self)\)\.__name__ *(==|in)", source), path
     classes = "|".join(registry.get("task", kind).__name__ for kind in ON_TABLES)
-    for room in ("kbert/experiments", "kbert/training", "pipelines"):
-        for path in (ROOT / room).rglob("*.py"):
+    for folder in ("kbert/experiments", "kbert/training", "pipelines"):
+        for path in (ROOT / folder).rglob("*.py"):
             code = re.sub(
                 r'""".*?"""|#[^\n]*', "", path.read_text(encoding="utf-8"), flags=re.DOTALL
             )

@@ -61,9 +61,9 @@ def test_it_is_one_short_file_of_public_names():
     assert len(text.splitlines()) <= 120
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("kbert"):
-            _, *rooms = node.module.split(".")
-            assert len(rooms) == 1
-            assert rooms[0] in kbert.__all__
+            _, *subpackages = node.module.split(".")
+            assert len(subpackages) == 1
+            assert subpackages[0] in kbert.__all__
             module = importlib.import_module(node.module)
             public = getattr(module, "__all__", dir(module))
             assert {alias.name for alias in node.names} <= set(public)

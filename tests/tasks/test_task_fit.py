@@ -58,14 +58,14 @@ def test_translation(tmp_path):
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_a_second_fit_by_default_begins_anew(task, tokenizer):
+def test_a_second_fit_by_default_starts_from_step_0(task, tokenizer):
     """Its rate would else be 0: the end of the first one's decay."""
     data = toy.batches(tokenizer, batch_size=6)
     for _ in range(2):
         task.fit(data, steps_per_epoch=3, verbose=0)
         assert int(task.optimizer.iterations) == 3
     task.compile(AdamW(1e-3), jit_compile=False)
-    for count in (3, 6):  # the user's own goes on
+    for count in (3, 6):  # the user's own continues
         task.fit(data, steps_per_epoch=3, verbose=0)
         assert int(task.optimizer.iterations) == count
 

@@ -88,7 +88,7 @@ def with_signal(
 ) -> tf.data.Dataset:
     """Sends the own process a signal when an element is about to be handed out.
 
-    SIGKILL leaves only what is on the disk, and checkpoints are written beside the training: so it
+    SIGKILL leaves only what is on the disk, and checkpoints are written in the background: so it
     waits until there is one in the folder `after`.
     """
 

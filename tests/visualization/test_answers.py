@@ -49,7 +49,7 @@ def test_labels_without_a_scheme_are_drawn_as_they_are():
     assert len(colours) == 3
 
 
-def test_a_long_text_goes_on_in_the_next_line(boxes, overlaps):
+def test_a_long_text_continues_in_the_next_line(boxes, overlaps):
     words = ["word", "internationalisation"] * 40
     figure = tagged_words(words, ["B-a-long-label", "O"] * 40)
     assert overlaps(boxes(figure)) == 0

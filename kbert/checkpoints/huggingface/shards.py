@@ -57,7 +57,7 @@ def write_shards(
     config: bytes,
     max_shard_size: int | None,
 ) -> None:
-    """Writes weights and config so that never one is there beside another's.
+    """Writes weights and config so that the two never come from different saves.
 
     Args:
         folder: made where it is missing. Weights that are in it are replaced.

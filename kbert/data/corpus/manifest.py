@@ -69,7 +69,7 @@ class Manifest:
         vocabulary_sha256: `checksum` of the tokenizer that wrote the ids.
         vocabulary_size: entries of its vocabulary.
         token_dtype: "uint16" or "int32", the type of the stored ids.
-        settings: how the text was cut, as `prepare_corpus` was told.
+        settings: how the text was cut, the arguments of `prepare_corpus`.
         counts: what was read: documents, text bytes, duplicates dropped, …
         splits: "train" and "held_out".
     """

@@ -58,7 +58,7 @@ def prepare_corpus(
 ) -> Manifest:
     """Turns text into shards of tokenised documents, once, for any number of trainings.
 
-    Killed at any moment and called again with the same arguments it goes on where it was, and the
+    Killed at any moment and called again with the same arguments it resumes where it was, and the
     files have the same bytes as those of an uninterrupted run. Called again on a finished folder
     it returns at once.
 

@@ -9,7 +9,7 @@ tokens together, as a `tf.train.Example` of three byte features that hold raw li
 
 Beside each shard lies `*.index.npy`, int64 (blocks, 4): the byte offset of the record, and how many
 tokens, sentences and documents the block holds. A reader can so plan an epoch, and open any block,
-without touching the others. No pairs and no masks are stored: they are drawn anew while training.
+without touching the others. No pairs and no masks are stored: they are drawn while training.
 """
 
 import io

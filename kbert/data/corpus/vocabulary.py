@@ -44,7 +44,7 @@ def train_or_reuse_tokenizer(
     """Trains a tokenizer on the sources, or takes the one that an equal call has trained.
 
     Beside its files lies `tokenizer.origin.json`: the sources (name, size and time of a file), the
-    settings and a checksum of every file. Where any of them differs the tokenizer is trained anew,
+    settings and a checksum of every file. Where any of them differs the tokenizer is trained again,
     unless something that is there depends on the old one: shards, or a run.
 
     Args:

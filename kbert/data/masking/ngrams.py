@@ -184,8 +184,8 @@ def runs(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def _run_starts(positions: tf.Tensor) -> tf.Tensor:
     """What each run of numbers that grow by one begins with; 0 for the zeros between runs."""
     before = tf.pad(positions[:, :-1], [[0, 0], [1, 0]])
-    goes_on = (positions == before + 1) & (before != 0)
-    starts = tf.where(goes_on, tf.int32.min, positions)
+    continues = (positions == before + 1) & (before != 0)
+    starts = tf.where(continues, tf.int32.min, positions)
     reach = 1
     while reach < positions.shape[1]:
         earlier = tf.pad(starts[:, :-reach], [[0, 0], [reach, 0]], constant_values=tf.int32.min)

@@ -69,7 +69,7 @@ def causal_dataset(
         data: folder written by `prepare_corpus`, or text, as in `pretraining_dataset`.
         tokenizer: the tokenizer whose ids lie in the shards.
         split: "train" or "held_out".
-        start: `position` of the batch to go on after, one row or all; None begins with the first.
+        start: `position` of the batch to resume after, one row or all; None begins with the first.
             Made with the same `batch_size`.
         cache_dir: where text is prepared to; None is the user's cache folder.
         **settings: the fields of its settings:
@@ -79,7 +79,7 @@ def causal_dataset(
     Returns:
         A dataset of one dict of tensors, of static shapes, R = B / H: `token_ids` (R, T) int32,
         what is read; `targets` (R, T) int32, the token behind each; `weights` (R, T) float32, 1
-        where there is a step; and `position` (R, 3) int32: the `start` that goes on after this
+        where there is a step; and `position` (R, 3) int32: the `start` that resumes after this
         batch, on every row.
 
     Raises:

@@ -31,7 +31,7 @@ def pretraining_dataset(
     - "pairs": BERT's two segments, where half of the time B is from another document;
     - "halves": ALBERT's two consecutive segments, swapped half of the time;
     - "consecutive": ELECTRA's one or two segments in their order, without a label;
-    - "single": one run of text of one document, of full length where the document goes on;
+    - "single": one run of text of one document, of full length where the document continues;
     - "doc_sentences": RoBERTa's whole sentences of one document, as many as fit;
     - "full_sentences": RoBERTa's whole sentences of one or more documents, with a separator
       between documents.
@@ -51,7 +51,7 @@ def pretraining_dataset(
             with that function's defaults; where they do not fit (`field`, `on_bad_utf8`), call it.
         tokenizer: the tokenizer whose ids lie in the shards.
         split: "train" or "held_out".
-        start: `position` of the batch to go on after, one row or all; None begins with the first.
+        start: `position` of the batch to resume after, one row or all; None begins with the first.
         cache_dir: where text is prepared to; None is the user's cache folder.
         **settings: the fields of its settings:
 
@@ -64,7 +64,7 @@ def pretraining_dataset(
         with "pairs" `next_sentence_labels` (B / H,) int32, 1 = random; with "halves"
         `sentence_order_labels` (B / H,) int32, 1 = swapped; with masking="span" `span_starts` and
         `span_ends` (B / H, P) int32, the first and last position of each prediction's span; and
-        `position` (B / H, 3) int32: the `start` that goes on after this batch, on every row.
+        `position` (B / H, 3) int32: the `start` that resumes after this batch, on every row.
         An empty row is 0 in `padding_mask` and `mask_weights`.
 
     Raises:

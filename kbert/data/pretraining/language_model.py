@@ -75,8 +75,8 @@ def language_model_dataset(
 ) -> tf.data.Dataset:
     """Batches for pretraining ELMo, from shards or straight from text.
 
-    Row b of a batch goes on where row b of the batch before ended, so that a model can carry its
-    state on. At the end of a window (4 to 8 million words) rows go on elsewhere in the text; the
+    Row b of a batch continues where row b of the batch before ended, so that a model can carry its
+    state on. At the end of a window (4 to 8 million words) rows continue elsewhere in the text; the
     state is carried over that too. Where a run has no T steps left, places without weight fill its
     last batch.
 
@@ -87,7 +87,7 @@ def language_model_dataset(
         data: folder written by `prepare_corpus`, or text, as in `pretraining_dataset`.
         tokenizer: the word tokenizer whose ids lie in the shards.
         split: "train" or "held_out".
-        start: `position` of the batch to go on after, one row or all; None begins with the first.
+        start: `position` of the batch to resume after, one row or all; None begins with the first.
             Made with the same `batch_size`.
         cache_dir: where text is prepared to; None is the user's cache folder.
         **settings: the fields of its settings:
@@ -100,7 +100,7 @@ def language_model_dataset(
         `targets` and `reverse_targets` (R, T) int32, the words to predict; `weights` and
         `reverse_weights` (R, T) float32, 1 where there is a word; `begins` (R,) int32, 1 in the
         first batch of all, where the state of a row must be zero; and `position` (R, 3) int32: the
-        `start` that goes on after this batch, on every row. Its third number counts the steps of
+        `start` that resumes after this batch, on every row. Its third number counts the steps of
         each run that were read.
 
     Raises:

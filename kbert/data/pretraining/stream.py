@@ -48,11 +48,11 @@ def open_stream(
         data: folder written by `prepare_corpus`, or text.
         tokenizer: the tokenizer whose ids lie in the shards.
         split: "train" or "held_out".
-        start: `position` of the batch to go on after; None begins with the first.
+        start: `position` of the batch to resume after; None begins with the first.
         cache_dir: where text is prepared to; None is the user's cache folder.
 
     Returns:
-        The blocks of the split, and (epoch, window, row) to go on from.
+        The blocks of the split, and (epoch, window, row) to resume from.
 
     Raises:
         FileNotFoundError: no corpus there, or a shard is missing.
@@ -100,7 +100,7 @@ def planned_batches(
     Args:
         settings: of the stream.
         reader: of the blocks.
-        start: (epoch, window, row) to go on from.
+        start: (epoch, window, row) to resume from.
         plan: epoch, window, and `tokens`, `sentences` and `documents` of its blocks, as
             `parse_blocks` gives them -> the window's tokens (tokens,) and its plan (N, 5) int32,
             the columns of `PLAN_COLUMNS`.

@@ -94,7 +94,7 @@ def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str
 
 
 def _stems(path: str, context: str, stem: str, ending: str, identifier: str) -> Iterator[Located]:
-    """Records of a context, and of a stem that each of four endings goes on with."""
+    """Records of a context, and of a stem that each of four endings continues."""
     endings = [f"{ending}{number}" for number in range(4)]
     for line, record in _records(path, [context, stem, *endings]):
         choices = [f"{record[stem]} {record[name]}" for name in endings]

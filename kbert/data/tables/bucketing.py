@@ -1,7 +1,7 @@
 """Batches of rows of like length, so that little is computed on padding.
 
-An epoch's plan is a few integers a row, drawn anew for each epoch from the seed: so a restart
-goes on at any batch without reading the ones before.
+An epoch's plan is a few integers a row, drawn for each epoch from the seed: so a restart
+resumes at any batch without reading the ones before.
 
 Shapes: N rows, S batches of an epoch, B rows of a batch.
 """
@@ -45,13 +45,13 @@ def bucketed_batches(
         seed: of the orders of all epochs.
         shuffle: False keeps the order of the rows, or with `by_length` sorts them by length.
         by_length: False lets any rows meet.
-        start: `position` of the batch to go on after.
+        start: `position` of the batch to resume after.
         epochs: passes over the data, those before `start` included; None never ends.
 
     Returns:
         A dataset of dicts: what `assemble` gives, `label_weights` (those of `assemble`, else ones,
         (B,) float32; 0 for copies), `rows` (B,) int32, the number of each row, and `position`
-        (B, 3) int32: the `start` that goes on after this batch.
+        (B, 3) int32: the `start` that resumes after this batch.
 
     Raises:
         ValueError: if there are no rows, or a number is out of range.

@@ -80,7 +80,7 @@ def word_windows(pieces: tf.RaggedTensor, length: int, overlap: int) -> WordWind
 
     A sentence that fits is one window, one without words none. The windows of a longer one are
     filled with as many words as fit; each begins with words that the one before ends with, as many
-    as have at most `overlap` pieces together and leave room for a new word. A word that is longer
+    as have at most `overlap` pieces together and leave space for a new word. A word that is longer
     than a window keeps its first pieces.
 
     Args:

@@ -1,12 +1,12 @@
 """Batches for translation: by the number of tokens, of pairs that are alike in length.
 
 The pairs lie in memory as ids. Which shapes batches have follows from the lengths alone (see
-`translation_shapes.py`); in each epoch pairs are drawn anew for the batches, and the batches are
+`translation_shapes.py`); each epoch draws its pairs for the batches, and the batches are
 permuted, both by integer hashes of (seed, epoch):
 
     texts → ids → plan of shapes → order of an epoch → this host's rows → dense batches
 
-so a restart goes on at any batch without making the ones before.
+so a restart resumes at any batch without making the ones before.
 
 Source: Vaswani et al. 2017, section 5.1: "Sentence pairs were batched together by approximate
 sequence length", about 25,000 source and 25,000 target tokens a batch.
@@ -68,12 +68,12 @@ def translation_dataset(
         seed: of the orders of all epochs.
         split: "train" or "held_out", see `kbert.text.split_pairs`.
         held_out_share: the share of sources that are held out.
-        start: `position` of the batch to go on after, one row or all; None begins with the first.
+        start: `position` of the batch to resume after, one row or all; None begins with the first.
             Made from the same pairs with the same settings.
         epochs: passes over the pairs, those before `start` included; None never ends.
         shuffle: False keeps pairs of one shape in their order, and gives short batches first.
         num_shapes: different shapes at most. A compiled step is compiled once for each; with fewer
-            there is more padding. Pairs of one shape are mixed anew in every epoch: where there are
+            there is more padding. Pairs of one shape are shuffled in every epoch: where there are
             hardly more batches than shapes, the same pairs meet again.
         row_multiple: the rows of a batch are a multiple of it (and of H): devices times
             micro-batches.
@@ -86,7 +86,7 @@ def translation_dataset(
         `encoder_padding_mask` (R, S) int32; `decoder_token_ids` (R, T) int32, "cls" and target;
         `decoder_padding_mask` (R, T) int32; `targets` (R, T) int32, target and "sep"; `weights`
         (R, T) float32, 1 where there is a target; and `position` (R, 3) int32, the `start` that
-        goes on after this batch, on every row.
+        resumes after this batch, on every row.
 
     Raises:
         ValueError: a setting out of range, a tokenizer without "sep" or "cls", no pairs, or what

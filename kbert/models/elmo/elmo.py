@@ -130,7 +130,7 @@ class Elmo(keras.Model):
             inputs: character ids (B, T, C) with 0 for padding, or a dict with "character_ids" and
                 optionally "padding_mask" (B, T), 1 for a word, all of them first in a row. Without
                 a mask a word is where an id is not 0. `elmo.characters.pad_sentences` makes both.
-            state: (L, D, B, U + P), as an earlier call returned it: both directions go on from
+            state: (L, D, B, U + P), as an earlier call returned it: both directions continue from
                 there. None = zeros.
             training: whether dropout is active.
 

@@ -38,7 +38,7 @@ class Embedder:
         words = as_words(sentences)
         lengths = words.row_lengths().numpy()
         if stateful:
-            self._make_room(len(lengths))
+            self._grow(len(lengths))
         embedded: list[Any] = [None] * len(lengths)
         for rows in inference.by_length(lengths, batch_size):
             features = self._elmo.characters.pad_sentences(tf.gather(words, rows))
@@ -64,7 +64,7 @@ class Embedder:
         width = config.lstm_size + config.projection_size
         return np.zeros((config.num_layers, 2, rows, width), np.float32)
 
-    def _make_room(self, rows: int) -> None:
+    def _grow(self, rows: int) -> None:
         """Rows that no call has had before begin with zeros."""
         more = rows - self._state.shape[2]
         if more > 0:

@@ -143,7 +143,7 @@ class Decoder(FromConfig, keras.Model):
             ValueError: prompt and new tokens together are longer than the positions.
         """
         check_rank("token_ids", token_ids)
-        self._check_room(token_ids.shape[1], max_new_tokens)
+        self._check_length(token_ids.shape[1], max_new_tokens)
         if padding_mask is None:
             padding_mask = ops.ones_like(token_ids)
         x = self._embed(token_ids)
@@ -202,7 +202,7 @@ class Decoder(FromConfig, keras.Model):
     def _normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
 
-    def _check_room(self, length: int, max_new_tokens: int) -> None:
+    def _check_length(self, length: int, max_new_tokens: int) -> None:
         most = self.config.max_positions
         if length is not None and length + max_new_tokens > most:
             raise ValueError(

@@ -137,7 +137,7 @@ class PrefixSeq2Seq(keras.Model):
         return None if last < 0 else ops.full_like(target, last)
 
     def _embed(self, source: Tensor, target: Tensor, mask: Tensor, training: bool) -> Tensor:
-        """(B, S), (B, T) -> (B, S + T, H); a target's positions go on behind the source's last."""
+        """(B, S), (B, T) -> (B, S + T, H); a target's positions follow the source's last."""
         columns = ops.arange(ops.shape(source)[1], dtype="int32")
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
         behind = lengths + ops.arange(ops.shape(target)[1], dtype="int32")[None]

@@ -141,7 +141,7 @@ class FineTuningTask(EncoderTask):
         if self.needs_pooler and encoder.pooler is None:
             raise ValueError(
                 "The head reads the pooled vector, so the encoder must have a pooler: "
-                f"{type(self).__name__}.from_preset(path, new_head=True, …) begins one anew. "
+                f"{type(self).__name__}.from_preset(path, new_head=True, …) initialises a new one. "
                 "Received: a config with pooler_activation=None"
             )
         if isinstance(self.chosen, AuxiliaryOptions):
@@ -242,7 +242,7 @@ class FineTuningTask(EncoderTask):
         """Names of the metrics for a table, whatever the answers; None = not known before."""
 
     def reports(self, table: Table, answers: Sequence) -> list[Any]:
-        """What is told of labelled answers besides metrics, the most important first.
+        """What is reported of labelled answers besides metrics, the most important first.
 
         Each has a text; one with a confusion matrix is a `kbert.metrics.Report`.
         """
@@ -328,7 +328,7 @@ class FineTuningTask(EncoderTask):
         few-sample BERT fine-tuning", https://arxiv.org/abs/2006.05987), linear warm-up and linear
         decay; a callback that sets the rate, such as Keras' `LearningRateScheduler`, begins with a
         constant one. With the same seed, on weights that are the same, the numbers are the same; a
-        run with a `model_dir` that was ended goes on to the same numbers when it is started again.
+        run with a `model_dir` that was ended resumes to the same numbers when it is started again.
 
         Args:
             data: labelled examples, as `kbert.data.as_table` takes them: a list of texts or
@@ -340,7 +340,7 @@ class FineTuningTask(EncoderTask):
             model_dir: where checkpoints and logs are written, to resume from; of one that is at
                 its end the task gets the weights.
             resume: "same" refuses a `model_dir` that was begun with other data or settings,
-                "changed" goes on with these, and names of settings let those alone change.
+                "changed" resumes with these, and names of settings let those alone change.
             verbose: 1 for a progress bar, 2 for a line an epoch, 0 for silence; "auto" = 1 in a
                 terminal or a notebook, else 2.
             callbacks: of Keras.
@@ -355,7 +355,7 @@ class FineTuningTask(EncoderTask):
 
         Raises:
             ValueError: for data or settings that do not fit; bad data by file and line; for
-                settings of the optimizer, such as `learning_rate`, beside one that was compiled.
+                settings of the optimizer, such as `learning_rate`, for one that was compiled.
             NonFiniteLoss: if a loss is NaN or infinite; the weights are the last finite ones.
             KeyboardInterrupt: after Ctrl-C, with a `model_dir` once a checkpoint is written (and
                 SystemExit after SIGTERM).
@@ -449,7 +449,7 @@ class FineTuningTask(EncoderTask):
             bias_correction=True,
             rate_scales={} if decay is None else layer_scales(self.encoder, decay),
         )
-        # XLA on TensorFlow would compile every width of a batch anew.
+        # XLA on TensorFlow would compile again for every width of a batch.
         jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
         trained.compile_by_default(
             settable(optimizer, callbacks),
@@ -525,7 +525,7 @@ class FineTuningTask(EncoderTask):
         batch_size: int = inference.BATCH_SIZE,
         verbose: str | int = "auto",
     ) -> Any:
-        """What is told of labelled examples besides metrics, such as scores of each class.
+        """What is reported of labelled examples besides metrics, such as scores of each class.
 
         Args:
             data: as for `evaluate`.

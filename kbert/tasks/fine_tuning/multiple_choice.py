@@ -36,7 +36,7 @@ class MultipleChoiceOptions(HeadOptions, AuxiliaryOptions):
 
 
 class MultipleChoice(FineTuningTask):
-    """Chooses between texts: how a story goes on (SWAG), what answers a question (RACE).
+    """Chooses between texts: how a story continues (SWAG), what answers a question (RACE).
 
     Each alternative is read behind the context, `[CLS] context [SEP] choice [SEP]`, and gets one
     number from its pooled vector; the probabilities are the softmax over a row's alternatives

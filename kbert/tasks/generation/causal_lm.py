@@ -1,4 +1,4 @@
-"""A language model that reads from left to right: trained on text, it goes on with a prompt.
+"""A language model that reads from left to right: trained on text, it continues a prompt.
 
 Shapes: B rows, T tokens, P tokens of a prompt, V vocabulary, K results of a row.
 """
@@ -273,25 +273,25 @@ class CausalLM(GenerationTask):
         Args:
             method: as of `predict`.
             max_new_tokens: the longest continuation; None as of `predict`.
-            stop_ids: tokens that end the writing, besides the end of a text.
-            seed: of `Sampling`; None draws anew for each request.
+            stop_ids: tokens that end the continuation, besides the end of a text.
+            seed: of `Sampling`; None draws another for each request.
 
         Returns:
             `generate`: `prompt` (B,) strings -> `continuation` (B, K) strings, best first, and
-            `scores` (B, K). A prompt that leaves too little room for the new tokens loses its
+            `scores` (B, K). A prompt that leaves too few positions for the new tokens loses its
             beginning, where `predict` raises.
         """
         check_method(method)
         max_new_tokens = self._longest(max_new_tokens)
         _, stop_ids = self._checked(max_new_tokens, stop_ids, 0 if seed is None else seed)
-        room = self.decoder.config.max_positions - max_new_tokens
+        budget = self.decoder.config.max_positions - max_new_tokens
 
         def generate(prompt: tf.Tensor) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):
                 # A row of nothing where there is none, cut off again.
                 rows = tf.shape(prompt)[0]
                 prompt = tf.pad(prompt, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
-                ids = self.tokenizer.encode(prompt)[:, -room:]
+                ids = self.tokenizer.encode(prompt)[:, -budget:]
                 is_empty = tf.cast(ids.row_lengths() == 0, tf.int64)
                 begin = tf.fill([tf.reduce_sum(is_empty)], tf.constant(self.stop_ids[0], tf.int32))
                 ids = tf.concat([tf.RaggedTensor.from_row_lengths(begin, is_empty), ids], axis=1)
@@ -334,7 +334,7 @@ class CausalLM(GenerationTask):
         return strings, tuple(sorted({*self.stop_ids, *ids}))
 
     def _prompt_ids(self, prompts: Sequence[str | bytes], max_new_tokens: int) -> list[np.ndarray]:
-        """Ids of each prompt; raises where one leaves too little room."""
+        """Ids of each prompt; raises where one leaves too few positions."""
         begin = np.array(self.stop_ids, "int32")
         ids = [x if len(x) else begin for x in tokenize(self.tokenizer, prompts)]
         most = self.decoder.config.max_positions

@@ -40,10 +40,10 @@ def continuations(
         before = tokenizer.decode(prompts)
         whole = tokenizer.decode(tf.concat([prompts, new], axis=1))
         lengths = tf.strings.length(before)
-        goes_on = tf.strings.substr(whole, tf.zeros_like(lengths), lengths) == before
+        continues = tf.strings.substr(whole, tf.zeros_like(lengths), lengths) == before
         at = tf.minimum(lengths, tf.strings.length(whole))
         rest = tf.strings.substr(whole, at, tf.strings.length(whole) - at)
-        return tf.where(goes_on, rest, tokenizer.decode(new))
+        return tf.where(continues, rest, tokenizer.decode(new))
 
 
 def cut(text: str, stop: Sequence[str]) -> str:

@@ -274,7 +274,7 @@ class Translator(GenerationTask):
         check_method(method)
         check_seed(seed)
         if max_new_tokens is not None:
-            check_max_new_tokens(max_new_tokens, self._room)
+            check_max_new_tokens(max_new_tokens, self._max_new_tokens)
         sources = self.source_ids(texts)
         lengths = np.array([len(ids) + 1 for ids in sources], int)  # with the end
 
@@ -289,7 +289,7 @@ class Translator(GenerationTask):
                 decoded = self.decode_batch(
                     self._features([sources[row] for row in rows], width),
                     method,
-                    max_new_tokens or min(width + LONGER, self._room),
+                    max_new_tokens or min(width + LONGER, self._max_new_tokens),
                     seed=seed,
                     row_numbers=rows,
                 )
@@ -318,7 +318,7 @@ class Translator(GenerationTask):
         return sources
 
     @property
-    def _room(self) -> int:
+    def _max_new_tokens(self) -> int:
         """The most tokens that are written: the start has a position of its own."""
         return self.seq2seq.max_length - 1
 
@@ -358,7 +358,7 @@ class Translator(GenerationTask):
             method: as of `predict`.
             max_new_tokens: the longest translation; None = as many tokens as the model has
                 positions for.
-            seed: of `Sampling`; None draws anew for each request.
+            seed: of `Sampling`; None draws another for each request.
 
         Returns:
             `translate`: `text` (B,) strings -> `translation` (B, K) strings, best first, and
@@ -366,8 +366,8 @@ class Translator(GenerationTask):
             model is cut at its end, where `predict` raises.
         """
         check_method(method)
-        most = self._room if max_new_tokens is None else max_new_tokens
-        check_max_new_tokens(most, self._room)
+        most = self._max_new_tokens if max_new_tokens is None else max_new_tokens
+        check_max_new_tokens(most, self._max_new_tokens)
         if seed is not None:
             check_seed(seed)
 
@@ -376,7 +376,7 @@ class Translator(GenerationTask):
                 # A row of nothing where there is none, cut off again.
                 rows = tf.shape(text)[0]
                 text = tf.pad(text, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
-                ids = self.tokenizer.encode(tf.strings.strip(text))[:, : self._room]
+                ids = self.tokenizer.encode(tf.strings.strip(text))[:, : self._max_new_tokens]
                 ends = tf.fill([tf.shape(text)[0], 1], self.tokenizer.sep_id)
                 whole = tf.concat([ids, ends], axis=1)
                 mask = tf.ones_like(whole).to_tensor()

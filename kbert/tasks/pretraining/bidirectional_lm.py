@@ -32,7 +32,7 @@ class BidirectionalLM(Task):
 
     (Peters et al. 2018, section 3.1, https://arxiv.org/abs/1802.05365; bilm/training.py of
     allenai/bilm-tf.) Trained with `fit` on the batches of `kbert.data.language_model_dataset`: row
-    b of a batch goes on where row b of the batch before has ended, and so do the LSTMs, through
+    b of a batch continues where row b of the batch before has ended, and so do the LSTMs, through
     which no gradient flows back into earlier batches. Their state is kept for each row of the
     global batch, on any number of devices, and is saved with checkpoints. An evaluation begins
     with an empty state of its own.
@@ -49,7 +49,7 @@ class BidirectionalLM(Task):
         elmo: a `kbert.Elmo` whose config has a `vocabulary_size`.
         tokenizer: the `kbert.WordTokenizer` of the softmax; None = the model's, if it has one.
         batch_size: rows of a batch, of all devices together.
-        negatives: words that a target is told from in training, drawn anew for each direction.
+        negatives: words that a target is told from in training, drawn for each direction.
         seed: of the draws.
         name: of the model.
 
@@ -132,7 +132,7 @@ class BidirectionalLM(Task):
 
     @property
     def metrics(self) -> list:
-        """What evaluations begin anew with: sums, and the state of the evaluation."""
+        """What evaluations reset: sums, and the state of the evaluation."""
         kept = super().metrics
         return [*kept, self._evaluation_state] if kept else kept
 

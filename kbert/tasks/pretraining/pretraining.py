@@ -29,7 +29,7 @@ AS_WRITTEN = 0
 
 
 class Pretraining(EncoderTask):
-    """Masked language modelling, beside it a sentence objective and the boundary objective.
+    """Masked language modelling, with it a sentence objective and the boundary objective.
 
     Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is the sum of
     means: over real masked tokens for the masks, over rows for the pairs. Metrics:
@@ -138,7 +138,7 @@ class Pretraining(EncoderTask):
             "sentence_order": self.sentence_order,
             "span_boundary": self.span_boundary_head is not None,
         }
-        # Left out where it is true: what the version before wrote of a model goes on with it.
+        # Left out where it is true: what the version before wrote of a model resumes with it.
         return found if self.masked_lm is not None else {**found, "masked_lm": False}
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class ReplacedTokenDetection(EncoderTask):
     share of replaced tokens (a discriminator that never says so has 1 - `replaced_share`).
 
     A batch must hold `position`, as those of the dataset do: the draws are a hash of it and of the
-    row, so that a run goes on exactly and does not depend on the number of devices.
+    row, so that a run resumes exactly and does not depend on the number of devices.
 
     Args:
         discriminator: a `kbert.Encoder`.
@@ -290,7 +290,7 @@ class ReplacedTokenDetection(EncoderTask):
         """Writes the generator as a model of its own, with the tables it shares.
 
         `Pretraining.from_preset(path)` fills masks with it, and `from_preset(…, generator=path)`
-        of this class goes on training both.
+        of this class continues to train both.
 
         Args:
             path: the folder; made if missing.

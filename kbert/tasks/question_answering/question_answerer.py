@@ -49,7 +49,7 @@ class QuestionAnswererOptions(RowOptions):
     doc_stride: int | None = option(
         None,
         help="Tokens from the start of a window to that of the next. None: 128, or half of what a "
-        "window holds beside the longest question if that is less.",
+        "window holds with the longest question if that is less.",
         at_least=1,
     )
     max_question_length: int | None = option(
@@ -73,7 +73,7 @@ class QuestionAnswerer(FineTuningTask):
 
     Two logits a token, of being an answer's first and last; the best sum of two wins (BERT,
     sections 4.2 and 4.3, https://arxiv.org/abs/1810.04805; run_squad.py of google-research/bert).
-    A context that does not fit beside its question is read in windows. Answers are exact pieces of
+    A context that does not fit with its question is read in windows. Answers are exact pieces of
     the context as given: `context[start:end]`.
 
     Data are columns `question` and `context`, or pairs of them; to train and to evaluate also

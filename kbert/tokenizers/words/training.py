@@ -37,8 +37,8 @@ def train_words(
         >>> train_words(["the sun and the moon", "the sea"], 6)
         ['</S>', '<S>', '<UNK>', 'the', 'and', 'moon']
     """
-    room = vocabulary_size - len(SPECIAL_WORDS)
-    if vocabulary_size and room < 1:
+    budget = vocabulary_size - len(SPECIAL_WORDS)
+    if vocabulary_size and budget < 1:
         raise ValueError(
             f"vocabulary_size must hold a word besides {', '.join(SPECIAL_WORDS)}, or be 0 for all "
             f"words. Received: {vocabulary_size}"
@@ -50,7 +50,7 @@ def train_words(
         raise ValueError("A vocabulary needs texts with words in them. Received: none.")
     # Strings are in the order of their UTF-8 bytes.
     words = sorted(counts, key=lambda word: (-counts[word], word))
-    return [*SPECIAL_WORDS, *(words[:room] if vocabulary_size else words)]
+    return [*SPECIAL_WORDS, *(words[:budget] if vocabulary_size else words)]
 
 
 def count_spaced_words(texts: Iterable[str | bytes], *, progress: bool = False) -> Counter[str]:

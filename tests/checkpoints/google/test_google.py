@@ -420,7 +420,7 @@ def test_no_config(release):
 
 
 def test_values_that_are_not_in_the_file_take_no_memory(tmp_path, bert):
-    """The index declares 4 MB, and the file beside it has 1 kB: no memory is taken for them."""
+    """The index declares 4 MB, and the data file has 1 kB: no memory is taken for them."""
     tensors = {**google_tensors(bert), "bert/embeddings/more": np.zeros((1000, 1000), "float32")}
     write_release(tmp_path, tensors, "bert_config.json", BERT)
     data = tmp_path / "bert_model.ckpt.data-00000-of-00001"

@@ -247,7 +247,7 @@ def test_shards_of_another_attempt_do_not_stay(corpus, tmp_path, tokenizer, smal
 
 
 @pytest.mark.parametrize("name", ["chunk", "train", "index", "done", "manifest", "vocab"])
-def test_a_full_disk_is_named_and_the_next_start_goes_on(
+def test_a_full_disk_is_named_and_the_next_start_resumes(
     corpus, tmp_path, tokenizer, monkeypatch, name
 ):
     """Whichever file it is that finds the disk full."""

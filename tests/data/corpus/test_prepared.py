@@ -33,7 +33,7 @@ def test_text_is_prepared_once(text, tokenizer, tmp_path):
     assert kbert.load_tokenizer(folder).vocabulary == tokenizer.vocabulary
 
 
-def test_other_text_or_another_tokenizer_is_prepared_anew(
+def test_other_text_or_another_tokenizer_is_prepared_again(
     text, tokenizer, tiny_vocabulary, tmp_path
 ):
     folder = prepared_folder(text, tokenizer, tmp_path)
@@ -44,7 +44,7 @@ def test_other_text_or_another_tokenizer_is_prepared_anew(
     assert len({folder, other, prepared_folder(text, tokenizer, tmp_path)}) == 3
 
 
-def test_another_kbert_or_format_is_prepared_anew(text, tokenizer, tmp_path, monkeypatch):
+def test_another_kbert_or_format_is_prepared_again(text, tokenizer, tmp_path, monkeypatch):
     folders = {prepared_folder(text, tokenizer, tmp_path)}
     monkeypatch.setattr(prepare, "__version__", "99")
     folders.add(prepared_folder(text, tokenizer, tmp_path))

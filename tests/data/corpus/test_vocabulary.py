@@ -64,7 +64,7 @@ def test_a_vocabulary_smaller_than_asked_for_is_reused_too(text, folder, trainin
         {"kind": "unigram"},
     ],
 )
-def test_other_settings_train_anew(text, folder, trainings, changes):
+def test_other_settings_train_again(text, folder, trainings, changes):
     settings = {"vocabulary_size": 60}
     train_or_reuse_tokenizer(folder, text, **settings)
     found = train_or_reuse_tokenizer(folder, text, **{**settings, **changes})
@@ -72,7 +72,7 @@ def test_other_settings_train_anew(text, folder, trainings, changes):
     assert load_tokenizer(folder).checksum == found.checksum
 
 
-def test_other_text_trains_anew(text, folder, trainings):
+def test_other_text_trains_again(text, folder, trainings):
     before = train_or_reuse_tokenizer(folder, text, 60).checksum
     text.write_text("\n\n".join(["Zebras zoom quickly."] * 50))
     assert train_or_reuse_tokenizer(folder, text, 60).checksum != before

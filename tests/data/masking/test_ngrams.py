@@ -105,7 +105,7 @@ def test_lengths_follow_their_weights(weights, mean):
 
 
 def test_chosen_ngrams_are_mostly_as_drawn():
-    """In a row with room for all, single n-grams show the weights of ALBERT's code."""
+    """In a row that has budget for all, single n-grams show the weights of ALBERT's code."""
     in_text = tf.constant([[False] + [True] * 500 + [False]] * 4000)
     units, keys = find_units(in_text, in_text), fold(2, tf.range(4000))
     chosen = choose_ngrams(keys, units, tf.fill([4000], 3), 3).numpy()

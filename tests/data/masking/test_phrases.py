@@ -44,7 +44,7 @@ def test_phrases_are_those_of_a_plain_search(phrases, rows, seed):
     rng = np.random.default_rng(seed)
     begins = rng.random((len(rows), 14)) < 0.8
     begins[:, 0] = True
-    # [CLS] text [SEP]: nothing goes on from row to row.
+    # [CLS] text [SEP]: no phrase continues in the next row.
     token_ids = np.pad(np.array(rows), [[0, 0], [1, 1]], constant_values=2).astype(np.int32)
     in_text, flags = token_ids > 4, np.pad(begins, [[0, 0], [1, 1]])
     found = Phrases(phrases).join(tf.constant(token_ids), tf.constant(in_text), tf.constant(flags))

@@ -1,4 +1,4 @@
-"""Packed rows of a causal language model: what is read and predicted, and where batches go on."""
+"""Packed rows of a causal language model: what is read and predicted, and where batches resume."""
 
 import collections
 import itertools
@@ -146,7 +146,7 @@ def test_rows_of_a_window_are_one_text_in_another_order_each_epoch(corpus, token
             for b in epoch
         ]
         # A token is there once, and with this seed no two rows meet in an end of text: so the row
-        # that goes on is known by its first token. The first row of all begins with an end.
+        # that continues is known by its first token. The first row of all begins with an end.
         after = {row[0]: row[1:] for row in rows}
         text, token = [], END
         while token in after:
@@ -167,7 +167,7 @@ def test_rows_of_a_window_are_one_text_in_another_order_each_epoch(corpus, token
     [(6, 7, 5, 70), (1, 20, 2, 60), (50, 30, 64, 6), (2, 1, 64, 40)],
     ids=["batches in windows", "one row", "one batch an epoch", "one token"],
 )
-def test_resuming_at_every_batch_goes_on_bit_equal(
+def test_resuming_at_every_batch_is_bit_equal(
     corpus, tokenizer, batch_size, sequence_length, window_blocks, count
 ):
     changes = {

@@ -127,9 +127,7 @@ def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts, dr
     ("batch_size", "window_blocks", "count"), [(12, 8, 30), (100, 2, 10), (400, 64, 6)],
     ids=["batches in windows", "batches over windows", "batches over epochs"],
 )  # fmt: skip
-def test_resuming_at_every_batch_goes_on_bit_equal(
-    corpus, tokenizer, batch_size, window_blocks, count
-):
+def test_resuming_at_every_batch_is_bit_equal(corpus, tokenizer, batch_size, window_blocks, count):
     settings = {"batch_size": batch_size, "window_blocks": window_blocks}
     batches = list(small(corpus, tokenizer, **settings).take(count + 3).as_numpy_iterator())
     starts = np.stack([batch["position"][0] for batch in batches]).astype(np.int64)

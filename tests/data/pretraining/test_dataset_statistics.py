@@ -190,12 +190,12 @@ def test_whole_words_are_masked_whole(whole_words, tokenizer):
     ids, real = unmasked(whole_words), whole_words["padding_mask"] > 0
     text = real & (ids >= 5)
     before = np.pad(text[:, :-1], [[0, 0], [1, 0]])
-    goes_on = text & before & tokenizer.continuation[ids]
+    continues = text & before & tokenizer.continuation[ids]
     target = np.zeros_like(text)
     used = whole_words["mask_weights"] > 0
     target[np.nonzero(used)[0], whole_words["mask_positions"][used]] = True
-    # A piece that goes on a word is predicted exactly if the piece before it is.
-    row, column = np.nonzero(goes_on)
+    # A piece that continues a word is predicted exactly if the piece before it is.
+    row, column = np.nonzero(continues)
     assert np.array_equal(target[row, column], target[row, column - 1])
     assert len(row) > 100_000
     counts = used.sum(axis=1)

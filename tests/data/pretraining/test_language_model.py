@@ -1,4 +1,4 @@
-"""Streams of words: what is read and predicted, where batches go on, and on which host."""
+"""Streams of words: what is read and predicted, where batches resume, and on which host."""
 
 import collections
 import itertools
@@ -171,7 +171,7 @@ def test_every_word_is_read_once_and_predicted_once_an_epoch(corpus, tokenizer, 
 
 
 @pytest.mark.parametrize("prefix", DIRECTIONS, ids=["forward", "backward"])
-def test_rows_go_on_where_the_batch_before_ended(corpus, tokenizer, prefix):
+def test_rows_continue_where_the_batch_before_ended(corpus, tokenizer, prefix):
     begin, end = (CLS, SEP) if prefix == "" else (SEP, CLS)
     before, seen = None, 0
     for batch in small(corpus, tokenizer, epochs=1).as_numpy_iterator():
@@ -219,7 +219,7 @@ def test_rare_words_are_unknown_as_targets_alone(corpus, tokenizer):
     [(6, 7, 5, 70), (1, 20, 2, 60), (50, 30, 64, 6), (2, 1, 64, 40)],
     ids=["batches in windows", "one row", "one batch an epoch", "one word"],
 )
-def test_resuming_at_every_batch_goes_on_bit_equal(
+def test_resuming_at_every_batch_is_bit_equal(
     corpus, tokenizer, batch_size, sequence_length, window_blocks, count
 ):
     changes = {

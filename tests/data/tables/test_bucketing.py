@@ -62,7 +62,7 @@ def test_every_row_once_an_epoch_in_batches_of_one_size(lengths, size, seed, shu
 
 @SETTINGS
 @hypothesis.given(st.integers(0, 2**31), st.integers(1, 39))
-def test_a_restart_goes_on_bit_equal(seed, stop):
+def test_a_restart_resumes_bit_equal(seed, stop):
     rows = make_rows(random_lengths(61))
     options = {"batch_size": 5, "seed": seed, "epochs": 3}  # 13 batches an epoch
     whole = batches(rows, **options)

@@ -120,7 +120,7 @@ def test_rows_keep_their_places():
     assert repr(several) == "Table(2 rows of text, from a.csv and 1 other files)"
 
 
-def test_labels_given_beside_a_table_keep_its_places():
+def test_labels_given_with_a_table_keep_its_places():
     table = Table({"text": TEXTS}, source="dev.tsv", lines=[2, 7])
     assert as_table(table, labels=LABELS).place(1) == "dev.tsv, line 7"
 

@@ -73,7 +73,7 @@ def one_by_one(rows, length, overlap):
             windows.append((functools.reduce(operator.iadd, words, []), places, numbers, sentence))
             if end == len(row):
                 break
-            # Back over the words of the overlap, as long as the word behind has room too.
+            # Back over the words of the overlap, as long as the word behind fits too.
             begin = end
             while (
                 sum(map(len, row[begin - 1 : end])) <= overlap

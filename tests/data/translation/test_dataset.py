@@ -80,7 +80,7 @@ def test_every_pair_once_an_epoch_whole_and_within_the_bound(lengths, multiple, 
 
 @SETTINGS
 @hypothesis.given(LENGTHS, st.integers(0, 2**31), st.data())
-def test_a_restart_goes_on_bit_equal(lengths, seed, data):
+def test_a_restart_resumes_bit_equal(lengths, seed, data):
     pairs = encode_pairs(make_pairs(lengths), TOKENIZER, max_length=50)
     options = {"seed": seed, "epochs": 3}
     whole = batches(pairs, **options)

@@ -47,7 +47,7 @@ def test_shards_hold_the_same_lines_whatever_their_number(made, table, model, tm
     assert again.columns == whole.columns
 
 
-def test_it_goes_on_where_it_was_interrupted(made, tmp_path, monkeypatch):
+def test_it_resumes_where_it_was_interrupted(made, tmp_path, monkeypatch):
     write_augmented(tmp_path / "whole", made, shards=3)
     broken = tmp_path / "broken"
     versions = Augmenter.versions

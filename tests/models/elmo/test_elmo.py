@@ -170,7 +170,7 @@ def test_padding_gives_zeros_and_changes_nothing(elmo, batch):
 
 
 @pytest.mark.jax_slow
-def test_the_forward_half_goes_on_from_a_state(elmo, batch):
+def test_the_forward_half_continues_from_a_state(elmo, batch):
     ids = batch["character_ids"][:1]
     whole = elmo(ids)["layers"]
     before = elmo(ids[:, :3])

@@ -81,7 +81,7 @@ def test_every_weight_is_stored_once(exported):
         if ".data-" in name
     )
     held = 4 * elmo.count_params()
-    assert held <= data < held + 8192  # the object graph lies beside them
+    assert held <= data < held + 8192  # and the object graph
     stored = [name for name, _ in tf.train.list_variables(f"{path}/variables/variables")]
     assert len(stored) == len(elmo.weights) + 1
 

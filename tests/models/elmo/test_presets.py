@@ -67,7 +67,7 @@ def test_the_released_format_keeps_neither(speaker, released, tmp_path):
     same_weights(loaded, Elmo.from_preset(released[2]))
 
 
-def test_words_beside_a_release_are_left_alone(released, tmp_path):
+def test_words_in_a_release_folder_are_left_alone(released, tmp_path):
     options, weights, _ = released
     write_folder(tmp_path, options, weights)
     (tmp_path / "vocab.txt").write_text("the\nsun\n")  # no vocabulary of a softmax

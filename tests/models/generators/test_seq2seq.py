@@ -252,7 +252,7 @@ def test_bad_input(seq2seq):
 
 
 @pytest.mark.jax_slow
-def test_training_draws_dropout_anew():
+def test_training_draws_other_dropout():
     seq2seq = tiny_seq2seq(dropout=0.5)
     randomise(seq2seq)
     a, b = (to_numpy(seq2seq(make_inputs(), training=True)["sequence"]) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The language model's loss beside a task's: its value, what it counts, its gradients."""
+"""The language model's loss with a task's: its value, what it counts, its gradients."""
 
 import numpy as np
 import pytest

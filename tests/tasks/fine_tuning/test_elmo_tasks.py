@@ -191,7 +191,7 @@ def test_long_texts_are_read_in_windows():
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
+def test_a_run_that_was_stopped_resumes_to_the_same_numbers(tmp_path):
     options = {**FIT, "epochs": 2}
     whole = classifier(dropout=0.5)
     whole.fit(*texts(30), **options)

@@ -182,7 +182,7 @@ def test_it_learns_a_rule(config, tokenizer):
     assert task.evaluate(toy_data(200, seed=1))["accuracy"] > 0.95
 
 
-def test_a_head_begins_anew_on_any_encoder(task, config, tokenizer, tmp_path):
+def test_a_new_head_fits_any_encoder(task, config, tokenizer, tmp_path):
     encoder = kbert.Encoder(config.replace(pooler_activation=None))
     encoder.save_to_preset(tmp_path)
     tokenizer.save(tmp_path)

@@ -349,7 +349,7 @@ def test_settings_out_of_range(config, tokenizer, options, message):
         make(config, tokenizer, **{"labels": ["a", "b"], **options})
 
 
-def test_an_encoder_without_a_pooler_is_refused_and_gets_one_anew(config, tokenizer, tmp_path):
+def test_an_encoder_without_a_pooler_is_refused_and_gets_a_new_one(config, tokenizer, tmp_path):
     encoder = kbert.Encoder(config.replace(pooler_activation=None))
     with pytest.raises(ValueError, match=r"must have a pooler: TextClassifier.from_preset"):
         TextClassifier(encoder, tokenizer, ["a", "b"])

@@ -181,7 +181,7 @@ def test_words_of_a_long_sentence_pool_their_windows(config, tokenizer, pooling)
 
 
 def test_sentences_of_any_length_are_read_whole(task, caplog):
-    """Alone and beside others: 40 positions, one word with 90 pieces, sentences of 300 words."""
+    """Alone and in a batch: 40 positions, one word with 90 pieces, sentences of 300 words."""
     sentences = [["fox"] * 300, ["x" * 90, "fox"], [], ["red"]]
     answers = task.predict(sentences)
     assert [len(answer["labels"]) for answer in answers] == [300, 2, 0, 1]
@@ -296,7 +296,7 @@ def test_settings_are_kept(config, tokenizer, tmp_path):
     assert TokenClassifier.from_preset(tmp_path).settings == {"labels": TAGS, **options}
 
 
-def test_a_head_begins_anew_on_any_encoder(config, tokenizer, tmp_path):
+def test_a_new_head_fits_any_encoder(config, tokenizer, tmp_path):
     kbert.Encoder(config.replace(pooler_activation=None)).save_to_preset(tmp_path)
     tokenizer.save(tmp_path)
     task = TokenClassifier.from_preset(tmp_path, new_head=True, labels=TAGS)

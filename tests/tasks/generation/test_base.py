@@ -95,7 +95,7 @@ def test_a_served_language_model(tmp_path):
 
 
 @pytest.mark.tensorflow
-def test_a_served_sampling_draws_anew_or_by_a_seed():
+def test_a_served_sampling_draws_at_random_or_by_a_seed():
     task = writing.causal_lm()
     prompts = tf.constant(["a b"] * 4)
     drawn = []

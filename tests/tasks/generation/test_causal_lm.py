@@ -1,4 +1,4 @@
-"""Language models: the loss against NumPy, what they go on with, streams, scores, bad input."""
+"""Language models: the loss against NumPy, continuations, streams, scores, bad input."""
 
 import keras
 import numpy as np
@@ -65,7 +65,7 @@ def test_two_replicas_and_one(mirrored):
     writing.check_replicas(writing.causal_lm, mirrored, writing.random_batches(3))
 
 
-def test_it_goes_on_with_what_it_has_learned(alphabet):
+def test_it_trains_on_from_what_it_has_learned(alphabet):
     assert alphabet.predict(["a b c", "", "h"]) == [" d e f g h", "a b c d e f g h", ""]
     assert alphabet.predict("e f", include_prompt=True) == ["e f g h"]
     assert alphabet.predict("e f", method=Beam(width=2)) == [" g h"]

@@ -1,4 +1,4 @@
-"""A pretrained folder goes on, with words added to its vocabulary."""
+"""A pretrained folder is trained further, with words added to its vocabulary."""
 
 import functools
 
@@ -34,7 +34,7 @@ def test_new_words_start_as_the_mean_of_their_pieces(folder, tiny_vocabulary):
             np.testing.assert_array_equal(ops.convert_to_numpy(a), ops.convert_to_numpy(b))
 
 
-def test_a_head_that_is_not_there_begins_anew_and_is_named(folder, tmp_path, caplog):
+def test_a_head_that_is_not_there_is_newly_initialised_and_named(folder, tmp_path, caplog):
     encoder = kbert.Encoder.from_preset(folder)
     encoder.save_to_preset(tmp_path / "bare")
     tokenizer = kbert.load_tokenizer(folder)

@@ -36,7 +36,7 @@ def make_task(strategy=None, vocabulary_size=10, rows=ROWS, **settings) -> Bidir
 
 
 def stream(steps, rows=ROWS, length=LENGTH, seed=0, begin=0) -> list[dict]:
-    """Batches of random words, weights among them 0 and 1, that go on from batch `begin`."""
+    """Batches of random words, weights among them 0 and 1, that continue from batch `begin`."""
     rng = np.random.default_rng(seed)
     letters = kbert.tokenizers.character_ids(list(WORDS), 10).numpy()
     runs = rng.integers(0, len(WORDS), (2, rows, (begin + steps) * length + 1))
@@ -91,7 +91,7 @@ def in_numpy(task, batch, state):
 
 
 @pytest.mark.parametrize("negatives", [len(WORDS), 4], ids=["whole", "sampled"])
-def test_an_evaluation_is_the_whole_softmax_over_a_text_that_goes_on(negatives):
+def test_an_evaluation_is_the_whole_softmax_over_a_continuing_text(negatives):
     """Sampled or not in training; the state goes from batch to batch and begins with zeros."""
     task = make_task(negatives=negatives)
     batches = stream(3)
@@ -122,7 +122,7 @@ def test_the_state_is_that_of_the_words_before_row_by_row():
     np.testing.assert_allclose(state_of(task), state, atol=1e-6)
     task.evaluate(dataset(stream(2, seed=5)), verbose=0)
     np.testing.assert_allclose(state_of(task), state, atol=1e-6)
-    # Rows that begin forget, the others go on.
+    # Rows that begin forget, the others continue.
     (batch,) = stream(1, seed=6)
     batch["begins"][:] = [1, 0, 0, 1]
     state[:, :, [0, 3]] = 0.0
@@ -183,7 +183,7 @@ def test_two_replicas_train_as_one(mirrored, negatives):
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_state_that_is_set_is_shared_out_to_the_replicas(mirrored):
-    """As a checkpoint sets it: the next batch goes on from it, on one device or two."""
+    """As a checkpoint sets it: the next batch continues from it, on one device or two."""
     state = np.random.default_rng(0).normal(0, 0.3, (2, 2, ROWS, 24)).astype("float32")
     (batch,) = stream(1)
     batch["begins"][:] = 0
@@ -302,7 +302,7 @@ print(json.dumps({"steps": history.steps, "evaluations": history.evaluations}))
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_two_hosts_train_as_one_and_go_on_with_the_rows_of_both(tmp_path):
+def test_two_hosts_train_as_one_and_resume_with_the_rows_of_both(tmp_path):
     (alone,) = run_workers(1, tmp_path / "alone", 6, HOST)
     run_workers(2, tmp_path / "hosts", 4, HOST)
     hosts = run_workers(2, tmp_path / "hosts", 6, HOST)[0]

@@ -1,4 +1,4 @@
-"""A pretrained biLM for other words: what is known is kept, the rest begins anew."""
+"""A pretrained biLM for other words: what is known is kept, the rest is newly initialised."""
 
 import numpy as np
 import pytest

@@ -116,7 +116,7 @@ def test_weights_lie_on_disk_once(exported):
     task, path = exported
     used = sum(v.numpy().nbytes for v in task.variables if v.dtype == "float32")
     data = sum(f.stat().st_size for f in Path(path, "variables").glob("*.data-*"))
-    assert used <= data < used + 8192  # the object graph lies beside them
+    assert used <= data < used + 8192  # and the object graph
     assert Path(path, "saved_model.pb").stat().st_size < 4e6
 
 

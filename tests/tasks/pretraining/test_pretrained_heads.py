@@ -143,7 +143,7 @@ def test_a_folder_of_another_task_is_refused(tmp_path, tokenizer):
         Pretraining.from_preset(tmp_path)
 
 
-def test_a_folder_without_the_head_is_refused_or_it_begins_anew(tmp_path, tokenizer, caplog):
+def test_a_folder_without_the_head_is_refused_or_newly_initialised(tmp_path, tokenizer, caplog):
     saved(tmp_path, tokenizer, "bert", "Model")
     with pytest.raises(ValueError, match=r"new_head=True .* Received: no head that kbert knows"):
         Pretraining.from_preset(tmp_path)

@@ -198,7 +198,7 @@ def test_one_update_is_the_same_on_two_replicas_and_in_micro_batches(
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_a_run_goes_on_exactly(small, tokenizer, tmp_path):
+def test_a_run_resumes_exactly(small, tokenizer, tmp_path):
     """Weights, moments, dropout: the generator's draws need nothing saved."""
     found = batches(tokenizer, 4)
 

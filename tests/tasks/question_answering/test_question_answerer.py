@@ -313,7 +313,7 @@ def test_transformers_reads_it(task, tmp_path):
         assert_close(logits[name].numpy()[real], wanted[real], 1e-4)
 
 
-def test_a_head_begins_anew_on_any_encoder(config, tokenizer, tmp_path):
+def test_a_new_head_fits_any_encoder(config, tokenizer, tmp_path):
     kbert.Encoder(config.replace(pooler_activation=None)).save_to_preset(tmp_path)
     tokenizer.save(tmp_path)
     new = QuestionAnswerer.from_preset(tmp_path, new_head=True, max_length=24)

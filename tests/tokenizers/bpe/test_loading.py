@@ -56,7 +56,7 @@ def test_only_tokenizer_json(tmp_path):
 
 
 def test_older_folders(tmp_path):
-    """Two files, as fairseq's users have them; then with maps and added tokens beside them."""
+    """Two files, as fairseq's users have them; then with maps and added tokens."""
     write(tmp_path, ROBERTA)
     assert load_tokenizer(tmp_path).get_config() == BytePairTokenizer(ROBERTA, MERGES).get_config()
     special = {

@@ -42,7 +42,7 @@ TEXTS = st.lists(
     ),
     max_size=6,
 ).map(" ".join)
-# What SentencePiece takes for a space beside white space, or drops.
+# What SentencePiece takes for a space besides white space, or drops.
 UNSEEN = {chr(code) for code in (*range(0x20), 0x7F, *range(0x80, 0xA1), 0xAD, 0xFEFF, 0xFFFD)}
 
 

@@ -1,4 +1,4 @@
-"""Vocabulary training: right words, same list every time, room and coverage."""
+"""Vocabulary training: right words, same list every time, budget and coverage."""
 
 import random
 from collections import Counter

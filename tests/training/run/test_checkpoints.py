@@ -47,7 +47,7 @@ def test_names_do_not_depend_on_what_was_made_before(tmp_path):
 
 
 @pytest.mark.tensorflow
-def test_a_mirrored_run_goes_on_from_one_device_and_back(tmp_path, mirrored):
+def test_a_mirrored_run_resumes_on_one_device_and_back(tmp_path, mirrored):
     alone = trained_task()
     Checkpoints(tmp_path).save(alone, 2)
     with mirrored.scope():

@@ -15,7 +15,7 @@ def test_estimate_counts_bytes_and_times_each_phase():
     found = estimate(task, make_dataset, phases)
     parameters = task.count_params() * 4
     assert found.gradients == parameters
-    # Two moments of every parameter, beside the optimizer's rate and count (int64 on TensorFlow).
+    # Two moments of every parameter, and the optimizer's rate and count (int64 on TensorFlow).
     assert found.slots - 2 * parameters in (4 + 4, 4 + 8)
     assert found.peak > found.weights + found.slots + found.gradients
     short, long = found.seconds_per_step

@@ -72,7 +72,7 @@ def whole(tmp_path_factory):
     return folder, main(folder, task=task), weights(task)
 
 
-def test_a_killed_run_goes_on_bit_for_bit(whole, tmp_path):
+def test_a_killed_run_resumes_bit_for_bit(whole, tmp_path):
     """kill -9 in the second epoch, SIGTERM in the third: losses, best and final weights agree."""
     folder, expected, expected_weights = whole
     killed = in_process(tmp_path, send=[signal.SIGKILL, 9])
@@ -218,7 +218,7 @@ def test_patience_counts_evaluations_without_progress(tmp_path, folder):
         assert (again.step, again.best_step, again.ended_by) == (16, 6, "patience")
 
 
-def test_patience_goes_on_counting_after_a_restart(tmp_path):
+def test_patience_keeps_counting_after_a_restart(tmp_path):
     asked = {"metric": "score", "mode": "max", "patience": 3}
     main(
         tmp_path,
@@ -323,7 +323,7 @@ def test_other_settings_of_a_restarted_run_are_refused(tmp_path):
 
 @pytest.mark.tensorflow
 def test_replicas_train_as_one_device(tmp_path, mirrored):
-    """And a run that one device began goes on over several, the sums of its epoch included."""
+    """And a run that one device began is resumed on several, the sums of its epoch included."""
     settings = {"evaluate": lambda: {"score": 1.0}, "metric": "score"}
     alone = main(tmp_path / "alone", task=compiled_task(dropout=0.0), **settings)
     together = compiled_task(dropout=0.0, strategy=mirrored)

@@ -46,7 +46,7 @@ def lines(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_killed_runs_go_on_bit_for_bit(tmp_path):
+def test_killed_runs_resume_bit_for_bit(tmp_path):
     """kill -9 in the first phase, SIGTERM in the second: every loss and weight is the same."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run_toy.main(whole)
@@ -280,7 +280,7 @@ def test_one_process_at_a_time_writes(tmp_path):
 
 @pytest.mark.usefixtures("eagerly")
 def test_a_disk_that_is_full_ends_the_run(tmp_path, monkeypatch):
-    """The checkpoint is written beside the training: what goes wrong there is not lost."""
+    """The checkpoint is written in the background: what goes wrong there is not lost."""
 
     def fail(*_):
         raise OSError(28, "No space left on device")
@@ -292,7 +292,7 @@ def test_a_disk_that_is_full_ends_the_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+def test_training_continues_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     """And it is of its step, whatever was trained meanwhile."""
     task, seen = toy_task.ToyTask(), {}
     task.compile(AdamW(0.01))

@@ -239,7 +239,7 @@ def test_train_on_batch():
     assert first["loss"] == pytest.approx(trained(steps=1)[2][0]["loss"], rel=1e-6)
 
 
-def test_dropout_draws_anew_every_step_and_micro_batch():
+def test_dropout_differs_in_every_step_and_micro_batch():
     task = make_task(dropout=0.5, micro_batches=2)
     (generator,) = [v for v in task.variables if v.name == "seed_generator_state"]
     before = ops.convert_to_numpy(generator.value)

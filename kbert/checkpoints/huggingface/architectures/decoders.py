@@ -141,5 +141,5 @@ def kernel(name: str, source: str) -> tuple[Rule, Rule]:
 
 
 def four_times(hidden_size: Any) -> Any:
-    """The usual width inside; what is no number goes on as it is, and the config refuses it."""
+    """The usual width inside; what is no number stays as it is, and the config refuses it."""
     return 4 * hidden_size if isinstance(hidden_size, int) else hidden_size
