@@ -84,7 +84,9 @@ def generator(request):
     return Generator(request.param)
 
 
-@pytest.mark.parametrize("way", [in_a_function, compiled], ids=["graph", "xla"])
+@pytest.mark.parametrize(
+    "way", [in_a_function, pytest.param(compiled, marks=pytest.mark.slow)], ids=["graph", "xla"]
+)
 def test_with_the_cache_as_without(generator, way):
     texts, scores = texts_of(generator.decode(Greedy(), way))
     for row, (text,) in enumerate(texts):

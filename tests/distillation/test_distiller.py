@@ -101,6 +101,7 @@ def test_the_teacher_stays_as_it_was_bit_for_bit(tokenizer, teacher):
     assert {"cross_entropy", "accuracy", "agreement", "val_accuracy", "val_loss"} < logged
 
 
+@pytest.mark.slow
 def test_a_student_comes_to_its_teachers_answers(tokenizer):
     """Of half of its layers, on few texts; with four seeds agreement rose from 0.3 to 0.9."""
     teacher = toys.make_task("classes", tokenizer, sigma=0.2)
@@ -146,6 +147,7 @@ def trained(tokenizer, name, data, parts, scope=None, micro_batches=1, **changes
     return history.history, distiller.get_weights()
 
 
+@pytest.mark.slow
 def test_replicas_and_micro_batches_train_as_one(tokenizer, mirrored):
     """Rows with other numbers of tokens and masks; text is the task with most heads."""
     parts = [*TINYBERT, AttentionRelations(), SoftTargets(temperature=2.0, weight=5.0), OwnLoss()]

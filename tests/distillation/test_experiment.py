@@ -138,6 +138,7 @@ def test_a_finished_run_is_read_and_leaves_no_checkpoints(experiment, whole, mon
 
 
 @pytest.mark.usefixtures("eagerly")
+@pytest.mark.slow
 def test_seeds_differ_in_their_runs(experiment, tmp_path):
     made = experiment("distilbert", student={"num_layers": 1, "init": "random"})
     series = experiments.seeds(made, tmp_path, count=2, verbose=0, **SETTINGS)
@@ -169,6 +170,7 @@ def test_numbers_and_a_pretrained_student(tokenizer, tmp_path):
 
 
 @pytest.mark.usefixtures("eagerly")
+@pytest.mark.slow
 def test_preview_shows_what_every_stage_and_the_teacher_take(experiment):
     shown = experiments.preview(experiment(), examples=1, **SETTINGS)
     assert "[CLS] the " in shown

@@ -71,6 +71,7 @@ def test_it_learns_measures_and_is_not_made_again(preset, mail, tmp_path, monkey
 
 
 @pytest.mark.usefixtures("eagerly")
+@pytest.mark.slow
 def test_a_signal_stops_it_and_the_same_call_resumes(preset, mail, tmp_path, monkeypatch):
     class Signal(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

@@ -143,7 +143,10 @@ def test_a_long_text_is_truncated_and_counted(encoder, tokenizer, caplog):
 
 
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize("pooling", [None, "cls", "mean", "max"])
+@pytest.mark.parametrize(
+    "pooling",
+    [None, "mean", *(pytest.param(x, marks=pytest.mark.slow) for x in ("cls", "max"))],
+)
 @pytest.mark.parametrize("pair", [False, True])
 def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, pooling, pair, caplog):
     size, doc_stride = (10, 4) if not pair else (7, 4)

@@ -291,6 +291,7 @@ def test_xla_trains_with_dropout(inputs):
         assert np.isfinite(tf.convert_to_tensor(gradient)).all()
 
 
+@pytest.mark.slow
 def test_a_small_encoder_learns_to_tell_two_words_apart():
     keras.utils.set_random_seed(0)
     config = EncoderConfig(

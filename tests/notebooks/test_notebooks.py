@@ -1,7 +1,7 @@
 """Every notebook runs from top to bottom, at the small size it defines for that purpose.
 
-In this process, one after the other: a kernel for each would import everything nine times. That a
-kernel runs them just as well is shown by the shortest one, and by all of them in the slow tests.
+Most in this process, one after the other: a kernel for each would import everything nine times.
+That a kernel runs them just as well is shown by the shortest one, and by all in the slow tests.
 """
 
 import gc
@@ -16,7 +16,9 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-IN_A_KERNEL = "03_question_answering"
+IN_A_KERNEL = "02_classify_your_texts"
+# Run in a kernel only, by the slow tests.
+SLOW = ("06_elmo", "07_attention_and_transformer", "09_distil_a_classifier")
 
 pytestmark = pytest.mark.tensorflow
 
@@ -45,7 +47,7 @@ def read(path):
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in NOTEBOOKS if p.stem != IN_A_KERNEL], ids=lambda p: p.stem
+    "path", [p for p in NOTEBOOKS if p.stem not in (IN_A_KERNEL, *SLOW)], ids=lambda p: p.stem
 )
 def test_notebook_runs_and_holds_its_claim(path, folder):
     namespace = {"__name__": "__main__"}

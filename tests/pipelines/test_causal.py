@@ -43,6 +43,7 @@ def arguments(data_dir, tiny, model_dir, *flags) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
     from pipelines import pretrain
 

@@ -121,6 +121,7 @@ def test_no_checkpoint_holds_the_teacher(run_dir):
     assert 3 * size <= saved < 3 * size + 100
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_resumes_to_the_same_bytes(run_dir, on_text):
     on_text("distilbert", run_dir / "killed")
     logs = [run_dir / name / "steps.jsonl" for name in ("run", "killed")]
@@ -155,6 +156,7 @@ def test_a_teacher_without_a_head_makes_an_encoder(
     assert kbert.load_tokenizer(preset).vocabulary_size
 
 
+@pytest.mark.slow
 def test_a_student_may_begin_as_an_earlier_one(run_dir, on_text, tmp_path, capsys):
     """And its weights are those of the folder: at a rate of next to nothing it stays so."""
     more = (f"--student={run_dir / 'student'}", "--term_weights=own=0,soft_targets=1")
@@ -205,6 +207,7 @@ def test_two_stages_on_a_task(on_mail, classifier, tmp_path, capsys):
     assert f"{out_dir} holds this, finished before:" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_augmented_data_takes_the_place_of_train(
     call, mail_file, mail, classifier, tmp_path, monkeypatch, capsys
 ):

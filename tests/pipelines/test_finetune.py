@@ -54,6 +54,7 @@ def test_elmo_is_a_preset_too(call, mail_file, tmp_path):
     assert isinstance(task.encoder, kbert.models.ElmoEncoder)
 
 
+@pytest.mark.slow
 def test_a_decoder_is_a_preset_too(call, mail_file, tmp_path):
     tokenizer = kbert.BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
     folder = tmp_path / "gpt2"

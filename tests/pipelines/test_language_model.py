@@ -59,6 +59,7 @@ def arguments(data_dir, tiny, model_dir, *flags) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
     """The LSTM's state, the draws of words and the place in the text resume exactly."""
     from pipelines import pretrain

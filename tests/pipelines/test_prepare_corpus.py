@@ -225,6 +225,7 @@ def test_importing_the_program_defines_no_flags():
     assert "on_bad_utf8" not in flags.FLAGS
 
 
+@pytest.mark.slow
 def test_help_teaches_by_example():
     out, _ = start_program("prepare_corpus", "--help").communicate()
     assert "kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=vocab.txt" in out

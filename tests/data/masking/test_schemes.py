@@ -91,7 +91,10 @@ def test_all_schemes_are_tested():
     assert {segments for _, segments in SCHEMES} == set(SEGMENT_SCHEMES)
 
 
-@pytest.mark.parametrize(("masking", "segments"), SCHEMES)
+@pytest.mark.parametrize(
+    ("masking", "segments"),
+    [SCHEMES[0], *(pytest.param(*scheme, marks=pytest.mark.slow) for scheme in SCHEMES[1:])],
+)
 def test_rows_depend_on_nothing_but_the_settings(corpus, tokenizer, streamed, masking, segments):
     """Not on batch size, threads, hosts and where a run was taken up."""
     _, batches = streamed(masking, segments)

@@ -124,9 +124,13 @@ def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts, dr
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "window_blocks", "count"), [(12, 8, 30), (100, 2, 10), (400, 64, 6)],
-    ids=["batches in windows", "batches over windows", "batches over epochs"],
-)  # fmt: skip
+    ("batch_size", "window_blocks", "count"),
+    [
+        pytest.param(12, 8, 30, id="batches in windows", marks=pytest.mark.slow),
+        pytest.param(100, 2, 10, id="batches over windows"),
+        pytest.param(400, 64, 6, id="batches over epochs", marks=pytest.mark.slow),
+    ],
+)
 def test_resuming_at_every_batch_is_bit_equal(corpus, tokenizer, batch_size, window_blocks, count):
     settings = {"batch_size": batch_size, "window_blocks": window_blocks}
     batches = list(small(corpus, tokenizer, **settings).take(count + 3).as_numpy_iterator())

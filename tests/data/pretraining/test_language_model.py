@@ -216,8 +216,12 @@ def test_rare_words_are_unknown_as_targets_alone(corpus, tokenizer):
 
 @pytest.mark.parametrize(
     ("batch_size", "sequence_length", "window_blocks", "count"),
-    [(6, 7, 5, 70), (1, 20, 2, 60), (50, 30, 64, 6), (2, 1, 64, 40)],
-    ids=["batches in windows", "one row", "one batch an epoch", "one word"],
+    [
+        pytest.param(6, 7, 5, 70, id="batches in windows"),
+        pytest.param(1, 20, 2, 60, id="one row", marks=pytest.mark.slow),
+        pytest.param(50, 30, 64, 6, id="one batch an epoch"),
+        pytest.param(2, 1, 64, 40, id="one word", marks=pytest.mark.slow),
+    ],
 )
 def test_resuming_at_every_batch_is_bit_equal(
     corpus, tokenizer, batch_size, sequence_length, window_blocks, count

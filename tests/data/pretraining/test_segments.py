@@ -92,7 +92,7 @@ def test_sentences_are_packed_as_in_a_plain_loop(documents, max_tokens, cross):
 
 
 @pytest.mark.parametrize("cross", [False, True])
-@pytest.mark.parametrize("short_share", [0.0, 0.5])
+@pytest.mark.parametrize("short_share", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_sentences_are_the_whole_text_once(cross, short_share):
     rng = np.random.default_rng(1)
     documents = [rng.integers(1, 60, rng.integers(1, 200)).tolist() for _ in range(40)]

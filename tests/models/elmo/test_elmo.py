@@ -206,6 +206,7 @@ def test_dropout_acts_in_training_alone(batch):
 
 
 @pytest.mark.jax_slow
+@pytest.mark.slow
 def test_a_mix_of_one_s_own_is_trained_inside_a_keras_model(batch):
     keras.utils.set_random_seed(0)
     elmo = Elmo(TINY.replace(num_layers=1), mix=ScalarMix(name="mix"))

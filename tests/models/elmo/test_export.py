@@ -43,6 +43,7 @@ def check(elmo, answer, sentences):
         assert not mixed[size:].any()
 
 
+@pytest.mark.slow
 def test_the_session_loader_gives_the_embeddings(exported):
     elmo, path = exported
     widest = max(map(len, SENTENCES))

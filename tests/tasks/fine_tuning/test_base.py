@@ -76,6 +76,7 @@ def test_the_seed_decides_all_numbers(config, tokenizer):
 
 
 @pytest.mark.usefixtures("eagerly")
+@pytest.mark.slow
 def test_a_run_that_was_stopped_resumes_to_the_same_numbers(config, tokenizer, tmp_path):
     options = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-3, "verbose": 0}
     whole = make(config, tokenizer)

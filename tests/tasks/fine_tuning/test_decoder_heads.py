@@ -105,6 +105,7 @@ def test_rows_are_the_texts_and_cut_like_theirs(tmp_path, tokenizer):
     assert_close(probabilities(windows, [text]), softmax(both.mean(0))[None], 1e-5)
 
 
+@pytest.mark.slow
 def test_it_learns_on(tmp_path, tokenizer):
     saved(tmp_path, tokenizer, "gpt2", "ForSequenceClassification", labels=["no", "yes"])
     task = TextClassifier.from_preset(tmp_path)

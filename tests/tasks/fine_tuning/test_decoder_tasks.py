@@ -165,6 +165,7 @@ def choices(count, seed=0):
     return table
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_and_its_language_model_with_it(encoder, tokenizer):
     task = TextClassifier(encoder, tokenizer, LABELS)
     before = task.encoder.decoder.token_embedding.numpy()
@@ -179,6 +180,7 @@ def test_a_classifier_learns_and_its_language_model_with_it(encoder, tokenizer):
     assert (moved[-3:] > 0).all()  # the new tokens are learned
 
 
+@pytest.mark.slow
 def test_choices_are_learned(encoder, tokenizer):
     task = MultipleChoice(encoder, tokenizer)
     task.fit(choices(200), **{**FIT, "epochs": 8})
@@ -216,6 +218,7 @@ def test_it_reads_every_order_window_and_choice(encoder, tokenizer):
 
 
 @pytest.mark.usefixtures("eagerly")
+@pytest.mark.slow
 def test_micro_batches_and_copies_change_nothing(tokenizer):
     """Losses of the global batch, whatever it is cut into; the last batch is filled up."""
     found = []
@@ -249,7 +252,13 @@ def test_a_new_head_on_a_folder_of_a_decoder(format, block, tmp_path):
     assert task.predict(["ça 💡", ""])[0]["label"] in LABELS
 
 
-@pytest.mark.parametrize("kind", [TextClassifier, TextRegressor, MultipleChoice])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        TextClassifier,
+        *(pytest.param(x, marks=pytest.mark.slow) for x in (TextRegressor, MultipleChoice)),
+    ],
+)
 def test_a_task_comes_back_from_its_folder(kind, tmp_path):
     tokenizer = gpt2_tokenizer()
     labels = [LABELS] if kind is TextClassifier else []

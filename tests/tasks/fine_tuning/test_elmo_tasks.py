@@ -106,6 +106,7 @@ def test_a_classifier_learns_a_rule_by_its_mix_and_its_head_alone():
     assert "cnn" not in slots
 
 
+@pytest.mark.slow
 def test_a_tagger_learns_a_rule_by_its_mix_and_its_head_alone():
     task = tagger(dropout=0.0)
     before = values(task)

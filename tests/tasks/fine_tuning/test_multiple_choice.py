@@ -174,6 +174,7 @@ def test_what_is_too_long_is_cut_and_counted(config, tokenizer, caplog):
     assert "1 of 4 examples" in caplog.text
 
 
+@pytest.mark.slow
 def test_it_learns_a_rule(config, tokenizer):
     keras.utils.set_random_seed(1)
     deep = config.replace(num_layers=2, **NO_DROPOUT)

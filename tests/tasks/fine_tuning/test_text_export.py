@@ -42,6 +42,7 @@ def check(answer, wanted):
             assert given.tolist() == prediction["labels"]
 
 
+@pytest.mark.slow
 def test_the_session_loader_gives_the_answers(classifier, exported):
     first, second = ([*texts] for texts in zip(*PAIRS, strict=True))
     single, default, pairs, nothing = session.ask_json(

@@ -62,6 +62,7 @@ def test_loss_gradients_and_answers_are_those_of_transformers(tokenizer, tmp_pat
     assert_close(task.predict(PAIRS), out.logits[:, 0].detach().numpy(), 1e-4)
 
 
+@pytest.mark.slow
 def test_it_learns_in_the_units_of_the_data(task, tmp_path):
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 6, 300)

@@ -216,6 +216,7 @@ def test_any_words_keep_their_number(task, words):
     assert "starts" not in answer
 
 
+@pytest.mark.slow
 def test_it_learns_a_rule_and_measures_it_by_entities(config, tokenizer):
     keras.utils.set_random_seed(1)
     deep = config.replace(num_layers=2, **NO_DROPOUT)

@@ -67,6 +67,7 @@ def check(answer, wanted):
                 assert not np.any(found[name][count:])
 
 
+@pytest.mark.slow
 def test_the_session_loader_gives_the_same_answers(exported):
     _, task, path = exported
     default, tagged, words = session.ask(

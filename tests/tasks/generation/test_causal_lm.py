@@ -61,10 +61,12 @@ def test_the_loss_is_the_mean_over_all_real_tokens(task):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.slow
 def test_two_replicas_and_one(mirrored):
     writing.check_replicas(writing.causal_lm, mirrored, writing.random_batches(3))
 
 
+@pytest.mark.slow
 def test_it_trains_on_from_what_it_has_learned(alphabet):
     assert alphabet.predict(["a b c", "", "h"]) == [" d e f g h", "a b c d e f g h", ""]
     assert alphabet.predict("e f", include_prompt=True) == ["e f g h"]

@@ -60,6 +60,7 @@ def test_two_replicas_and_one(mirrored):
     writing.check_replicas(writing.translator, mirrored, writing.random_batches(3))
 
 
+@pytest.mark.slow
 def test_it_learns_to_reverse(reverser):
     pairs = writing.reversed_pairs(40, seed=1)
     answers = reverser.predict([source for source, _ in pairs])
@@ -268,6 +269,7 @@ def test_byte_pairs_and_bfloat16():
     assert keras.backend.floatx() == "float32"
 
 
+@pytest.mark.slow
 def test_one_network_is_both_sides(tmp_path):
     """An encoder with a prefix mask is trained, saved, loaded and asked like two stacks."""
     tokenizer = writing.translator().tokenizer

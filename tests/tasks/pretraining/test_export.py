@@ -96,6 +96,7 @@ def test_a_mask_behind_the_longest_text_gets_no_answer(exported):
         task.predict(text)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_keeps_chinese_words_whole(whole_chinese, shown):
     task, path = whole_chinese
     unknown = shown[0] & operations(path)

@@ -220,6 +220,7 @@ def test_trains_on_the_pretraining_dataset(config, tokenizer, tmp_path):
     assert set(history) >= {"mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy"}
 
 
+@pytest.mark.slow
 def test_learns_the_toy_corpus(config, tokenizer):
     keras.utils.set_random_seed(1)
     sizes = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 128}
@@ -242,6 +243,7 @@ def test_learns_the_toy_corpus(config, tokenizer):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.slow
 def test_two_replicas_predict_and_export(config, tokenizer, mirrored, tmp_path):
     with mirrored.scope():
         task = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)
@@ -274,6 +276,7 @@ def pairs_in_order(tokenizer, **settings):
     return toy.batches(tokenizer, **settings).map(swap)
 
 
+@pytest.mark.slow
 def test_sentence_order_learns_and_answers(config, tokenizer, tmp_path):
     keras.utils.set_random_seed(1)
     small = config.replace(hidden_size=32, num_layers=1, dropout=0.0, attention_dropout=0.0)
@@ -325,6 +328,7 @@ def test_span_boundary_terms_by_hand(config, tokenizer):
     assert float(metrics["sbo_accuracy"][0]) == hits.sum()
 
 
+@pytest.mark.slow
 def test_span_boundary_learns(config, tokenizer, tmp_path):
     """The token before the masked one decides it: it is the boundary's left end."""
     keras.utils.set_random_seed(1)

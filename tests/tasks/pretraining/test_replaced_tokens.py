@@ -229,6 +229,7 @@ def test_evaluation_says_the_same_twice(task, tokenizer):
     }
 
 
+@pytest.mark.slow
 def test_it_learns_to_tell_what_does_not_fit(config, tokenizer):
     wide = config.replace(
         hidden_size=64,

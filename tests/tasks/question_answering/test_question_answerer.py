@@ -221,6 +221,7 @@ def trained(config, tokenizer):
     return task
 
 
+@pytest.mark.slow
 def test_it_learns_a_rule_and_when_there_is_no_answer(trained):
     assert trained.null_threshold == 0.0
     held_out = toy_questions(150, seed=1, unanswerable=True)

@@ -54,6 +54,7 @@ def check(task, path):
             assert answer[name][row] == pytest.approx(want[name], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_session_loader_gives_the_answers_of_predict(exported):
     check(*exported)
 

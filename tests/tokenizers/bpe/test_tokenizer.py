@@ -170,6 +170,7 @@ def test_two_tokenizers_in_one_graph(plain):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.slow
 def test_saved_model_by_the_session_loader(keeping, tmp_path):
     """TensorFlow Serving loads by session; nothing in the tokenizer may need tracking."""
     import keras

@@ -73,6 +73,7 @@ def test_ids_are_those_of_the_original_code(cased_model, multilingual_model, tok
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=20))
 @settings(max_examples=15, deadline=None)
+@pytest.mark.slow
 def test_ranges_cover_the_text(tokenizers, texts):
     for tokenizer in tokenizers:
         out = {k: v.to_list() for k, v in tokenizer.encode_with_offsets(texts, "character").items()}

@@ -173,6 +173,7 @@ def test_inside_tf_data_and_functions_of_unknown_batch_size(cased):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.slow
 def test_saved_model_by_the_session_loader(keeping, tmp_path):
     """Ids need no resource; the characters that offsets are read from hold one."""
     texts = ["the [MASK] of naïve cafés,", "\U0001f600 2012, 東京", ""]

@@ -82,6 +82,7 @@ def test_eager_graph_and_tf_data_agree():
 
 
 @pytest.mark.tensorflow
+@pytest.mark.slow
 def test_saved_model_by_the_session_loader(tmp_path):
     """TensorFlow Serving loads by session, which must find the table filled."""
     from kbert.serving import Signature, export_saved_model

@@ -86,7 +86,8 @@ def assert_same(run, reference):
 
 @needs_tensorflow
 @pytest.mark.parametrize(
-    "optimizer", [AdamW, keras.optimizers.AdamW, pytest.param(Lamb, marks=pytest.mark.slow)]
+    "optimizer",
+    [AdamW, *(pytest.param(x, marks=pytest.mark.slow) for x in (keras.optimizers.AdamW, Lamb))],
 )
 def test_two_replicas_train_as_one(mirrored, optimizer):
     """Half of a batch holds nine times the masks of the other, and the gradients are clipped."""
@@ -195,7 +196,9 @@ def test_a_step_that_is_not_finite_moves_nothing(optimizer, settings):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("optimizer", [AdamW, keras.optimizers.AdamW])
+@pytest.mark.parametrize(
+    "optimizer", [AdamW, pytest.param(keras.optimizers.AdamW, marks=pytest.mark.slow)]
+)
 def test_nor_does_it_on_replicas(mirrored, optimizer):
     assert_third_step_is_left_out(optimizer, strategy=mirrored)
 
