@@ -94,6 +94,17 @@ def eagerly():
     tf.config.run_functions_eagerly(False)
 
 
+EAGER = {"tasks", "distillation", "experiments", "extraction", "pipelines"}
+
+
+@pytest.fixture(autouse=True)
+def eagerly_where_little_is_computed(request):
+    """Most tests of `EAGER`'s folders; what takes many steps, or is about graphs, is marked."""
+    folder = request.path.relative_to(Path(__file__).parents[1]).parts[1]
+    if folder in EAGER and not {"slow", "graphs"} & set(request.keywords):
+        request.getfixturevalue("eagerly")
+
+
 @pytest.fixture(scope="session")
 def mirrored() -> tf.distribute.Strategy:
     """Two replicas on two logical CPUs; one per process (see Keras' collective keys)."""

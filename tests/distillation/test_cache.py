@@ -64,7 +64,6 @@ def calls(monkeypatch):
     return made
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_every_part_has_the_value_it_has_without_a_cache(tokenizer, tmp_path):
     """In float32; in float16 within what it rounds to."""
     student, teacher = make_pair("pairs", tokenizer)
@@ -76,7 +75,6 @@ def test_every_part_has_the_value_it_has_without_a_cache(tokenizer, tmp_path):
         assert_same_values(plain, cached, table, rtol)
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in ("pairs", "classes")])
 def test_heads_of_every_task(name, tokenizer, tmp_path):
     """Rows of windows, choices and tokens, narrower than their batches."""
@@ -86,7 +84,6 @@ def test_heads_of_every_task(name, tokenizer, tmp_path):
                        table_of(name), 1e-5)  # fmt: skip
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("name", ["windows", "choices"])
 def test_layers_of_windows_and_choices(name, tokenizer, tmp_path):
     student, teacher = make_pair(name, tokenizer)
@@ -106,7 +103,6 @@ def test_training_equals_training_without(tokenizer, tmp_path):
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_the_teacher_reads_each_text_once(tokenizer, tmp_path, calls):
     """Epochs, another student, the second stage and other splits read the cache."""
     student, teacher = make_pair("classes", tokenizer)
@@ -125,7 +121,6 @@ def test_the_teacher_reads_each_text_once(tokenizer, tmp_path, calls):
     assert id(other.encoder) in calls
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_what_is_missing_is_added(tokenizer, tmp_path, calls):
     """New texts, and outputs that no part asked for before."""
     student, teacher = make_pair("classes", tokenizer)
@@ -145,7 +140,6 @@ def test_what_is_missing_is_added(tokenizer, tmp_path, calls):
     assert "to be written: 2 texts" in str(size)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_restart_sees_the_same_batches(tokenizer, tmp_path):
     student, teacher = make_pair("classes", tokenizer)
     distiller = Distiller(student, teacher, EVERY_TERM, cache_dir=tmp_path)
@@ -174,7 +168,6 @@ def test_pretraining_has_nothing_to_keep(tokenizer, tmp_path):
         Distiller(student, teacher, HEADS, cache_dir=tmp_path)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_what_cannot_be_cached_is_told(tokenizer, tmp_path):
     student, teacher = make_pair("classes", tokenizer)
     with pytest.raises(

@@ -82,7 +82,6 @@ def test_there_is_one_projection_for_all(tokenizer):
     assert Distiller(student, teacher, [AttentionScores(), OwnLoss()]).projection is None
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_the_teacher_stays_as_it_was_bit_for_bit(tokenizer, teacher):
     before = teacher.get_weights()
     student = kbert.student(teacher, 2)
@@ -208,7 +207,6 @@ class Stop(keras.callbacks.Callback):
             raise KeyboardInterrupt  # in the middle of the second epoch
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_run_that_was_stopped_resumes_to_the_same_numbers(tokenizer, tmp_path):
     """With dropout. And a checkpoint holds nothing of the teacher."""
     teacher = toys.make_task("classes", tokenizer, dropout=0.2)

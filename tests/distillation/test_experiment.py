@@ -92,7 +92,6 @@ def test_the_teacher_says_the_order_of_the_classes(experiment, whole):
     assert made.make_teacher(made.settings()) is teacher
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     ("stage", "steps"),
     [
@@ -199,7 +198,6 @@ def test_other_classes_than_the_teacher_s(experiment, mail):  # noqa: F811
         made.make_task(made.settings())
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_model_retains_all_of_itself(teacher, mail):  # noqa: F811
     task = kbert.tasks.TextClassifier.from_preset(teacher)
     found = compare(task, task, mail, rounds=1)

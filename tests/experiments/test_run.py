@@ -101,7 +101,6 @@ def test_a_signal_stops_it_and_the_same_call_resumes(preset, mail, tmp_path, mon
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_test_set_without_labels_is_answered_as_glue_takes_it(preset, tmp_path):
     pairs = [("the red fox", "the fox")] * 8
     labelled = (pairs, ["entailment", "not_entailment"] * 4)
@@ -116,7 +115,6 @@ def test_a_test_set_without_labels_is_answered_as_glue_takes_it(preset, tmp_path
     assert len((tmp_path / "out" / "test_answers.jsonl").read_text().splitlines()) == 146
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_the_threshold_is_tuned_on_development_data(preset, tmp_path):
     data = {"text": ["red fox", "tree", "red tree", "moon"], "label": [["x"], ["y"], ["x"], []]}
     experiment = Experiment("multilabel", preset=preset, train=data, dev=data)

@@ -53,7 +53,6 @@ def test_neighbours_that_cannot_be():
         nearest(VECTORS, np.ones((1, 3)))
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_each_place_of_a_word_has_the_mean_of_its_pieces(encoder, tokenizer):
     texts = ["Foxes and foxes.", "the foxes, jumping over the river and the lazy dog"]
     found = word_in_context(encoder, tokenizer, texts, "foxes", layers="sum_all")
@@ -84,13 +83,11 @@ def test_a_word_of_no_text_or_of_pairs(encoder, tokenizer, texts):
         word_in_context(encoder, tokenizer, texts, "fox")
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_word_in_bytes_and_in_a_table(encoder, tokenizer):
     for texts in ([b"the fox"], {"text": ["the fox"]}, "the fox"):
         assert word_in_context(encoder, tokenizer, texts, "fox").contexts == ["the [fox]"]
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_word_that_was_cut_off(encoder, tokenizer):
     texts = ["the red pen " * 30 + "fox"]
     with pytest.raises(ValueError, match=r"give `doc_stride`. Received: character 360"):

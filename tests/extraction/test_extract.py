@@ -25,7 +25,6 @@ CHOICES = {
 POOLED = {"cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0)}
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("layers", CHOICES)
 def test_tokens_equal_the_reference(encoder, tokenizer, hidden_states, layers):
     for texts in (TEXTS, PAIRS):
@@ -35,7 +34,6 @@ def test_tokens_equal_the_reference(encoder, tokenizer, hidden_states, layers):
             assert_close(row, CHOICES[layers](states), 1e-4)
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("layers", ["last", "sum_last_four", "concat_last_four"])
 @pytest.mark.parametrize("pooling", POOLED)
 def test_pooled_equal_the_reference(encoder, tokenizer, hidden_states, layers, pooling):
@@ -44,7 +42,6 @@ def test_pooled_equal_the_reference(encoder, tokenizer, hidden_states, layers, p
     assert_close(ours, expected, 1e-4)
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 @pytest.mark.parametrize("texts", [TEXTS, PAIRS], ids=["texts", "pairs"])
 def test_special_tokens_left_out(encoder, tokenizer, hidden_states, pooling, texts):
@@ -69,7 +66,6 @@ def test_order_and_batches_change_nothing(encoder, tokenizer, hidden_states, mon
     assert_close(features(encoder, tokenizer, TEXTS[::-1], batch_size=5)[::-1], whole, 1e-5)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_every_way_to_give_texts(encoder, tokenizer):
     expected = features(encoder, tokenizer, TEXTS)
     frame = pd.DataFrame({"text": TEXTS, "label": 0})
@@ -85,7 +81,6 @@ def test_every_way_to_give_texts(encoder, tokenizer):
     assert features(encoder, tokenizer, [], pooling=None) == []
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_tokens_and_where_they_stand(encoder, tokenizer):
     (found,) = features(encoder, tokenizer, ["Foxes, "], pooling=None, with_tokens=True)
     assert found.tokens == ["[CLS]", "fox", "##e", "##s", ",", "[SEP]"]
@@ -101,7 +96,6 @@ def test_tokens_and_where_they_stand(encoder, tokenizer):
     assert (pair.starts.tolist(), pair.ends.tolist()) == ([0, 2, 0, 1], [1, 5, 1, 2])
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("merge", ["mean", "first"])
 def test_words_are_their_pieces_merged(encoder, tokenizer, merge):
     words = [["Foxes", "jumped", "", "over", "it's"], [], ["x"]]
@@ -119,7 +113,6 @@ def test_words_are_their_pieces_merged(encoder, tokenizer, merge):
     assert_close(alone, expected[None], 1e-5)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_words_of_strings_are_the_tokenizers(encoder, tokenizer):
     text = "Foxes,  jumping!"
     (found,) = features(encoder, tokenizer, [text], words=True, with_tokens=True)
@@ -132,7 +125,6 @@ def test_words_of_strings_are_the_tokenizers(encoder, tokenizer):
 LONG = " ".join(["the quick brown fox", "a red pen", "two cats"] * 9)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_long_text_is_truncated_and_counted(encoder, tokenizer, caplog):
     texts = [LONG, "the fox", LONG]
     rows = features(encoder, tokenizer, texts, pooling=None, max_length=12)
@@ -142,7 +134,6 @@ def test_a_long_text_is_truncated_and_counted(encoder, tokenizer, caplog):
     assert len(pair) == 12
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     "pooling",
     [None, "mean", *(pytest.param(x, marks=pytest.mark.slow) for x in ("cls", "max"))],
@@ -176,7 +167,6 @@ def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, poolin
     assert "truncated" not in caplog.text
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_words_of_a_long_text_need_a_stride(encoder, tokenizer):
     words = [LONG.split()]
     with pytest.raises(
@@ -186,7 +176,6 @@ def test_words_of_a_long_text_need_a_stride(encoder, tokenizer):
     assert features(encoder, tokenizer, words, words=True, doc_stride=20)[0].shape == (81, 16)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_half_precision_gives_float32_near_the_full_one(encoder, tokenizer):
     half = kbert.Encoder(encoder.config, dtype="mixed_bfloat16")
     half.set_weights(encoder.get_weights())
@@ -196,7 +185,6 @@ def test_half_precision_gives_float32_near_the_full_one(encoder, tokenizer):
     assert 0 < np.abs(ours - full).max() < 0.05 * np.abs(full).max()
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_byte_level_words_come_without_their_space(encoder):
     from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 
@@ -266,7 +254,6 @@ def test_texts_without_an_order_are_refused():
         as_inputs(frozenset(["a", "b"]))
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_doc_stride_by_its_former_name(encoder, tokenizer):
     settings = {"max_length": 12, "pooling": None}
     with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now") as told:

@@ -29,7 +29,6 @@ def pipeline(*args, **settings):
     return make_pipeline(TextFeatures(*args, **settings), LogisticRegression(max_iter=500))
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_it_gives_the_features(encoder, tokenizer, preset):
     expected = features(encoder, tokenizer, TEXTS, layers="sum_all", pooling="max")
     for args in ((encoder, tokenizer), (preset,)):
@@ -38,7 +37,6 @@ def test_it_gives_the_features(encoder, tokenizer, preset):
         assert step.get_feature_names_out().shape == (16,)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_cross_validation_and_a_search_over_layers(preset):
     scores = cross_val_score(pipeline(preset), TEXTS, LABELS, cv=2, error_score="raise")
     assert scores.shape == (2,)
@@ -64,7 +62,6 @@ def test_a_file_of_a_pipeline_holds_the_name_of_the_preset(preset, tmp_path):
     np.testing.assert_array_equal(loaded.predict_proba(TEXTS), model.predict_proba(TEXTS))
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_with_an_encoder_it_is_pickled_with_it(encoder, tokenizer):
     step = TextFeatures(encoder, tokenizer)
     again = pickle.loads(pickle.dumps(step))

@@ -32,7 +32,6 @@ def test_an_array(encoder, tokenizer, tmp_path, texts):
     assert os.listdir(tmp_path) == ["all.npy"]
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_half_the_bytes(encoder, tokenizer, tmp_path):
     write(tmp_path / "half.npy", encoder, tokenizer, dtype="float16")
     found = np.load(tmp_path / "half.npy")
@@ -40,7 +39,6 @@ def test_half_the_bytes(encoder, tokenizer, tmp_path):
     assert_close(found, features(encoder, tokenizer, TEXTS).astype("float16"), 5e-3)
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("settings", [{"pooling": None}, {"words": True}])
 def test_vectors_of_tokens(encoder, tokenizer, tmp_path, settings):
     write(tmp_path / "tokens.npy", encoder, tokenizer, **settings)
@@ -55,7 +53,6 @@ def test_vectors_of_tokens(encoder, tokenizer, tmp_path, settings):
         found[6]
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("pooling", ["mean", None])
 def test_records(encoder, tokenizer, tmp_path, pooling):
     write(tmp_path / "all.tfrecord", encoder, tokenizer, pooling=pooling)
@@ -68,7 +65,6 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing handles it."""
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     ("name", "pooling"), [("a.npy", "mean"), ("a.npy", None), ("a.tfrecord", None)]
 )
@@ -107,7 +103,6 @@ def test_a_killed_run_resumes_to_the_same_bytes(
         assert (path.parent / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("renames", [1, 2])
 def test_killed_while_the_finished_files_get_their_names(
     encoder, tokenizer, tmp_path, monkeypatch, renames

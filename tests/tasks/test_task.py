@@ -18,7 +18,6 @@ def weights(task):
     return {v.path: np.asarray(v) for v in task.variables}
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_preset_round_trip(task, tmp_path):
     task.save_to_preset(tmp_path)
     again = kbert.tasks.Pretraining.from_preset(tmp_path)
@@ -34,7 +33,6 @@ def test_preset_round_trip(task, tmp_path):
     np.testing.assert_array_equal(encoder.token_embedding, task.encoder.token_embedding)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_hugging_face_round_trip(task, tmp_path):
     task.save_to_preset(tmp_path, format="huggingface")
     assert (tmp_path / "config.json").is_file()
@@ -59,7 +57,6 @@ def test_preset_keeps_the_settings(config, tokenizer, tmp_path):
     assert again.encoder.compute_dtype == "bfloat16"
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_head_may_be_left_out(task, tmp_path):
     task.save_to_preset(tmp_path)
     again = kbert.tasks.Pretraining.from_preset(tmp_path, next_sentence=False)
@@ -103,7 +100,6 @@ def test_a_tokenizer_without_separators_is_refused(config):
         kbert.tasks.Pretraining(encoder, gpt2)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_fill_mask_with_byte_pairs(config, tmp_path):
     vocabulary, merges = train_byte_pair(["the quick fox jumps over the lazy dog"] * 9, 300)
     tokenizer = BytePairTokenizer(vocabulary, merges)
@@ -131,7 +127,6 @@ def test_rows_beyond_the_vocabulary_are_no_answers(config, tokenizer):
     assert sorted(answer["tokens"][0]) == sorted(tokenizer.vocabulary)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_fit_compiles_with_bert_s_optimizer(task, tokenizer):
     task.fit(toy.batches(tokenizer, batch_size=4), steps_per_epoch=3, verbose=0)
     assert isinstance(task.optimizer, AdamW)
@@ -163,7 +158,6 @@ def test_default_rate_is_constant_where_the_length_is_unknown(task, tokenizer, m
     assert (schedule["decay"], schedule["warmup_steps"]) == ("constant", 10_000)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_predicting_does_not_disturb_training(task, tokenizer):
     """`predict` on texts replaced Keras' own: `fit` with validation must not call it."""
     dataset = toy.batches(tokenizer, batch_size=4)

@@ -43,13 +43,11 @@ def check(task, folder, fit) -> None:
     assert task.compiled_by_user
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_pretraining(task, tokenizer, tmp_path):
     data = toy.batches(tokenizer, batch_size=6)
     check(task, tmp_path, lambda **options: task.fit(data, steps_per_epoch=2, **options))
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_translation(tmp_path):
     task = writing.translator()
     sources, targets = zip(*writing.reversed_pairs(8), strict=True)
@@ -57,7 +55,6 @@ def test_translation(tmp_path):
     check(task, tmp_path, lambda **options: task.fit(sources, targets, **fit, **options))
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_second_fit_by_default_starts_from_step_0(task, tokenizer):
     """Its rate would else be 0: the end of the first one's decay."""
     data = toy.batches(tokenizer, batch_size=6)
@@ -70,7 +67,6 @@ def test_a_second_fit_by_default_starts_from_step_0(task, tokenizer):
         assert int(task.optimizer.iterations) == count
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_checkpoint_of_the_whole_task_says_what_to_do(task, tokenizer, tmp_path):
     saving = keras.callbacks.ModelCheckpoint(tmp_path / "a.keras")
     with pytest.raises(NotImplementedError, match="save_to_preset"):

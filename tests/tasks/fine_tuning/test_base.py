@@ -33,6 +33,7 @@ def data(count, seed=0):
     return texts, rng.integers(0, 2, count).tolist()
 
 
+@pytest.mark.graphs
 def test_batches_of_every_width_take_one_trace(config, tokenizer):
     task = make(config, tokenizer)
     widths, traces = set(), []
@@ -64,7 +65,6 @@ def test_batches_of_every_width_take_one_trace(config, tokenizer):
     assert len(traces) == asked + 1
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_the_seed_decides_all_numbers(config, tokenizer):
     def losses(seed, **options):
         task = make(config, tokenizer)  # with dropout
@@ -100,7 +100,6 @@ def state(folder):
     return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_finished_run_takes_no_other_data(config, tokenizer, tmp_path):
     """It would train nothing, and answer as if it had: the head inverted, the new labels unread."""
     folder = tmp_path / "run"
@@ -131,7 +130,6 @@ def test_a_finished_run_takes_no_other_data(config, tokenizer, tmp_path):
     assert (history.step, history.epoch) == (4, [0, 1])
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_what_the_user_compiled_holds(config, tokenizer, caplog):
     task = make(config, tokenizer)
     sgd = keras.optimizers.SGD(0.25)
@@ -163,7 +161,6 @@ class Batches(keras.callbacks.Callback):
         self.seen.append((batch, float(logs["loss"])))
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_callbacks_of_keras(config, tokenizer, tmp_path):
     batches = Batches()
     callbacks = [
@@ -182,7 +179,6 @@ def test_callbacks_of_keras(config, tokenizer, tmp_path):
     assert history.history["learning_rate"] == pytest.approx([0.01, 0.005])
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_tensorboard(config, tokenizer, tmp_path):
     pytest.importorskip("tensorboard")
     task = make(config, tokenizer)
@@ -191,7 +187,6 @@ def test_tensorboard(config, tokenizer, tmp_path):
     assert list(tmp_path.rglob("events.*"))
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_no_end_of_the_script_as_if_it_were_done(config, tokenizer, tmp_path, number):
     """The next line would export a model that is half trained."""
@@ -214,7 +209,6 @@ def test_a_signal_is_no_end_of_the_script_as_if_it_were_done(config, tokenizer, 
     assert make(config, tokenizer).fit(*data(16), **options).step == 4
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_weights_that_are_not_finite_are_not_written(config, tokenizer, tmp_path):
     task = make(config, tokenizer)
     folder = tmp_path / "preset"
@@ -228,7 +222,6 @@ def test_weights_that_are_not_finite_are_not_written(config, tokenizer, tmp_path
     assert state(folder) == whole
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_loss_that_is_not_finite_leaves_finite_weights(config, tokenizer, tmp_path):
     task = make(config, tokenizer)
     tokenize = task.tokenize
@@ -247,7 +240,6 @@ def test_a_loss_that_is_not_finite_leaves_finite_weights(config, tokenizer, tmp_
         np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_frozen_weights_stay_and_move_again_in_the_next_fit(config, tokenizer):
     task = make(config, tokenizer)
     before = get_arrays(task.encoder, "encoder")
@@ -260,7 +252,6 @@ def test_frozen_weights_stay_and_move_again_in_the_next_fit(config, tokenizer):
     assert np.abs(after["encoder/embeddings/token"] - before["encoder/embeddings/token"]).max() > 0
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_chunks_and_batches_change_no_answer(config, tokenizer, monkeypatch):
     task = make(config, tokenizer)
     texts, labels = data(20)
@@ -272,7 +263,6 @@ def test_chunks_and_batches_change_no_answer(config, tokenizer, monkeypatch):
     assert task.evaluate(texts, labels) == pytest.approx(scores, rel=1e-5)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_bar_shows_how_many_examples_are_done(config, tokenizer, monkeypatch, capsys):
     task = make(config, tokenizer)
     task.predict(data(9)[0], verbose=1)
@@ -285,7 +275,6 @@ def test_a_bar_shows_how_many_examples_are_done(config, tokenizer, monkeypatch, 
     assert "9/9" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_split_keeps_the_last_rows_apart(config, tokenizer):
     texts, labels = data(16)
     options = {"epochs": 1, "batch_size": 4, "learning_rate": 1e-3, "verbose": 0}
@@ -340,7 +329,6 @@ SCORED = {
 }
 
 
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("case", SCORED)
 def test_the_names_of_scores_are_known_before_the_work(config, tokenizer, case):
     kind, arguments, data = SCORED[case]

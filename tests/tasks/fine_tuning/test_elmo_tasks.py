@@ -91,6 +91,7 @@ def changed(before, task):
     return {path for path, x in values(task).items() if not np.array_equal(x, before[path])}
 
 
+@pytest.mark.graphs
 def test_a_classifier_learns_a_rule_by_its_mix_and_its_head_alone():
     task = classifier(dropout=0.0)
     before = values(task)
@@ -117,7 +118,6 @@ def test_a_tagger_learns_a_rule_by_its_mix_and_its_head_alone():
     assert moved == {"encoder", "tokens"}
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_bilm_that_is_thawed_is_trained_too():
     task = classifier()
     task.encoder.elmo.trainable = True

@@ -103,6 +103,7 @@ def test_loss_gradients_and_answers_are_those_of_transformers(
             assert answer["probability"] == pytest.approx(expected.max(), abs=1e-5)
 
 
+@pytest.mark.graphs
 def test_it_learns_a_rule_and_keeps_it(config, tokenizer, tmp_path):
     task = make(config.replace(num_layers=2, **NO_DROPOUT), tokenizer)
     history = task.fit(
@@ -128,6 +129,7 @@ def test_it_learns_a_rule_and_keeps_it(config, tokenizer, tmp_path):
     assert again.predict(TEXTS) == task.predict(TEXTS)
 
 
+@pytest.mark.graphs
 def test_answers_do_not_depend_on_their_neighbours(task):
     together = task.predict(TEXTS * 20, batch_size=7)
     for text, answer in zip(TEXTS * 20, together, strict=True):
@@ -204,6 +206,7 @@ SEVERAL_LABELS = [
 ]
 
 
+@pytest.mark.graphs
 def test_several_labels_a_text(config, tokenizer, tmp_path):
     task = several(config.replace(num_layers=2, **NO_DROPOUT), tokenizer)
     task.fit(SEVERAL * 8, SEVERAL_LABELS * 8, epochs=25, learning_rate=5e-3, verbose=0)
@@ -282,7 +285,6 @@ def test_long_pairs_in_windows(config, tokenizer, caplog):
     assert "are cut" not in caplog.text
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_cut_texts_are_counted(config, tokenizer, caplog):
     task = make(config, tokenizer, max_length=16)
     task.predict([LONG, "fox", LONG])

@@ -207,6 +207,7 @@ def test_any_text_has_a_label_for_each_word(task, texts):
             assert text[start:end].split() == words[entity["start"] : entity["end"]]
 
 
+@pytest.mark.graphs
 @given(words=st.lists(st.text(st.characters(codec="utf-8"), max_size=9), max_size=9))
 @settings(max_examples=25, deadline=None)
 def test_any_words_keep_their_number(task, words):

@@ -100,6 +100,7 @@ def test_an_answer_is_that_of_the_whole_model_without_a_cache(task):
         assert score == pytest.approx(total, abs=1e-3)
 
 
+@pytest.mark.graphs
 def test_answers_do_not_depend_on_the_batch(task):
     for settings in ({"method": Greedy()}, {"method": NUCLEUS, "seed": 5}):
         texts = task.predict(PROMPTS, max_new_tokens=8, **settings)

@@ -35,6 +35,7 @@ def ragged(*rows):
     return tf.ragged.constant(list(rows), tf.int32, row_splits_dtype=tf.int64)
 
 
+@pytest.mark.graphs
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=40, deadline=None)
 @given(prompt=IDS, new=IDS, stop=st.lists(st.sampled_from([" ", "s", "t", "'s", "e d"])))

@@ -60,7 +60,7 @@ def test_two_replicas_and_one(mirrored):
     writing.check_replicas(writing.translator, mirrored, writing.random_batches(3))
 
 
-@pytest.mark.slow
+@pytest.mark.graphs
 def test_it_learns_to_reverse(reverser):
     pairs = writing.reversed_pairs(40, seed=1)
     answers = reverser.predict([source for source, _ in pairs])
@@ -69,6 +69,7 @@ def test_it_learns_to_reverse(reverser):
     assert found["accuracy"] > 0.8
 
 
+@pytest.mark.graphs
 def test_an_answer_is_what_decoding_by_hand_gives(reverser):
     """Each by itself, uncompiled, without padding."""
     for method in (Greedy(), Beam(width=3, num_results=2)):
@@ -94,6 +95,7 @@ def test_an_answer_is_what_decoding_by_hand_gives(reverser):
             np.testing.assert_allclose(score, np.asarray(want.scores)[0].squeeze(), atol=1e-4)
 
 
+@pytest.mark.graphs
 def test_answers_do_not_depend_on_the_batch(reverser):
     sources = [*SOURCES, "a b " * 10]  # of two widths
     texts, scores = reverser.predict(sources, return_scores=True)

@@ -131,7 +131,6 @@ def test_the_state_is_that_of_the_words_before_row_by_row():
     np.testing.assert_allclose(state_of(task), state, atol=1e-6)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_the_gradient_is_that_of_the_sum_over_a_row_and_the_loss_the_mean():
     """One step of plain descent against central differences of the loss in NumPy."""
     task = make_task()
@@ -196,7 +195,6 @@ def test_a_state_that_is_set_is_shared_out_to_the_replicas(mirrored):
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-5)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_checkpoints_hold_the_state_and_the_draws_and_nothing_of_evaluations(tmp_path):
     """Stopped after two batches of four and gone on in another task: the same numbers."""
     batches = stream(4)
@@ -227,6 +225,7 @@ SENTENCES = [
 ]
 
 
+@pytest.mark.graphs
 def test_a_toy_language_is_learned(tmp_path):
     """Which verb follows tells which animal came before: no count of single words knows that."""
     text = tmp_path / "text.txt"
@@ -332,7 +331,6 @@ def test_it_is_a_task_that_is_kept_and_asked(tmp_path):
     assert kbert.Elmo.from_preset(tmp_path / "theirs").softmax is None
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_fit_compiles_as_the_original_where_nothing_was_compiled():
     compiled = make_task()
     task = BidirectionalLM(compiled.elmo, batch_size=ROWS)

@@ -74,7 +74,6 @@ def test_pairs_are_judged_as_there(tmp_path, tokenizer, model_type, ask):
         assert abs(out[1][0].softmax(-1)[0].item() - probability) < 1e-5
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_folder_with_next_sentences_alone(tmp_path, tokenizer):
     model = saved(tmp_path / "theirs", tokenizer, "bert", "ForNextSentencePrediction")
     task = kbert.tasks.Task.from_preset(tmp_path / "theirs")
@@ -103,6 +102,7 @@ def test_a_folder_with_next_sentences_alone(tmp_path, tokenizer):
     assert type(back).__name__ == "BertForNextSentencePrediction"
 
 
+@pytest.mark.graphs
 @pytest.mark.tensorflow
 def test_next_sentences_alone_are_learned_measured_and_exported(tmp_path, tokenizer):
     import tensorflow as tf

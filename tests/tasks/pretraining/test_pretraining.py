@@ -85,7 +85,6 @@ def test_a_batch_without_labels_says_so(task, tokenizer):
         task.loss_terms(batch, training=False)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_losses_are_float32_under_mixed_precision(config, tokenizer):
     task = kbert.tasks.Pretraining(kbert.Encoder(config, dtype="mixed_bfloat16"), tokenizer)
     losses, metrics = task.loss_terms(first(toy.batches(tokenizer, batch_size=2)), training=True)
@@ -189,6 +188,7 @@ def test_next_sentence_probability(task):
         assert probability == pytest.approx(np.exp(log_softmax(logits))[0, 0], rel=1e-4)
 
 
+@pytest.mark.graphs
 @pytest.mark.tensorflow
 def test_one_graph_serves_all_calls(task, monkeypatch):
     """TensorFlow traces Python once a graph, so the encoder's `call` counts the graphs."""
@@ -205,7 +205,6 @@ def test_one_graph_serves_all_calls(task, monkeypatch):
     assert len(traces) == 2
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_trains_on_the_pretraining_dataset(config, tokenizer, tmp_path):
     """From a text file to a step: the batches hold what the task reads."""
     corpus = tmp_path / "corpus.txt"

@@ -197,7 +197,6 @@ def test_one_update_is_the_same_on_two_replicas_and_in_micro_batches(
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_a_run_resumes_exactly(small, tokenizer, tmp_path):
     """Weights, moments, dropout: the generator's draws need nothing saved."""
     found = batches(tokenizer, 4)
@@ -324,7 +323,6 @@ def test_the_export_takes_text(task, tmp_path):
     assert encoded["sequence"].shape[-1] == 16
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_it_trains_in_bfloat16(small, tokenizer):
     task = make(small, tokenizer, dtype="mixed_bfloat16")
     task.compile(AdamW(1e-3))
