@@ -53,7 +53,7 @@ test: $(VENV)/.installed-test
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST) $(SPREAD) -m 'not slow and not jax_slow' tests/layers tests/models tests/heads
 
 test-slow: $(VENV)/.installed-test
-	$(PYTEST) -m slow
+	$(PYTEST) $(SPREAD) -m slow
 
 coverage: $(VENV)/.installed-test
 	$(PYTEST) $(SPREAD) --cov --cov-report= $(HALF)

@@ -33,6 +33,7 @@ def start(call, tmp_path, monkeypatch, capsys):
     return start
 
 
+@pytest.mark.graphs
 def test_all_stages_then_again(start, tmp_path):
     said = start()
     stages = re.findall(r"^\[\d\] (.+)$", said, re.MULTILINE)
