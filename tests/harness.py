@@ -106,6 +106,11 @@ def _shapes(structure):
     return keras.tree.map_structure(lambda x: tuple(x.shape), structure)
 
 
+def dtype_of(tensor) -> str:
+    """Its name, on every backend."""
+    return keras.backend.standardize_dtype(tensor.dtype)
+
+
 def layer_gradients(layer: keras.layers.Layer, loss) -> dict[str, np.ndarray]:
     """path -> gradient of `loss()`, a scalar, by every trainable weight of a built layer."""
     weights = layer.trainable_variables
@@ -116,6 +121,10 @@ def layer_gradients(layer: keras.layers.Layer, loss) -> dict[str, np.ndarray]:
             value = loss()
         found = tape.gradient(value, [weight.value for weight in weights])
         found = [tf.convert_to_tensor(gradient) for gradient in found]  # a lookup's are sparse
+    elif keras.backend.backend() == "torch":
+        layer.zero_grad()
+        loss().backward()
+        found = [weight.value.grad for weight in weights]
     else:
         import jax
 
@@ -143,7 +152,9 @@ def numeric_gradients(loss, weights: dict[str, np.ndarray], step=1e-6) -> dict[s
 
 
 def compiled(function):
-    """The function by XLA, on TensorFlow and on JAX."""
+    """The function by XLA, on TensorFlow and on JAX; on PyTorch as it is."""
+    if keras.backend.backend() == "torch":
+        return function
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

@@ -25,9 +25,9 @@ def run_code(code: str, *, environment=None, **changes: str) -> str:
     return done.stdout
 
 
-def start_program(name: str, *flags: str) -> subprocess.Popen:
-    """`kbert-NAME` with these flags, as its console script starts it."""
-    code = f"{LIGHT}from pipelines.{name} import run; run()"
+def start_program(name: str, *flags: str, light: bool = True) -> subprocess.Popen:
+    """`kbert-NAME` with these flags, as its console script starts it; light: without `WITHOUT`."""
+    code = f"{LIGHT if light else ''}from pipelines.{name} import run; run()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *flags],
         cwd=ROOT,

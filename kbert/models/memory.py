@@ -15,8 +15,9 @@ from kbert.configs.base import EncoderConfig
 PRECISIONS = {"float32": 4, "mixed_bfloat16": 2}  # bytes of an activation
 _FULL = 4  # bytes of a float32
 
-# Tensors (B, T, F) that an activation keeps, its result among them.
+# Tensors (B, T, F) that an activation keeps, its result among them; a GELU computes in float32.
 _KEPT = {"gelu_tanh": 5, "gelu": 4, "silu": 2, "relu": 1, "tanh": 1}
+_FULL_INSIDE = ("gelu_tanh", "gelu")
 # Tensors (B, T, H) of a layer: in float32 whatever the precision, two of each normalisation; then
 # the layer's input, query, key, value, the merged heads and the input of the feed-forward part.
 _KEPT_FULL, _KEPT_COMPUTED = 4, 6
@@ -128,6 +129,7 @@ def _layer(config: EncoderConfig, batch: int, length: int, precision: str) -> tu
     masks = 2 * bool(config.dropout)
     probabilities = 2 if config.attention_dropout else 0 if precision == "float32" else 1
     kept = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + masks))
-    kept += size * _KEPT[config.activation] * forwarded
+    inside = _FULL if config.activation in _FULL_INSIDE else size
+    kept += (size + inside * (_KEPT[config.activation] - 1)) * forwarded
     kept += scores * (_FULL + size * probabilities)
-    return kept, size * _BACKWARD * max(forwarded, scores)
+    return kept, _BACKWARD * max(inside * forwarded, size * scores)

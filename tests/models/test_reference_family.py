@@ -126,7 +126,9 @@ def test_gradients_equal_hugging_face(model_type):
 
     def our_loss():
         out = encoder(features)
-        return ops.sum(out["sequence"] * weight) + ops.sum(out.get("pooled", 0.0))
+        return ops.sum(out["sequence"] * ops.convert_to_tensor(weight)) + ops.sum(
+            out.get("pooled", 0.0)
+        )
 
     ours = gradients(our_loss, named_weights(encoder, "encoder"))
     expected = import_model(model.config.to_dict(), theirs, "the reference").arrays

@@ -64,7 +64,7 @@ import json, sys
 from kbert.training.strategies import make_strategy
 strategy = make_strategy("multi_worker")  # before anything else touches a device
 import keras, numpy as np
-from kbert.training import run
+from kbert.training import train
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.run.phases import parse_phases
 from kbert.training.optimization.schedules import WarmupDecay
@@ -83,7 +83,7 @@ def mine(steps, **settings):
         lambda batch: {name: x[first : first + rows] for name, x in batch.items()})
     return data
 
-history = run.train(
+history = train(
     task, lambda phase, start: mine(12, start=int(start[2]) // 16), sys.argv[1],
     parse_phases("6:1", int(sys.argv[2]), 16), strategy=strategy, checkpoint_every=5,
     make_evaluation_dataset=lambda phase: mine(3, seed=5))

@@ -112,7 +112,7 @@ def test_gradients_equal_those_of_the_reference_by_differences(tmp_path):
 
     def loss():
         layers = ops.stack(elmo(batch)["layers"])[:, 0, 1:-1]
-        return ops.sum(layers * directions.astype("float32"))
+        return ops.sum(layers * ops.convert_to_tensor(directions, "float32"))
 
     found, weight_of = layer_gradients(elmo, loss), named_weights(elmo, "elmo")
     for place in places(elmo.config):

@@ -93,7 +93,9 @@ def test_gradients_equal_hugging_face(model_type):
     theirs = {name: p.grad.numpy() for name, p in model.named_parameters()}
 
     def our_loss():
-        return ops.sum(decoder.logits(decoder(token_ids)["sequence"]) * weight)
+        return ops.sum(
+            decoder.logits(decoder(token_ids)["sequence"]) * ops.convert_to_tensor(weight)
+        )
 
     ours = gradients(our_loss, named_weights(decoder, "decoder"))
     expected = import_model(model.config.to_dict(), theirs, "the reference").part("decoder/")

@@ -139,7 +139,9 @@ def test_it_is_torch_s_transformer(seq2seq):
 
     weights = np.random.default_rng(5).normal(size=out["sequence"].shape).astype("float32")
     (y * torch.from_numpy(weights)).sum().backward()
-    ours = layer_gradients(seq2seq, lambda: ops.sum(seq2seq(inputs)["sequence"] * weights))
+    ours = layer_gradients(
+        seq2seq, lambda: ops.sum(seq2seq(inputs)["sequence"] * ops.convert_to_tensor(weights))
+    )
     ours = {path.split("/", 1)[1]: gradient for path, gradient in ours.items()}
     kernels = {"encoder_layers_0/attention/qkv/kernel": encoder[0].self_attn.in_proj_weight}
     kernels |= {

@@ -280,7 +280,7 @@ HOST = """
 import json, sys
 from kbert.training.strategies import make_strategy
 strategy = make_strategy("multi_worker")  # before anything else touches a device
-from kbert.training import run
+from kbert.training import train
 from kbert.training.run.phases import parse_phases
 from tests.tasks.pretraining.test_bidirectional_lm import ROWS, dataset, make_task, stream
 
@@ -291,7 +291,7 @@ def mine(steps, skip=0, **settings):
     return dataset(stream(steps, **settings)).skip(skip).map(
         lambda batch: {name: x[own] for name, x in batch.items()})
 
-history = run.train(
+history = train(
     make_task(strategy.engine), lambda phase, start: mine(12, skip=int(start[2])), sys.argv[1],
     parse_phases("5:1", int(sys.argv[2]), ROWS), strategy=strategy, checkpoint_every=3,
     make_evaluation_dataset=lambda phase: mine(2, seed=3))
