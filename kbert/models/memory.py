@@ -15,7 +15,8 @@ from kbert.configs.base import EncoderConfig
 PRECISIONS = {"float32": 4, "mixed_bfloat16": 2}  # bytes of an activation
 _FULL = 4  # bytes of a float32
 
-# Tensors (B, T, F) that an activation keeps, its result among them; a GELU computes in float32.
+# Tensors (B, T, F) that an activation keeps, its result among them; in training a GELU's others
+# are float32 whatever the precision (`kbert.layers.activations`).
 _KEPT = {"gelu_tanh": 5, "gelu": 4, "silu": 2, "relu": 1, "tanh": 1}
 _FULL_INSIDE = ("gelu_tanh", "gelu")
 # Tensors (B, T, H) of a layer: in float32 whatever the precision, two of each normalisation; then
