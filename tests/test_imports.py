@@ -76,7 +76,7 @@ ORDER = {
         cosines text_features write
     """,
     "heads": """
-        discriminator gather linear
+        discriminator linear
         masked_lm span_boundary
     """,
     "hub": """
@@ -84,7 +84,7 @@ ORDER = {
         presets
     """,
     "layers": """
-        activations bias block dropout highway normalization positions scalar_mix scan
+        activations bias block dropout gather highway normalization positions scalar_mix scan
            token_embeddings word_softmax
         character_cnn dense recurrence
         attention bidirectional_lstm embeddings feed_forward

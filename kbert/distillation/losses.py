@@ -9,7 +9,7 @@ width.
 
 from keras import ops
 
-from kbert.layers import attention_bias
+from kbert.layers import example_bias
 from kbert.types import Pair, Tensor
 
 
@@ -100,16 +100,17 @@ def cosine_distance(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
     return ops.sum((1.0 - cosine) * weights), ops.sum(weights)
 
 
-def score_squares(student: Tensor, teacher: Tensor, real: Tensor) -> Pair:
+def score_squares(student: Tensor, teacher: Tensor, examples: Tensor) -> Pair:
     """Squared differences of attention scores before the softmax, averaged over the heads.
 
-    (TinyBERT, https://arxiv.org/abs/1909.10351, equation 7.) Only pairs of real tokens count: a
-    token's score with padding is masked in the softmax.
+    (TinyBERT, https://arxiv.org/abs/1909.10351, equation 7.) Only pairs of real tokens of one
+    example count: a token's scores with others are masked in the softmax.
 
     Args:
         student: (B, N, T, T), without the bias for padding.
         teacher: the same.
-        real: (B, T), 1 for a token that counts and 0 for others.
+        examples: (B, T), the number of each token's example in its row, 0 where it does not count.
+            A row of one example: 1 for a token that counts.
 
     Returns:
         Float32 scalars (sum over pairs of tokens, number of such pairs).
@@ -121,13 +122,14 @@ def score_squares(student: Tensor, teacher: Tensor, real: Tensor) -> Pair:
         >>> float(loss), float(count)
         (16.0, 4.0)
     """
-    student, teacher, real = _float32(student, teacher, real)
+    student, teacher, examples = _float32(student, teacher, examples)
     squares = ops.mean(ops.square(student - teacher), axis=1)  # (B, T, T)
-    pairs = real[:, :, None] * real[:, None, :]
+    left, right = examples[:, :, None], examples[:, None, :]
+    pairs = ops.cast(ops.logical_and(left == right, left > 0), "float32")
     return ops.sum(squares * pairs), ops.sum(pairs)
 
 
-def relation_divergence(student: Tensor, teacher: Tensor, real: Tensor) -> Pair:
+def relation_divergence(student: Tensor, teacher: Tensor, examples: Tensor) -> Pair:
     """How far apart two relations between tokens are: KL of each token's distribution over all.
 
     (MiniLM, https://arxiv.org/abs/2002.10957, equations 8 and 11.) The mean over the heads, summed
@@ -136,7 +138,7 @@ def relation_divergence(student: Tensor, teacher: Tensor, real: Tensor) -> Pair:
     Args:
         student: scores (B, N, T, T), without a bias for padding.
         teacher: the same.
-        real: (B, T), 1 for a token that counts and 0 for others, which are not attended to either.
+        examples: (B, T), as for `score_squares`: a token attends to those of its own example.
 
     Returns:
         Float32 scalars (sum over tokens of the heads' mean, number of tokens).
@@ -148,8 +150,9 @@ def relation_divergence(student: Tensor, teacher: Tensor, real: Tensor) -> Pair:
         >>> float(loss), float(count)
         (0.0, 2.0)
     """
-    student, teacher, real = _float32(student, teacher, real)
-    bias = attention_bias(real)
+    student, teacher, examples = _float32(student, teacher, examples)
+    bias = example_bias(examples)
+    real = ops.cast(examples > 0, "float32")
     divergence = ops.mean(_divergence(student + bias, teacher + bias), axis=1)  # (B, T)
     return ops.sum(divergence * real), ops.sum(real)
 

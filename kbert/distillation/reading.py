@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.models.encoder import INPUTS
 from kbert.tasks import EncoderTask
 from kbert.tasks.losses import Prediction
 from kbert.types import Tensor, Tensors
@@ -22,6 +23,7 @@ class Reading:
         logits: of the task, see its `call`; empty if no term of the loss needs heads.
         predictions: of its heads by name; likewise.
         padding_mask: (R, T) of the encoder's input.
+        example_ids: (R, T) of it, where rows hold several examples.
     """
 
     task: EncoderTask
@@ -29,6 +31,15 @@ class Reading:
     logits: Tensors
     predictions: Mapping[str, Prediction]
     padding_mask: Tensor
+    example_ids: Tensor | None = None
+
+    def numbered(self, real: Tensor) -> Tensor:
+        """(R, T) 1 for tokens that count, 0 for others -> the number of each one's example, and 0.
+
+        The examples of a row are numbered from 1 on.
+        """
+        ids = self.example_ids
+        return real if ids is None else real * ops.cast(ids, real.dtype)
 
     def masked_lm_everywhere(self, weights: Tensor) -> Prediction:
         """The masked-LM head's prediction for every token, masked or not."""
@@ -64,13 +75,14 @@ def read(
         logits=logits,
         predictions=task.predictions(logits, batch) if heads else {},
         padding_mask=captured.features["padding_mask"],
+        example_ids=captured.features.get("example_ids"),
     )
 
 
 def _encoder_rows(batch: Tensors) -> dict[str, Tensor]:
     """(B, …, T) features as (R, T): windows and choices are rows of the encoder."""
     inner = len(batch["padding_mask"].shape) - 1
-    names = (name for name in ("token_ids", "segment_ids", "padding_mask") if name in batch)
+    names = (name for name in INPUTS if name in batch)
     return {name: ops.reshape(batch[name], (-1, *ops.shape(batch[name])[inner:])) for name in names}
 
 

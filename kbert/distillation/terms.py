@@ -258,7 +258,7 @@ class AttentionScores(OfLayers):
 
         def compare(ours: int, theirs: int) -> Pair:
             scores = internals[0][ours - 1]["scores"], internals[1][theirs - 1]["scores"]
-            return losses.score_squares(*scores, real)
+            return losses.score_squares(*scores, student.numbered(real))
 
         return {"attention_scores": self._summed(student, teacher, compare)}
 
@@ -330,7 +330,7 @@ class AttentionRelations(Term):
         theirs = teacher.outputs["internals"][(self.teacher_layer or 0) - 1]
         return {
             f"{name}_relation": losses.relation_divergence(
-                self._scores(ours, name), self._scores(theirs, name), real
+                self._scores(ours, name), self._scores(theirs, name), student.numbered(real)
             )
             for name in self.relations
         }

@@ -10,8 +10,8 @@ import keras
 from keras import ops
 
 from kbert.configs.base import EncoderConfig
-from kbert.heads.gather import gather_positions
 from kbert.layers import Dense, LayerNorm
+from kbert.layers.gather import gather_positions
 from kbert.types import Shape, Tensor
 
 

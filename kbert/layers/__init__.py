@@ -2,7 +2,7 @@
 
 from kbert.layers.activations import get_activation
 from kbert.layers.attention import CrossAttention, SelfAttention
-from kbert.layers.bias import attention_bias, causal_bias
+from kbert.layers.bias import attention_bias, causal_bias, example_bias
 from kbert.layers.bidirectional_lstm import BidirectionalLSTM
 from kbert.layers.block import Block, CrossBlock
 from kbert.layers.character_cnn import CharacterCNN
@@ -10,6 +10,7 @@ from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.embeddings import Embeddings, SharedEmbeddings
 from kbert.layers.feed_forward import FeedForward
+from kbert.layers.gather import gather_positions
 from kbert.layers.highway import Highway
 from kbert.layers.normalization import LayerNorm
 from kbert.layers.positions import LearnedPositions, SinusoidalPositions, sinusoids
@@ -39,6 +40,8 @@ __all__ = [
     "WordSoftmax",
     "attention_bias",
     "causal_bias",
+    "example_bias",
+    "gather_positions",
     "get_activation",
     "sinusoids",
 ]

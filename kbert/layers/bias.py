@@ -12,6 +12,23 @@ from kbert.types import Tensor
 PENALTY = 3e4
 
 
+def example_bias(example_ids: Tensor) -> Tensor:
+    """What is added to attention scores so that the examples of a packed row stay apart.
+
+    Args:
+        example_ids: (B, T), 0 for padding, the same number for the tokens of an example.
+
+    Returns:
+        (B, 1, T, T) float32: 0 between tokens of one example (and within the padding, so that no
+        row of it is without attention), -30,000 elsewhere.
+
+    Example:
+        >>> ops.convert_to_numpy(example_bias(ops.array([[1, 1, 2]])))[0, 0].tolist()
+        [[0.0, 0.0, -30000.0], [0.0, 0.0, -30000.0], [-30000.0, -30000.0, 0.0]]
+    """
+    return _unless(example_ids[:, None, None, :] == example_ids[:, None, :, None])
+
+
 def attention_bias(padding_mask: Tensor) -> Tensor:
     """What is added to attention scores so that padding gets no attention.
 

@@ -177,9 +177,13 @@ class SharedEmbeddings(keras.layers.Layer):
         return self._source().token
 
     def call(
-        self, token_ids: Tensor, segment_ids: Tensor | None = None, training: bool = False
+        self,
+        token_ids: Tensor,
+        segment_ids: Tensor | None = None,
+        places: Tensor | None = None,
+        training: bool = False,
     ) -> Tensor:
-        x = self._source().embed(token_ids, segment_ids)  # (B, T, E)
+        x = self._source().embed(token_ids, segment_ids, places)  # (B, T, E)
         x = self.dropout(x, training=training)
         return x if self.projection is None else self.projection(x)  # (B, T, H)
 

@@ -1,6 +1,7 @@
 """The encoder of the BERT family.
 
-Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `E` embedding width.
+Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `E` embedding width, `K`
+examples of a packed row.
 """
 
 from collections.abc import Callable
@@ -10,14 +11,18 @@ import keras
 
 from kbert.checkpoints import write_checkpoint
 from kbert.configs.base import EncoderConfig
-from kbert.layers import Dense, Embeddings, attention_bias
+from kbert.layers import Dense, Embeddings, attention_bias, example_bias, gather_positions
 from kbert.models.blocks import post_norm_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
 from kbert.models.weights import get_arrays
 from kbert.types import DType, PathLike, Shape, Tensors
 
-INPUTS = ("token_ids", "segment_ids", "padding_mask")
+# The last three are those of packed rows.
+INPUTS = (
+    *("token_ids", "segment_ids", "padding_mask"),
+    *("position_ids", "example_ids", "cls_positions"),
+)
 
 
 @keras.saving.register_keras_serializable(package="kbert")
@@ -132,14 +137,19 @@ class Encoder(FromConfig, keras.Model):
         Args:
             inputs: token ids (B, T), or a dict with "token_ids" and optionally "segment_ids"
                 and "padding_mask" (1 = token, 0 = padding), all (B, T) integers. Without a
-                padding mask every token counts; without segment ids all are of segment 0.
+                padding mask every token counts; without segment ids all are of segment 0. Of rows
+                that hold several examples also "example_ids" (B, T), which number the examples
+                from 1 on, 0 = padding, and take the place of the padding mask: tokens attend to
+                those of their own example alone; "position_ids" (B, T), which begin again in each;
+                and "cls_positions" (B, K), where each begins.
             training: whether dropout is active.
             return_hidden_states: adds "hidden_states".
             return_attention: adds "attention".
             return_internals: adds "internals", what distillation compares.
 
         Returns:
-            A dict: "sequence" (B, T, H); "pooled" (B, H) where the family has a pooler;
+            A dict: "sequence" (B, T, H); "pooled" (B, H) where the family has a pooler, (B, K, H)
+            with "cls_positions";
             "hidden_states", a list of num_layers + 1 tensors (B, T, H), the embeddings first;
             "attention", a list of num_layers tensors (B, N, T, T), probabilities before dropout;
             "internals", a list of num_layers dicts with "probabilities", the "scores" (B, N, T, T)
@@ -152,15 +162,25 @@ class Encoder(FromConfig, keras.Model):
         """
         inputs = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")
         bias = None
-        if inputs.get("padding_mask") is not None:
+        if inputs.get("example_ids") is not None:
+            bias = example_bias(inputs["example_ids"])
+        elif inputs.get("padding_mask") is not None:
             bias = attention_bias(inputs["padding_mask"])
-        x = self.embeddings(inputs["token_ids"], inputs.get("segment_ids"), training=training)
+        places = {}  # other embeddings may have none
+        if inputs.get("position_ids") is not None:
+            places["places"] = inputs["position_ids"]
+        segments = inputs.get("segment_ids")
+        x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
         options = {"return_internals": True} if return_internals else {}  # other blocks have none
         blocks = self.layer_blocks
         hidden_states, weights = run_blocks(blocks, x, bias, training=training, **options)
         outputs: dict[str, Any] = {"sequence": hidden_states[-1]}
         if self.pooler is not None:
-            outputs["pooled"] = self.pooler(hidden_states[-1][:, 0])
+            if inputs.get("cls_positions") is None:
+                first = hidden_states[-1][:, 0]  # (B, H)
+            else:
+                first = gather_positions(hidden_states[-1], inputs["cls_positions"])  # (B, K, H)
+            outputs["pooled"] = self.pooler(first)
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention:
@@ -178,13 +198,16 @@ class Encoder(FromConfig, keras.Model):
         return_attention: bool = False,
         return_internals: bool = False,
     ) -> dict[str, Any]:
-        batch, length = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")["token_ids"].shape
+        inputs = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")
+        batch, length = inputs["token_ids"].shape
         hidden = (batch, length, self.config.hidden_size)
         scores = (batch, self.config.num_heads, length, length)
         layers = self.config.num_layers
         shapes: dict[str, Any] = {"sequence": hidden}
         if self.pooler is not None:
-            shapes["pooled"] = (batch, self.config.hidden_size)
+            firsts = inputs.get("cls_positions")
+            examples = () if firsts is None else firsts.shape[1:]
+            shapes["pooled"] = (batch, *examples, self.config.hidden_size)
         if return_hidden_states:
             shapes["hidden_states"] = [hidden] * (layers + 1)
         if return_attention:

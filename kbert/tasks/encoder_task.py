@@ -14,6 +14,7 @@ from kbert import registry
 from kbert.checkpoints import Checkpoint
 from kbert.data.tables.packing import pack
 from kbert.models import Decoder, DecoderEncoder
+from kbert.models.encoder import INPUTS as ENCODER_INPUTS
 from kbert.serving import Signature
 from kbert.tasks.input_form import input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
@@ -133,10 +134,10 @@ class EncoderTask(Task):
         What the batch holds besides the encoder's inputs is ignored.
         """
         encoder = self.encoder if encoder is None else encoder
-        names = ["token_ids", "padding_mask"]
-        if encoder.config.num_segments:
-            names.append("segment_ids")
-        inputs = {name: features[name] for name in names if name in features}
+        names = set(ENCODER_INPUTS)
+        if not encoder.config.num_segments:
+            names.remove("segment_ids")
+        inputs = {name: x for name, x in features.items() if name in names}
         if self._captured is None:
             return encoder(inputs, training=training)
         outputs = encoder(inputs, training=training, **self._captured.returned)

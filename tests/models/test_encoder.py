@@ -341,3 +341,59 @@ def test_all_layers_models_and_heads_pass_on_other_backends(backend):
         text=True,
     )
     assert run.returncode == 0, run.stdout
+
+
+def packed_inputs(config, lengths=((5, 4, 3), (12,), (2, 7))):
+    """Rows of 12 tokens that hold examples of these lengths, and the examples alone."""
+    rng = np.random.default_rng(0)
+    shape = (len(lengths), 12)
+    packed = {
+        name: np.zeros(shape, "int32")
+        for name in ("token_ids", "segment_ids", "padding_mask", "position_ids", "example_ids")
+    }
+    packed["cls_positions"] = np.zeros((len(lengths), 3), "int32")
+    alone = []
+    for row, sizes in enumerate(lengths):
+        begin = 0
+        for number, size in enumerate(sizes):
+            example = {
+                "token_ids": rng.integers(0, config.vocabulary_size, size),
+                "segment_ids": np.arange(size) > size // 2,
+                "padding_mask": np.ones(size),
+            }
+            inputs = {name: values[None].astype("int32") for name, values in example.items()}
+            alone.append((row, begin, number, inputs))
+            example |= {"position_ids": np.arange(size), "example_ids": np.full(size, number + 1)}
+            for name, values in example.items():
+                packed[name][row, begin : begin + size] = values
+            packed["cls_positions"][row, number] = begin
+            begin += size
+    return packed, alone
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype):
+    config = tiny_config()
+    encoder = Encoder(config, dtype=dtype)
+    randomise(encoder)
+    packed, alone = packed_inputs(config)
+    out = encoder(packed)
+    spec = encoder.compute_output_spec(packed)
+    assert tuple(out["pooled"].shape) == spec["pooled"].shape == (3, 3, 16)
+    sequence, pooled = to_numpy(out["sequence"]), to_numpy(out["pooled"])
+    atol = 1e-5 if dtype == "float32" else 0.06
+    for row, begin, number, example in alone:
+        expected = to_numpy(encoder(example))
+        size = example["token_ids"].shape[1]
+        assert_close(sequence[row, begin : begin + size], expected["sequence"][0], atol)
+        assert_close(pooled[row, number], expected["pooled"][0], atol)
+
+
+def test_what_is_not_of_the_example_gets_no_attention():
+    encoder = Encoder(tiny_config())
+    randomise(encoder)
+    packed, _ = packed_inputs(tiny_config())
+    ids = packed["example_ids"]
+    other = ids[:, None, :, None] != ids[:, None, None, :]
+    for weights in encoder(packed, return_attention=True)["attention"]:
+        assert to_numpy(weights)[np.broadcast_to(other, weights.shape)].max() == 0

@@ -181,6 +181,38 @@ MASKING_SCHEMES = {
 }
 
 
+def num_predictions(
+    scheme: MaskingScheme,
+    lengths: tf.Tensor,
+    text_lengths: tf.Tensor,
+    sequence_length: int,
+    masked_share: float,
+) -> tf.Tensor:
+    """How many tokens a scheme predicts in rows of given lengths.
+
+    Args:
+        scheme: of `MASKING_SCHEMES`.
+        lengths: (N,) int32, tokens of each row, specials included.
+        text_lengths: (N,) int32, those that may be chosen.
+        sequence_length: T.
+        masked_share: share of the tokens that is predicted.
+
+    Returns:
+        (N,) int32, at most `scheme.columns(T, masked_share)`.
+
+    Example:
+        >>> lengths = tf.constant([128, 20, 3, 0])
+        >>> text = tf.constant([125, 18, 1, 0])
+        >>> num_predictions(MASKING_SCHEMES["token"], lengths, text, 128, 0.15).numpy().tolist()
+        [19, 3, 1, 0]
+    """
+    counts = scheme.counts(sequence_length, masked_share)
+    count = tf.gather(counts, text_lengths if scheme.counts_text else lengths)
+    columns = scheme.columns(sequence_length, masked_share)
+    limit = tf.where(text_lengths > 0, columns, 0) if scheme.repeats else text_lengths
+    return tf.minimum(count, limit)
+
+
 def mask_rows(
     scheme: MaskingScheme,
     keys: tf.Tensor,
@@ -218,11 +250,8 @@ def mask_rows(
     if scheme.units == "phrases":
         begins = phrases.join(token_ids, in_text, begins)
     text_lengths = tf.math.count_nonzero(in_text, 1, dtype=tf.int32)
-    counts = scheme.counts(width, masked_share)
-    count = tf.gather(counts, text_lengths if scheme.counts_text else lengths)
+    count = num_predictions(scheme, lengths, text_lengths, width, masked_share)
     columns = scheme.columns(width, masked_share)
-    limit = tf.where(text_lengths > 0, columns, 0) if scheme.repeats else text_lengths
-    count = tf.minimum(count, limit)
     positions = scheme.choose(keys, find_units(in_text, begins), count, columns)
     spans = {}
     if scheme.by_span:

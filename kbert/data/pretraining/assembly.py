@@ -1,36 +1,59 @@
 """From the plan of a window to rows: whole global batches, hosts' shares, dense tokens.
 
-Rows travel as (N, 8) int32, the columns of `ROW_COLUMNS`: the plan's five and the row's own place.
-Tokens are gathered last, for a few rows at a time.
+Rows travel as (N, 6K + 3) int32: of each of the row's K examples the two spans, then the label of
+each, then the number that each has in the plan of its window, and at the end the row's own place:
+epoch, window, row. K is 1 unless examples are packed. Tokens are gathered last, for a few rows at a
+time.
 
-Shapes: N rows, T sequence length, B rows of a global batch, H hosts.
+Shapes: N rows, K examples of a row, T sequence length, B rows of a global batch, H hosts.
 """
 
 import tensorflow as tf
 
 from kbert.data.pretraining.walk import PLAN_COLUMNS
 
-ROW_COLUMNS = (*PLAN_COLUMNS, "epoch", "window", "row")
-_PLACE = len(PLAN_COLUMNS)
+EXAMPLE_COLUMNS = (*PLAN_COLUMNS, "number")
+_PLACE = ("epoch", "window", "row")
+_SPANS = 4  # columns of an example that say where its tokens are
 
 
-def place_rows(plan: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """(N, 5) plan of a window → (N, 8): with the epoch, window and number of each row.
+def row_columns(num_examples: int) -> int:
+    """Columns of a row of so many examples.
 
-    >>> place_rows(tf.zeros([2, 5], tf.int32), 3, 1).numpy()[:, 5:].tolist()
+    >>> row_columns(1), row_columns(8)
+    (9, 51)
+    """
+    return len(EXAMPLE_COLUMNS) * num_examples + len(_PLACE)
+
+
+def number_examples(plan: tf.Tensor) -> tf.Tensor:
+    """(M, 5) plan of a window → (M, 6): with the number of each example.
+
+    >>> number_examples(tf.zeros([2, 5], tf.int32)).numpy().tolist()
+    [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]]
+    """
+    return tf.concat([plan, tf.range(tf.shape(plan)[0])[:, None]], 1)
+
+
+def place_rows(rows: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """(N, 6K) rows of a window → (N, 6K + 3): with the epoch, window and number of each row.
+
+    >>> place_rows(tf.zeros([2, 6], tf.int32), 3, 1).numpy()[:, 6:].tolist()
     [[3, 1, 0], [3, 1, 1]]
     """
-    count = tf.shape(plan)[0]
+    count = tf.shape(rows)[0]
     place = [tf.fill([count], tf.cast(n, tf.int32)) for n in (epoch, window)]
-    return tf.concat([plan, tf.stack([*place, tf.range(count)], 1)], 1)
+    return tf.concat([rows, tf.stack([*place, tf.range(count)], 1)], 1)
 
 
-def carry_state(token_dtype: str, skip: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def carry_state(
+    token_dtype: str, skip: int | tf.Tensor, num_examples: int = 1
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """State of `whole_batches` before the first window: rows to skip, no tokens, no rows."""
     return (
         tf.cast(skip, tf.int32),
         tf.zeros([0], token_dtype),
-        tf.zeros([0, len(ROW_COLUMNS)], tf.int32),
+        tf.zeros([0, row_columns(num_examples)], tf.int32),
     )
 
 
@@ -50,14 +73,15 @@ def whole_batches(
         keep_rest: whether the last rows of all are filled up to a batch with empty rows.
 
     Returns:
-        The new state, and `(tokens, rows, positions)`: rows (N, 8) and positions (N, 3) int32,
+        The new state, and `(tokens, rows, positions)`: rows (N, 6K + 3), positions (N, 3) int32,
         N a multiple of B. A position is (epoch, window, row) of the first row after the batch,
         `row` counted on from the window of the batch's first row.
     """
     skip, old_tokens, old_rows = state
     tokens, rows, last = window
     skipped = tf.minimum(skip, tf.shape(rows)[0])
-    starts = tf.one_hot([0, 2], _PLACE + 3, on_value=tf.size(old_tokens), dtype=tf.int32)
+    starts = tf.range(0, _num_spans(rows), 2)  # the columns that point at tokens
+    starts = tf.one_hot(starts, rows.shape[1], on_value=tf.size(old_tokens), dtype=tf.int32)
     rows = tf.concat([old_rows, rows[skipped:] + tf.reduce_sum(starts, 0)], 0)
     if keep_rest:
         missing = tf.where(last, -tf.shape(rows)[0] % batch_size, 0)
@@ -65,7 +89,7 @@ def whole_batches(
     tokens = tf.concat([old_tokens, tokens], 0)
 
     full = tf.shape(rows)[0] // batch_size * batch_size
-    first = rows[:full:batch_size, _PLACE:] + [0, 0, batch_size]
+    first = rows[:full:batch_size, -len(_PLACE) :] + [0, 0, batch_size]
     positions = tf.repeat(first, batch_size, axis=0)
     state = skip - skipped, *_compact(tokens, rows[full:])
     return state, (tokens, rows[:full], positions)
@@ -73,12 +97,43 @@ def whole_batches(
 
 def _compact(tokens: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Only those tokens that `rows` use, and the rows pointing into them."""
-    spans = tf.reshape(rows[:, : _PLACE - 1], [-1, 2])  # start, length of every A and B
+    columns = _num_spans(rows)
+    spans = tf.reshape(rows[:, :columns], [-1, 2])  # start, length of every A and B
     start, length = tf.unstack(spans, axis=1)
     offset = tf.cumsum(length, exclusive=True)
     used = tf.range(tf.reduce_sum(length)) + tf.repeat(start - offset, length)
-    spans = tf.reshape(tf.stack([offset, length], 1), [-1, _PLACE - 1])
-    return tf.gather(tokens, used), tf.concat([spans, rows[:, _PLACE - 1 :]], 1)
+    spans = tf.reshape(tf.stack([offset, length], 1), [-1, columns])
+    return tf.gather(tokens, used), tf.concat([spans, rows[:, columns:]], 1)
+
+
+def _num_spans(rows: tf.Tensor) -> int:
+    return (rows.shape[1] - len(_PLACE)) // len(EXAMPLE_COLUMNS) * _SPANS
+
+
+def row_examples(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The examples of packed rows, as rows of one example.
+
+    Args:
+        rows: (N, 6K + 3) int32.
+
+    Returns:
+        (M, 9) int32, all that are not empty, in the order of rows and within them; and the place of
+        each, row * K + its number in the row, (M,) int64.
+
+    Example:
+        >>> row = [0, 2, 0, 0, 7, 3, 0, 0, 0, 0, 0, 0] + [1, 0, 0] + [5, 4, 0] + [2, 1, 6]
+        >>> examples, place = row_examples(tf.constant([row]))
+        >>> examples.numpy().tolist(), place.numpy().tolist()
+        ([[0, 2, 0, 0, 1, 5, 2, 1, 6], [7, 3, 0, 0, 0, 4, 2, 1, 6]], [0, 1])
+    """
+    spans = _num_spans(rows)
+    count = spans // _SPANS
+    columns = [tf.reshape(rows[:, :spans], [-1, _SPANS])]
+    columns += [tf.reshape(rows[:, at : at + count], [-1, 1]) for at in (spans, spans + count)]
+    columns.append(tf.repeat(rows[:, -len(_PLACE) :], count, axis=0))
+    examples = tf.concat(columns, 1)
+    place = tf.where(examples[:, 1] > 0)[:, 0]
+    return tf.gather(examples, place), place
 
 
 def host_share(rows: tf.Tensor, *, batch_size: int, num_hosts: int, host_index: int) -> tf.Tensor:
@@ -107,7 +162,7 @@ def assemble(
 
     Args:
         tokens: (tokens,), ids of a window.
-        rows: (N, 8) int32. A row with an empty A stays empty: all padding.
+        rows: (N, 9) int32, of one example each. One with an empty A stays empty: all padding.
         sequence_length: T.
         cls_id: id of [CLS].
         sep_id: id of [SEP].
@@ -120,7 +175,7 @@ def assemble(
         the tokens of A and B.
 
     Example:
-        >>> row = tf.constant([[0, 2, 4, 1, 0, 0, 0, 0]])
+        >>> row = tf.constant([[0, 2, 4, 1, 0, 0, 0, 0, 0]])
         >>> out = assemble(tf.range(10, 20), row, sequence_length=8,
         ...                cls_id=1, sep_id=2, pad_id=0)
         >>> out["token_ids"].numpy().tolist(), out["segment_ids"].numpy().tolist()

@@ -67,6 +67,11 @@ def pretraining_dataset(
         `position` (B / H, 3) int32: the `start` that resumes after this batch, on every row.
         An empty row is 0 in `padding_mask` and `mask_weights`.
 
+        With `pack` a row holds up to K examples, K the larger of 8 and T // 32: also `position_ids`
+        (B / H, T) int32, from 0 on in each; `example_ids` (B / H, T) int32, their numbers from 1
+        on, 0 = padding; `cls_positions` (B / H, K) int32, where each begins; the sentence labels
+        are (B / H, K), with their weights, such as `next_sentence_weights`, (B / H, K) float32.
+
     Raises:
         FileNotFoundError: no corpus there, or a shard is missing.
         ValueError: a setting out of range, another tokenizer, a damaged shard, too little text.

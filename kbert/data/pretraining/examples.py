@@ -32,8 +32,9 @@ def show_examples(
     what is predicted, in both directions. Of masked rows each predicted token is marked with what
     the model sees in its place: `{fox -> [MASK]}` where it is masked, `{fox -> ##ly}` where a
     random token replaces it, `{fox}` where it is kept; in colours too on a terminal. A position
-    that was drawn twice is marked: `{fox -> [MASK]}x2`. Spans are between `<` and `>`. Of
-    sentence pairs it shows the source, which is read, and the target, which is predicted.
+    that was drawn twice is marked: `{fox -> [MASK]}x2`. Spans are between `<` and `>`. The examples
+    of a packed row come one after the other. Of sentence pairs it shows the source, which is read,
+    and the target, which is predicted.
 
     Args:
         dataset: batches of `pretraining_dataset`, `causal_dataset`, `language_model_dataset` or
@@ -61,6 +62,8 @@ def show_examples(
             lines = [*_pair(row, tokenizer)]
         elif "targets" in row:
             lines = [*_predicted(row, tokenizer)]
+        elif "example_ids" in row:
+            lines = [*_packed(row, tokenizer, colours)]
         else:
             lines = [*_masked(row, tokenizer, colours)]
         print(*lines, sep="\n", file=file)
@@ -102,6 +105,26 @@ def _predicted(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str
     first, *words = (tokenizer.id_to_token(n) for n in (row["token_ids"][0], *targets))
     yield f"{len(words)} tokens, each predicted from all before it, first of all {first}"
     yield from _lines(words, [""] * len(words), {})
+
+
+def _packed(
+    row: dict[str, np.ndarray], tokenizer: Tokenizer, colours: dict[str, str]
+) -> Iterator[str]:
+    """The examples of a row, each as `_masked` shows it."""
+    ids = row["example_ids"]
+    count = int(ids.max(initial=0))
+    yield f"a row of {count} example{'s' * (count != 1)}, {np.sum(ids > 0)} of {len(ids)} tokens"
+    for number in range(1, count + 1):
+        mine = ids == number
+        begin = row["cls_positions"][number - 1]
+        drawn = row["mask_positions"]
+        predicted = (row["mask_weights"] > 0) & (drawn >= begin) & (drawn < begin + np.sum(mine))
+        example = {"token_ids": row["token_ids"][mine], "padding_mask": mine[mine]}
+        for name in (name for name in row if name.startswith(("mask_", "span_"))):
+            shift = 0 if name in ("mask_ids", "mask_weights") else begin
+            example[name] = row[name][predicted] - shift
+        example |= {name: row[name][number - 1] for name in _LABELS if name in row}
+        yield from _masked(example, tokenizer, colours)
 
 
 def _masked(

@@ -94,6 +94,11 @@ class MaskingSettings(Options):
         at_least=0,
         at_most=1,
     )
+    pack: bool = option(
+        False,
+        help="Fill rows with several examples, which do not attend to each other, in the place of "
+        "padding: the same examples and masks in fewer rows.",
+    )
     static_masks: int | None = option(
         None,
         help="Use this many fixed versions of an epoch (order, rows, masks) in turn. Default: "
@@ -170,6 +175,11 @@ class Settings(StreamSettings, MaskingSettings):
     def segment_scheme(self) -> SegmentScheme:
         """How text is laid out in rows."""
         return SEGMENT_SCHEMES[cast(str, self.segments)]  # `check` has set it
+
+    @property
+    def max_examples(self) -> int:
+        """Examples that a row may hold (K)."""
+        return max(8, self.sequence_length // 32) if self.pack else 1
 
     def version(self, epoch: Tensor) -> Tensor:
         """Which plan and masks an epoch has: new ones, or those of one of `static_masks`."""

@@ -1,6 +1,7 @@
 """The pipeline from blocks to batches, stage by stage.
 
-    windows of blocks → plan of rows → whole global batches → this host's rows → tokens → masks
+    windows of blocks → plan of examples → rows → whole global batches → this host's rows
+    → tokens → masks
 
 Every stage is a function of integers, so the rows are the same for any number of threads and
 hosts and any batch size, an epoch never repeats another one's pairs and masks, and the stream can
@@ -19,18 +20,18 @@ from kbert.data.corpus.blocks import BlockReader
 from kbert.data.corpus.manifest import read_manifest
 from kbert.data.corpus.prepared import prepared_folder
 from kbert.data.masking.hashing import fold
-from kbert.data.masking.masking import mask_rows
+from kbert.data.masking.masking import mask_rows, num_predictions
 from kbert.data.masking.phrases import Phrases
 from kbert.data.pipeline import exact_options, stage
 from kbert.data.position import checked_start
-from kbert.data.pretraining import assembly
+from kbert.data.pretraining import assembly, packing
 from kbert.data.pretraining.segments import join_documents
 from kbert.data.pretraining.settings import Settings, StreamSettings
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
 
 _CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
-_PLAN, _MASK = 0, 1  # streams of draws under the seed
+_PLAN, _MASK, _PACK = 0, 1, 2  # streams of draws under the seed
 
 
 def open_stream(
@@ -80,6 +81,8 @@ def batches(
         start,
         plan=functools.partial(_plan, settings, tokenizer),
         finish=functools.partial(_finish, settings, tokenizer, phrases),
+        pack=functools.partial(_pack, settings, tokenizer) if settings.pack else None,
+        num_examples=settings.max_examples,
         version=settings.version,
         keep_rest=not settings.drop_remainder,
     )
@@ -92,6 +95,8 @@ def planned_batches(
     *,
     plan: Callable,
     finish: Callable,
+    pack: Callable | None = None,
+    num_examples: int = 1,
     version: Callable = lambda epoch: epoch,
     keep_rest: bool = True,
 ) -> tf.data.Dataset:
@@ -104,7 +109,10 @@ def planned_batches(
         plan: epoch, window, and `tokens`, `sentences` and `documents` of its blocks, as
             `parse_blocks` gives them -> the window's tokens (tokens,) and its plan (N, 5) int32,
             the columns of `PLAN_COLUMNS`.
-        finish: tokens, rows (N, 8), positions (N, 3) -> the features of some rows.
+        finish: tokens, rows (N, 6K + 3), positions (N, 3) -> the features of some rows.
+        pack: epoch, window, examples (M, 6) -> rows of several examples (N, 6K); None: each
+            example is a row.
+        num_examples: K, of a row.
         version: epoch -> the epoch in whose order the blocks come.
         keep_rest: whether the last rows of all are filled up to a batch with empty rows.
     """
@@ -114,15 +122,18 @@ def planned_batches(
     ) -> tuple[tf.Tensor, tf.Tensor, bool]:
         blocks = records.parse_blocks(serialized, reader.token_dtype)
         tokens, rows = plan(epoch, window, **blocks)
+        rows = assembly.number_examples(rows)
+        if pack is not None:
+            rows = pack(epoch, window, rows)
         return tokens, assembly.place_rows(rows, epoch, window), False
 
     epoch, window, row = start
     windows = reader.windows_from(epoch, window, settings.epochs, version)
     windows = windows.map(stage(planned))
     if settings.epochs is not None:
-        windows = windows.concatenate(_end_of_data(reader.token_dtype))
+        windows = windows.concatenate(_end_of_data(reader.token_dtype, num_examples))
     windows = windows.scan(
-        assembly.carry_state(reader.token_dtype, row),
+        assembly.carry_state(reader.token_dtype, row, num_examples),
         stage(assembly.whole_batches, batch_size=settings.batch_size, keep_rest=keep_rest),
     )
     # The next window is read and planned while this one is made into batches.
@@ -154,9 +165,30 @@ def _plan(
     return tokens, plan
 
 
-def _end_of_data(token_dtype: str) -> tf.data.Dataset:
-    nothing = tf.zeros([0], token_dtype), tf.zeros([0, len(assembly.ROW_COLUMNS)], tf.int32)
-    return tf.data.Dataset.from_tensors((*nothing, True))
+def _pack(
+    settings: Settings,
+    tokenizer: Tokenizer,
+    epoch: tf.Tensor,
+    window: tf.Tensor,
+    examples: tf.Tensor,
+) -> tf.Tensor:
+    length, scheme = settings.sequence_length, settings.masking_scheme
+    text = examples[:, 1] + examples[:, 3]
+    lengths = text + 2 + tf.where(examples[:, 3] > 0, tokenizer.pair_separators, 0)
+    return packing.pack_examples(
+        examples,
+        lengths,
+        num_predictions(scheme, lengths, text, length, settings.masked_share),
+        fold(fold(fold(settings.seed, _PACK), settings.version(epoch)), window),
+        max_tokens=length,
+        max_predictions=scheme.columns(length, settings.masked_share),
+        max_examples=settings.max_examples,
+    )
+
+
+def _end_of_data(token_dtype: str, num_examples: int) -> tf.data.Dataset:
+    rows = tf.zeros([0, assembly.row_columns(num_examples)], tf.int32)
+    return tf.data.Dataset.from_tensors((tf.zeros([0], token_dtype), rows, True))
 
 
 def _chunks(
@@ -184,6 +216,27 @@ def _finish(
     positions: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
     """Assembles and masks some rows."""
+    if not settings.pack:
+        return _examples(settings, tokenizer, phrases, tokens, rows) | {"position": positions}
+    examples, place = assembly.row_examples(rows)
+    features = packing.pack_features(
+        _examples(settings, tokenizer, phrases, tokens, examples),
+        place,
+        tf.shape(rows)[0],
+        max_examples=settings.max_examples,
+        pad_id=tokenizer.pad_id,
+    )
+    return features | {"position": positions}
+
+
+def _examples(
+    settings: Settings,
+    tokenizer: Tokenizer,
+    phrases: Phrases | None,
+    tokens: tf.Tensor,
+    rows: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+    """The features of rows of one example each, (N, 9)."""
     length = settings.sequence_length
     features = assembly.assemble(
         tokens,
@@ -197,8 +250,8 @@ def _finish(
     lengths, in_text = features.pop("length"), features.pop("in_text")
     if settings.segment_scheme.joins_documents:
         in_text &= features["token_ids"] != tokenizer.sep_id
-    epoch, window, row = (rows[:, n] for n in (-3, -2, -1))
-    keys = fold(fold(fold(fold(settings.seed, _MASK), settings.version(epoch)), window), row)
+    number, epoch, window = (rows[:, n] for n in (5, 6, 7))
+    keys = fold(fold(fold(fold(settings.seed, _MASK), settings.version(epoch)), window), number)
     features |= mask_rows(
         settings.masking_scheme,
         keys,
@@ -212,4 +265,4 @@ def _finish(
     )
     if settings.segment_scheme.label:
         features[settings.segment_scheme.label] = rows[:, 4]
-    return features | {"position": positions}
+    return features

@@ -144,7 +144,7 @@ class Pretraining(EncoderTask):
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Logits of the heads: `masked_lm` (B, P, V), `sentence` (B, 2), `span_boundary` (B, P, V).
 
-        Those that the task has.
+        Those that the task has. Of packed rows `sentence` is (B, K, 2).
         """
         out = self.encode(batch, training)
         logits = {}
@@ -169,8 +169,7 @@ class Pretraining(EncoderTask):
             answers["mlm"] = (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])
         if self.sentence is not None:
             name, labels = ("sop", SOP_LABELS) if self.sentence_order else ("nsp", NSP_LABELS)
-            # A row that only fills the last batch up is all padding, its first column too.
-            answers[name] = (logits["sentence"], batch[labels], batch["padding_mask"][:, 0])
+            answers[name] = (logits["sentence"], batch[labels], self._sentence_weights(batch))
         if self.span_boundary_head is not None:
             place = place_in_span(batch["mask_positions"], batch["span_starts"])
             weights = batch["mask_weights"] * ops.cast(place < MAX_TARGETS, "float32")
@@ -186,9 +185,16 @@ class Pretraining(EncoderTask):
             logits_of_masks = logits["masked_lm"]
             found["masked_lm"] = Prediction("classes", logits_of_masks, batch["mask_weights"])
         if self.sentence is not None:
-            rows = batch["padding_mask"][:, 0]
-            found["sentence"] = Prediction("classes", logits["sentence"], rows)
+            weights = self._sentence_weights(batch)
+            found["sentence"] = Prediction("classes", logits["sentence"], weights)
         return found
+
+    def _sentence_weights(self, batch: Tensors) -> Any:
+        """(B,), or (B, K) of packed rows: 0 where there is no example."""
+        labels = SOP_LABELS if self.sentence_order else NSP_LABELS
+        # A row that only fills the last batch up is all padding, its first column too.
+        alone = batch["padding_mask"][:, 0]
+        return batch.get(labels.replace("_labels", "_weights"), alone)
 
     def predictions_everywhere(self, sequence: Any, padding_mask: Any) -> Prediction:
         """What the masked-LM head predicts for every token, masked or not.

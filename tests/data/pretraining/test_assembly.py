@@ -3,11 +3,12 @@ import pytest
 import tensorflow as tf
 
 from kbert.data.pretraining.assembly import (
-    ROW_COLUMNS,
     assemble,
     carry_state,
     host_share,
+    number_examples,
     place_rows,
+    row_columns,
     whole_batches,
 )
 
@@ -20,7 +21,7 @@ def random_window(rng, window, rows, tokens=50):
     plan[:, [1, 3]] = rng.integers(1, 6, (rows, 2))
     plan[:, [0, 2]] = rng.integers(0, tokens - 6, (rows, 2))
     ids = tf.constant(1000 * (window + 1) + np.arange(tokens), tf.uint16)
-    return ids, place_rows(tf.constant(plan), 0, window), False
+    return ids, place_rows(number_examples(tf.constant(plan)), 0, window), False
 
 
 def run(windows, batch_size, keep_rest=False, skip=0):
@@ -34,7 +35,7 @@ def run(windows, batch_size, keep_rest=False, skip=0):
         for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
             a, la, b, lb = row[:4]
             text = tokens[a : a + la].tolist(), tokens[b : b + lb].tolist()
-            found.append((text, row[5:], position))
+            found.append((text, row[6:], position))
     return found
 
 
@@ -67,7 +68,7 @@ def test_skipping_may_spill_over_windows():
 
 def test_the_rest_is_filled_with_empty_rows_or_left_out():
     rng = np.random.default_rng(0)
-    end = tf.zeros([0], tf.uint16), tf.zeros([0, len(ROW_COLUMNS)], tf.int32), True
+    end = tf.zeros([0], tf.uint16), tf.zeros([0, row_columns(1)], tf.int32), True
     windows = [random_window(rng, 0, 10), end]
     assert len(run(windows, 4)) == 8
     kept = run(windows, 4, keep_rest=True)
@@ -88,7 +89,7 @@ def test_hosts_shares_make_up_the_batch():
 
 def test_pair_layout():
     tokens = tf.range(10, 30, dtype=tf.int32)
-    rows = tf.constant([[0, 3, 10, 2, 0, 0, 0, 0], [5, 1, 6, 1, 1, 0, 0, 0], [0] * 8])
+    rows = tf.constant([[0, 3, 10, 2, 0, 0, 0, 0, 0], [5, 1, 6, 1, 1, 0, 0, 0, 0], [0] * 9])
     out = assemble(tokens, rows, sequence_length=9, **SPECIALS)
     out = {name: value.numpy().astype(int).tolist() for name, value in out.items()}
     assert out["token_ids"] == [
@@ -112,7 +113,7 @@ def test_pair_layout():
 
 def test_single_segment_layout():
     tokens = tf.range(10, 30, dtype=tf.int32)
-    rows = tf.constant([[2, 3, 0, 0, 0, 0, 0, 0], [0, 6, 0, 0, 0, 0, 0, 0]])
+    rows = tf.constant([[2, 3, 0, 0, 0, 0, 0, 0, 0], [0, 6, 0, 0, 0, 0, 0, 0, 0]])
     out = assemble(tokens, rows, sequence_length=8, **SPECIALS)
     assert out["token_ids"].numpy().tolist() == [
         [1, 12, 13, 14, 2, 0, 0, 0],

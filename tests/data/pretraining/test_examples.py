@@ -163,3 +163,27 @@ def test_rows_of_sentence_pairs(tokenizer):
         "  source: the fox [SEP]",
         "  target: the red fox [SEP]",
     ]
+
+
+def test_examples_of_a_packed_row(tokenizer):
+    tokens = "[CLS] the [MASK] [SEP] [CLS] dog [SEP]".split()
+    fox, dog = (tokenizer.token_to_id(t) for t in ("fox", "dog"))
+    batch = {
+        "token_ids": [[*map(tokenizer.token_to_id, tokens), 0]],
+        "padding_mask": [[1, 1, 1, 1, 1, 1, 1, 0]],
+        "example_ids": [[1, 1, 1, 1, 2, 2, 2, 0]],
+        "cls_positions": [[0, 4, 0]],
+        "mask_positions": [[2, 5, 0]],
+        "mask_ids": [[fox, dog, 0]],
+        "mask_weights": [[1.0, 1.0, 0.0]],
+        "next_sentence_labels": [[0, 1, 0]],
+    }
+    out = io.StringIO()
+    show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, n=1, file=out)
+    assert out.getvalue().splitlines() == [
+        "a row of 2 examples, 7 of 8 tokens",
+        "4 tokens, 1 predicted: 1 masked, 0 random, 0 kept; next: actual",
+        "  [CLS] the {fox -> [MASK]} [SEP]",
+        "3 tokens, 1 predicted: 0 masked, 0 random, 1 kept; next: random",
+        "  [CLS] {dog} [SEP]",
+    ]

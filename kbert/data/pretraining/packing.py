@@ -1,0 +1,201 @@
+"""Several examples in one row, in the place of padding.
+
+The examples of a window are divided at random into groups, and each group is packed by best fit,
+longest first, all groups in lock-step. With 256 examples a group 0.5 to 2 % of the tokens stay
+padding. A row has limits of three kinds: tokens, predictions and examples; so no example loses a
+prediction, and all shapes are static.
+
+Examples are masked before they are packed: an example has the same masks either way.
+
+Shapes: M examples of a window, N rows, K examples of a row, T tokens, P predictions of a row.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from kbert.data.pretraining.assembly import EXAMPLE_COLUMNS
+from kbert.data.pretraining.walk import shuffled
+
+_GROUP = 256
+
+
+def pack_examples(
+    examples: tf.Tensor,
+    lengths: tf.Tensor,
+    predictions: tf.Tensor,
+    key: tf.Tensor,
+    *,
+    max_tokens: int,
+    max_predictions: int,
+    max_examples: int,
+) -> tf.Tensor:
+    """Puts the examples of a window into rows.
+
+    Args:
+        examples: (M, 6) int32 in random order, the columns of `EXAMPLE_COLUMNS`.
+        lengths: (M,) int32, their tokens, specials included.
+        predictions: (M,) int32, of each.
+        key: uint64 scalar; the order of the rows is a function of it.
+        max_tokens: T.
+        max_predictions: P.
+        max_examples: K.
+
+    Returns:
+        (N, 6K) int32 in random order, see `kbert.data.pretraining.assembly`; what is empty is 0.
+
+    Example:
+        >>> from kbert.data.masking.hashing import fold
+        >>> examples = tf.pad(tf.constant([[0, 3], [3, 6], [9, 3]]), [[0, 0], [0, 4]])
+        >>> rows = pack_examples(examples, examples[:, 1] + 2, tf.ones([3], tf.int32), fold(0, 0),
+        ...                      max_tokens=12, max_predictions=2, max_examples=2)
+        >>> sorted(rows.numpy()[:, :8].tolist())
+        [[0, 3, 0, 0, 9, 3, 0, 0], [3, 6, 0, 0, 0, 0, 0, 0]]
+    """
+    count = tf.shape(examples)[0]
+    groups = -(-count // _GROUP)
+
+    def grouped(values: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(tf.pad(values, [[0, groups * _GROUP - count]]), [groups, _GROUP])
+
+    order = tf.argsort(grouped(lengths), axis=1, direction="DESCENDING", stable=True)
+    sizes = [tf.gather(grouped(x), order, batch_dims=1) for x in (lengths, predictions)]
+    rows, slots = _best_fit(*sizes, max_tokens, max_predictions, max_examples)  # (groups, 256)
+
+    first = _GROUP * tf.range(groups)[:, None]
+    number, rows = (tf.reshape(first + x, [-1]) for x in (order, rows))
+    real = tf.where(number < count)[:, 0]  # not those that fill the last group up
+    number, rows, slots = (tf.gather(x, real) for x in (number, rows, tf.reshape(slots, [-1])))
+    _, rows = tf.unique(rows)
+    total = tf.reduce_max(tf.concat([rows + 1, [0]], 0))
+    columns = len(EXAMPLE_COLUMNS)
+    packed = tf.scatter_nd(
+        tf.stack([rows, slots], 1),
+        tf.gather(examples, number),
+        tf.stack([total, max_examples, columns]),
+    )
+    spans = tf.reshape(packed[:, :, :4], [total, 4 * max_examples])
+    return shuffled(tf.concat([spans, packed[:, :, 4], packed[:, :, 5]], 1), key)
+
+
+def _best_fit(
+    lengths: tf.Tensor,
+    predictions: tf.Tensor,
+    max_tokens: int,
+    max_predictions: int,
+    max_examples: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The row of each example in its group, and its number in that row: (G, 256) int32 each."""
+    shape = tf.shape(lengths)
+    lengths, predictions = tf.transpose(lengths), tf.transpose(predictions)
+
+    def body(
+        number: tf.Tensor, free: tf.Tensor, open_: tf.Tensor, used: tf.Tensor, *chosen: Any
+    ) -> tuple[Any, ...]:
+        length, predicted = lengths[number][:, None], predictions[number][:, None]
+        fits = (free >= length) & (open_ >= predicted) & (used < max_examples)
+        # The fullest row in which it fits; a new one, all free, only where it fits in no other.
+        row = tf.argmin(tf.where(fits, free, max_tokens + 1), 1, tf.int32)
+        rows, slots = chosen
+        chosen = rows.write(number, row), slots.write(number, tf.gather(used, row, batch_dims=1))
+        here = tf.one_hot(row, _GROUP, dtype=tf.int32)
+        return number + 1, free - here * length, open_ - here * predicted, used + here, *chosen
+
+    arrays = [tf.TensorArray(tf.int32, _GROUP) for _ in range(2)]
+    limits = [tf.fill(shape, n) for n in (max_tokens, max_predictions, 0)]
+    *_, rows, slots = tf.while_loop(
+        lambda number, *_: number < _GROUP, body, [0, *limits, *arrays], parallel_iterations=1
+    )
+    return tf.transpose(rows.stack()), tf.transpose(slots.stack())
+
+
+def pack_features(
+    features: Mapping[str, tf.Tensor],
+    place: tf.Tensor,
+    num_rows: tf.Tensor,
+    *,
+    max_examples: int,
+    pad_id: int,
+) -> dict[str, tf.Tensor]:
+    """The features of examples, masked, as those of the rows that they are packed into.
+
+    Args:
+        features: of M examples: `token_ids`, `segment_ids`, `padding_mask` (M, T); `mask_…` and
+            `span_…` (M, P), 0 where nothing is predicted; labels (M,).
+        place: (M,) int64, row * K + number in the row, ascending.
+        num_rows: N.
+        max_examples: K.
+        pad_id: id of padding.
+
+    Returns:
+        The features of (N, T) and (N, P), their positions those in the packed row; `position_ids`
+        and `example_ids` (N, T) int32, from 0 and from 1 on for each example, 0 in padding;
+        `cls_positions`, the labels and for them `…_weights` (N, K), float32.
+
+    Example:
+        >>> features = {
+        ...     "token_ids": [[1, 7, 2, 0, 0, 0], [1, 8, 2, 0, 0, 0]], "segment_ids": [[0] * 6] * 2,
+        ...     "padding_mask": [[1, 1, 1, 0, 0, 0]] * 2, "mask_positions": [[1], [1]],
+        ...     "mask_ids": [[7], [9]], "mask_weights": [[1.0], [1.0]]}
+        >>> packed = pack_features({k: tf.constant(v) for k, v in features.items()},
+        ...                        tf.constant([0, 1], tf.int64), 1, max_examples=2, pad_id=0)
+        >>> for name in ("token_ids", "position_ids", "example_ids", "cls_positions"):
+        ...     print(name, packed[name].numpy().tolist())
+        token_ids [[1, 7, 2, 1, 8, 2]]
+        position_ids [[0, 1, 2, 0, 1, 2]]
+        example_ids [[1, 1, 1, 2, 2, 2]]
+        cls_positions [[0, 3]]
+    """
+    features = dict(features)
+    mask = features.pop("padding_mask")
+    width = mask.shape[1]
+    row, slot = (tf.cast(x, tf.int32) for x in (place // max_examples, place % max_examples))
+    lengths = tf.reduce_sum(mask, 1)  # (M,)
+    # Where an example begins in its row: what the examples before it take, less earlier rows.
+    totals = tf.math.unsorted_segment_sum(lengths, row, num_rows)  # (N,)
+    begin = tf.cumsum(lengths, exclusive=True)
+    begin -= tf.gather(tf.cumsum(totals, exclusive=True), row)
+
+    packed = {}
+    tokens = tf.where(mask > 0)
+    example = tokens[:, 0]
+    for name, values in (
+        ("token_ids", tf.gather_nd(features.pop("token_ids"), tokens)),
+        ("segment_ids", tf.gather_nd(features.pop("segment_ids"), tokens)),
+        ("position_ids", tf.cast(tokens[:, 1], tf.int32)),
+        ("example_ids", tf.gather(slot + 1, example)),
+    ):
+        fill = pad_id if name == "token_ids" else 0
+        packed[name] = _filled(values, totals, width, fill)
+    packed["padding_mask"] = tf.sequence_mask(totals, width, dtype=tf.int32)
+
+    weights = features["mask_weights"]
+    predicted = tf.where(weights > 0)
+    example = predicted[:, 0]
+    counts = tf.math.count_nonzero(weights, 1, dtype=tf.int32)
+    counts = tf.math.unsorted_segment_sum(counts, row, num_rows)
+    for name in [name for name in features if name.startswith(("mask_", "span_"))]:
+        values = tf.gather_nd(features.pop(name), predicted)
+        if name not in ("mask_ids", "mask_weights"):  # the others are positions
+            values += tf.gather(begin, example)
+        packed[name] = _filled(values, counts, weights.shape[1], 0)
+
+    place = place[:, None]
+    shape = tf.cast(tf.stack([num_rows * max_examples]), tf.int64)
+
+    def by_example(values: tf.Tensor) -> tf.Tensor:
+        values = tf.scatter_nd(place, values, shape)
+        return tf.reshape(values, [num_rows, max_examples])
+
+    packed["cls_positions"] = by_example(begin)
+    for name, labels in features.items():
+        packed[name] = by_example(labels)
+        packed[name.replace("_labels", "_weights")] = by_example(tf.ones_like(row, tf.float32))
+    return packed
+
+
+def _filled(values: tf.Tensor, counts: tf.Tensor, width: int, fill: int) -> tf.Tensor:
+    """(N, width): `counts` of the values in each row, one after the other, then `fill`."""
+    ragged = tf.RaggedTensor.from_row_lengths(values, counts, validate=False)
+    return ragged.to_tensor(tf.cast(fill, values.dtype), shape=[None, width])

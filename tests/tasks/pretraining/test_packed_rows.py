@@ -1,0 +1,115 @@
+"""Packed rows give the losses and gradients of their examples, each in a row of its own."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kbert
+from kbert.data.pretraining.packing import pack_features
+from kbert.distillation import (
+    AttentionRelations,
+    AttentionScores,
+    Distiller,
+    HiddenStates,
+    LastHiddenCosine,
+    OwnLoss,
+    SoftTargets,
+)
+from tests.harness import assert_gradients_close, randomise, to_numpy
+from tests.tasks import toy
+
+PLACE = [0, 1, 2, 4, 8, 9, 10]  # rows of three, one and three examples, of at most four
+
+
+@pytest.fixture(params=["pairs", "halves", "spans"])
+def batches(request, tokenizer):
+    """A batch of seven rows, of 9 tokens among 32, and the same packed into three."""
+    batch = next(iter(toy.batches(tokenizer, batch_size=len(PLACE), length=32, places=12)))
+    if request.param == "halves":
+        batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
+    if request.param == "spans":
+        batch["span_starts"] = batch["span_ends"] = batch["mask_positions"]
+    position = batch.pop("position")
+    packed = pack_features(
+        batch, tf.constant(PLACE, tf.int64), 3, max_examples=4, pad_id=tokenizer.pad_id
+    )
+    return batch | {"position": position}, packed | {"position": position[:3]}
+
+
+def make_task(config, tokenizer, batch):
+    task = kbert.tasks.Pretraining(
+        kbert.Encoder(config),
+        tokenizer,
+        sentence_order="sentence_order_labels" in batch,
+        span_boundary="span_starts" in batch,
+    )
+    randomise(task)
+    return task
+
+
+def terms_and_gradients(model, batch):
+    with tf.GradientTape() as tape:
+        losses, metrics = model.loss_terms(batch, training=False)
+        loss = sum(total / count for total, count in losses.values())
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    gradients = {
+        v.path: to_numpy(tf.convert_to_tensor(g))
+        for v, g in zip(model.trainable_variables, gradients, strict=True)
+        if g is not None
+    }
+    return {**losses, **metrics}, gradients
+
+
+def assert_equal(model, alone, packed):
+    (terms, gradients), (expected, slopes) = (
+        terms_and_gradients(model, batch) for batch in (packed, alone)
+    )
+    assert terms.keys() == expected.keys()
+    for name, pair in expected.items():
+        np.testing.assert_allclose(to_numpy(terms[name]), to_numpy(pair), rtol=1e-5, err_msg=name)
+    assert_gradients_close(gradients, slopes)
+
+
+def test_losses_and_gradients(config, tokenizer, batches):
+    alone, packed = batches
+    assert packed["token_ids"].shape == (3, 32)
+    assert_equal(make_task(config, tokenizer, alone), alone, packed)
+
+
+def test_distilled(config, tokenizer, batches):
+    alone, packed = batches
+    teacher = make_task(config.replace(num_layers=2), tokenizer, alone)
+    student = kbert.student(teacher, num_layers=1)
+    randomise(student, seed=1)
+    terms = [
+        *(OwnLoss(), SoftTargets(), HiddenStates(), LastHiddenCosine()),
+        *(AttentionScores(), AttentionRelations(relations=("query", "attention"))),
+    ]
+    assert_equal(Distiller(student, teacher, terms), alone, packed)
+
+
+def test_replaced_tokens_are_found_in_packed_rows(config, tokenizer, batches):
+    alone, packed = batches
+    task = kbert.tasks.ReplacedTokenDetection(
+        kbert.Encoder(config), tokenizer, generator=config.replace(embedding_size=16, hidden_size=8)
+    )
+    randomise(task)
+    found = task(packed)
+    padding = packed["padding_mask"].numpy() == 0
+    assert not to_numpy(found["replaced"])[padding].any()
+    assert not to_numpy(found["token_ids"])[padding].any()
+    # What is drawn depends on the row; what the generator predicts there does not.
+    expected = to_numpy(task(alone)["masked_lm"])[:, 0]
+    predicted = to_numpy(found["masked_lm"])[packed["mask_weights"].numpy() > 0]
+    np.testing.assert_allclose(predicted, expected, atol=1e-5)
+
+
+@pytest.mark.graphs
+def test_a_task_learns_from_packed_rows(config, tokenizer, batches):
+    _, packed = batches
+    task = make_task(config, tokenizer, packed)
+    task.compile(kbert.training.AdamW(3e-3), jit_compile=True)
+    data = tf.data.Dataset.from_tensors(packed).repeat(30)
+    history = task.fit(data, epochs=2, steps_per_epoch=15, verbose=0)
+    assert history.history["mlm_loss"][-1] < history.history["mlm_loss"][0]
+    assert all(np.isfinite(values).all() for values in history.history.values())
