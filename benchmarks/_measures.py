@@ -16,7 +16,7 @@ from keras import ops
 
 import kbert
 from benchmarks import _experiments as experiments
-from kbert.data.tables.packing import pack
+from kbert.data.tables.inputs import build_inputs
 from kbert.heads import SentenceHead
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.training import AdamW, WarmupDecay
@@ -70,7 +70,7 @@ def read_reviews(path: Path, tokenizer: Any, limit: int) -> dict[str, np.ndarray
     rows = np.random.default_rng(0).permutation(len(lines))[:limit]
     ids = tokenizer.encode([lines[i]["sentence"].strip() for i in rows])
     marks = {"cls_id": tokenizer.cls_id, "sep_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id}
-    features = pack(ids, max_length=REVIEW_LENGTH, multiple=REVIEW_LENGTH, **marks)
+    features = build_inputs(ids, max_length=REVIEW_LENGTH, multiple=REVIEW_LENGTH, **marks)
     labels = np.array([int(lines[i]["label"]) for i in rows], "int32")
     return {**{name: value.numpy() for name, value in features.items()}, "labels": labels}
 

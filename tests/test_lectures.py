@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert.data.tables.packing import pack
+from kbert.data.tables.inputs import build_inputs
 from kbert.tokenizers import SPECIAL_TOKENS
 
 
@@ -45,7 +45,7 @@ def specials(tokenizer) -> dict[str, int]:
 # BERT, slide "Tokenization": the running example and its ids.
 def test_ids_of_the_running_example(uncased):
     ids = uncased.encode(["a visually stunning rumination on love"])
-    packed = pack(ids, **specials(uncased), max_length=512, multiple=1)
+    packed = build_inputs(ids, **specials(uncased), max_length=512, multiple=1)
     expected = [101, 1037, 17453, 14726, 19379, 12758, 2006, 2293, 102]
     assert packed["token_ids"].numpy().tolist() == [expected]
 
@@ -70,7 +70,7 @@ def test_pieces_of_playing_and_played(uncased):
 # BERT, slide "Padding": ten tokens in a row of 512 leave 512 - 10 = 502 places of padding.
 def test_ten_tokens_leave_502_of_512_to_padding(uncased):
     ids = uncased(["a visually stunning rumination on love ."])
-    packed = pack(ids, **specials(uncased), max_length=512, multiple=512)
+    packed = build_inputs(ids, **specials(uncased), max_length=512, multiple=512)
     row, mask = packed["token_ids"].numpy()[0], packed["padding_mask"].numpy()[0]
     assert (mask.sum(), (mask == 0).sum()) == (10, 502)
     assert (row[10:] == 0).all()
@@ -80,7 +80,7 @@ def test_ten_tokens_leave_502_of_512_to_padding(uncased):
 # BERT, slide "Input representation": two sentences, their segment ids and padding mask.
 def test_segments_and_padding_of_a_pair(uncased):
     first, second = uncased.encode(["I have a pen"]), uncased.encode(["The pen is red"])
-    packed = pack(first, second, **specials(uncased), max_length=512, multiple=16)
+    packed = build_inputs(first, second, **specials(uncased), max_length=512, multiple=16)
     assert packed["segment_ids"].numpy()[0, :11].tolist() == [0] * 6 + [1] * 5
     assert packed["padding_mask"].numpy()[0].tolist() == [1] * 11 + [0] * 5
 
@@ -108,7 +108,7 @@ def test_embedding_is_the_sum_of_token_segment_and_position():
 def test_512_positions_leave_510_pieces(uncased):
     config = kbert.family("bert-base-uncased")
     ids = uncased.encode(["love " * 1000])
-    packed = pack(ids, **specials(uncased), max_length=config.max_positions)
+    packed = build_inputs(ids, **specials(uncased), max_length=config.max_positions)
     ids = packed["token_ids"].numpy()[0]
     assert config.max_positions == 512
     assert ids.shape == (512,)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.data.tables.packing import pack
+from kbert.data.tables.inputs import build_inputs
 from kbert.heads import ChoiceHead, SentenceHead, SpanHead, TokenHead
 from kbert.tokenizers import SPECIAL_TOKENS
 
@@ -115,7 +115,7 @@ SST2 = {
 def test_ids_of_five_sentences_of_sst2(uncased):
     specials = {name: getattr(uncased, name) for name in ("cls_id", "sep_id", "pad_id")}
     ids = uncased(list(SST2))
-    packed = pack(ids, **specials, max_length=512, multiple=1)
+    packed = build_inputs(ids, **specials, max_length=512, multiple=1)
     rows, lengths = packed["token_ids"].numpy(), ids.row_lengths().numpy() + 2
     assert rows.shape == (5, max(lengths))
     for row, length, first in zip(rows, lengths, SST2.values(), strict=True):
@@ -131,7 +131,7 @@ def test_ids_of_five_sentences_of_sst2(uncased):
 def test_shapes_of_two_thousand_sentences(uncased):
     texts = ["love " * (1 + n % 64) for n in range(2000)]
     specials = {name: getattr(uncased, name) for name in ("cls_id", "sep_id", "pad_id")}
-    packed = pack(uncased(texts), **specials, max_length=512, multiple=1)
+    packed = build_inputs(uncased(texts), **specials, max_length=512, multiple=1)
     assert packed["token_ids"].shape == (2000, 66)
     config = kbert.family("distilbert-base-uncased").replace(num_layers=1, vocabulary_size=100)
     spec = {

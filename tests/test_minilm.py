@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.data.tables.packing import pack
+from kbert.data.tables.inputs import build_inputs
 from tests.harness import assert_close, to_numpy
 
 transformers = pytest.importorskip("transformers")
@@ -62,7 +62,7 @@ def encoder(folder):
 
 
 def features(tokenizer, texts):
-    return pack(
+    return build_inputs(
         tokenizer.encode(texts),
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,

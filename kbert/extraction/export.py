@@ -65,7 +65,7 @@ def export_features(
 
     def entry(first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         texts = [first] if second is None else [first, second]
-        features = extractor.pack(*map(tokenizer.encode, texts))
+        features = extractor.build_inputs(*map(tokenizer.encode, texts))
         outputs = {"vectors": extractor.vectors(features, pooling)}
         if pooling is None:
             pieces = tf.constant(tokenizer.vocabulary)

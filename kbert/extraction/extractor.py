@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert import inference
-from kbert.data.tables.packing import pack
+from kbert.data.tables.inputs import build_inputs
 from kbert.extraction.described import describe_tokens, describe_words
 from kbert.extraction.hidden_states import choose_layers
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
@@ -69,7 +69,7 @@ class Extractor:
         inference.check_batch_size(batch_size)
         self._check()
         self._features = {
-            sides: inference.on_cpu(self.pack, *[inference.IDS] * sides) for sides in (1, 2)
+            sides: inference.on_cpu(self.build_inputs, *[inference.IDS] * sides) for sides in (1, 2)
         }
         self._forward = {
             pooling: inference.compiled(functools.partial(self.vectors, pooling=pooling), encoder)
@@ -182,20 +182,20 @@ class Extractor:
             features = self._features[len(sides)](*map(inference.as_ragged, parts))
             yield index, self._forward[pooling](inference.pad(features))[: len(index)]
 
-    def pack(
+    def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
         """The encoder's inputs (B, T), and `counted` (B, T), 1 for a token that is pooled."""
         tokenizer = self.tokenizer
 
-        def packed(
+        def built(
             first: tf.RaggedTensor,
             second: tf.RaggedTensor | None,
             cls_id: int,
             sep_id: int,
             pad_id: int,
         ) -> dict[str, tf.Tensor]:
-            return pack(
+            return build_inputs(
                 first,
                 second,
                 cls_id=cls_id,
@@ -206,17 +206,17 @@ class Extractor:
                 separators=tokenizer.pair_separators,
             )
 
-        features = packed(first, second, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+        features = built(first, second, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
         counted = features["padding_mask"]
         if not self.special_tokens:
             ones = [None if side is None else tf.ones_like(side) for side in (first, second)]
-            counted = packed(ones[0], ones[1], 0, 0, 0)["token_ids"]
+            counted = built(ones[0], ones[1], 0, 0, 0)["token_ids"]
         if not self.encoder.config.num_segments:
             del features["segment_ids"]
         return {**features, "counted": counted}
 
     def vectors(self, features: dict[str, Any], pooling: str | None) -> Any:
-        """What `pack` gives -> (B, D), or (B, T, D) where pooling is None."""
+        """What `build_inputs` gives -> (B, D), or (B, T, D) where pooling is None."""
         features = dict(features)
         counted = features.pop("counted")
         outputs = self.encoder(features, training=False, return_hidden_states=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kbert.data.tables.packing import pair_limits
+from kbert.data.tables.inputs import pair_limits
 from kbert.data.tables.windows import pair_spans
 
 

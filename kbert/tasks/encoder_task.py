@@ -4,6 +4,7 @@ Shapes: B rows, T tokens, H hidden width.
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from kbert import registry
 from kbert.checkpoints import Checkpoint
-from kbert.data.tables.packing import pack
+from kbert.data.tables.inputs import build_inputs
 from kbert.models import Decoder, DecoderEncoder
 from kbert.models.encoder import INPUTS as ENCODER_INPUTS
 from kbert.serving import Signature
@@ -187,11 +188,11 @@ class EncoderTask(Task):
         """The most tokens of a row: what the encoder takes."""
         return self.encoder.config.max_positions
 
-    def pack(
+    def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Ragged ids as the encoder's input, at most `row_length` wide (`data.tables.packing`)."""
-        return pack(
+        """Ragged ids as the encoder's input, at most `row_length` wide (`data.tables.inputs`)."""
+        return build_inputs(
             first,
             second,
             cls_id=self.form.cls_id,
@@ -202,6 +203,11 @@ class EncoderTask(Task):
             multiple=self.width_multiple,
             separators=self.form.separators,
         )
+
+    def pack(self, *texts: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        """The name of `build_inputs` in version 0.1."""
+        warnings.warn("`pack` is called `build_inputs` now", DeprecationWarning, stacklevel=2)
+        return self.build_inputs(*texts)
 
     def token_name(self, token_id: int) -> str:
         """The token of an id of a row, also of one that is none of the tokenizer's."""
@@ -226,7 +232,7 @@ class EncoderTask(Task):
         """
 
         def encode(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            features = self.pack(self.tokenizer.encode(text))
+            features = self.build_inputs(self.tokenizer.encode(text))
             outputs = {k: tf.cast(v, tf.float32) for k, v in self.encode(features).items()}
             return {**outputs, "padding_mask": features["padding_mask"]}
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import keras
 
-from kbert.data.tables.packing import TokenId
+from kbert.data.tables.inputs import TokenId
 from kbert.models import Decoder, DecoderEncoder
 from kbert.models.generators.decoder_encoder import INPUT_TOKENS
 from kbert.tokenizers.protocol import TokenizerLike

@@ -181,7 +181,7 @@ def _encoder(
 ) -> dict[str, Weights]:
     import tensorflow as tf
 
-    from kbert.data.tables.packing import pack
+    from kbert.data.tables.inputs import build_inputs
     from kbert.tasks.pretraining.fill_mask import encode_with_masks
 
     strings = [tf.constant([text]) for text in texts]
@@ -192,7 +192,7 @@ def _encoder(
     specials = 2 if len(texts) == 1 else 2 + tokenizer.pair_separators
     total = specials + sum(int(part.row_lengths()[0]) for part in ids)
     _check_length("special tokens included", total, encoder.config.max_positions)
-    inputs = pack(
+    inputs = build_inputs(
         *ids,
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,

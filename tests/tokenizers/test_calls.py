@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert.data.tables.packing import pack
+from kbert.data.tables.inputs import build_inputs
 from kbert.tokenizers import SPECIAL_TOKENS
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 
@@ -62,7 +62,9 @@ def test_a_tokenizer_in_a_functional_model(tokenizers):
     class Tokenize(keras.layers.Layer):
         def call(self, texts):
             specials = {"cls_id": tokenizer.cls_id, "sep_id": tokenizer.sep_id}
-            return pack(tokenizer(texts), **specials, pad_id=tokenizer.pad_id, max_length=16)
+            return build_inputs(
+                tokenizer(texts), **specials, pad_id=tokenizer.pad_id, max_length=16
+            )
 
     config = kbert.EncoderConfig(
         vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16

@@ -4,7 +4,7 @@ One rule for classifiers, features and questions (`doc_stride` of google-researc
 run_squad.py), in closed form: the same in a graph and eagerly, for any number of texts. Windows of
 whole words, for labels of words, are those of `kbert.data.tables.words`.
 
-Core TensorFlow operations alone, as in `kbert.data.tables.packing`.
+Core TensorFlow operations alone, as in `kbert.data.tables.inputs`.
 
 Shapes: B texts, W windows of all texts together, P tokens of all windows together.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbert.data.tables.packing import pair_lengths, pair_limits
+from kbert.data.tables.inputs import pair_lengths, pair_limits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

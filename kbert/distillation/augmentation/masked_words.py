@@ -52,7 +52,9 @@ class MaskedWords:
         self._spelling = np.arange(size, dtype=np.int32)  # (V,)
         for number, word in self._words.items():
             self._spelling[number] = first.setdefault(word.casefold(), number)
-        self._pack = inference.on_cpu(task.pack, *[inference.IDS] * (1 + with_original))
+        self._build_inputs = inference.on_cpu(
+            task.build_inputs, *[inference.IDS] * (1 + with_original)
+        )
         self._best = inference.compiled(self._top, task.encoder, task.masked_lm)
 
     def _top(self, features: Tensors) -> tuple[Tensor, Tensor]:
@@ -100,7 +102,7 @@ class MaskedWords:
             positions.append([1 + position])  # behind [CLS]
             own.append([self._spelling[texts[text][place]]])
         parts = [firsts, seconds] if self.with_original else [firsts]
-        features = self._pack(*map(inference.as_ragged, parts))
+        features = self._build_inputs(*map(inference.as_ragged, parts))
         features = {
             **features,
             "mask_positions": np.array(positions, np.int32),

@@ -181,11 +181,12 @@ class FineTuningTask(EncoderTask):
             dataclasses.replace(rows, dense={"labels": self.targets(table)}) if labelled else rows
         )
 
-    def pack(
+    def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Ragged ids as what the encoder reads; see `TextRows.pack` for texts in windows."""
-        return super().pack(first, second) if self.texts is None else self.texts.pack(first, second)
+        """Ragged ids as what the encoder reads; see `TextRows.build_inputs` for windows."""
+        build = super().build_inputs if self.texts is None else self.texts.build_inputs
+        return build(first, second)
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         """Losses and metrics; see the class."""
@@ -207,7 +208,7 @@ class FineTuningTask(EncoderTask):
         are none, and are 0 for copies that fill a batch up.
         """
         columns = dict(columns)
-        features = self.pack(columns.pop("first"), columns.pop("second", None))
+        features = self.build_inputs(columns.pop("first"), columns.pop("second", None))
         return {**features, **columns}
 
     def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class MultipleChoice(FineTuningTask):
         place += tf.minimum(alternative, counts[:, None] - 1)
         row = tf.repeat(tf.range(tf.shape(real)[0]), tf.shape(real)[1])
         second = tf.gather(second.values, tf.reshape(place, [-1]))
-        features = self.pack(tf.gather(first, row), second)  # (B * A, T)
+        features = self.build_inputs(tf.gather(first, row), second)  # (B * A, T)
         return {**self._by_row(features, real), **columns}
 
     def _by_row(self, features: Tensors, real: Any) -> Any:
@@ -212,7 +212,9 @@ class MultipleChoice(FineTuningTask):
             context = tf.broadcast_to(context, shape[:1])  # as many contexts as rows, or one
             real = tf.not_equal(choices, "")  # (B, A)
             first = tf.repeat(context, shape[1])
-            features = self.pack(*map(self.tokenizer.encode, (first, tf.reshape(choices, [-1]))))
+            features = self.build_inputs(
+                *map(self.tokenizer.encode, (first, tf.reshape(choices, [-1])))
+            )
             features = self._by_row(features, real)
             probabilities = self.outputs(self(features), features)["probabilities"]
             # One column more, for rows without a choice: it wins where all others are 0.

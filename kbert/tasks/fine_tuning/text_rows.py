@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from kbert.data.tables.packing import pair_limits
+from kbert.data.tables.inputs import pair_limits
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.data.tables.windows import pair_windows, text_windows, window_counts
@@ -80,7 +80,7 @@ class TextRows:
             cut=int(np.count_nonzero(lost)),
         )
 
-    def pack(
+    def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
         """Ragged ids as the encoder's input: (B, T), with `doc_stride` (B, W, T).
@@ -98,7 +98,7 @@ class TextRows:
         """Logits of texts, those of windows pooled.
 
         Args:
-            batch: what `pack` gives.
+            batch: what `build_inputs` gives.
             head: the head.
             training: whether dropout is active.
             return_read: whether to return what was read.
@@ -150,7 +150,7 @@ class TextRows:
 
     def _packed(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
         if self.doc_stride is None:
-            return EncoderTask.pack(self._task, first, second)
+            return EncoderTask.build_inputs(self._task, first, second)
         _, budget = self._budget(1 if second is None else 2)
         if second is None:
             first, counts = text_windows(first, budget, self.doc_stride)
@@ -159,7 +159,7 @@ class TextRows:
         fill = {"token_ids": tf.expand_dims(self._task.form.pad_id, 0)}  # (1,) or (1, C)
         return {
             name: tf.RaggedTensor.from_row_lengths(x, counts).to_tensor(fill.get(name, 0))
-            for name, x in EncoderTask.pack(self._task, first, second).items()
+            for name, x in EncoderTask.build_inputs(self._task, first, second).items()
         }
 
     def _logits_in_groups(self, features: Tensors, head: Head) -> Tensor:
@@ -200,7 +200,7 @@ class TextRows:
 
         Args:
             name: of the entry point.
-            answer: what `pack` gives -> the outputs.
+            answer: what `build_inputs` gives -> the outputs.
             pairs_first: which of them is `serving_default`.
         """
 
@@ -209,7 +209,7 @@ class TextRows:
             # A row of nothing where there is none, cut off again: ELMo's convolutions need one.
             more = [[0, tf.cast(rows == 0, tf.int32)]]
             columns = [tf.pad(column, more, constant_values="") for column in columns]
-            found = answer(self._task.pack(*map(self._task.tokenizer.encode, columns)))
+            found = answer(self._task.build_inputs(*map(self._task.tokenizer.encode, columns)))
             return {key: value[:rows] for key, value in found.items()}
 
         def single(text: tf.Tensor) -> dict[str, tf.Tensor]:

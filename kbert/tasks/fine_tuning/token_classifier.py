@@ -161,7 +161,7 @@ class TokenClassifier(FineTuningTask):
         return tagging.windows_of(words, self.tokenizer.encode_words, budget, doc_stride)
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        features = self.pack(columns["first"])
+        features = self.build_inputs(columns["first"])
         width = tf.shape(features["token_ids"])[1]
         aux = {k: columns[k] for k in ("labels", "label_weights") if k in columns}
         return {**features, **{k: tagging.aligned_with_tokens(x, width) for k, x in aux.items()}}
@@ -303,7 +303,7 @@ class TokenClassifier(FineTuningTask):
         """Labels and scores (B, ragged) of words (B, ragged), in a graph."""
 
         def forward(ids: tf.Tensor) -> tf.Tensor:
-            return tf.convert_to_tensor(self(self.pack(ids))["tokens"])
+            return tf.convert_to_tensor(self(self.build_inputs(ids))["tokens"])
 
         windows = self._windows(words)
         most_tokens = inference.BATCH_SIZE * self.row_length

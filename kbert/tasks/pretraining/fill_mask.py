@@ -84,7 +84,7 @@ class FillMask:
         return ids, ids.row_lengths(), tf.reduce_sum(is_mask, 1)
 
     def _pack(self, ids: Any, rows: Any) -> Any:
-        features = self.task.pack(tf.gather(ids, rows))
+        features = self.task.build_inputs(tf.gather(ids, rows))
         positions, found = find_masks(features["token_ids"], self.task.tokenizer.mask_id)
         return {**features, "mask_positions": positions}, found
 

@@ -111,8 +111,8 @@ class Pretraining(EncoderTask):
         if next_sentence or sentence_order:
             self.sentence = SentenceHead(encoder.config, dtype=policy)
             self._classify = inference.compiled(self._as_written, encoder, self.sentence)
-            self._pack_pairs = inference.on_cpu(
-                lambda a, b, rows: self.pack(tf.gather(a, rows), tf.gather(b, rows)),
+            self._build_pairs = inference.on_cpu(
+                lambda a, b, rows: self.build_inputs(tf.gather(a, rows), tf.gather(b, rows)),
                 *(inference.IDS, inference.IDS, inference.ROWS),
             )
         self.build()
@@ -324,7 +324,7 @@ class Pretraining(EncoderTask):
             first, second = (self.tokenizer.encode(x) for x in texts)
             lengths = (first.row_lengths() + second.row_lengths()).numpy()
             for rows in inference.by_length(lengths, batch_size):
-                features = self._pack_pairs(first, second, rows)
+                features = self._build_pairs(first, second, rows)
                 answers[start + rows] = self._classify(inference.pad(features))[: len(rows)]
         return answers
 
@@ -351,7 +351,7 @@ class Pretraining(EncoderTask):
 
             def classify(first: Any, second: Any) -> dict[str, tf.Tensor]:
                 first, second = self.tokenizer.encode(first), self.tokenizer.encode(second)
-                return {"probability": self._as_written(self.pack(first, second))}
+                return {"probability": self._as_written(self.build_inputs(first, second))}
 
             text = [tf.TensorSpec([None], tf.string, name) for name in ("first", "second")]
             name = "sentence_order" if self.sentence_order else "next_sentence"

@@ -150,7 +150,7 @@ class ReplacedTokenDetection(EncoderTask):
         self._detect = inference.compiled(self._probabilities, discriminator, self.detection_head)
         self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
         self._features = inference.on_cpu(
-            lambda ids, rows: self.pack(tf.gather(ids, rows)), inference.IDS, inference.ROWS
+            lambda ids, rows: self.build_inputs(tf.gather(ids, rows)), inference.IDS, inference.ROWS
         )
         self.build()
 
@@ -274,7 +274,7 @@ class ReplacedTokenDetection(EncoderTask):
 
         def detect_replaced(text: tf.Tensor) -> dict[str, tf.Tensor]:
             ids = self.tokenizer.encode(text)
-            features = self.pack(ids)
+            features = self.build_inputs(ids)
             lengths = tf.minimum(ids.row_lengths(), self._longest)
             tokens = tf.gather(tf.constant(self.tokenizer.vocabulary), features["token_ids"][:, 1:])
             real = tf.sequence_mask(lengths, tf.shape(tokens)[1])

@@ -231,7 +231,7 @@ class QuestionAnswerer(FineTuningTask):
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
         ragged = ("first", "second", "answer_starts", "answer_ends")
-        features = self.pack(columns["first"], columns["second"])
+        features = self.build_inputs(columns["first"], columns["second"])
         features |= self.windows.edge_columns(columns, tf.shape(features["token_ids"])[1])
         return features | {name: x for name, x in columns.items() if name not in ragged}
 

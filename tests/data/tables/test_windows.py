@@ -3,7 +3,7 @@ import hypothesis.strategies as st
 import numpy as np
 import tensorflow as tf
 
-from kbert.data.tables.packing import pack
+from kbert.data.tables.inputs import build_inputs
 from kbert.data.tables.windows import pair_windows, text_windows, window_counts
 
 TEXTS = st.lists(st.integers(0, 30), min_size=1, max_size=6)
@@ -58,9 +58,9 @@ def test_pairs_slide_over_the_longer_text(lengths, budget, stride, random):
 def test_the_first_window_of_a_pair_is_what_truncation_leaves():
     first, second = ragged([9, 2, 8, 0]), ragged([3, 12, 8, 20], 1000)
     options = {"cls_id": 1, "sep_id": 2, "pad_id": 0, "max_length": 13, "multiple": 1}
-    cut = pack(first, second, **options)["token_ids"].numpy()
+    cut = build_inputs(first, second, **options)["token_ids"].numpy()
     a, b, counts = pair_windows(first, second, budget=10, doc_stride=3)
-    windows = pack(a, b, **options)["token_ids"].numpy()
+    windows = build_inputs(a, b, **options)["token_ids"].numpy()
     firsts = np.cumsum([0, *counts.numpy()[:-1]])
     np.testing.assert_array_equal(windows[firsts], cut)
 

@@ -260,7 +260,7 @@ def test_long_texts_in_windows(config, tokenizer, pooling):
     windows = [tf.ragged.constant([ids[i : i + 14].tolist()], dtype=tf.int32) for i in starts]
     plain = TextClassifier(task.encoder, tokenizer, ["no", "yes"], max_length=16)
     plain.classifier.set_weights(task.classifier.get_weights())
-    logits = np.concatenate([plain(plain.pack(window))["classifier"] for window in windows])
+    logits = np.concatenate([plain(plain.build_inputs(window))["classifier"] for window in windows])
     pooled = logits.mean(0) if pooling == "mean" else logits.max(0)
     expected = np.exp(pooled) / np.exp(pooled).sum()
     for batch in ([LONG], [LONG, "fox", "", LONG + "moon " * 9]):

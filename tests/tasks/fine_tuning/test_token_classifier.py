@@ -171,7 +171,7 @@ def test_words_of_a_long_sentence_pool_their_windows(config, tokenizer, pooling)
     of_word = [[] for _ in words]
     for begin in (0, 4, 8):  # every word is one piece here
         ids = tokenizer.encode([" ".join(words[begin : begin + 6])])
-        logits = task(task.pack(ids))["tokens"].numpy()[0, 1:7]
+        logits = task(task.build_inputs(ids))["tokens"].numpy()[0, 1:7]
         for values, logit in zip(of_word[begin:], logits, strict=False):
             values.append(logit)
     wanted = np.stack([getattr(np, pooling)(values, axis=0) for values in of_word])

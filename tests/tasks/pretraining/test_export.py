@@ -81,7 +81,7 @@ def test_the_session_loader_of_a_fresh_process_gives_the_same_numbers(exported):
 
     mask = np.array(encoded["padding_mask"])
     assert mask.shape == (5, 40)  # the longest text exceeds the encoder's 40 positions
-    out = task.encode(task.pack(task.tokenizer.encode(TEXTS)))
+    out = task.encode(task.build_inputs(task.tokenizer.encode(TEXTS)))
     np.testing.assert_allclose(encoded["pooled"], out["pooled"], atol=1e-5)
     difference = np.abs(np.array(encoded["sequence"]) - out["sequence"]).max(-1)
     assert (difference * mask).max() < 1e-5

@@ -110,7 +110,7 @@ def test_next_sentences_alone_are_learned_measured_and_exported(tmp_path, tokeni
     saved(tmp_path, tokenizer, "bert", "ForNextSentencePrediction")
     task = Pretraining.from_preset(tmp_path)
     texts = ["the red pen", "it is day.", "a fox jumps", "the moon, the sun"] * 2
-    batch = task.pack(tokenizer.encode(texts), tokenizer.encode(texts[1:] + texts[:1]))
+    batch = task.build_inputs(tokenizer.encode(texts), tokenizer.encode(texts[1:] + texts[:1]))
     dataset = tf.data.Dataset.from_tensors(
         {**batch, "next_sentence_labels": tf.constant([0, 1] * 4)}
     ).repeat(20)

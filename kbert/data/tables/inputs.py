@@ -40,7 +40,7 @@ def pair_limits(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple[tf.Te
     return keep_first, keep_second
 
 
-def pack(
+def build_inputs(
     first: tf.RaggedTensor,
     second: tf.RaggedTensor | None = None,
     *,
@@ -80,7 +80,7 @@ def pack(
     Example:
         >>> import tensorflow as tf
         >>> ids = tf.ragged.constant([[7, 8], []], dtype=tf.int32)
-        >>> batch = pack(ids, cls_id=2, sep_id=3, pad_id=0, max_length=128, multiple=4)
+        >>> batch = build_inputs(ids, cls_id=2, sep_id=3, pad_id=0, max_length=128, multiple=4)
         >>> batch["token_ids"].numpy().tolist()
         [[2, 7, 8, 3], [2, 3, 0, 0]]
     """
