@@ -145,3 +145,20 @@ def test_a_head_without_its_data_is_told_in_one_line(data_dir, tmp_path, call):
 
     with pytest.raises(SystemExit, match=r"^kbert-pretrain: The boundary objective fills spans"):
         call(program, *arguments(data_dir, tmp_path, "--objective=span_boundary"))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    ["bert", "electra"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "albert", "spanbert")],
+)
+def test_every_recipe_with_masks_trains_on_packed_rows(data_dir, tmp_path, call, recipe):
+    from pipelines import pretrain
+
+    run = tmp_path / "run"
+    flags = (f"--recipe={recipe}", "--pack", "--phases=48:1", "--train_steps=3", "--batch_size=4")
+    call(pretrain, *arguments(data_dir, run), *flags, "--set=embedding_size=16")
+    losses = [json.loads(line)["loss"] for line in (run / "steps.jsonl").read_text().splitlines()]
+    assert len(losses) == 3
+    assert np.isfinite(losses).all()
+    assert json.loads((run / "run.json").read_text())["flags"]["pack"] is True

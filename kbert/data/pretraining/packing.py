@@ -60,8 +60,12 @@ def pack_examples(
         return tf.reshape(tf.pad(values, [[0, groups * _GROUP - count]]), [groups, _GROUP])
 
     order = tf.argsort(grouped(lengths), axis=1, direction="DESCENDING", stable=True)
-    sizes = [tf.gather(grouped(x), order, batch_dims=1) for x in (lengths, predictions)]
-    rows, slots = _best_fit(*sizes, max_tokens, max_predictions, max_examples)  # (groups, 256)
+    lengths, predictions = (
+        tf.gather(grouped(x), order, batch_dims=1) for x in (lengths, predictions)
+    )
+    rows, slots = _best_fit(  # (groups, 256)
+        lengths, predictions, max_tokens, max_predictions, max_examples
+    )
 
     first = _GROUP * tf.range(groups)[:, None]
     number, rows = (tf.reshape(first + x, [-1]) for x in (order, rows))
@@ -91,16 +95,16 @@ def _best_fit(
     lengths, predictions = tf.transpose(lengths), tf.transpose(predictions)
 
     def body(
-        number: tf.Tensor, free: tf.Tensor, open_: tf.Tensor, used: tf.Tensor, *chosen: Any
+        number: tf.Tensor, free: tf.Tensor, left: tf.Tensor, used: tf.Tensor, *chosen: Any
     ) -> tuple[Any, ...]:
         length, predicted = lengths[number][:, None], predictions[number][:, None]
-        fits = (free >= length) & (open_ >= predicted) & (used < max_examples)
+        fits = (free >= length) & (left >= predicted) & (used < max_examples)
         # The fullest row in which it fits; a new one, all free, only where it fits in no other.
         row = tf.argmin(tf.where(fits, free, max_tokens + 1), 1, tf.int32)
         rows, slots = chosen
         chosen = rows.write(number, row), slots.write(number, tf.gather(used, row, batch_dims=1))
         here = tf.one_hot(row, _GROUP, dtype=tf.int32)
-        return number + 1, free - here * length, open_ - here * predicted, used + here, *chosen
+        return number + 1, free - here * length, left - here * predicted, used + here, *chosen
 
     arrays = [tf.TensorArray(tf.int32, _GROUP) for _ in range(2)]
     limits = [tf.fill(shape, n) for n in (max_tokens, max_predictions, 0)]
