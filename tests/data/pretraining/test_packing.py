@@ -49,9 +49,14 @@ def counted(rows):
     )
 
 
+# What differs in layout or features; the others repeat it.
+QUICK = {("pairs", "token"), ("pairs", "span"), ("pairs", "independent"), ("halves", "token")}
 SCHEMES = [
-    *(("pairs", masking) for masking in MASKING_SCHEMES if masking != "phrase"),
-    *((segments, "token") for segments in SEGMENT_SCHEMES if segments != "pairs"),
+    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
+    for case in (
+        *(("pairs", masking) for masking in MASKING_SCHEMES if masking != "phrase"),
+        *((segments, "token") for segments in SEGMENT_SCHEMES if segments != "pairs"),
+    )
 ]
 
 
