@@ -157,12 +157,17 @@ class Encoder(FromConfig, keras.Model):
             "value" (B, N, T, H / N).
 
         Raises:
-            ValueError: an input that is unknown, missing or too long, or segment ids for a model
-                without segments.
+            ValueError: an input that is unknown, missing or too long, segment ids for a model
+                without segments, or example ids without position ids.
         """
         inputs = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")
         bias = None
         if inputs.get("example_ids") is not None:
+            if inputs.get("position_ids") is None:  # else all but the first would stand elsewhere
+                raise ValueError(
+                    "Rows of several examples need `position_ids`, which begin again in each. "
+                    f"Received: {', '.join(inputs)}"
+                )
             bias = example_bias(inputs["example_ids"])
         elif inputs.get("padding_mask") is not None:
             bias = attention_bias(inputs["padding_mask"])

@@ -389,6 +389,13 @@ def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype):
         assert_close(pooled[row, number], expected["pooled"][0], atol)
 
 
+def test_examples_without_positions_of_their_own_are_refused(encoder):
+    packed, _ = packed_inputs(tiny_config())
+    del packed["position_ids"]
+    with pytest.raises(ValueError, match=r"need `position_ids`, .*Received: token"):
+        encoder(packed)
+
+
 def test_what_is_not_of_the_example_gets_no_attention():
     encoder = Encoder(tiny_config())
     randomise(encoder)
