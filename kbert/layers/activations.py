@@ -6,12 +6,15 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from kbert.layers import fused
 from kbert.types import Tensor
 
 
 # Where nothing is differentiated TensorFlow computes GELU in one kernel with the matrix product and
 # the bias. By itself, as in training, it is four times slower in bfloat16 than in float32.
 def _gelu(x: Tensor, training: bool = False) -> Tensor:
+    if fused.fuses(x.shape[-1], training):
+        return fused.gelu(x, approximate=False)
     if not training or _is_float32(x):
         return ops.gelu(x, approximate=False)
     wide = ops.cast(x, "float32")
@@ -19,6 +22,8 @@ def _gelu(x: Tensor, training: bool = False) -> Tensor:
 
 
 def _gelu_tanh(x: Tensor, training: bool = False) -> Tensor:
+    if fused.fuses(x.shape[-1], training):
+        return fused.gelu(x, approximate=True)
     if not training or _is_float32(x):
         return ops.gelu(x, approximate=True)
     return ops.cast(ops.gelu(ops.cast(x, "float32"), approximate=True), x.dtype)

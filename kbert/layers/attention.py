@@ -14,6 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.layers import fused
 from kbert.layers.bias import decoded_bias
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
@@ -49,18 +50,13 @@ class _Attention(keras.layers.Layer):
         dense.build(input_shape)
         return dense
 
-    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """(B, N, T, D), (B, N, S, D) -> (B, N, T, S) float32, neither biased nor normalised yet."""
-        scaled = query * ops.cast(self._scale, query.dtype)  # less than to scale the scores
-        return _product(scaled, key)
-
     def _scores_in_loop(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-        """The same, for decoding.
+        """Scores with their bias, for decoding: (B, N, T, S) float32, not normalised yet.
 
         Where the query is scaled, TensorFlow 2.21 on a CPU fuses scale, product and bias (oneDNN's
         remapper), and a loop with a bias from outside of it ends without a result.
         """
-        return _biased(_product(query, key) * self._scale, bias)
+        return _biased(ops.cast(_product(query, key), "float32") * self._scale, bias)
 
     @property
     def _scale(self) -> float:
@@ -75,9 +71,17 @@ class _Attention(keras.layers.Layer):
         self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, training: bool
     ) -> Tensor:
         """-> outputs (B, T, H), the probabilities before dropout and the scores (B, N, T, S)."""
-        scores = self._scores(query, key)
+        scaled = query * ops.cast(self._scale, query.dtype)  # less than to scale the scores
+        products = _product(scaled, key)
+        scores = ops.cast(products, "float32")
         probabilities = self._normalised(_biased(scores, bias))
-        kept = self.dropout(probabilities, training=training)
+        if fused.fuses(self.num_heads * self.head_size, training):
+            # The graph keeps what is above only where something else reads it.
+            kept = fused.attention_probabilities(
+                products, bias, rate=self.dropout.rate, seed=self.dropout.next_seed()
+            )
+        else:
+            kept = self.dropout(probabilities, training=training)
         return self._outputs(kept, value), probabilities, scores
 
     def _outputs(self, probabilities: Tensor, value: Tensor) -> Tensor:
@@ -250,8 +254,7 @@ class CrossAttention(_Attention):
 
 
 def _product(query: Tensor, key: Tensor) -> Tensor:
-    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, S)
-    return ops.cast(scores, "float32")
+    return ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, S)
 
 
 def _biased(scores: Tensor, bias: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from kbert.layers.normalization import add_and_norm
 from kbert.types import Shape, Tensor
 
 
@@ -102,11 +103,11 @@ class Block(keras.layers.Layer):
     def _attended(self, x: Tensor, attend: Callable, training: bool = False) -> Tensor:
         """The attention's residual, and the second of what `attend` gives."""
         outputs, attention = attend(self.attention_input_norm(x))
-        return self.attention_norm(x + self.dropout(outputs, training=training)), attention
+        return add_and_norm(x, outputs, self.dropout, self.attention_norm, training), attention
 
     def _forwarded(self, x: Tensor, training: bool = False) -> Tensor:
         outputs = self.feed_forward(self.feed_forward_input_norm(x), training=training)
-        return self.feed_forward_norm(x + self.dropout(outputs, training=training))
+        return add_and_norm(x, outputs, self.dropout, self.feed_forward_norm, training)
 
 
 class CrossBlock(Block):
@@ -211,4 +212,5 @@ class CrossBlock(Block):
     def _crossed(self, x: Tensor, attend: Callable, training: bool = False) -> Tensor:
         """The other attention's residual, and the second of what `attend` gives."""
         outputs, attention = attend(self.cross_attention_input_norm(x))
-        return self.cross_attention_norm(x + self.dropout(outputs, training=training)), attention
+        x = add_and_norm(x, outputs, self.dropout, self.cross_attention_norm, training)
+        return x, attention

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from kbert.layers import fused
 from kbert.types import Tensor
 
 
@@ -39,9 +40,20 @@ class Dropout(keras.layers.Layer):
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         if not training or not self.rate:
             return inputs
+        if fused.fuses(inputs.shape[-1], training):
+            return fused.dropout(inputs, self.rate, self.next_seed())
         if keras.backend.backend() == "tensorflow":
-            return _tensorflow_dropout(inputs, self.rate, self.seed_generator.next())
+            return _tensorflow_dropout(inputs, self.rate, self.next_seed())
         return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
+
+    def next_seed(self) -> Tensor | None:
+        """The seed of the next mask on TensorFlow, (2,) int32; None where the rate is 0."""
+        if not self.rate:
+            return None
+        import tensorflow as tf
+
+        seed = tf.bitcast(tf.cast(self.seed_generator.next(), tf.uint32), tf.int32)
+        return _seed_of_replica(seed)
 
 
 def _tensorflow_dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
@@ -51,7 +63,7 @@ def _tensorflow_dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
     size = tf.size(inputs)
     words = tf.random.stateless_uniform(
         [(size + 1) // 2],
-        _seed_of_replica(tf.bitcast(tf.cast(seed, tf.uint32), tf.int32)),
+        seed,
         minval=None,  # all 2**32 values
         maxval=None,
         dtype=tf.int32,

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.layers import fused
+from kbert.layers.dropout import Dropout
 from kbert.types import Shape, Tensor
 
 
@@ -31,9 +33,52 @@ class LayerNorm(keras.layers.Layer):
         self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones", autocast=False)
         self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
 
-    def call(self, inputs: Tensor) -> Tensor:
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+        if fused.fuses(self.gamma.shape[0], training):
+            x = ops.cast(inputs, self.compute_dtype)
+            return fused.layer_norm(x, self.gamma, self.beta, self.epsilon)
         x = ops.cast(inputs, self.variable_dtype)
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
         normed = centred * ops.rsqrt(variance + self.epsilon)
         return ops.cast(normed * self.gamma + self.beta, self.compute_dtype)
+
+
+def add_and_norm(
+    x: Tensor,
+    outputs: Tensor,
+    dropout: keras.layers.Layer,
+    norm: keras.layers.Layer,
+    training: bool,
+) -> Tensor:
+    """`norm(x + dropout(outputs))`, the end of every part of a block.
+
+    Args:
+        x: (..., W), what goes around the part.
+        outputs: (..., W), what the part gave.
+        dropout: a layer, `(x, training) -> x`.
+        norm: a layer, `x -> x`.
+        training: whether dropout is active.
+
+    Returns:
+        (..., W). In one pass where both layers are those of this package, see `fused`.
+
+    Example:
+        >>> norm = LayerNorm(epsilon=1e-12)
+        >>> norm.build((None, 2))
+        >>> x = add_and_norm(ops.ones((1, 2)), ops.array([[0.0, 2.0]]), Dropout(0.1), norm, False)
+        >>> ops.convert_to_numpy(x).tolist()
+        [[-1.0, 1.0]]
+    """
+    known = type(norm) is LayerNorm and type(dropout) is Dropout
+    if not known or not fused.fuses(x.shape[-1], training):
+        return norm(x + dropout(outputs, training=training))
+    return fused.dropout_add_norm(
+        outputs,
+        x,
+        norm.gamma,
+        norm.beta,
+        rate=dropout.rate,
+        epsilon=norm.epsilon,
+        seed=dropout.next_seed(),
+    )

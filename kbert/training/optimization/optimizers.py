@@ -5,6 +5,7 @@ biases here, and those of BERT, ALBERT and ELECTRA do not correct the bias of th
 Adagrad is that of ELMo's.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -12,9 +13,13 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.graphs import graph
 from kbert.types import Tensor
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
+
+# Weights from which on a step's update is compiled as a whole, which takes a second or more.
+MIN_FUSED = 1_000_000
 
 NOT_DECAYED = ("gamma", "beta", "bias")
 
@@ -61,6 +66,7 @@ class _Moments(keras.optimizers.Optimizer):
         self.rate_scales = dict(rate_scales or {})
         # `TrainStep` passes gradients that are sums over all replicas already.
         self.gradients_are_summed = False
+        self._gradient_scale: Tensor | None = None
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         """Creates the moments of `variables`; notes their decay and the scale of their rate."""
@@ -76,6 +82,27 @@ class _Moments(keras.optimizers.Optimizer):
         self._moments, self._squares = self.add_optimizer_variables(variables, ["m", "v"])
         self._decays = [decays(v) for v in variables]
         self._scales = [self.rate_scales.get(v.path, 1.0) for v in variables]
+
+    def apply(
+        self,
+        grads: Sequence[Tensor],
+        trainable_variables: Sequence[keras.Variable] | None = None,
+        *,
+        scale: Tensor | None = None,
+    ) -> None:
+        """Keras' `apply`; with `scale`, of gradients that are all multiplied by it (clipping)."""
+        self._gradient_scale = scale
+        try:
+            super().apply(grads, trainable_variables)
+        finally:
+            self._gradient_scale = None
+
+    def _backend_update_step(
+        self, grads: Sequence[Tensor], trainable_variables: Sequence[Any], learning_rate: Tensor
+    ) -> None:
+        if self._gradient_scale is not None:
+            grads = [g * ops.cast(self._gradient_scale, g.dtype) for g in grads]
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def _all_reduce_sum_gradients(
         self, grads_and_vars: list[tuple[Tensor, keras.Variable]]
@@ -123,7 +150,8 @@ class AdamW(_Moments):
     """Adam with decoupled weight decay, as google-research/bert `optimization.py` has it.
 
     The decay is scaled by the learning rate and leaves out biases and LayerNorm. On TensorFlow one
-    fused kernel updates a tensor and its moments. BERT and ELECTRA do without bias correction;
+    function that XLA compiles updates all weights and moments in place; where there are several
+    replicas or few weights, one kernel a tensor. BERT and ELECTRA do without bias correction;
     RoBERTa and SpanBERT were trained with it (`optim/adam.py` of facebookresearch/fairseq).
 
     Args:
@@ -144,6 +172,62 @@ class AdamW(_Moments):
         >>> print(w.numpy().round(3))  # 0.1 * 0.1 / sqrt(0.001) = 0.316: no bias correction
         [[0.684 2.316]]
     """
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        if not self.built:
+            super().build(variables)
+            self._fused_update = graph(self._update_all, autograph=False, jit_compile=True)
+
+    def _backend_update_step(
+        self, grads: Sequence[Tensor], trainable_variables: Sequence[Any], learning_rate: Tensor
+    ) -> None:
+        if not self._fuses(trainable_variables):
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
+            return
+        indices = [self._get_variable_index(v) for v in trainable_variables]
+        scale = 1.0 if self._gradient_scale is None else self._gradient_scale
+        self._fused_update(
+            [v.value for v in trainable_variables],
+            [self._moments[i].value for i in indices],
+            [self._squares[i].value for i in indices],
+            [tf.convert_to_tensor(g) for g in grads],
+            tf.cast(scale, tf.float32),
+            tf.cast(learning_rate, tf.float32),
+            tf.stack(self._beta_powers("float32")),
+            factors=tuple((self._scales[i], self.decay * self._decays[i]) for i in indices),
+        )
+
+    def _fuses(self, variables: Sequence[Any]) -> bool:
+        """Whether one function updates all variables: on one device, and where compiling pays."""
+        return (
+            keras.backend.backend() == "tensorflow"
+            and not tf.distribute.has_strategy()
+            and sum(math.prod(v.shape) for v in variables) >= MIN_FUSED
+            and all(v.dtype == "float32" for v in variables)
+        )
+
+    def _update_all(
+        self,
+        variables: list[tf.Variable],
+        moments: list[tf.Variable],
+        squares: list[tf.Variable],
+        gradients: list[tf.Tensor],
+        scale: tf.Tensor,
+        learning_rate: tf.Tensor,
+        powers: tf.Tensor,
+        factors: tuple[tuple[float, float], ...],
+    ) -> None:
+        """Reads and writes every weight once, in place; `factors` are of rate and decay."""
+        correction = tf.sqrt(1.0 - powers[1]) / (1.0 - powers[0])
+        each = zip(variables, moments, squares, gradients, factors, strict=True)
+        for variable, m, v, gradient, (factor, decay) in each:
+            gradient = tf.cast(gradient, tf.float32) * scale
+            new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
+            new_v = self.beta_2 * v + (1 - self.beta_2) * gradient * gradient
+            direction = correction * new_m / (tf.sqrt(new_v) + self.epsilon) + decay * variable
+            variable.assign_sub(learning_rate * factor * direction)
+            m.assign(new_m)
+            v.assign(new_v)
 
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor

@@ -271,15 +271,17 @@ class StepBase(_Base):
         if isinstance(batch, Mapping) and "position" in batch:
             self._step_state.position.update_state(batch["position"][0])
 
-    def _clip(self, gradients: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Scales all gradients so that their joint norm is at most `clip_norm`."""
-        squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
+    def _norm(self, gradients: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The joint norm, and what makes it at most `clip_norm` as a factor (None: nothing)."""
         # Not `sum`: TensorFlow adds a chain of scalars in an order that differs from run to run.
-        norm = ops.sqrt(ops.sum(ops.stack(squares)))
+        norm = ops.sqrt(ops.sum(ops.stack([self._sum_of_squares(g) for g in gradients])))
         if self.clip_norm is None:
-            return gradients, norm
-        scale = self.clip_norm / ops.maximum(norm, self.clip_norm)
-        return [g * ops.cast(scale, g.dtype) for g in gradients], norm
+            return norm, None
+        return norm, self.clip_norm / ops.maximum(norm, self.clip_norm)
+
+    @staticmethod
+    def _sum_of_squares(gradient: Tensor) -> Tensor:
+        return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
     def _is_finite(self, norm: Tensor, pairs: Tensor) -> Tensor:
         """Whether a step may update weights: gradients and losses of the global batch are finite.

@@ -49,7 +49,9 @@ class JaxStep(StepBase):
         with keras.StatelessScope(self._mapping(trainable, frozen)):
             denominators = self.loss_denominators(batch)
         gradients, pairs, frozen = self._gradients(trainable, frozen, batch, denominators)
-        gradients, norm = self._clip(gradients)
+        norm, scale = self._norm(gradients)
+        if scale is not None:
+            gradients = [g * scale.astype(g.dtype) for g in gradients]
         with keras.StatelessScope(zip(self.optimizer.variables, slots, strict=True)):
             update = (norm, jnp.asarray(self.optimizer.learning_rate))
         finite = self._is_finite(norm, pairs)

@@ -120,22 +120,32 @@ class TensorFlowStep(StepBase):
         gradients = [g for g in gradients if g is not None]
         *gradients, global_pairs = _sum(replica, [*gradients, pairs])
         self.between_replicas(functools.partial(_sum, replica))
-        gradients, norm = self._clip(gradients)
-        if self._optimizer_sums:
-            gradients = [g / replica.num_replicas_in_sync for g in gradients]
+        norm, scale = self._norm(gradients)
         update = (norm, tf.convert_to_tensor(self.optimizer.learning_rate))
-        self._apply(self._is_finite(norm, global_pairs), gradients, variables)
+        self._apply(self._is_finite(norm, global_pairs), gradients, scale, variables)
         self._count(pairs, update)
         self._store_position(batch)
         return self._step_values(global_pairs, update)
 
     def _apply(
-        self, finite: tf.Tensor, gradients: list[tf.Tensor], variables: list[keras.Variable]
+        self,
+        finite: tf.Tensor,
+        gradients: list[tf.Tensor],
+        scale: tf.Tensor | None,
+        variables: list[keras.Variable],
     ) -> None:
         """Updates weights and optimizer, or neither: decided in the graph, so nothing is copied."""
+        options: dict[str, Any] = {}
+        if not self._optimizer_sums and not tf.distribute.has_strategy():
+            options["scale"] = scale  # ours multiply where they read the gradients anyway
+        else:
+            scale = tf.ones(()) if scale is None else scale
+            if self._optimizer_sums:
+                scale /= tf.distribute.get_replica_context().num_replicas_in_sync
+            gradients = [g * tf.cast(scale, g.dtype) for g in gradients]
 
         def on_replica(gradients: list[tf.Tensor]) -> None:
-            self.optimizer.apply(gradients, variables)
+            self.optimizer.apply(gradients, variables, **options)
 
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
             tf.cond(finite, lambda: on_replica(gradients), lambda: None)
@@ -152,6 +162,10 @@ class TensorFlowStep(StepBase):
             )
 
         tf.distribute.get_replica_context().merge_call(across_replicas, args=(finite, gradients))
+
+    @staticmethod
+    def _sum_of_squares(gradient: tf.Tensor) -> tf.Tensor:
+        return 2.0 * tf.nn.l2_loss(tf.cast(gradient, tf.float32))  # no tensor of the squares
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Losses and metrics of one batch, without dropout or update."""

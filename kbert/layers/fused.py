@@ -1,0 +1,278 @@
+"""What lies between two matrix products of a training step, each in one pass over memory.
+
+On TensorFlow every elementwise operation of a layer reads and writes its whole tensor, and so does
+every step of its gradient: in a step of BERT-base that was a quarter of the time. Here such a chain
+is one function that XLA compiles, with a gradient written by hand that keeps as little as it can;
+the matrix products stay TensorFlow's. The plain layers are the reference, and what inference and
+the other backends run: `fuses` is the one switch, and a test holds both equal.
+
+Shapes: `...` any leading axes, `W` the last axis, `B` batch, `N` heads, `T` tokens, `S` tokens that
+are attended to.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbert.types import Tensor
+
+# Compiling costs a tenth of a second for every shape, which narrow layers never earn back.
+MIN_WIDTH = 128
+
+
+def fuses(width: int | None, training: bool) -> bool:
+    """Whether a layer of that width computes by the functions of this module."""
+    wide = width is not None and width >= MIN_WIDTH
+    return bool(training) and wide and keras.backend.backend() == "tensorflow"
+
+
+def gelu(x: Tensor, approximate: bool) -> Tensor:
+    """GELU of (..., W), by the error function or, where `approximate`, by tanh."""
+    forward, backward = _gelu(approximate)
+
+    @tf.custom_gradient
+    def call(x: tf.Tensor) -> Any:
+        return forward(x), lambda upstream: backward(x, upstream)
+
+    return call(x)
+
+
+def dropout(x: Tensor, rate: float, seed: Tensor) -> Tensor:
+    """(..., W) with a share `rate` of zeros and the rest scaled up; seed (2,) int32."""
+    dropped = _dropout(rate)
+
+    @tf.custom_gradient
+    def call(x: tf.Tensor) -> Any:
+        return dropped(x, seed), lambda upstream: dropped(upstream, seed)
+
+    return call(x)
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    """Layer normalisation of (..., W); gamma and beta (W,) float32."""
+    forward, backward = _norm(epsilon)
+
+    @tf.custom_gradient
+    def call(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+        y, mean, scale = forward(x, gamma, beta)
+        return y, lambda upstream: backward(upstream, x, mean, scale, gamma)
+
+    return call(x, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta))
+
+
+def dropout_add_norm(
+    outputs: Tensor,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    *,
+    rate: float,
+    epsilon: float,
+    seed: Tensor | None,
+) -> Tensor:
+    """`norm(x + dropout(outputs))`, both (..., W); the seed may be None where the rate is 0."""
+    forward, backward = _dropout_add_norm(rate, epsilon)
+    seed = tf.zeros(2, tf.int32) if seed is None else seed
+
+    @tf.custom_gradient
+    def call(outputs: tf.Tensor, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+        y, total, mean, scale = forward(outputs, x, gamma, beta, seed)
+        return y, lambda upstream: backward(upstream, total, mean, scale, gamma, seed)
+
+    return call(outputs, x, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta))
+
+
+def attention_probabilities(
+    scores: Tensor, bias: Tensor | None, *, rate: float, seed: Tensor | None
+) -> Tensor:
+    """`dropout(softmax(scores + bias))`: (B, N, T, S), normalised in float32.
+
+    Args:
+        scores: (B, N, T, S), of the compute dtype, which is also that of the result.
+        bias: broadcasts to the scores; float32.
+        rate: of the dropout.
+        seed: (2,) int32; may be None where the rate is 0.
+    """
+    forward, backward = _attention(rate)
+    bias = tf.zeros((1, 1, 1, 1)) if bias is None else tf.cast(bias, tf.float32)
+    seed = tf.zeros(2, tf.int32) if seed is None else seed
+
+    @tf.custom_gradient
+    def call(scores: tf.Tensor, bias: tf.Tensor) -> Any:
+        probabilities, kept = forward(scores, bias, seed)
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            of_scores = backward(upstream, probabilities, seed)
+            return of_scores, _sum_to(tf.cast(of_scores, tf.float32), tf.shape(bias))
+
+        return kept, gradient
+
+    return call(scores, bias)
+
+
+def _sum_to(x: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """The gradient of broadcasting from `shape`; pruned from the graph where nothing needs it."""
+    _, axes = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(x), s1=shape)
+    return tf.reshape(tf.reduce_sum(x, axes), shape)
+
+
+def _compiled(function: Callable) -> Callable:
+    return tf.function(function, autograph=False, jit_compile=True)
+
+
+def _wide(x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(x, tf.float32)
+
+
+def _mean(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(x, axis=-1, keepdims=True)
+
+
+def _sum_rows(x: tf.Tensor) -> tf.Tensor:
+    """(..., W) -> (W,)."""
+    return tf.reduce_sum(tf.reshape(x, (-1, x.shape[-1])), axis=0)
+
+
+@functools.cache
+def _gelu(approximate: bool) -> tuple[Callable, Callable]:
+    root, cubic = math.sqrt(2 / math.pi), 0.044715
+
+    def erf_forward(x: tf.Tensor) -> tf.Tensor:
+        wide = _wide(x)
+        return tf.cast(0.5 * wide * (1.0 + tf.math.erf(wide * math.sqrt(0.5))), x.dtype)
+
+    def erf_backward(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+        wide = _wide(x)
+        below = 0.5 * (1.0 + tf.math.erf(wide * math.sqrt(0.5)))
+        density = tf.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
+        return tf.cast(_wide(upstream) * (below + wide * density), x.dtype)
+
+    def tanh_forward(x: tf.Tensor) -> tf.Tensor:
+        wide = _wide(x)
+        tanh = tf.tanh(root * (wide + cubic * wide * wide * wide))
+        return tf.cast(0.5 * wide * (1.0 + tanh), x.dtype)
+
+    def tanh_backward(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+        wide = _wide(x)
+        square = wide * wide
+        tanh = tf.tanh(root * wide * (1.0 + cubic * square))
+        slope = (1.0 - tanh * tanh) * root * (1.0 + 3.0 * cubic * square)
+        return tf.cast(_wide(upstream) * 0.5 * (1.0 + tanh + wide * slope), x.dtype)
+
+    if approximate:
+        return _compiled(tanh_forward), _compiled(tanh_backward)
+    return _compiled(erf_forward), _compiled(erf_backward)
+
+
+def _drop(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
+    if not rate:
+        return x
+    return tf.where(_kept(tf.shape(x), rate, seed), x * (1.0 / (1.0 - rate)), 0.0)
+
+
+def _kept(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
+    """Decisions by a hash of an entry's number: nothing is drawn, and nothing kept for the gradient.
+
+    Multipliers and shifts are those of "lowbias32" (https://github.com/skeeto/hash-prospector). The
+    first word of the seed shifts the sequence, the second parts sequences that the first made alike
+    but for a shift. Only the upper bits decide, so the last shift of the hash is left out.
+    """
+    seeds = tf.bitcast(seed, tf.uint32)
+    # A counter is one of the words: without these, masks of two steps would differ by a constant.
+    first = _hash(seeds[0] + _hash(seeds[1] + _word(0x9E3779B9)))
+    second = _hash(first + _word(0x85EBCA6B))
+    numbers = tf.bitcast(tf.reshape(tf.range(tf.reduce_prod(shape)), shape), tf.uint32)
+    x = _shifted(numbers * _word(0x9E3779B1) + first, 16) * _word(0x7FEB352D)
+    x = (_shifted(x, 15) + second) * _word(0x846CA68B)
+    return x >= _word(round(rate * 2**32))
+
+
+def _hash(x: tf.Tensor) -> tf.Tensor:
+    x = _shifted(x, 16) * _word(0x7FEB352D)
+    return _shifted(_shifted(x, 15) * _word(0x846CA68B), 16)
+
+
+def _shifted(x: tf.Tensor, bits: int) -> tf.Tensor:
+    return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _word(bits)))
+
+
+def _word(value: int) -> tf.Tensor:
+    return tf.constant(value, tf.uint32)
+
+
+@functools.cache
+def _dropout(rate: float) -> Callable:
+    return _compiled(lambda x, seed: tf.cast(_drop(_wide(x), rate, seed), x.dtype))
+
+
+def _normalised(
+    total: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    wide = _wide(total)
+    mean = _mean(wide)
+    centred = wide - mean
+    scale = tf.math.rsqrt(_mean(centred * centred) + epsilon)
+    return tf.cast(centred * scale * gamma + beta, total.dtype), mean, scale
+
+
+def _norm_gradient(
+    upstream: tf.Tensor, total: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor, gamma: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Of the sum, in float32, of gamma and of beta."""
+    upstream = _wide(upstream)
+    normed = (_wide(total) - mean) * scale
+    inner = upstream * gamma
+    of_total = scale * (inner - _mean(inner) - normed * _mean(inner * normed))
+    return of_total, _sum_rows(upstream * normed), _sum_rows(upstream)
+
+
+@functools.cache
+def _norm(epsilon: float) -> tuple[Callable, Callable]:
+    def forward(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+        return _normalised(x, gamma, beta, epsilon)
+
+    def backward(upstream: tf.Tensor, x: tf.Tensor, *kept: tf.Tensor) -> Any:
+        of_x, of_gamma, of_beta = _norm_gradient(upstream, x, *kept)
+        return tf.cast(of_x, x.dtype), of_gamma, of_beta
+
+    return _compiled(forward), _compiled(backward)
+
+
+@functools.cache
+def _dropout_add_norm(rate: float, epsilon: float) -> tuple[Callable, Callable]:
+    def forward(
+        outputs: tf.Tensor, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, seed: tf.Tensor
+    ) -> Any:
+        total = tf.cast(_wide(x) + _drop(_wide(outputs), rate, seed), x.dtype)
+        y, mean, scale = _normalised(total, gamma, beta, epsilon)
+        return y, total, mean, scale
+
+    def backward(upstream: tf.Tensor, total: tf.Tensor, *kept: tf.Tensor) -> Any:
+        *kept, seed = kept
+        of_total, of_gamma, of_beta = _norm_gradient(upstream, total, *kept)
+        of_outputs = tf.cast(_drop(of_total, rate, seed), total.dtype)
+        return of_outputs, tf.cast(of_total, total.dtype), of_gamma, of_beta
+
+    return _compiled(forward), _compiled(backward)
+
+
+@functools.cache
+def _attention(rate: float) -> tuple[Callable, Callable]:
+    def forward(scores: tf.Tensor, bias: tf.Tensor, seed: tf.Tensor) -> Any:
+        wide = _wide(scores) + bias
+        exponents = tf.exp(wide - tf.reduce_max(wide, axis=-1, keepdims=True))
+        probabilities = exponents * (1.0 / tf.reduce_sum(exponents, axis=-1, keepdims=True))
+        kept = _drop(probabilities, rate, seed)
+        return tf.cast(probabilities, scores.dtype), tf.cast(kept, scores.dtype)
+
+    def backward(upstream: tf.Tensor, probabilities: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        wide = _wide(probabilities)
+        inner = _drop(_wide(upstream), rate, seed)
+        of_scores = wide * (inner - tf.reduce_sum(inner * wide, axis=-1, keepdims=True))
+        return tf.cast(of_scores, probabilities.dtype)
+
+    return _compiled(forward), _compiled(backward)
