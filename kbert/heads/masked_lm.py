@@ -74,18 +74,21 @@ class MaskedLMHead(keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, sequence: Tensor, mask_positions: Tensor) -> Tensor:
+    def call(self, sequence: Tensor, mask_positions: Tensor | None = None) -> Tensor:
         """Predicts.
 
         Args:
             sequence: (B, T, H), the encoder's "sequence".
-            mask_positions: (B, P) integers in [0, T).
+            mask_positions: (B, P) integers in [0, T); None = the sequence holds nothing but the
+                masked tokens, T = P.
 
         Returns:
             Logits (B, P, V), float32.
         """
-        batch, places = ops.shape(mask_positions)
-        x = self.norm(self.transform(gather_positions(sequence, mask_positions)))  # (B, P, E)
+        if mask_positions is not None:
+            sequence = gather_positions(sequence, mask_positions)
+        batch, places, _ = ops.shape(sequence)
+        x = self.norm(self.transform(sequence))  # (B, P, E)
         # In float32 under any policy: a product that gives bfloat16 would round each logit to
         # eight bits. It costs a few percent of a training step.
         x = ops.cast(ops.reshape(x, (-1, self.config.embedding_width)), "float32")

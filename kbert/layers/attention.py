@@ -18,6 +18,7 @@ from kbert.layers import fused
 from kbert.layers.bias import decoded_bias
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
+from kbert.layers.gather import gather_rows
 from kbert.types import Shape, Tensor
 
 
@@ -127,6 +128,7 @@ class SelfAttention(_Attention):
         bias: Tensor | None = None,
         training: bool = False,
         return_internals: bool = False,
+        positions: Tensor | None = None,
     ) -> Any:
         """Attends.
 
@@ -134,6 +136,8 @@ class SelfAttention(_Attention):
             x: (B, T, H).
             bias: added to the scores; broadcasts to (B, N, T, T). See `attention_bias`.
             training: whether dropout is active.
+            positions: (B, P), the tokens that attend, to all; None = every token. What has T rows
+                otherwise has P then.
             return_internals: gives a dict in the place of the probabilities: them as
                 "probabilities", "scores" (B, N, T, T), float32 and without the bias, and "query",
                 "key" and "value" (B, N, T, D).
@@ -142,6 +146,8 @@ class SelfAttention(_Attention):
             outputs (B, T, H) and the probabilities (B, N, T, T), before dropout.
         """
         query, key, value = self._project(x)
+        if positions is not None:
+            query, bias = gather_rows(query, positions), gather_rows(bias, positions)
         outputs, probabilities, scores = self._attend(query, key, value, bias, training)
         if not return_internals:
             return outputs, probabilities
@@ -196,8 +202,10 @@ class SelfAttention(_Attention):
         return self.output_dense(self._merge_heads(outputs)), decoded
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = ops.split(self.qkv(x), 3, axis=-1)
-        return self._split_heads(query), self._split_heads(key), self._split_heads(value)
+        batch, length, _ = ops.shape(x)
+        heads = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_size))
+        # One transposition for all three, in the place of a split and three.
+        return tuple(ops.unstack(ops.transpose(heads, (2, 0, 3, 1, 4)), 3))  # each (B, N, T, D)
 
 
 class CrossAttention(_Attention):

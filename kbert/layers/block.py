@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from kbert.layers.gather import gather_positions
 from kbert.layers.normalization import add_and_norm
 from kbert.types import Shape, Tensor
 
@@ -74,14 +75,21 @@ class Block(keras.layers.Layer):
         bias: Tensor | None = None,
         training: bool = False,
         return_internals: bool = False,
+        positions: Tensor | None = None,
     ) -> Any:
         """(B, T, H), scores' bias -> (B, T, H), probabilities (B, N, T, T).
 
-        With `return_internals` the second is the internals of `SelfAttention`.
+        With `return_internals` the second is the internals of `SelfAttention`. With `positions`
+        (B, P) only those tokens are computed, what is returned has P rows in the place of T: for
+        the last block of a model of which nobody reads the rest.
         """
-        options = {"return_internals": True} if return_internals else {}  # other parts have none
+        options: dict[str, Any] = {}  # other parts have none of these
+        if return_internals:
+            options["return_internals"] = True
+        if positions is not None:
+            options["positions"] = positions
         x, attention = self._attended(
-            x, lambda x: self.attention(x, bias, training=training, **options), training
+            x, lambda x: self.attention(x, bias, training=training, **options), training, positions
         )
         return self._forwarded(x, training), attention
 
@@ -100,9 +108,17 @@ class Block(keras.layers.Layer):
     def _empty_slot(self) -> keras.layers.Layer:
         return keras.layers.Identity(dtype=self.dtype_policy)  # else it would cast to float32
 
-    def _attended(self, x: Tensor, attend: Callable, training: bool = False) -> Tensor:
+    def _attended(
+        self,
+        x: Tensor,
+        attend: Callable,
+        training: bool = False,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """The attention's residual, and the second of what `attend` gives."""
         outputs, attention = attend(self.attention_input_norm(x))
+        if positions is not None:
+            x = gather_positions(x, positions)
         return add_and_norm(x, outputs, self.dropout, self.attention_norm, training), attention
 
     def _forwarded(self, x: Tensor, training: bool = False) -> Tensor:

@@ -23,3 +23,29 @@ def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
     batch, length, width = ops.shape(sequence)
     rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
     return ops.take(ops.reshape(sequence, (-1, width)), rows, axis=0)
+
+
+def gather_rows(x: Tensor | None, positions: Tensor) -> Tensor | None:
+    """Some rows of each head, or of a bias of its scores.
+
+    Args:
+        x: (B, N, T, S), or what broadcasts to it: one head for all, or one row, which stays; None.
+        positions: (B, P) integers in [0, T).
+
+    Returns:
+        (B, N, P, S).
+
+    Example:
+        >>> x = ops.reshape(ops.arange(4), (1, 2, 2, 1))
+        >>> ops.convert_to_numpy(gather_rows(x, ops.array([[1]])))[:, :, 0, 0].tolist()
+        [[1, 3]]
+    """
+    if x is None or x.shape[2] == 1:
+        return x
+    batch, heads, length, width = ops.shape(x)
+    if x.shape[0] == 1:  # one bias for all rows
+        x = ops.broadcast_to(x, (ops.shape(positions)[0], heads, length, width))
+        batch = ops.shape(positions)[0]
+    rows = ops.arange(batch * heads, dtype="int32") * length
+    rows = ops.reshape(rows, (batch, heads, 1)) + ops.cast(positions, "int32")[:, None]
+    return ops.take(ops.reshape(x, (-1, width)), rows, axis=0)

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
 
 from kbert.checkpoints import write_checkpoint
 from kbert.configs.base import EncoderConfig
-from kbert.layers import Dense, Embeddings, attention_bias, example_bias, gather_positions
+from kbert.layers import Block, Dense, Embeddings, attention_bias, example_bias, gather_positions
 from kbert.models.blocks import post_norm_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
 from kbert.models.weights import get_arrays
-from kbert.types import DType, PathLike, Shape, Tensors
+from kbert.types import DType, PathLike, Shape, Tensor, Tensors
 
 # The last three are those of packed rows.
 INPUTS = (
@@ -131,6 +132,7 @@ class Encoder(FromConfig, keras.Model):
         return_hidden_states: bool = False,
         return_attention: bool = False,
         return_internals: bool = False,
+        output_positions: Tensor | None = None,
     ) -> dict[str, Any]:
         """Encodes a batch.
 
@@ -146,9 +148,11 @@ class Encoder(FromConfig, keras.Model):
             return_hidden_states: adds "hidden_states".
             return_attention: adds "attention".
             return_internals: adds "internals", what distillation compares.
+            output_positions: (B, P), the tokens that "sequence" is to hold; None = all. The last
+                layer computes them alone, and what "pooled" is made of. P may be 0.
 
         Returns:
-            A dict: "sequence" (B, T, H); "pooled" (B, H) where the family has a pooler, (B, K, H)
+            A dict: "sequence" (B, T, H), or (B, P, H) with "output_positions"; "pooled" (B, H) where the family has a pooler, (B, K, H)
             with "cls_positions";
             "hidden_states", a list of num_layers + 1 tensors (B, T, H), the embeddings first;
             "attention", a list of num_layers tensors (B, N, T, T), probabilities before dropout;
@@ -177,14 +181,28 @@ class Encoder(FromConfig, keras.Model):
         segments = inputs.get("segment_ids")
         x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
         options = {"return_internals": True} if return_internals else {}  # other blocks have none
-        blocks = self.layer_blocks
+        *blocks, last = self.layer_blocks
         hidden_states, weights = run_blocks(blocks, x, bias, training=training, **options)
-        outputs: dict[str, Any] = {"sequence": hidden_states[-1]}
+        firsts, read = self._read_positions(inputs, output_positions)
+        everywhere = read is None or return_hidden_states or return_attention or return_internals
+        if not everywhere and isinstance(last, Block):
+            sequence, attention = last(hidden_states[-1], bias, training=training, positions=read)
+        else:
+            sequence, attention = last(hidden_states[-1], bias, training=training, **options)
+            hidden_states.append(sequence)
+            if read is not None:
+                sequence = gather_positions(sequence, read)
+        weights.append(attention)
+        outputs: dict[str, Any] = {"sequence": sequence}
         if self.pooler is not None:
-            if inputs.get("cls_positions") is None:
-                first = hidden_states[-1][:, 0]  # (B, H)
+            if read is not None:
+                number = 1 if firsts is None else firsts.shape[1]
+                first, outputs["sequence"] = sequence[:, :number], sequence[:, number:]
+                first = first[:, 0] if firsts is None else first
+            elif firsts is None:
+                first = sequence[:, 0]  # (B, H)
             else:
-                first = gather_positions(hidden_states[-1], inputs["cls_positions"])  # (B, K, H)
+                first = gather_positions(sequence, firsts)  # (B, K, H)
             outputs["pooled"] = self.pooler(first)
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
@@ -195,6 +213,22 @@ class Encoder(FromConfig, keras.Model):
             outputs["internals"] = weights
         return outputs
 
+    def _read_positions(
+        self, inputs: Tensors, output_positions: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Where examples of packed rows begin, and what is read of the last layer; None = all.
+
+        What is read begins with what the pooler reads.
+        """
+        firsts = inputs.get("cls_positions")
+        if output_positions is None:
+            return firsts, None
+        read = ops.cast(output_positions, "int32")
+        if self.pooler is not None:
+            pooled = ops.zeros_like(inputs["token_ids"][:, :1]) if firsts is None else firsts
+            read = ops.concatenate([ops.cast(pooled, "int32"), read], axis=1)
+        return firsts, read
+
     def compute_output_spec(
         self,
         inputs: Tensors,
@@ -202,6 +236,7 @@ class Encoder(FromConfig, keras.Model):
         return_hidden_states: bool = False,
         return_attention: bool = False,
         return_internals: bool = False,
+        output_positions: Tensor | None = None,
     ) -> dict[str, Any]:
         inputs = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")
         batch, length = inputs["token_ids"].shape
@@ -209,6 +244,8 @@ class Encoder(FromConfig, keras.Model):
         scores = (batch, self.config.num_heads, length, length)
         layers = self.config.num_layers
         shapes: dict[str, Any] = {"sequence": hidden}
+        if output_positions is not None:
+            shapes["sequence"] = (batch, output_positions.shape[1], hidden[-1])
         if self.pooler is not None:
             firsts = inputs.get("cls_positions")
             examples = () if firsts is None else firsts.shape[1:]

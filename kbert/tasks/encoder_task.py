@@ -10,18 +10,20 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras import ops
 
 from kbert import registry
 from kbert.checkpoints import Checkpoint
 from kbert.data.tables.inputs import build_inputs
-from kbert.models import Decoder, DecoderEncoder
+from kbert.layers.gather import gather_positions
+from kbert.models import Decoder, DecoderEncoder, Encoder
 from kbert.models.encoder import INPUTS as ENCODER_INPUTS
 from kbert.serving import Signature
 from kbert.tasks.input_form import input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
 from kbert.tasks.task import Task
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import DType, PathLike
+from kbert.types import DType, PathLike, Tensor
 
 
 class CapturedOutputs:
@@ -129,10 +131,19 @@ class EncoderTask(Task):
         features: Mapping[str, Any],
         training: bool = False,
         encoder: keras.Model | None = None,
+        positions: Tensor | None = None,
     ) -> dict[str, Any]:
-        """The outputs for a batch, of the task's encoder or of another one that it has.
+        """The outputs for a batch.
 
-        What the batch holds besides the encoder's inputs is ignored.
+        Args:
+            features: the batch; what it holds besides the encoder's inputs is ignored.
+            training: whether dropout is active.
+            encoder: the task's where None.
+            positions: (B, P), the tokens that the heads read: "sequence" is (B, P, H), and where
+                nothing else is asked of the encoder its last layer computes no others. None = all.
+
+        Returns:
+            What the encoder gives.
         """
         encoder = self.encoder if encoder is None else encoder
         names = set(ENCODER_INPUTS)
@@ -140,10 +151,20 @@ class EncoderTask(Task):
             names.remove("segment_ids")
         inputs = {name: x for name, x in features.items() if name in names}
         if self._captured is None:
-            return encoder(inputs, training=training)
-        outputs = encoder(inputs, training=training, **self._captured.returned)
-        self._captured.features, self._captured.outputs = inputs, outputs
-        return outputs
+            if positions is not None and isinstance(encoder, Encoder):
+                return encoder(inputs, training=training, output_positions=positions)
+            outputs = encoder(inputs, training=training)
+        else:
+            outputs = encoder(inputs, training=training, **self._captured.returned)
+            self._captured.features, self._captured.outputs = inputs, outputs
+        if positions is None:
+            return outputs
+        return {**outputs, "sequence": gather_positions(outputs["sequence"], positions)}
+
+    def encode_pooled(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
+        """Only "pooled" of `encode`, (B, H), or (B, K, H) of packed rows."""
+        none = ops.zeros_like(features["padding_mask"][:, :0], dtype="int32")
+        return self.encode(features, training, positions=none)["pooled"]
 
     # Settings that decide what the heads' predictions mean: a student has its teacher's.
     prediction_settings: tuple[str, ...] = ()

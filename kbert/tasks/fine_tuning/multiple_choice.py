@@ -139,10 +139,14 @@ class MultipleChoice(FineTuningTask):
         rows, alternatives, tokens = ops.shape(batch["token_ids"])
         names = ("token_ids", "segment_ids", "padding_mask")
         flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
-        outputs = self.encode(flat, training)
-        pooled = self.head_dropout(outputs["pooled"], training=training)
+        read = {}
+        if return_read:
+            outputs = self.encode(flat, training)
+            pooled, read = outputs["pooled"], {"read": {**flat, "sequence": outputs["sequence"]}}
+        else:
+            pooled = self.encode_pooled(flat, training)
+        pooled = self.head_dropout(pooled, training=training)
         logits = self.choice(ops.reshape(pooled, (rows, alternatives, pooled.shape[-1])))
-        read = {"read": {**flat, "sequence": outputs["sequence"]}} if return_read else {}
         return {"choice": ops.where(_real(batch), logits, ABSENT), **read}
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:

@@ -110,12 +110,12 @@ class TextRows:
         features = {name: batch[name] for name in names if name in batch}
         shape = ops.shape(batch["padding_mask"])
         if len(shape) == 2:
-            return self._logits(features, head, training)
+            return self._logits(features, head, training, return_read)
         rows, windows, _ = shape
         flat = {k: ops.reshape(x, (-1, *ops.shape(x)[2:])) for k, x in features.items()}
         # What is returned besides the logits must not be made inside a loop.
         if training or return_read or self._task.captures_outputs:
-            logits, read = self._logits(flat, head, training)
+            logits, read = self._logits(flat, head, training, return_read)
         else:
             logits, read = self._logits_in_groups(flat, head), None
         logits = ops.reshape(logits, (rows, windows, logits.shape[-1]))
@@ -177,9 +177,9 @@ class TextRows:
         return ops.reshape(logits, (-1, logits.shape[-1]))[:count]
 
     def _logits(
-        self, features: Tensors, head: Head, training: bool
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Logits (R, C) of rows, and what was read for them."""
+        self, features: Tensors, head: Head, training: bool, return_read: bool = False
+    ) -> tuple[Tensor, dict[str, Any] | None]:
+        """Logits (R, C) of rows, and where asked for what was read for them."""
         features = dict(features)
         swapped = features.pop(SWAPPED, None)
         if swapped is not None:
@@ -187,11 +187,15 @@ class TextRows:
                 "token_ids": _side_by_side(features["token_ids"], swapped),
                 "padding_mask": _side_by_side(*[features["padding_mask"]] * 2),
             }
-        outputs = self._task.encode(features, training)
-        pooled = outputs["pooled"]
+        read = None
+        if return_read:
+            outputs = self._task.encode(features, training)
+            pooled, read = outputs["pooled"], {**features, "sequence": outputs["sequence"]}
+        else:
+            pooled = self._task.encode_pooled(features, training)
         if swapped is not None:
             pooled = ops.sum(ops.reshape(pooled, (-1, 2, pooled.shape[-1])), axis=1)
-        return head(pooled, training), {**features, "sequence": outputs["sequence"]}
+        return head(pooled, training), read
 
     def signatures(
         self, name: str, answer: Callable[[dict], dict], pairs_first: bool = False

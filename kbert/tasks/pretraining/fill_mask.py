@@ -68,7 +68,7 @@ class FillMask:
 
     Args:
         task: encodes, packs ids, and knows the tokenizer.
-        head: (sequence (B, T, H), mask positions (B, P)) -> logits (B, P, V).
+        head: vectors of the masks (B, P, H) -> logits (B, P, V).
     """
 
     def __init__(self, task: EncoderTask, head: keras.layers.Layer) -> None:
@@ -89,8 +89,8 @@ class FillMask:
         return {**features, "mask_positions": positions}, found
 
     def _probabilities(self, features: Tensors) -> Any:
-        sequence = self.task.encode(features)["sequence"]
-        probabilities = ops.softmax(self.head(sequence, features["mask_positions"]))
+        masked = self.task.encode(features, positions=features["mask_positions"])["sequence"]
+        probabilities = ops.softmax(self.head(masked))
         return probabilities[..., : self.task.tokenizer.vocabulary_size]  # (B, P, V)
 
     def each_mask(

@@ -146,16 +146,20 @@ class Pretraining(EncoderTask):
 
         Those that the task has. Of packed rows `sentence` is (B, K, 2).
         """
-        out = self.encode(batch, training)
+        if self.masked_lm is None:
+            return {"sentence": self.sentence(self.encode_pooled(batch, training))}
+        positions = batch["mask_positions"]
         logits = {}
-        if self.masked_lm is not None:
-            positions = batch["mask_positions"]
-            logits["masked_lm"] = self.masked_lm(out["sequence"], positions)
+        if self.span_boundary_head is None:
+            out = self.encode(batch, training, positions=positions)
+            logits["masked_lm"] = self.masked_lm(out["sequence"])
+        else:  # reads what stands around the masks too
+            out = self.encode(batch, training)
+            sequence, spans = out["sequence"], (batch["span_starts"], batch["span_ends"])
+            logits["masked_lm"] = self.masked_lm(sequence, positions)
+            logits["span_boundary"] = self.span_boundary_head(sequence, positions, *spans)
         if self.sentence is not None:
             logits["sentence"] = self.sentence(out["pooled"])
-        if self.span_boundary_head is not None:
-            spans = batch["span_starts"], batch["span_ends"]
-            logits["span_boundary"] = self.span_boundary_head(out["sequence"], positions, *spans)
         return logits
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
@@ -221,7 +225,7 @@ class Pretraining(EncoderTask):
                 )
 
     def _as_written(self, features: Tensors) -> Any:
-        logits = self.sentence(self.encode(features)["pooled"])
+        logits = self.sentence(self.encode_pooled(features))
         return ops.softmax(logits)[:, AS_WRITTEN]  # (B,)
 
     def predict(

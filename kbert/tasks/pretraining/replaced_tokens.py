@@ -170,10 +170,9 @@ class ReplacedTokenDetection(EncoderTask):
             `replaced` (B, T), 1 where these differ from the original ones; and `replaced_logits`
             (B, T).
         """
-        logits = self.masked_lm(
-            self.encode(batch, training, encoder=self.generator)["sequence"],
-            batch["mask_positions"],
-        )
+        positions = batch["mask_positions"]
+        masked = self.encode(batch, training, encoder=self.generator, positions=positions)
+        logits = self.masked_lm(masked["sequence"])
         keys = row_keys(batch["token_ids"], batch["position"], self.seed)
         drawn = sample_tokens(logits, keys, batch["mask_positions"])  # (B, P)
         token_ids, replaced = _replace(batch, drawn)
