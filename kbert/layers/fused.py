@@ -175,7 +175,7 @@ def _drop(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _kept(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
-    """Decisions by a hash of an entry's number: nothing is drawn, and nothing kept for the gradient.
+    """Decisions by a hash of an entry's number: nothing is kept for the gradient.
 
     Multipliers and shifts are those of "lowbias32" (https://github.com/skeeto/hash-prospector). The
     first word of the seed shifts the sequence, the second parts sequences that the first made alike

@@ -152,8 +152,8 @@ class Encoder(FromConfig, keras.Model):
                 layer computes them alone, and what "pooled" is made of. P may be 0.
 
         Returns:
-            A dict: "sequence" (B, T, H), or (B, P, H) with "output_positions"; "pooled" (B, H) where the family has a pooler, (B, K, H)
-            with "cls_positions";
+            A dict: "sequence" (B, T, H), or (B, P, H) with `output_positions`; "pooled" (B, H)
+            where the family has a pooler, (B, K, H) with "cls_positions";
             "hidden_states", a list of num_layers + 1 tensors (B, T, H), the embeddings first;
             "attention", a list of num_layers tensors (B, N, T, T), probabilities before dropout;
             "internals", a list of num_layers dicts with "probabilities", the "scores" (B, N, T, T)

@@ -7,12 +7,21 @@ import sys
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from kbert.configs.base import EncoderConfig
 from kbert.layers import Block, Dropout, FeedForward, LayerNorm, SelfAttention
 from kbert.models import Encoder, describe
 from kbert.models.weights import get_arrays, set_arrays
-from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
+from tests.harness import (
+    assert_close,
+    assert_gradients_close,
+    layer_gradients,
+    randomise,
+    tiny_config,
+    tiny_inputs,
+    to_numpy,
+)
 
 
 @pytest.fixture(scope="module")
@@ -387,6 +396,43 @@ def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype):
         size = example["token_ids"].shape[1]
         assert_close(sequence[row, begin : begin + size], expected["sequence"][0], atol)
         assert_close(pooled[row, number], expected["pooled"][0], atol)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"pooler_activation": None}, {"num_layer_groups": 1}])
+def test_the_last_layer_computes_only_what_is_read(changes, packed):
+    """The same vectors and gradients, of fewer tokens; what is asked besides is whole."""
+    config = tiny_config(**changes)
+    encoder = Encoder(config)
+    randomise(encoder)
+    inputs = packed_inputs(config)[0] if packed else tiny_inputs(config)
+    positions = np.array([[1, 3, 3, 11], [0, 2, 5, 0], [4, 4, 6, 7]], "int32")
+
+    def gather(sequence):
+        return ops.take_along_axis(sequence, positions[:, :, None], axis=1)
+
+    whole = encoder(inputs)
+    want = {**whole, "sequence": gather(whole["sequence"])}
+    for more in ({}, {"return_hidden_states": True, "return_attention": True}):
+        found = encoder(inputs, output_positions=positions, **more)
+        spec = encoder.compute_output_spec(inputs, output_positions=positions, **more)
+        for name in want:
+            assert tuple(found[name].shape) == spec[name].shape
+            assert_close(to_numpy(found[name]), to_numpy(want[name]), 1e-5)
+    assert found["hidden_states"][-1].shape == whole["sequence"].shape
+
+    def loss(function):
+        return layer_gradients(encoder, lambda: ops.sum(ops.square(function()["sequence"])))
+
+    if encoder.pooler is not None:
+        encoder.pooler.trainable = False  # not part of this loss
+    few = loss(lambda: encoder(inputs, output_positions=positions))
+    all_ = loss(lambda: {"sequence": gather(encoder(inputs)["sequence"])})
+    assert_gradients_close(few, all_)
+    if encoder.pooler is not None:
+        none = encoder(inputs, output_positions=positions[:, :0])
+        assert none["sequence"].shape[1] == 0
+        assert_close(to_numpy(none["pooled"]), to_numpy(whole["pooled"]), 1e-5)
 
 
 def test_examples_without_positions_of_their_own_are_refused(encoder):

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from kbert.recipes import recipe
+from kbert.training.optimization import optimizers
 from kbert.training.optimization.optimizers import OPTIMIZERS, AdamW, Lamb, decays, make_optimizer
 from kbert.training.optimization.schedules import WarmupDecay
 
@@ -125,6 +126,35 @@ def test_a_scaled_rate_is_another_rate(kind):
     assert abs(half[0] - full[0]).max() > 1e-3
     for expected, found in zip(full[1:], mixed[1:], strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_one_function_for_all_weights_updates_as_the_kernels_do(monkeypatch, bias_correction):
+    """Decay by role, scaled rates, clipped gradients; and where some weights are frozen."""
+
+    def trained(fused):
+        monkeypatch.setattr(optimizers, "MIN_FUSED", 1 if fused else 10**9)
+        model = layer()
+        optimizer = AdamW(
+            RATE,
+            weight_decay=DECAY,
+            bias_correction=bias_correction,
+            rate_scales={model.weights[0].path: 0.5},
+        )
+        optimizer.build(model.trainable_variables)
+        for n in range(4):
+            chosen = slice(None) if n < 3 else slice(1)
+            optimizer.apply(
+                [ops.convert_to_tensor(g) for g in gradients(model, n)[chosen]],
+                model.trainable_variables[chosen],
+                scale=None if n == 1 else ops.convert_to_tensor(0.25),
+            )
+        return [ops.convert_to_numpy(v.value) for v in (*model.weights, *optimizer.variables)]
+
+    plain, fast = trained(False), trained(True)
+    for ours, theirs in zip(fast, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_a_scale_of_no_weight_is_refused():
