@@ -109,7 +109,8 @@ class RunOptions(Options):
     seed: int = option(0, help="Seed of weights, dropout, order and masks.", at_least=0)
     precision: str = option(
         "float32",
-        help="Precision of the computation; weights are float32.",
+        help="Precision of the computation; weights are float32. mixed_float16, with loss scaling, "
+        "for GPUs before Ampere (T4, V100), which have no bfloat16.",
         choices=list(PRECISIONS),
     )
     xla: bool | None = option(None, help="Compile with XLA. Default: on a GPU.")

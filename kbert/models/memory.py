@@ -12,7 +12,7 @@ import math
 
 from kbert.configs.base import EncoderConfig
 
-PRECISIONS = {"float32": 4, "mixed_bfloat16": 2}  # bytes of an activation
+PRECISIONS = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}  # bytes of an activation
 _FULL = 4  # bytes of a float32
 
 # Tensors (B, T, F) that an activation keeps, its result among them; in training a GELU's others

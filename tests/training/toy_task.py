@@ -51,6 +51,7 @@ class ToyTask(TrainStep, keras.Model):
 
 
 def cross_entropy(labels, logits):
+    logits = ops.cast(logits, "float32")
     return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 

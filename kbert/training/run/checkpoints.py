@@ -192,7 +192,7 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
     The names of the model and of the optimizer are left out of the paths: Keras gives them another
     number whenever a second one is made in a process. Dropout seeds go by their order.
     """
-    state = {"data_position": task.data_position}
+    state = {"data_position": task.data_position, **task.scale_state}
     seeds = 0
     weights = [*task.trainable_variables, *task.non_trainable_variables]
     groups = [

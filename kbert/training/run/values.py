@@ -62,7 +62,8 @@ class StepValues:
             where: Returns what the message says of checkpoints.
 
         Returns:
-            One dict a step: `step` and every value, the derived ones too.
+            One dict a step: `step` and every value, the derived ones too; of a step that loss
+            scaling skipped those that are finite.
 
         Raises:
             NonFiniteLoss: If a value is NaN or infinite; the steps before it are logged.
@@ -72,6 +73,8 @@ class StepValues:
         for step, logs in self._pending:
             values = {name: float(value) for name, value in logs.items()}
             terms = {k: v for k, v in values.items() if k not in derived}
+            if terms.get("skipped_steps"):  # float16 overflowed: counted, and the scale halved
+                values, terms = _only_finite(values), _only_finite(terms)
             if not all(map(math.isfinite, terms.values())):
                 self._write(lines)
                 raise NonFiniteLoss(_explain(step, terms, where()))
@@ -85,6 +88,10 @@ class StepValues:
     def _write(self, lines: list[dict[str, Any]]) -> None:
         if self._log is not None and lines:
             self._log.append(lines)
+
+
+def _only_finite(values: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _explain(step: int, terms: dict[str, float], where: str) -> str:

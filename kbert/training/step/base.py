@@ -12,12 +12,15 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.training.step.loss_scale import LossScale
 from kbert.training.step.ratios import DataPosition, Ratios, divide
 from kbert.training.step.verbosity import keras_verbosity
 from kbert.types import MaybeNone, Pair, Tensor, Tensors
 
 # Logged in training in addition to the task's own terms; evaluation has neither.
 UPDATE_TERMS = ("gradient_norm", "learning_rate")
+# Of float16 besides: the factor of the loss, and the share of steps that updated nothing.
+SCALE_TERMS = ("loss_scale", "skipped_steps")
 
 
 # Name -> (name of a term, function of its value).
@@ -30,7 +33,9 @@ class StepState:
     Attributes:
         ratios: the sums behind the logs; None before the first step.
         position: where the data resumes; None before the first step.
+        loss_scale: of a model that computes in float16; None before the first step.
         loss_names: in the order of `loss_terms`.
+        num_terms: number of losses and metrics.
         by_default: whether `fit` compiled the model because the user had not.
     """
 
@@ -38,7 +43,9 @@ class StepState:
         self.by_default = False
         self.ratios: Ratios | MaybeNone = None
         self.position: DataPosition | MaybeNone = None
+        self.loss_scale: LossScale | None = None
         self.loss_names: tuple[str, ...] = ()
+        self.num_terms = 0
 
 
 # For type checkers: the class that the mixin precedes in a subclass's bases, and calls.
@@ -150,17 +157,12 @@ class StepBase(_Base):
 
     def _check_precision(self) -> None:
         policy = self.dtype_policy
-        if policy.compute_dtype == "float16":
-            raise ValueError(
-                "Training in float16 needs loss scaling, which is not done here: use "
-                f"mixed_bfloat16. Received: dtype policy {policy.name}"
-            )
         dtypes = {policy.variable_dtype, *(v.dtype for v in self.trainable_variables)}
         if narrow := sorted(dtypes & {"bfloat16", "float16"}):
             raise ValueError(
                 "Weights are trained in float32: with the 8 bits of bfloat16 most updates round "
                 "to nothing, and the second moment of Adam cannot move at all, for 1 - 0.999 is 0. "
-                "The dtype policy mixed_bfloat16 computes in bfloat16 and keeps them in float32. "
+                "The dtype policies mixed_bfloat16 and mixed_float16 keep them in float32. "
                 f"Received: dtype policy {policy.name}, weights in {', '.join(narrow)}"
             )
 
@@ -184,7 +186,10 @@ class StepBase(_Base):
     def metrics(self) -> list[keras.metrics.Metric]:
         """The sums behind the logs and the data position."""
         state = getattr(self, "_step_state", None)
-        return [] if state is None or state.ratios is None else [state.ratios, state.position]
+        if state is None or state.ratios is None:
+            return []
+        kept = [state.ratios, state.position]
+        return kept if state.loss_scale is None else [*kept, state.loss_scale]
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -198,11 +203,20 @@ class StepBase(_Base):
             raise ValueError("The data position exists once `fit` or `prepare` has run.")
         return self._step_state.position.value
 
+    @property
+    def scale_state(self) -> dict[str, keras.Variable]:
+        """What loss scaling resumes from, by name; empty but in float16."""
+        scale = self._step_state.loss_scale
+        if scale is None:
+            return {}
+        return {"loss_scale/value": scale.value, "loss_scale/good_steps": scale.good_steps}
+
     def get_metrics_result(self) -> dict[str, Tensor]:
         """Returns the values over everything counted since the last reset."""
         counted = self._step_state.ratios.counted()
         ratios = self._step_state.ratios.result()
-        skipped = [name for name in UPDATE_TERMS if not counted[name]]  # in evaluation
+        # In evaluation.
+        skipped = [name for name in (*UPDATE_TERMS, *SCALE_TERMS) if not counted.get(name, True)]
         return self._values({k: v for k, v in ratios.items() if k not in skipped})
 
     def prepare(self, spec: Mapping[str, tf.TensorSpec]) -> None:
@@ -214,15 +228,20 @@ class StepBase(_Base):
         if not self.metrics:
             losses, metrics = self._term_names(spec)
             names = [*losses, *metrics, *self.derived_metrics]
-            reserved = {*UPDATE_TERMS} | ({"loss"} if losses != ["loss"] else set())
+            reserved = {*UPDATE_TERMS, *SCALE_TERMS} | ({"loss"} if losses != ["loss"] else set())
             if len(set(names)) < len(names) or reserved & set(names):
                 raise ValueError(
                     "Losses and metrics must have distinct names, none of them "
                     f"{sorted(reserved)}. Received: {names}"
                 )
             self._step_state.loss_names = tuple(losses)
-            self._step_state.ratios = Ratios([*losses, *metrics, *UPDATE_TERMS])
+            scaled = any(x.compute_dtype == "float16" for x in self._flatten_layers())
+            update = (*UPDATE_TERMS, *SCALE_TERMS) if scaled else UPDATE_TERMS
+            self._step_state.ratios = Ratios([*losses, *metrics, *update])
+            self._step_state.num_terms = len(losses) + len(metrics)
             self._step_state.position = DataPosition()
+            if scaled:
+                self._step_state.loss_scale = LossScale()
         if not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
 
@@ -232,7 +251,7 @@ class StepBase(_Base):
 
     @property
     def _num_terms(self) -> int:
-        return len(self._step_state.ratios.names) - len(UPDATE_TERMS)
+        return self._step_state.num_terms
 
     def _values(self, ratios: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Adds the total loss in front and the derived metrics behind."""
@@ -246,7 +265,7 @@ class StepBase(_Base):
         """Values of this step alone, from the (K, 2) sums of the global batch."""
         names = self._step_state.ratios.names
         ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
-        return self._values(ratios | dict(zip(UPDATE_TERMS, update, strict=False)))
+        return self._values(ratios | dict(zip(names[self._num_terms :], update, strict=False)))
 
     @staticmethod
     def _total_loss(losses: dict[str, Pair], denominators: Tensor) -> Tensor:
@@ -261,23 +280,56 @@ class StepBase(_Base):
         return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
 
     def _count(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> None:
-        """Adds the (K, 2) pairs, and the values of the update in training, to the sums."""
-        update = [ops.stack([x, ops.ones_like(x)]) for x in update]
-        update = update or [ops.zeros(2)] * len(UPDATE_TERMS)
-        self._step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(update)]))
+        """Adds the (K, 2) pairs, and the values of the update in training, to the sums.
+
+        Of a step that loss scaling skipped only the terms of the scale.
+        """
+        rows = [ops.stack([x, ops.ones_like(x)]) for x in update]
+        rows = rows or [ops.zeros(2)] * (len(self._step_state.ratios.names) - self._num_terms)
+        if len(update) > len(UPDATE_TERMS):
+            skipped = update[-1] > 0
+            pairs = ops.where(skipped, ops.zeros_like(pairs), pairs)
+            rows[0] = ops.where(skipped, ops.zeros_like(rows[0]), rows[0])
+        self._step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(rows)]))
 
     def _store_position(self, batch: Tensors) -> None:
         """Stores the position that came with the batch; every row carries the same."""
         if isinstance(batch, Mapping) and "position" in batch:
             self._step_state.position.update_state(batch["position"][0])
 
-    def _norm(self, gradients: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The joint norm, and what makes it at most `clip_norm` as a factor (None: nothing)."""
+    def _loss_scale(self) -> Tensor | None:
+        """The factor of the loss as it is now; None where nothing is scaled."""
+        scale = self._step_state.loss_scale
+        # A product, so that it is a tensor with the value of now, which the update does not move.
+        return None if scale is None else scale.value * 1.0
+
+    def _norm(
+        self, gradients: list[Tensor], loss_scale: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The joint norm of the gradients of a scaled loss, and the factor they are applied with.
+
+        It makes the norm at most `clip_norm` and takes the scale away; None where it is 1.
+        """
         # Not `sum`: TensorFlow adds a chain of scalars in an order that differs from run to run.
         norm = ops.sqrt(ops.sum(ops.stack([self._sum_of_squares(g) for g in gradients])))
+        factor = None
+        if loss_scale is not None:
+            norm, factor = norm / loss_scale, 1.0 / loss_scale
         if self.clip_norm is None:
-            return norm, None
-        return norm, self.clip_norm / ops.maximum(norm, self.clip_norm)
+            return norm, factor
+        clip = self.clip_norm / ops.maximum(norm, self.clip_norm)
+        return norm, clip if factor is None else clip * factor
+
+    def _after_update(
+        self, norm: Tensor, rate: Tensor, loss_scale: Tensor | None, finite: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Moves the loss scale; the values of the update, in the order of their names."""
+        if loss_scale is None:
+            return norm, rate
+        self._step_state.loss_scale.update_state(finite)
+        # At 1 there is nothing left to halve: what overflows then is an error as in float32.
+        skipped = ops.logical_and(ops.logical_not(finite), loss_scale > 1.0)
+        return norm, rate, loss_scale, ops.cast(skipped, "float32")
 
     @staticmethod
     def _sum_of_squares(gradient: Tensor) -> Tensor:

@@ -48,12 +48,15 @@ class JaxStep(StepBase):
         batch = only_features(data)
         with keras.StatelessScope(self._mapping(trainable, frozen)):
             denominators = self.loss_denominators(batch)
-        gradients, pairs, frozen = self._gradients(trainable, frozen, batch, denominators)
-        norm, scale = self._norm(gradients)
+        with keras.StatelessScope(zip(self.metrics_variables, sums, strict=True)):
+            loss_scale = self._loss_scale()
+        divisors = denominators if loss_scale is None else denominators / loss_scale
+        gradients, pairs, frozen = self._gradients(trainable, frozen, batch, divisors)
+        norm, scale = self._norm(gradients, loss_scale)
         if scale is not None:
             gradients = [g * scale.astype(g.dtype) for g in gradients]
         with keras.StatelessScope(zip(self.optimizer.variables, slots, strict=True)):
-            update = (norm, jnp.asarray(self.optimizer.learning_rate))
+            rate = jnp.asarray(self.optimizer.learning_rate)
         finite = self._is_finite(norm, pairs)
         moved = self.optimizer.stateless_apply(slots, gradients, trainable)
         trainable, slots = (
@@ -61,6 +64,7 @@ class JaxStep(StepBase):
             for after, before in zip(moved, (trainable, slots), strict=True)
         )
         with keras.StatelessScope(zip(self.metrics_variables, sums, strict=True)) as scope:
+            update = self._after_update(norm, rate, loss_scale, finite)
             self._count(pairs, update)
             self._store_position(batch)
             values = self._step_values(pairs, update)

@@ -114,15 +114,19 @@ class TensorFlowStep(StepBase):
     def _update(self, batch: Tensors) -> dict[str, tf.Tensor]:
         replica = tf.distribute.get_replica_context()
         denominators = _sum(replica, self.loss_denominators(batch))
-        gradients, pairs = self._differentiate(batch, denominators)
+        loss_scale = self._loss_scale()
+        divisors = denominators if loss_scale is None else denominators / loss_scale
+        gradients, pairs = self._differentiate(batch, divisors)
         variables = self.trainable_variables
         variables = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
         gradients = [g for g in gradients if g is not None]
         *gradients, global_pairs = _sum(replica, [*gradients, pairs])
         self.between_replicas(functools.partial(_sum, replica))
-        norm, scale = self._norm(gradients)
-        update = (norm, tf.convert_to_tensor(self.optimizer.learning_rate))
-        self._apply(self._is_finite(norm, global_pairs), gradients, scale, variables)
+        norm, scale = self._norm(gradients, loss_scale)
+        rate = tf.convert_to_tensor(self.optimizer.learning_rate)
+        finite = self._is_finite(norm, global_pairs)
+        self._apply(finite, gradients, scale, variables)
+        update = self._after_update(norm, rate, loss_scale, finite)
         self._count(pairs, update)
         self._store_position(batch)
         return self._step_values(global_pairs, update)

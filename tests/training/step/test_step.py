@@ -14,6 +14,8 @@ from keras import ops
 from kbert.training.optimization.optimizers import AdamW, Lamb
 from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.run.checkpoints import named_state
+from kbert.training.step import loss_scale
+from kbert.training.step.loss_scale import DOUBLE_AFTER, LossScale
 from kbert.training.step.mixin import KERAS_HOOKS, TrainStep
 from tests.training import toy_task
 
@@ -263,9 +265,8 @@ def test_compile_refuses_what_the_step_does_itself():
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("mixed_float16", "needs loss scaling.*Received: dtype policy mixed_float16"),
-        ("float16", "needs loss scaling.*Received: dtype policy float16"),
-        ("bfloat16", "policy mixed_bfloat16 .*Received: dtype policy bfloat16, weights in bfl"),
+        ("float16", "policies mixed_bfloat16 .*Received: dtype policy float16, weights in flo"),
+        ("bfloat16", "policies mixed_bfloat16 .*Received: dtype policy bfloat16, weights in bfl"),
     ],
 )
 def test_weights_are_trained_in_float32(policy, message, request):
@@ -276,6 +277,77 @@ def test_weights_are_trained_in_float32(policy, message, request):
         toy_task.ToyTask().compile(AdamW())
     keras.config.set_dtype_policy("mixed_bfloat16")
     toy_task.ToyTask().compile(AdamW())
+
+
+@pytest.fixture
+def float16(monkeypatch):
+    """The toy's gradients reach 2, which a first scale of 2**15 would take beyond float16."""
+    monkeypatch.setattr(loss_scale, "FIRST", 2.0**8)
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    yield
+    keras.config.set_dtype_policy(before)
+
+
+def test_float16_trains_as_float32_does(request):
+    """Losses of 30 steps within what 11 bits round to, the loss scaled and logged."""
+    history = make_task().fit(toy_task.dataset(30), epochs=2, verbose=0).history
+    request.getfixturevalue("float16")
+    seen, task = Steps(), make_task()
+    half = task.fit(toy_task.dataset(30), epochs=2, verbose=0, callbacks=[seen]).history
+    assert task.tokens.compute_dtype == "float16"
+    for name in ("loss", "mlm_loss", "gradient_norm"):
+        np.testing.assert_allclose(half[name], history[name], rtol=0.02)
+    assert history["loss"][1] < history["loss"][0]
+    assert half["loss_scale"] == [2.0**8] * 2
+    assert half["skipped_steps"] == [0.0] * 2
+    assert "loss_scale" not in history
+
+
+def test_a_step_that_overflows_in_float16_is_skipped_and_counted(float16):
+    batches = toy_task.batches(5)
+    batches[2]["mask_weights"][0, 0] = np.inf
+    stacked = keras.tree.map_structure(lambda *x: np.stack(x), *batches)
+    task, seen = make_task(), Steps()
+    data = tf.data.Dataset.from_tensor_slices(stacked)
+    history = task.fit(data, epochs=1, verbose=0, callbacks=[seen]).history
+    assert [float(step["skipped_steps"]) for step in seen.logs] == [0, 0, 1, 0, 0]
+    assert [float(step["loss_scale"]) for step in seen.logs] == [2.0**8] * 3 + [2.0**7] * 2
+    assert int(task.optimizer.iterations.numpy()) == 4
+    other = make_task()
+    rest = other.fit(without_third(batches), epochs=1, verbose=0).history
+    # Half the scale: other roundings of the last two steps.
+    for name in ("loss", "nsp_accuracy", "gradient_norm"):
+        assert history[name] == pytest.approx(rest[name], rel=1e-3)
+    for ours, theirs in zip(values(task), values(other), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-3)
+    assert history["skipped_steps"] == [pytest.approx(0.2)]
+    state = named_state(task)
+    assert float(state["loss_scale/value"].numpy()) == 2.0**7
+    assert int(state["loss_scale/good_steps"].numpy()) == 2
+
+
+def test_the_loss_scale_doubles_and_ends_at_one():
+    scale = LossScale()
+    for _ in range(DOUBLE_AFTER):
+        scale.update_state(ops.convert_to_tensor(True))
+    assert (float(scale.value.numpy()), int(scale.good_steps.numpy())) == (2.0**16, 0)
+    for _ in range(20):
+        scale.update_state(ops.convert_to_tensor(False))
+    assert float(scale.value.numpy()) == 1.0
+
+
+@needs_tensorflow
+def test_replicas_agree_on_the_loss_scale(mirrored, float16):
+    """An overflow of one replica's rows is one of the global batch."""
+    batches = toy_task.batches(3)
+    batches[1]["mask_weights"][0, 0] = np.inf
+    stacked = keras.tree.map_structure(lambda *x: np.stack(x), *batches)
+    task, seen = make_task(strategy=mirrored), Steps()
+    task.fit(tf.data.Dataset.from_tensor_slices(stacked), verbose=0, callbacks=[seen])
+    assert [float(step["skipped_steps"]) for step in seen.logs] == [0, 1, 0]
+    scales = mirrored.experimental_local_results(task._step_state.loss_scale.value.value)
+    assert [float(x) for x in scales] == [2.0**7] * 2
 
 
 def test_a_part_with_weights_in_bfloat16_is_found():
