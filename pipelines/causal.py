@@ -33,7 +33,7 @@ class Causal(ShardsObjective):
     def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
         """The dataset of a phase."""
         return kbert.data.causal_dataset(
-            self.options.data_dir,
+            self.manifest,
             self.tokenizer,
             sequence_length=phase.sequence_length,
             batch_size=phase.batch_size,

@@ -26,6 +26,7 @@ from .distill_flags import (
 )
 from .flags import default_checkpoints, differences
 from .masked_text import MaskedText
+from .shards import Corpus, read_corpus
 
 # Rows are single texts: no head for pairs, nor one for spans.
 _HEADS = {"next_sentence": False, "sentence_order": False, "span_boundary": False}
@@ -46,9 +47,7 @@ class DistilledText(MaskedText):
     UNREAD = ()
     unread = TASK_FLAGS
 
-    def __init__(
-        self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: kbert.data.Manifest
-    ) -> None:
+    def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: Corpus) -> None:
         super().__init__(options, tokenizer, manifest)
         self.recipe = chosen_recipe(options)
         self._lines: list[str] = []
@@ -175,7 +174,7 @@ def apply_general(options: flags.FlagValues) -> None:
         )
     for name, value in _general(chosen, options).items():
         options.set_default(name, value)
-    manifest = kbert.data.read_manifest(options.data_dir)
+    manifest = read_corpus(options)
     if options.train_steps is None:
         raise ValueError(
             "--train_steps must be given; the shards have about "
@@ -187,7 +186,7 @@ def apply_general(options: flags.FlagValues) -> None:
     default_checkpoints(options)
 
 
-def steps_of_epoch(manifest: kbert.data.Manifest, options: flags.FlagValues) -> int:
+def steps_of_epoch(manifest: Corpus, options: flags.FlagValues) -> int:
     """About how many batches hold the text once: those of the last phase."""
     text = options.phases or f"{options.sequence_length}:1"
     last = parse_phases(text, 10**6, options.batch_size)[-1]

@@ -18,7 +18,18 @@ class RowsOptions(Options):
     """Which text, in rows and batches of which size."""
 
     data_dir: str | None = option(
-        None, help="Folder that kbert-prepare-corpus wrote.", changes_numbers=False
+        None,
+        help="Folder that kbert-prepare-corpus wrote; or several with their shares of what is read,"
+        " as in a:0.7,b:0.3, or without, as in a,b: then by their size, see --mixture_temperature.",
+        changes_numbers=False,
+    )
+    mixture_temperature: float = option(
+        1.0,
+        help="Of several folders without shares: the power of their sizes that they are read in "
+        "proportion to. 1: each text equally often; 0: each folder. mBERT has 0.7, XLM-R 0.3.",
+        at_least=0.0,
+        at_most=1.0,
+        changes_numbers=False,
     )
     batch_size: int = Settings.with_default("batch_size", 256)
     sequence_length: int = Settings.with_default("sequence_length", 128)

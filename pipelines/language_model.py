@@ -15,7 +15,7 @@ from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
 
 from .flags import parse_settings
-from .shards import MASKED, ShardsObjective
+from .shards import MASKED, Corpus, ShardsObjective
 from .translation_flags import TranslationOptions
 
 
@@ -34,9 +34,7 @@ class LanguageModel(ShardsObjective):
 
     UNREAD = (*MASKED, TranslationOptions)
 
-    def __init__(
-        self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: kbert.data.Manifest
-    ) -> None:
+    def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: Corpus) -> None:
         super().__init__(options, tokenizer, manifest)
         if tokenizer.kind != "words":
             raise ValueError(
@@ -73,7 +71,7 @@ class LanguageModel(ShardsObjective):
     def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
         """The dataset of a phase."""
         return kbert.data.language_model_dataset(
-            self.options.data_dir,
+            self.manifest,
             self.tokenizer,
             sequence_length=phase.sequence_length,
             batch_size=phase.batch_size,

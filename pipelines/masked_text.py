@@ -19,7 +19,7 @@ from kbert.training.run.phases import Phase
 
 from . import option_flags
 from .flags import NegativesOptions, VocabularyOptions, parse_settings
-from .shards import ShardsObjective
+from .shards import Corpus, ShardsObjective
 from .translation_flags import TranslationOptions
 
 
@@ -37,9 +37,7 @@ class MaskedText(ShardsObjective):
 
     UNREAD = (VocabularyOptions, NegativesOptions, TranslationOptions)
 
-    def __init__(
-        self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: kbert.data.Manifest
-    ) -> None:
+    def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: Corpus) -> None:
         super().__init__(options, tokenizer, manifest)
         self.masking = option_flags.read(MaskingSettings, options)
 
@@ -74,7 +72,7 @@ class MaskedText(ShardsObjective):
         """The dataset of a phase."""
         options = self.options
         return kbert.data.pretraining_dataset(
-            options.data_dir,
+            self.manifest,
             self.tokenizer,
             sequence_length=phase.sequence_length,
             batch_size=phase.batch_size,

@@ -1,12 +1,13 @@
 """The base of the objectives of `kbert-pretrain` that are trained on shards of tokens."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import tensorflow as tf
 from absl import flags
 
 import kbert
+from kbert.data.corpus.mixture import parse_folders
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.options import Options
 from kbert.tokenizers.base import Tokenizer
@@ -19,6 +20,22 @@ from .translation_flags import TranslationOptions
 
 # Not read by language models, which have no masks and segments.
 MASKED = (MaskingSettings, ReplacedTokensOptions)
+
+
+Corpus: TypeAlias = kbert.data.Manifest | kbert.data.Mixture
+
+
+def read_corpus(options: flags.FlagValues) -> Corpus:
+    """What --data_dir names: the shards of one folder, or of several."""
+    folders = parse_folders(options.data_dir)
+    if isinstance(folders, str):
+        if options.mixture_temperature != 1:
+            raise ValueError(
+                "--mixture_temperature is of several folders in --data_dir. "
+                f"Received: --data_dir={options.data_dir}"
+            )
+        return kbert.data.read_manifest(folders)
+    return kbert.data.Mixture.read(folders, options.mixture_temperature)
 
 
 class ShardsObjective:
@@ -36,9 +53,7 @@ class ShardsObjective:
     UNREAD: Sequence[type[Options]] = (TranslationOptions,)
     needed_to_evaluate = "held-out documents: prepare the corpus with a larger --held_out_share"
 
-    def __init__(
-        self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: kbert.data.Manifest
-    ) -> None:
+    def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: Corpus) -> None:
         refuse_flags(options, flag_names(*self.UNREAD))
         self.options = options
         self.tokenizer = tokenizer
@@ -52,10 +67,9 @@ class ShardsObjective:
                 f"--objective={options.objective} learns from a folder of kbert-prepare-corpus: "
                 "give --data_dir. Received: none"
             )
-        manifest = kbert.data.read_manifest(
-            options.data_dir
-        )  # first: it raises for unfinished ones
-        return cls(options, kbert.load_tokenizer(options.data_dir), manifest)
+        corpus = read_corpus(options)  # first: it raises for unfinished ones
+        first = corpus.manifests[0] if isinstance(corpus, kbert.data.Mixture) else corpus
+        return cls(options, kbert.load_tokenizer(first.folder), corpus)
 
     @property
     def unread(self) -> Sequence[str]:

@@ -84,10 +84,10 @@ ORDER = {
         presets
     """,
     "layers": """
-        activations bias block dropout gather highway normalization positions scalar_mix scan
-           token_embeddings word_softmax
-        character_cnn dense recurrence
-        attention bidirectional_lstm embeddings feed_forward
+        bias fused gather highway positions scalar_mix scan token_embeddings word_softmax
+        activations dropout
+        character_cnn dense normalization recurrence
+        attention bidirectional_lstm block embeddings feed_forward
     """,
     "metrics": """
         bleu checks squad text_table

@@ -1,6 +1,7 @@
 """Text to shards, shards to batches: everything between a corpus and `fit`."""
 
 from kbert.data.corpus.manifest import Manifest, read_manifest, verify_corpus
+from kbert.data.corpus.mixture import Mixture
 from kbert.data.corpus.prepare import prepare_corpus
 from kbert.data.corpus.preview import preview_corpus
 from kbert.data.corpus.vocabulary import train_or_reuse_tokenizer
@@ -23,6 +24,7 @@ from kbert.data.translation.pairs import encode_pairs
 
 __all__ = [
     "Manifest",
+    "Mixture",
     "Table",
     "as_table",
     "causal_dataset",

@@ -97,6 +97,27 @@ def test_a_terminated_run_resumes_and_a_finished_one_takes_no_other_settings(
     assert "step 13/13 · loss" in capsys.readouterr().out
 
 
+def test_a_mixture_of_folders_is_trained_on_and_is_part_of_the_run(
+    data_dir, tmp_path, tiny_vocabulary, call, capsys
+):
+    from pipelines import pretrain as program
+
+    more = write_corpus(tmp_path, tiny_vocabulary[:-1] + ["another"])
+    with pytest.raises(SystemExit, match=r"prepared with one tokenizer"):
+        call(program, *arguments(f"{data_dir},{more}", tmp_path / "run", "--phases=16:1"))
+    more = shutil.copytree(data_dir, tmp_path / "copy")
+    flags = (tmp_path / "run", "--phases=16:1", "--train_steps=4")
+    call(program, *arguments(f"{data_dir}:0.7,{more}:0.3", *flags))
+    out = capsys.readouterr().out
+    assert f"70.0% {data_dir}: train: " in out
+    assert f"30.0% {more}: train: " in out
+    assert "evaluation after step 4: loss" in out
+    with pytest.raises(SystemExit, match=r"holds another run.*Received: .*data was "):
+        call(program, *arguments(f"{data_dir},{more}", *flags, "--mixture_temperature=0.7"))
+    with pytest.raises(SystemExit, match=r"--mixture_temperature is of several folders"):
+        call(program, *arguments(data_dir, *flags, "--mixture_temperature=0.7"))
+
+
 @pytest.mark.slow
 def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     data_dir, tmp_path, tiny_vocabulary

@@ -51,9 +51,14 @@ class BlockReader:
         return cls(paths, index[:, 0], index[:, 1], seed, manifest.token_dtype, window_blocks)
 
     @property
+    def blocks(self) -> int:
+        """Blocks of one epoch."""
+        return len(self.offsets)
+
+    @property
     def windows(self) -> int:
         """Windows of one epoch, of nearly equal size: none is left with a single document."""
-        return max(1, len(self.offsets) // self.window_blocks)
+        return max(1, self.blocks // self.window_blocks)
 
     def windows_from(
         self,
@@ -83,16 +88,19 @@ class BlockReader:
 
         return numbers.flat_map(stage(read))
 
+    def order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+        """The blocks that stand at some places of an epoch, (n,) int64."""
+        return tf.random.experimental.index_shuffle(
+            places,
+            tf.stack([tf.constant(self.seed, tf.int64), epoch]),
+            tf.constant(self.blocks - 1, tf.int64),
+        )
+
     def window(self, epoch: tf.Tensor, window: tf.Tensor) -> tf.data.Dataset:
         """One element: the records of the window's blocks, (blocks,) string, in their order."""
-        blocks = len(self.offsets)
-        first = window * blocks // self.windows
-        stop = (window + 1) * blocks // self.windows
-        order = tf.random.experimental.index_shuffle(
-            tf.range(first, stop),
-            tf.stack([tf.constant(self.seed, tf.int64), epoch]),
-            tf.constant(blocks - 1, tf.int64),
-        )
+        first = window * self.blocks // self.windows
+        stop = (window + 1) * self.blocks // self.windows
+        order = self.order(epoch, tf.range(first, stop))
         path = tf.gather(self.paths, tf.gather(self.shards, order))
         offset = tf.gather(self.offsets, order)
         records = tf.data.Dataset.from_tensor_slices((path, offset)).flat_map(_read_record)

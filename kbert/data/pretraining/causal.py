@@ -30,7 +30,7 @@ from kbert.data.corpus.blocks import BlockReader
 from kbert.data.masking.hashing import fold
 from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
-from kbert.data.pretraining.stream import open_stream, planned_batches
+from kbert.data.pretraining.stream import Data, open_stream, planned_batches
 from kbert.data.pretraining.walk import sentence_bounds, shuffled
 from kbert.options import takes
 from kbert.tokenizers.base import Tokenizer
@@ -51,7 +51,7 @@ class CausalSettings(StreamSettings):
 
 @takes(CausalSettings)
 def causal_dataset(
-    data: str | os.PathLike | Sequence[str],
+    data: Data,
     tokenizer: Tokenizer,
     *,
     split: str = "train",
@@ -66,7 +66,7 @@ def causal_dataset(
     each window (4 to 8 million tokens); places without a step hold the end of text, without weight.
 
     Args:
-        data: folder written by `prepare_corpus`, or text, as in `pretraining_dataset`.
+        data: folder written by `prepare_corpus`, several, or text, as in `pretraining_dataset`.
         tokenizer: the tokenizer whose ids lie in the shards.
         split: "train" or "held_out".
         start: `position` of the batch to resume after, one row or all; None begins with the first.

@@ -1,7 +1,6 @@
 """Pretraining batches from a prepared corpus, or straight from text."""
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +15,7 @@ from kbert.tokenizers.base import Tokenizer
 
 @takes(Settings)
 def pretraining_dataset(
-    data: str | os.PathLike | Sequence[str],
+    data: stream.Data,
     tokenizer: Tokenizer,
     *,
     split: str = "train",
@@ -46,9 +45,11 @@ def pretraining_dataset(
     - "independent": tokens drawn one by one, some twice (ELECTRA).
 
     Args:
-        data: folder written by `prepare_corpus`; or text as `prepare_corpus` takes it (a path, a
-            glob, `docs:`, a list of them), which is prepared once into a folder under `cache_dir`
-            with that function's defaults; where they do not fit (`field`, `on_bad_utf8`), call it.
+        data: folder written by `prepare_corpus`; several of them with their shares, `{folder:
+            share}` or a `Mixture`, of whose held-out text every block is read once; or text as
+            `prepare_corpus` takes it (a path, a glob, `docs:`, a list of them), which is prepared
+            once into a folder under `cache_dir` with that function's defaults; where they do not
+            fit (`field`, `on_bad_utf8`), call it.
         tokenizer: the tokenizer whose ids lie in the shards.
         split: "train" or "held_out".
         start: `position` of the batch to resume after, one row or all; None begins with the first.

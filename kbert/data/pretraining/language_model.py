@@ -30,7 +30,7 @@ from kbert.data.corpus.blocks import BlockReader
 from kbert.data.pipeline import exact_options, stage
 from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
-from kbert.data.pretraining.stream import open_stream
+from kbert.data.pretraining.stream import Data, open_stream
 from kbert.data.pretraining.walk import sentence_bounds
 from kbert.options import option, takes
 from kbert.tokenizers.base import Tokenizer
@@ -65,7 +65,7 @@ class LanguageModelSettings(StreamSettings):
 
 @takes(LanguageModelSettings)
 def language_model_dataset(
-    data: str | os.PathLike | Sequence[str],
+    data: Data,
     tokenizer: Tokenizer,
     *,
     split: str = "train",
@@ -84,7 +84,7 @@ def language_model_dataset(
     the shards should hold every word, and `target_vocabulary` bound what is predicted.
 
     Args:
-        data: folder written by `prepare_corpus`, or text, as in `pretraining_dataset`.
+        data: folder written by `prepare_corpus`, several, or text, as in `pretraining_dataset`.
         tokenizer: the word tokenizer whose ids lie in the shards.
         split: "train" or "held_out".
         start: `position` of the batch to resume after, one row or all; None begins with the first.

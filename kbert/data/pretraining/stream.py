@@ -9,15 +9,16 @@ be taken up at any batch. Only windows are held in memory, never the corpus.
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, cast
 
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from kbert.data.corpus import records
 from kbert.data.corpus.blocks import BlockReader
-from kbert.data.corpus.manifest import read_manifest
+from kbert.data.corpus.manifest import Manifest, read_manifest
+from kbert.data.corpus.mixture import Mixture
 from kbert.data.corpus.prepared import prepared_folder
 from kbert.data.masking.hashing import fold
 from kbert.data.masking.masking import mask_rows, num_predictions
@@ -30,13 +31,16 @@ from kbert.data.pretraining.settings import Settings, StreamSettings
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
 
+# What a dataset is made from: a folder of shards, several with their shares, or text.
+Data: TypeAlias = PathLike | Sequence[PathLike] | Mapping[PathLike, float] | Manifest | Mixture
+
 _CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
 _PLAN, _MASK, _PACK = 0, 1, 2  # streams of draws under the seed
 
 
 def open_stream(
     settings: StreamSettings,
-    data: PathLike | Sequence[PathLike],
+    data: Data,
     tokenizer: Tokenizer,
     split: str,
     start: ArrayLike | None,
@@ -46,7 +50,7 @@ def open_stream(
 
     Args:
         settings: of the stream.
-        data: folder written by `prepare_corpus`, or text.
+        data: folder written by `prepare_corpus`, several with their shares, or text.
         tokenizer: the tokenizer whose ids lie in the shards.
         split: "train" or "held_out".
         start: `position` of the batch to resume after; None begins with the first.
@@ -59,11 +63,21 @@ def open_stream(
         FileNotFoundError: no corpus there, or a shard is missing.
         ValueError: another tokenizer, too little text, or a `start` that is none of this corpus.
     """
-    manifest = read_manifest(prepared_folder(data, tokenizer, cache_dir))
-    manifest.check_tokenizer(tokenizer)
-    documents = manifest.split(split).documents
-    settings.check_documents(documents, f"The {split!r} split of {manifest.folder}")
-    reader = BlockReader.from_manifest(manifest, split, settings.seed, settings.window_blocks)
+    corpus: Manifest | Mixture
+    if isinstance(data, Mapping):
+        corpus = Mixture.read(data)
+    elif isinstance(data, Manifest | Mixture):
+        corpus = data
+    else:
+        corpus = read_manifest(prepared_folder(data, tokenizer, cache_dir))
+    corpus.check_tokenizer(tokenizer)
+    documents = corpus.split(split).documents
+    settings.check_documents(documents, f"The {split!r} split of {corpus.folder}")
+    order = (split, settings.seed, settings.window_blocks)
+    if isinstance(corpus, Mixture):
+        reader = corpus.reader(*order)
+    else:
+        reader = BlockReader.from_manifest(corpus, *order)
     return reader, checked_start(start, reader.windows)
 
 

@@ -324,9 +324,10 @@ class StepBase(_Base):
         self, norm: Tensor, rate: Tensor, loss_scale: Tensor | None, finite: Tensor
     ) -> tuple[Tensor, ...]:
         """Moves the loss scale; the values of the update, in the order of their names."""
-        if loss_scale is None:
+        state = self._step_state.loss_scale
+        if state is None or loss_scale is None:
             return norm, rate
-        self._step_state.loss_scale.update_state(finite)
+        state.update_state(finite)
         # At 1 there is nothing left to halve: what overflows then is an error as in float32.
         skipped = ops.logical_and(ops.logical_not(finite), loss_scale > 1.0)
         return norm, rate, loss_scale, ops.cast(skipped, "float32")

@@ -92,8 +92,9 @@ def test_a_batch_without_labels_says_so(task, tokenizer):
         task.loss_terms(batch, training=False)
 
 
-def test_losses_are_float32_under_mixed_precision(config, tokenizer):
-    task = kbert.tasks.Pretraining(kbert.Encoder(config, dtype="mixed_bfloat16"), tokenizer)
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_losses_are_float32_under_mixed_precision(config, tokenizer, dtype):
+    task = kbert.tasks.Pretraining(kbert.Encoder(config, dtype=dtype), tokenizer)
     losses, metrics = task.loss_terms(first(toy.batches(tokenizer, batch_size=2)), training=True)
     for pair in (*losses.values(), *metrics.values()):
         assert [keras.backend.standardize_dtype(x.dtype) for x in pair] == ["float32"] * 2

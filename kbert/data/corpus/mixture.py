@@ -1,0 +1,222 @@
+"""Several prepared corpora that are read as one, each with its share of the blocks."""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.data.corpus.blocks import WINDOW_BLOCKS, BlockReader
+from kbert.data.corpus.manifest import Manifest, Split, read_manifest
+from kbert.tokenizers.base import Tokenizer
+from kbert.types import PathLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Corpora and their shares of what is trained on; the `data` of a dataset.
+
+    Attributes:
+        manifests: of the corpora, written with one tokenizer.
+        shares: of their blocks in an epoch; they sum to 1.
+    """
+
+    manifests: tuple[Manifest, ...]
+    shares: tuple[float, ...]
+
+    @classmethod
+    def read(
+        cls, folders: Mapping[PathLike, float] | Sequence[PathLike], temperature: float = 1.0
+    ) -> Self:
+        """Opens the folders of some corpora.
+
+        Args:
+            folders: folders that `prepare_corpus` wrote, with the weight of each; or without
+                weights, in proportion to their tokens to the power of `temperature`.
+            temperature: 1 reads each text equally often, 0 each corpus; multilingual models take
+                0.7 (mBERT, https://github.com/google-research/bert/blob/master/multilingual.md) or
+                0.3 (XLM-R, section 3.1, https://arxiv.org/abs/1911.02116), so that the languages
+                with little text are read more often.
+
+        Raises:
+            FileNotFoundError: no corpus there, or a shard is missing.
+            ValueError: fewer than two folders, one of them twice, a weight or temperature out of
+                range, a temperature besides weights, a corpus without text to train on, or corpora
+                of different vocabularies.
+
+        Example:
+            >>> Mixture.read(["shards"])
+            Traceback (most recent call last):
+            ...
+            ValueError: A mixture is made of two folders or more, each once. Received: ['shards']
+        """
+        names = [os.fspath(folder) for folder in folders]
+        if len(names) < 2 or len({os.path.realpath(name) for name in names}) < len(names):
+            raise ValueError(
+                f"A mixture is made of two folders or more, each once. Received: {names}"
+            )
+        if not 0 <= temperature <= 1:
+            raise ValueError(
+                f"The temperature of a mixture is between 0 and 1. Received: {temperature}"
+            )
+        manifests = tuple(read_manifest(name) for name in names)
+        for manifest in manifests:
+            _check_beside(manifest, manifests[0])
+        if isinstance(folders, Mapping):
+            if temperature != 1:
+                raise ValueError(
+                    "Folders have weights, or a temperature says what follows from their size. "
+                    f"Received: temperature={temperature} and weights"
+                )
+            weights = np.array(list(folders.values()), "float64")
+            if not np.all(np.isfinite(weights) & (weights > 0)):
+                raise ValueError(
+                    f"The weights of a mixture must be above 0. Received: {weights.tolist()}"
+                )
+        else:
+            tokens = [manifest.split("train").tokens for manifest in manifests]
+            weights = np.array(tokens, "float64") ** temperature
+        return cls(manifests, tuple((weights / weights.sum()).tolist()))
+
+    @property
+    def folder(self) -> str:
+        """The folders, for messages."""
+        return ", ".join(manifest.folder for manifest in self.manifests)
+
+    def split(self, name: str) -> Split:
+        """The counts of all corpora together."""
+        splits = [manifest.split(name) for manifest in self.manifests]
+        return Split.of(shard for split in splits for shard in split.shards)
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raises unless `tokenizer` makes the very ids that are in the shards."""
+        for manifest in self.manifests:
+            manifest.check_tokenizer(tokenizer)
+
+    def summary(self) -> str:
+        """The corpora in one line."""
+        each = zip(self.shares, self.manifests, strict=True)
+        return " | ".join(f"{share:.1%} {m.folder}: {m.summary()}" for share, m in each)
+
+    @property
+    def checksum(self) -> str:
+        """Of all that decides what is read."""
+        said = [(m.checksum, share) for m, share in zip(self.manifests, self.shares, strict=True)]
+        return hashlib.sha256(repr(said).encode()).hexdigest()
+
+    def reader(self, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS) -> BlockReader:
+        """Reads blocks of all corpora: as the shares say, and of held-out text each block once."""
+        each = [
+            BlockReader.from_manifest(manifest, split, seed, window_blocks)
+            for manifest in self.manifests
+        ]
+        blocks = np.array([reader.blocks for reader in each])
+        quotas = blocks if split == "held_out" else _quotas(self.shares, blocks.sum())
+        files = np.cumsum([0, *(len(reader.paths) for reader in each)])
+        return _MixtureReader(
+            paths=[path for reader in each for path in reader.paths],
+            shards=np.concatenate([r.shards + n for r, n in zip(each, files, strict=False)]),
+            offsets=np.concatenate([reader.offsets for reader in each]),
+            seed=seed,
+            token_dtype=each[0].token_dtype,
+            window_blocks=window_blocks,
+            sizes=blocks,
+            quotas=quotas,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _MixtureReader(BlockReader):
+    """An epoch has as many places as there are blocks; each corpus fills a fixed number of them.
+
+    The places are permuted as the blocks of one corpus are. A corpus counts the blocks it has given
+    over all epochs, and goes through its own in a new order each time: so none is read a second
+    time before all were read once, and any window of any epoch can still be read alone.
+
+    Attributes:
+        sizes: (C,) blocks of each corpus.
+        quotas: (C,) places of each in an epoch.
+    """
+
+    sizes: np.ndarray
+    quotas: np.ndarray
+
+    def order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+        place = super().order(epoch, places)
+        ends = tf.constant(np.cumsum(self.quotas), tf.int64)
+        corpus = tf.searchsorted(ends, place, side="right")
+        sizes, quotas = (tf.constant(x, tf.int64) for x in (self.sizes, self.quotas))
+        size, quota = tf.gather(sizes, corpus), tf.gather(quotas, corpus)
+        given = epoch * quota + place - (tf.gather(ends, corpus) - quota)
+        seed = tf.fill(tf.shape(place), tf.constant(self.seed, tf.int64))
+        # The public function takes one seed for all.
+        own = tf.raw_ops.RandomIndexShuffle(
+            index=given % size,
+            seed=tf.stack([seed, tf.cast(corpus, tf.int64), given // size], axis=1),
+            max_index=size - 1,
+            rounds=4,
+        )
+        return tf.gather(tf.cumsum(sizes, exclusive=True), corpus) + own
+
+
+def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
+    """Whole numbers in proportion to the shares, none of them 0, that sum to `places`."""
+    exact = np.array(shares) * places
+    quotas = np.maximum(np.floor(exact).astype("int64"), 1)
+    while (rest := places - quotas.sum()) != 0:
+        # One place more where most is missing, or one less where most is too much.
+        short = (exact - quotas) * np.sign(rest)
+        short[(quotas + np.sign(rest)) < 1] = -np.inf
+        quotas[np.argmax(short)] += np.sign(rest)
+    return quotas
+
+
+def _check_beside(manifest: Manifest, first: Manifest) -> None:
+    if not manifest.split("train").blocks:
+        raise ValueError(
+            f"Every corpus of a mixture needs text to train on. Received: none in {manifest.folder}"
+        )
+    if manifest.vocabulary_sha256 != first.vocabulary_sha256:
+        raise ValueError(
+            "The corpora of a mixture are prepared with one tokenizer. Received: vocabularies of "
+            f"{first.vocabulary_size} entries in {first.folder} and of "
+            f"{manifest.vocabulary_size} others in {manifest.folder}"
+        )
+
+
+def parse_folders(text: str) -> str | dict[str, float] | list[str]:
+    """What a flag says of folders: `a`, `a,b` or `a:0.7,b:0.3`.
+
+    Raises:
+        ValueError: some folders have a weight and some have none.
+
+    Example:
+        >>> parse_folders("shards"), parse_folders("a,b"), parse_folders("a:0.7,gs://b/c:0.3")
+        ('shards', ['a', 'b'], {'a': 0.7, 'gs://b/c': 0.3})
+    """
+    parts = text.split(",")
+    if len(parts) == 1 or os.path.isdir(text):
+        return text
+    found = [_weight_of(part) for part in parts]
+    weighted = [weight is not None for _, weight in found]
+    if not any(weighted):
+        return parts
+    if not all(weighted):
+        raise ValueError(
+            f"Give every folder its weight, as in a:0.7,b:0.3, or none. Received: {text}"
+        )
+    names = [name for name, _ in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"A mixture takes each folder once. Received: {text}")
+    return {name: weight for name, weight in found if weight is not None}
+
+
+def _weight_of(part: str) -> tuple[str, float | None]:
+    name, colon, weight = part.rpartition(":")
+    try:
+        return (name, float(weight)) if colon else (part, None)
+    except ValueError:  # a path with a colon in it
+        return part, None
