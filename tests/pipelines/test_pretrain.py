@@ -102,7 +102,7 @@ def test_a_mixture_of_folders_is_trained_on_and_is_part_of_the_run(
 ):
     from pipelines import pretrain as program
 
-    more = write_corpus(tmp_path, tiny_vocabulary[:-1] + ["another"])
+    more = write_corpus(tmp_path, [*tiny_vocabulary[:-1], "another"])
     with pytest.raises(SystemExit, match=r"prepared with one tokenizer"):
         call(program, *arguments(f"{data_dir},{more}", tmp_path / "run", "--phases=16:1"))
     more = shutil.copytree(data_dir, tmp_path / "copy")
