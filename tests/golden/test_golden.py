@@ -179,6 +179,12 @@ def test_a_pretraining_resumes_to_the_losses_of_before(expected, folder, call, u
         assert_same(read_lines(run / f"{name}.jsonl"), expected[name], name)
 
 
+@pytest.fixture(autouse=True)
+def whole_last_layer(monkeypatch):
+    """The last layer computes every token, as in 0.1.0: dropout drew masks of that size."""
+    monkeypatch.setattr(kbert.models.encoder, "Block", type("NoBlock", (), {}))
+
+
 @pytest.mark.parametrize("expected", runs("fit.json", "classifier"))
 def test_a_fine_tuning_resumes_to_the_losses_of_before(expected, folder, unchanged):
     run = Path(expected["folder"])
