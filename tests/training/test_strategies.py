@@ -99,13 +99,29 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def run_workers(count: int, folder, steps: int, code: str = WORKER) -> list[dict]:
+def cluster(backend: str, addresses: list[str], index: int) -> dict[str, str]:
+    """The variables by which the processes of a run find each other."""
+    if backend == "tensorflow":
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        return {"TF_CONFIG": json.dumps(task)}
+    prefix = "KERAS_DISTRIBUTION_"
+    return {
+        "JAX_PLATFORMS": "cpu",
+        f"{prefix}JOB_ADDRESSES": addresses[0],
+        f"{prefix}NUM_PROCESSES": str(len(addresses)),
+        f"{prefix}PROCESS_ID": str(index),
+    }
+
+
+def run_workers(
+    count: int, folder, steps: int, code: str = WORKER, backend: str = "tensorflow"
+) -> list[dict]:
     """`count` processes on this machine, as `--strategy=multi_worker` has them."""
     addresses = [f"localhost:{free_port()}" for _ in range(count)]
     processes = []
     for index in range(count):
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": json.dumps(task)}
+        found = {"KERAS_BACKEND": backend, **cluster(backend, addresses, index)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **found}
         processes.append(
             subprocess.Popen(
                 [sys.executable, "-c", code, str(folder), str(steps)],
@@ -126,11 +142,12 @@ def run_workers(count: int, folder, steps: int, code: str = WORKER) -> list[dict
 
 
 @pytest.mark.slow
-@pytest.mark.tensorflow
-def test_two_hosts_train_as_one_and_resume(tmp_path):
-    (alone,) = run_workers(1, tmp_path / "alone", 12)
-    run_workers(2, tmp_path / "hosts", 7)
-    hosts = run_workers(2, tmp_path / "hosts", 12)
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_two_hosts_train_as_one_and_resume(tmp_path, backend):
+    """With very uneven counts of masks, clipping and micro-batches; stopped after 7 steps."""
+    (alone,) = run_workers(1, tmp_path / "alone", 12, backend=backend)
+    run_workers(2, tmp_path / "hosts", 7, backend=backend)
+    hosts = run_workers(2, tmp_path / "hosts", 12, backend=backend)
     assert [host["chief"] for host in hosts] == [True, False]
     assert hosts[0]["weights"] == hosts[1]["weights"] == pytest.approx(alone["weights"], rel=1e-5)
     for one, two in zip(alone["steps"], hosts[0]["steps"], strict=True):
