@@ -4,6 +4,7 @@ Shapes: `B` batch, `T` tokens, `S` tokens of another sequence, `H` hidden width,
 that are decoded.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,12 @@ class Block(keras.layers.Layer):
             x, lambda x: self.attention(x, bias, training=training, **options), training, positions
         )
         return self._forwarded(x, training), attention
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether `positions` may be given: not where a part of someone else's does not know it."""
+        calls = (self.call, self.attention.call)
+        return all("positions" in inspect.signature(call).parameters for call in calls)
 
     def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
         """As `call`, but the second is the attention's keys and values."""

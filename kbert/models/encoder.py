@@ -12,7 +12,7 @@ from keras import ops
 
 from kbert.checkpoints import write_checkpoint
 from kbert.configs.base import EncoderConfig
-from kbert.layers import Block, Dense, Embeddings, attention_bias, example_bias, gather_positions
+from kbert.layers import Dense, Embeddings, attention_bias, example_bias, gather_positions
 from kbert.models.blocks import post_norm_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
@@ -185,7 +185,7 @@ class Encoder(FromConfig, keras.Model):
         hidden_states, weights = run_blocks(blocks, x, bias, training=training, **options)
         firsts, read = self._read_positions(inputs, output_positions)
         everywhere = read is None or return_hidden_states or return_attention or return_internals
-        if not everywhere and isinstance(last, Block):
+        if not everywhere and getattr(last, "takes_positions", False):
             sequence, attention = last(hidden_states[-1], bias, training=training, positions=read)
         else:
             sequence, attention = last(hidden_states[-1], bias, training=training, **options)

@@ -182,7 +182,7 @@ def test_a_pretraining_resumes_to_the_losses_of_before(expected, folder, call, u
 @pytest.fixture(autouse=True)
 def whole_last_layer(monkeypatch):
     """The last layer computes every token, as in 0.1.0: dropout drew masks of that size."""
-    monkeypatch.setattr(kbert.models.encoder, "Block", type("NoBlock", (), {}))
+    monkeypatch.setattr(kbert.layers.Block, "takes_positions", False)
 
 
 @pytest.mark.parametrize("expected", runs("fit.json", "classifier"))

@@ -435,6 +435,31 @@ def test_the_last_layer_computes_only_what_is_read(changes, packed):
         assert_close(to_numpy(none["pooled"]), to_numpy(whole["pooled"]), 1e-5)
 
 
+@pytest.mark.parametrize("part", ["block", "attention"])
+def test_parts_of_others_compute_every_token(part):
+    """They are called as they always were; what is asked for is picked from what they give."""
+
+    class OtherAttention(SelfAttention):
+        def call(self, x, bias=None, training=False):
+            return super().call(x, bias, training)
+
+    class OtherBlock(Block):
+        def call(self, x, bias=None, training=False):
+            return super().call(x, bias, training)
+
+    def make_block(config, **kwargs):
+        attention = (OtherAttention if part == "attention" else SelfAttention)(config.num_heads)
+        kind = OtherBlock if part == "block" else Block
+        return kind(attention, FeedForward(8, activation="gelu"), Dropout(0.0), **kwargs)
+
+    config = tiny_config()
+    encoder = Encoder(config, make_block=make_block)
+    inputs, positions = tiny_inputs(config), np.array([[1, 3], [0, 2], [4, 4]], "int32")
+    whole, found = encoder(inputs), encoder(inputs, output_positions=positions)
+    want = np.take_along_axis(to_numpy(whole["sequence"]), positions[:, :, None], axis=1)
+    assert_close(to_numpy(found["sequence"]), want, 1e-6)
+
+
 def test_examples_without_positions_of_their_own_are_refused(encoder):
     packed, _ = packed_inputs(tiny_config())
     del packed["position_ids"]
