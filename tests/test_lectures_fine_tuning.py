@@ -66,7 +66,8 @@ def test_one_word_has_many_vectors(encoder, tokenizer):
     ids = tokenizer.encode(["we sat on the bank", "we win the the bank"]).to_tensor()
     states = encoder({"token_ids": ids}, return_hidden_states=True)["hidden_states"]
     states = [keras.ops.convert_to_numpy(state)[:, 4] for state in states]
-    np.testing.assert_array_equal(*states[0])
+    # Not to the last bit: on some processors the place in memory decides how a row is summed.
+    np.testing.assert_allclose(*states[0], atol=1e-6)
     for state in states[1:]:
         assert np.abs(state[0] - state[1]).max() > 1e-3
 

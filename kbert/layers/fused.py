@@ -18,6 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kbert.graphs import graph
 from kbert.types import Tensor
 
 # Compiling costs a tenth of a second for every shape, which narrow layers never earn back.
@@ -121,7 +122,7 @@ def _sum_to(x: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
 
 
 def _compiled(function: Callable) -> Callable:
-    return tf.function(function, autograph=False, jit_compile=True)
+    return graph(function, autograph=False, jit_compile=True)
 
 
 def _wide(x: tf.Tensor) -> tf.Tensor:

@@ -181,7 +181,7 @@ def test_phases_have_the_rows_of_the_state(parse, tiny, data_dir, tokenizer):
         *("--objective=language_model", f"--model={tiny}"),
         *("--batch_size=4", f"--data_dir={data_dir}"),
     )
-    objective = LanguageModel(options, tokenizer, None)
+    objective = LanguageModel(options, tokenizer, kbert.data.read_manifest(data_dir))
     task = objective.make_task()
     objective.check_phases(parse_phases("8:0.5,16:0.5", 10, 4), task)
     with pytest.raises(ValueError, match="Received: 2 rows in a phase, batch_size=4"):

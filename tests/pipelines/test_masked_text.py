@@ -41,7 +41,8 @@ def test_one_held_out_document_has_no_random_next(parse, tokenizer, documents, p
 
 def test_every_phase_is_checked_before_the_first_step(parse, tmp_path, tiny_vocabulary, tokenizer):
     data_dir = write_corpus(tmp_path, tiny_vocabulary)
-    objective = MaskedText(parse(f"--data_dir={data_dir}"), tokenizer, None)
+    manifest = kbert.data.read_manifest(data_dir)
+    objective = MaskedText(parse(f"--data_dir={data_dir}"), tokenizer, manifest)
     config = kbert.family("bert-tiny").replace(max_positions=64)
     task = types.SimpleNamespace(encoder=types.SimpleNamespace(config=config))
 
