@@ -95,7 +95,7 @@ class Description:
 
         Example:
             >>> f"{describe('bert-base-uncased').training_memory(8, 128).total / 1e9:.1f} GB"
-            '3.4 GB'
+            '3.3 GB'
         """
         return estimate_memory(
             self.config,
@@ -197,7 +197,7 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
 
     Example:
         >>> print(family_table(["bert-tiny"]).splitlines()[-1])
-        | `bert-tiny` | 2 | 128 | 2 | 30,522 wordpiece | 4.4 M | 0.5 GiB |
+        | `bert-tiny` | 2 | 128 | 2 | 30,522 wordpiece | 4.4 M | 0.6 GiB |
     """
     lines = [
         "| model | layers | width | heads | vocabulary | parameters | to train 32 × 128 |",

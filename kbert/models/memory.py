@@ -11,6 +11,7 @@ import dataclasses
 import math
 
 from kbert.configs.base import EncoderConfig
+from kbert.layers import fused
 
 PRECISIONS = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}  # bytes of an activation
 _FULL = 4  # bytes of a float32
@@ -26,6 +27,8 @@ _KEPT_FULL, _KEPT_COMPUTED = 4, 6
 _LOGITS = 3
 # The largest tensors that the backward part of one layer holds at once besides what was kept.
 _BACKWARD = 4
+# Bytes for the functions of the layers, and for each tensor of weights in that of the update.
+_COMPILED, _COMPILED_WEIGHT = 35 << 20, 2_500_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,7 @@ class TrainingMemory:
         moments: what the optimizer keeps for each weight.
         activations: what forward leaves for backward, and the work space of one layer.
         logits: of the masked-LM head, with what its loss makes of them.
+        compiled: what XLA takes for the functions of a step (`kbert.layers.fused`, AdamW).
     """
 
     weights: int
@@ -46,6 +50,7 @@ class TrainingMemory:
     moments: int
     activations: int
     logits: int
+    compiled: int = 0
 
     @property
     def total(self) -> int:
@@ -110,7 +115,15 @@ def estimate_memory(
         moments=_FULL * trained * optimizer_slots,
         activations=config.num_layers * layer + work,
         logits=_FULL * _LOGITS * masked * config.vocabulary_size,
+        compiled=_compiled(config),
     )
+
+
+def _compiled(config: EncoderConfig) -> int:
+    """Measured: nothing says what XLA allocates, and it is kept to the end of the process."""
+    if not fused.fuses(config.hidden_size, training=True):
+        return 0
+    return _COMPILED + _COMPILED_WEIGHT * (16 * config.num_blocks + 14)
 
 
 def _heads(config: EncoderConfig) -> int:
@@ -126,6 +139,11 @@ def _layer(config: EncoderConfig, batch: int, length: int, precision: str) -> tu
     hidden = batch * length * config.hidden_size
     forwarded = batch * length * config.intermediate_size
     scores = batch * config.num_heads * length**2
+    if fused.fuses(config.hidden_size, training=True):
+        # Inputs of the four products, query, key and value, the two sums before the norms; what
+        # goes into the activation and comes out; probabilities before and after dropout.
+        kept = size * (8 * hidden + 2 * forwarded + 2 * scores)
+        return kept, _BACKWARD * size * max(forwarded, scores)
     # Dropout keeps its mask; on the probabilities also its result, and the softmax's in float32.
     masks = 2 * bool(config.dropout)
     probabilities = 2 if config.attention_dropout else 0 if precision == "float32" else 1
