@@ -47,6 +47,31 @@ def _tensorflow_graph(function: Callable, features: Tensors) -> Callable:
     return lambda features: tf.nest.map_structure(lambda x: x.numpy(), run(features))
 
 
+def _is_one_of_several() -> bool:
+    """Whether this process is one of a run on several hosts on JAX."""
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return jax.process_count() > 1
+
+
+def _on_this_host(model: keras.Model) -> Callable:
+    """Runs a model by itself on each host: Keras would take the features as parts of one batch."""
+    import jax
+
+    run = jax.jit(lambda trained, others, x: model.stateless_call(trained, others, x)[0])
+
+    def own(variables: Sequence[keras.Variable]) -> list:
+        return [variable.value.addressable_data(0) for variable in variables]
+
+    def forward(features: Tensors) -> Any:
+        found = run(own(model.trainable_variables), own(model.non_trainable_variables), features)
+        return jax.tree.map(np.asarray, found)
+
+    return forward
+
+
 def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
     """Compiles `function(features)`, which calls `layers` for inference.
 
@@ -73,6 +98,8 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
         names = frozenset(features)
         if names not in made and keras.backend.backend() == "tensorflow":
             made[names] = _tensorflow_graph(function, features)
+        elif names not in made and _is_one_of_several():
+            made[names] = _on_this_host(_Forward(function, layers))
         elif names not in made:
             made[names] = _Forward(function, layers).predict_on_batch
         return made[names](features)

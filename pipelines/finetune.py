@@ -84,6 +84,7 @@ def main(argv: list[str]) -> None:
 
 
 def _finetune(options: flags.FlagValues) -> None:
+    experiments.devices(options.strategy)  # several hosts find each other before all else
     experiment = experiments.Experiment(
         options.task, preset=options.preset, train=options.train, **data(options)
     )

@@ -47,6 +47,9 @@ def _make_runs(
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid are two kinds of series: give one of them")
     given = settings(options)
+    if not experiments.devices(options.strategy).is_chief:
+        _run(experiment, options, given)
+        return
     print(experiment.summary())
     if options.dry_run:
         print(experiments.preview(experiment, **given))

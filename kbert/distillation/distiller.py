@@ -208,6 +208,11 @@ class Distiller(TrainStep, keras.Model):
         cache = self._cache()
         if cache is None:
             return batches
+        if options.get("num_hosts", 1) > 1:
+            raise ValueError(
+                "One process writes the cache of a teacher's outputs: on several hosts the teacher "
+                f"runs in every step. Received: a cache_dir, {options['num_hosts']} hosts"
+            )
         return cache.fill(rows, options["batch_size"], self._verbose).attach(batches)
 
     def cache_size(self, data: Any, labels: Any = None) -> CacheSize:

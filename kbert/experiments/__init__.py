@@ -15,7 +15,7 @@ from kbert.experiments.preview import preview, show_examples
 from kbert.experiments.reading import read
 from kbert.experiments.records import Records
 from kbert.experiments.results import Result, Series
-from kbert.experiments.run import Stopped, run
+from kbert.experiments.run import Stopped, devices, run
 from kbert.experiments.series import BATCH_SIZES, EPOCHS, LEARNING_RATES, grid, seeds
 from kbert.experiments.settings import Settings
 
@@ -34,6 +34,7 @@ __all__ = [
     "Series",
     "Settings",
     "Stopped",
+    "devices",
     "answer_records",
     "answer_stream",
     "check_submission",

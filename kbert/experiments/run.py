@@ -1,5 +1,6 @@
 """One fine-tuning from a pretrained model to measured results, which resumes after a kill."""
 
+import contextlib
 import functools
 import gc
 import signal
@@ -74,8 +75,14 @@ def run(
 
 
 @functools.cache
-def _strategy(name: str) -> Strategy:
-    """One for the process: with each TensorFlow starts to number collective operations again."""
+def devices(name: str) -> Strategy:
+    """The strategy of the process's runs; of several hosts it must be made before any tensor.
+
+    One for the process: with each TensorFlow starts to number collective operations again.
+
+    Args:
+        name: see `kbert.training.strategies.make_strategy`.
+    """
     return make_strategy(name)
 
 
@@ -88,28 +95,42 @@ def run_settings(
     resume: Resume = SAME,
 ) -> Result:
     """`run` with a `Settings` object."""
-    with atomic.refusing_others(output_dir):
-        return _run_in(RunFolder(output_dir), experiment, settings, verbose, resume)
+    strategy = devices(settings.strategy)
+    with contextlib.ExitStack() as stack:
+        if strategy.is_chief:
+            stack.enter_context(atomic.refusing_others(output_dir))
+        return _run_in(RunFolder(output_dir), experiment, settings, strategy, verbose, resume)
 
 
 def _run_in(
     folder: RunFolder,
     experiment: Experiment,
     settings: Settings,
+    strategy: Strategy,
     verbose: str | int,
     resume: Resume,
 ) -> Result:
-    folder.begin({**experiment.identity(), "settings": settings.identity()}, resume)
+    if strategy.is_chief:
+        folder.begin({**experiment.identity(), "settings": settings.identity()}, resume)
     result = folder.result()
+    if not strategy.agrees(result is not None):
+        raise RuntimeError(
+            "All hosts must see the same folder: put it on a file system they share. "
+            f"Received: {folder.path}, on host {strategy.host_index}"
+        )
     if result is not None:
-        folder.remove_checkpoints()  # if the process died before it did
+        if strategy.is_chief:
+            folder.remove_checkpoints()  # if the process died before it did
         return result
     try:
-        with _strategy(settings.strategy).scope():
-            result = _run(experiment, folder, settings, verbose, resume)
+        with strategy.scope():
+            writes = strategy.is_chief
+            result = _run(experiment, folder, settings, verbose if writes else 0, resume, writes)
     finally:
         gc.collect()  # a model and its graphs refer to each other in rings
-    folder.finish(result)
+    strategy.agrees(result.steps)  # all have read what is removed now
+    if writes:
+        folder.finish(result)
     return result
 
 
@@ -119,7 +140,9 @@ def _run(
     settings: Settings,
     verbose: str | int,
     resume: Resume,
+    writes: bool,
 ) -> Result:
+    """Every host measures; `writes` says which of them keeps what it found."""
     task = experiment.make_task(settings)
     begun = time.perf_counter()
     try:
@@ -132,9 +155,10 @@ def _run(
     if settings.tune_threshold:
         threshold = tune_threshold(task, experiment.dev, **options)
     dev = evaluate(task, experiment.dev, **options)
-    dev.write(folder.path, "dev", experiment.dev)
-    test = _measure_test(task, experiment, folder, options)
-    task.save_to_preset(folder.preset)
+    test = _measure_test(task, experiment, folder if writes else None, options)
+    if writes:
+        dev.write(folder.path, "dev", experiment.dev)
+        task.save_to_preset(folder.preset)
     return Result(
         folder=folder.path,
         metric=settings.metric or task.metric,
@@ -152,15 +176,21 @@ def _run(
 
 
 def _measure_test(
-    task: FineTuningTask, experiment: Experiment, folder: RunFolder, options: dict[str, Any]
+    task: FineTuningTask, experiment: Experiment, folder: RunFolder | None, options: dict[str, Any]
 ) -> dict[str, float] | None:
-    """Metrics on the test data; without labels the answers, of GLUE in the form it takes."""
+    """Metrics on the test data; without labels the answers, of GLUE in the form it takes.
+
+    They are written where there is a folder.
+    """
     if experiment.test is None:
         return None
     if is_labelled(task.columns, experiment.test):
         test = evaluate(task, experiment.test, **options)
-        test.write(folder.path, "test", experiment.test)
+        if folder is not None:
+            test.write(folder.path, "test", experiment.test)
         return test.metrics
+    if folder is None:
+        return None
     answers = task.predict(experiment.test, **options)
     write_answers(folder.path / "test_answers.jsonl", task.columns, experiment.test, answers)
     if experiment.named.glue:

@@ -123,6 +123,11 @@ def run_series(
     Raises:
         ValueError: the folder holds finished runs that are not requested, or is one run's.
     """
+    if several := [s.strategy for s in points.values() if s.strategy == "multi_worker"]:
+        raise ValueError(
+            "A series runs on one host: give each host seeds or settings of its own. "
+            f"Received: {len(several)} runs with strategy='multi_worker'"
+        )
     with atomic.refusing_others(output_dir):
         return _run_series(points, make_run, Path(output_dir), names)
 

@@ -1,7 +1,9 @@
 """Memory of a training step, by formula.
 
 What a layer keeps for the backward part is counted in its graph: forward tensors that gradients
-read (TensorFlow without XLA; XLA recomputes some of them and so takes less).
+read, by the functions of `kbert.layers.fused` where the model is wide enough for them and TensorFlow
+runs, else by plain operations. The step as a whole is not compiled; XLA would recompute some of what
+is counted here and so take less.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `F` feed-forward width, `N` heads, `P` masked
 positions, `V` vocabulary, `E` embedding width.
@@ -74,7 +76,7 @@ def estimate_memory(
         parameters: weights that the encoder holds.
         batch_size: rows of a step on one device, or of a micro-batch.
         sequence_length: tokens in a row.
-        precision: "float32" or "mixed_bfloat16".
+        precision: "float32", "mixed_bfloat16" or "mixed_float16".
         optimizer_slots: numbers the optimizer keeps for each weight.
 
     Returns:

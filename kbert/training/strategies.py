@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import math
+import os
 from typing import Any
 
 import keras
@@ -9,6 +11,7 @@ import tensorflow as tf
 
 from kbert.types import MaybeNone, Tensors
 
+_TIMEOUT_SECONDS = 30  # without a sign of life, or waiting for others at the end
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
 
 
@@ -109,8 +112,20 @@ def make_strategy(name: str = "one_device") -> Strategy:
     return _on_jax(name) if keras.backend.backend() == "jax" else _on_tensorflow(name)
 
 
+def current_strategy() -> Strategy:
+    """The strategy in whose scope this is called; one device outside of all scopes.
+
+    Example:
+        >>> current_strategy().num_hosts
+        1
+    """
+    if keras.backend.backend() == "jax":
+        distribution = keras.distribution.distribution()
+        return make_strategy() if distribution is None else _of_jax("multi_worker", distribution)
+    return _of_tensorflow("current", tf.distribute.get_strategy())
+
+
 def _on_tensorflow(name: str) -> Strategy:
-    num_hosts = host_index = None
     if name == "one_device":
         engine = tf.distribute.get_strategy()
     elif name == "mirrored":
@@ -118,14 +133,19 @@ def _on_tensorflow(name: str) -> Strategy:
         engine = tf.distribute.MirroredStrategy([device.name for device in devices])
     elif name == "multi_worker":
         engine = tf.distribute.MultiWorkerMirroredStrategy()
-        num_hosts, host_index = _cluster(engine.cluster_resolver)
     else:
         engine = _tpu_strategy()
+    return _of_tensorflow(name, engine)
+
+
+def _of_tensorflow(name: str, engine: tf.distribute.Strategy) -> Strategy:
+    several = isinstance(engine, tf.distribute.MultiWorkerMirroredStrategy)
+    num_hosts, host_index = _cluster(engine.cluster_resolver) if several else (1, 0)
     return Strategy(
         name=name,
         num_replicas=engine.num_replicas_in_sync,
-        num_hosts=num_hosts or 1,
-        host_index=host_index or 0,
+        num_hosts=num_hosts,
+        host_index=host_index,
         engine=engine,
     )
 
@@ -157,15 +177,41 @@ def _on_jax(name: str) -> Strategy:
     if name == "one_device":
         return Strategy(name=name, num_replicas=1, num_hosts=1, host_index=0, engine=None)
     if name == "multi_worker":
-        keras.distribution.initialize()
+        _connect_jax()
     devices = keras.distribution.list_devices()
     if name == "tpu" and not devices[0].startswith("tpu"):
         raise RuntimeError(f"JAX finds no TPU. Received: devices {devices}")
     # Every host makes its own rows of the batch: nothing is left for Keras to shard.
     engine = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+    return _of_jax(name, engine)
+
+
+def _connect_jax() -> None:
+    """`keras.distribution.initialize`, but soon finding that another host has ended."""
+    import jax
+    from keras.src.backend.jax.distribution_lib import initialize_rng
+
+    found = {
+        name: os.environ.get(f"KERAS_DISTRIBUTION_{name}")
+        for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
+    }
+    addresses, count, index = found.values()
+    jax.distributed.initialize(
+        addresses and addresses.split(",")[0],
+        count and int(count),
+        index and int(index),
+        heartbeat_timeout_seconds=_TIMEOUT_SECONDS,
+        shutdown_timeout_seconds=_TIMEOUT_SECONDS,
+    )
+    initialize_rng()  # the same on all hosts
+
+
+def _of_jax(name: str, engine: keras.distribution.DataParallel) -> Strategy:
+    import jax
+
     return Strategy(
         name=name,
-        num_replicas=len(devices),
+        num_replicas=math.prod(engine.device_mesh.shape),
         num_hosts=jax.process_count(),
         host_index=jax.process_index(),
         engine=engine,

@@ -171,6 +171,58 @@ def test_masks_of_steps_and_layers_are_independent(rate):
                 assert abs(together - rate**2) < 5 * math.sqrt(rate**2 / size)
 
 
+def test_two_replicas_compute_what_one_device_does(monkeypatch, mirrored):
+    """Losses and weights after three updates, and with micro-batches; without dropout."""
+    import keras
+    import tensorflow as tf
+
+    from kbert.training import AdamW, TrainStep
+    from tests.training import toy_task
+
+    monkeypatch.setattr(fused, "MIN_WIDTH", FUSED)
+
+    class First(TrainStep, keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.encoder = Encoder(tiny_config(dropout=0.0, attention_dropout=0.0))
+            self.built = True
+
+        def loss_terms(self, batch, training):
+            weights = batch["mask_weights"]
+            ids = batch["token_ids"]
+            zeros = tf.zeros_like(ids)
+            inputs = {"token_ids": ids, "segment_ids": zeros, "padding_mask": zeros + 1}
+            outputs = self.encoder(inputs, training=training)
+            error = (outputs["sequence"][..., 0] - 1.0) ** 2 * weights
+            return {"error": (tf.reduce_sum(error), tf.reduce_sum(weights))}, {}
+
+    def trained(strategy, micro_batches=1):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            task = First()
+            task.compile(AdamW(0.05), clip_norm=0.5, micro_batches=micro_batches)
+        history = task.fit(toy_task.dataset(3), epochs=1, verbose=0).history
+        return [*history["loss"], *history["gradient_norm"]], task.get_weights()
+
+    one, weights = trained(tf.distribute.get_strategy())
+    for found, theirs in (trained(mirrored), trained(mirrored, micro_batches=2)):
+        assert found == pytest.approx(one, rel=1e-5)
+        for a, b in zip(theirs, weights, strict=True):
+            assert_close(a, b, 1e-5)
+
+
+def test_replicas_drop_other_entries(monkeypatch, mirrored):
+    import tensorflow as tf
+
+    monkeypatch.setattr(fused, "MIN_WIDTH", FUSED)
+    with mirrored.scope():
+        layer = Dropout(0.5)
+    step = tf.function(lambda: mirrored.run(lambda: layer(tf.ones((40, 50)), training=True)))
+    one, other = (x.numpy() == 0 for x in mirrored.experimental_local_results(step()))
+    assert abs(one.mean() - 0.5) < 0.06
+    assert abs((one & other).mean() - 0.25) < 0.06
+
+
 def test_runs_of_dropped_entries_are_as_long_as_chance_has_them():
     (dropped,) = masks(0.5, [(123, 45)], (1 << 20,))
     edges = np.flatnonzero(np.diff(dropped.astype("int8"))) + 1

@@ -31,6 +31,8 @@ def bucketed_batches(
     by_length: bool = True,
     start: Sequence[int] = (0, 0, 0),
     epochs: int | None = None,
+    num_hosts: int = 1,
+    host_index: int = 0,
 ) -> tf.data.Dataset:
     """Batches of exactly `batch_size` rows, every row once an epoch.
 
@@ -47,6 +49,8 @@ def bucketed_batches(
         by_length: False lets any rows meet.
         start: `position` of the batch to resume after.
         epochs: passes over the data, those before `start` included; None never ends.
+        num_hosts: processes that share each batch: B must divide by it.
+        host_index: the part of each batch that is wanted; all hosts pad it to the same length.
 
     Returns:
         A dataset of dicts: what `assemble` gives, `label_weights` (those of `assemble`, else ones,
@@ -64,6 +68,11 @@ def bucketed_batches(
         >>> [batch["x"].tolist() for batch in batches.as_numpy_iterator()]
         [[1, 1], [0, 2]]
     """
+    if batch_size % num_hosts or not 0 <= host_index < num_hosts:
+        raise ValueError(
+            "A batch must divide into equal parts for every host. "
+            f"Received: batch_size={batch_size}, num_hosts={num_hosts}, host_index={host_index}"
+        )
     if not len(rows) or batch_size < 1:
         raise ValueError(
             "Batches need rows, and a batch_size of 1 or more. "
@@ -77,6 +86,8 @@ def bucketed_batches(
             f"Received: {tuple(start)}"
         )
     lengths = tf.constant(rows.lengths if by_length else [0] * len(rows), tf.int64)
+    share = batch_size // num_hosts
+    own_rows = slice(host_index * share, (host_index + 1) * share)
     keys = Keys(-(-lengths // BUCKET), seed if shuffle else None)
 
     @tf.autograph.experimental.do_not_convert
@@ -95,7 +106,7 @@ def bucketed_batches(
         batch["label_weights"] = tf.cast(own, tf.float32) * tf.reshape(weights, [-1, *rest])
         batch["rows"] = index
         batch["position"] = tf.tile(position[None], [batch_size, 1])
-        return batch
+        return {name: feature[own_rows] for name, feature in batch.items()}
 
     last = tf.int64.max if epochs is None else epochs
     dataset = tf.data.Dataset.range(first_epoch, last).flat_map(epoch_batches)

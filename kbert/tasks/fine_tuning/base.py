@@ -50,6 +50,7 @@ from kbert.training.run.run import train
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.mixin import TrainStep
+from kbert.training.strategies import current_strategy
 from kbert.types import MaybeNone, Tensor, Tensors, Terms
 
 KEPT_CHECKPOINTS = 2  # the newest, and the one before in case that is damaged
@@ -393,24 +394,29 @@ class FineTuningTask(EncoderTask):
         steps = math.ceil(len(rows) / options.batch_size)
         self._seed_dropout(options.seed)
 
-        def make_dataset(plan: Any, start: Any) -> tf.data.Dataset:
-            return trained.batches(
-                rows,
-                batch_size=options.batch_size,
-                seed=options.seed,
-                by_length=options.by_length,
-                start=start,
-            )
-
         with self._frozen(options.freeze), self.strategy_scope():
             if not is_compiled:
                 self._compile_by_default(trained, options, options.epochs * steps, callbacks)
+            strategy = current_strategy()
+
+            def make_dataset(plan: Any, start: Any) -> tf.data.Dataset:
+                return trained.batches(
+                    rows,
+                    batch_size=options.batch_size,
+                    seed=options.seed,
+                    by_length=options.by_length,
+                    start=start,
+                    num_hosts=strategy.num_hosts,
+                    host_index=strategy.host_index,
+                )
+
             how = _compiled_settings(trained) if is_compiled else _of_compile(options.identity())
             history = train(
                 trained,
                 make_dataset,
                 model_dir,
                 Epochs(epochs=options.epochs, steps_per_epoch=steps),
+                strategy=strategy,
                 evaluate=evaluate,
                 metric=metric,
                 mode="min" if metric is not None and metric.endswith("loss") else "max",

@@ -184,17 +184,13 @@ class AdamW(_Moments):
         if not self._fuses(trainable_variables):
             super()._backend_update_step(grads, trainable_variables, learning_rate)
             return
-        indices = [self._get_variable_index(v) for v in trainable_variables]
         scale = 1.0 if self._gradient_scale is None else self._gradient_scale
         self._fused_update(
             [v.value for v in trainable_variables],
-            [self._moments[i].value for i in indices],
-            [self._squares[i].value for i in indices],
             [tf.convert_to_tensor(g) for g in grads],
             tf.cast(scale, tf.float32),
             tf.cast(learning_rate, tf.float32),
-            tf.stack(self._beta_powers("float32")),
-            factors=tuple((self._scales[i], self.decay * self._decays[i]) for i in indices),
+            indices=tuple(self._get_variable_index(v) for v in trainable_variables),
         )
 
     def _fuses(self, variables: Sequence[Any]) -> bool:
@@ -209,38 +205,34 @@ class AdamW(_Moments):
     def _update_all(
         self,
         variables: list[tf.Variable],
-        moments: list[tf.Variable],
-        squares: list[tf.Variable],
         gradients: list[tf.Tensor],
         scale: tf.Tensor,
         learning_rate: tf.Tensor,
-        powers: tf.Tensor,
-        factors: tuple[tuple[float, float], ...],
+        indices: tuple[int, ...],
     ) -> None:
-        """Reads and writes every weight once, in place; `factors` are of rate and decay."""
-        correction = tf.sqrt(1.0 - powers[1]) / (1.0 - powers[0])
-        each = zip(variables, moments, squares, gradients, factors, strict=True)
-        for variable, m, v, gradient, (factor, decay) in each:
-            gradient = tf.cast(gradient, tf.float32) * scale
-            new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
-            new_v = self.beta_2 * v + (1 - self.beta_2) * gradient * gradient
-            direction = correction * new_m / (tf.sqrt(new_v) + self.epsilon) + decay * variable
-            variable.assign_sub(learning_rate * factor * direction)
-            m.assign(new_m)
-            v.assign(new_v)
+        """Where XLA compiles it, every weight and moment is read and written once, in place."""
+        for variable, gradient, index in zip(variables, gradients, indices, strict=True):
+            self._update(variable, tf.cast(gradient, tf.float32) * scale, index, learning_rate)
+
+    def _update(self, variable: Any, gradient: Tensor, index: int, learning_rate: Tensor) -> None:
+        """Updates a variable and its moments in keras.ops."""
+        direction = self._direction(gradient, index)
+        if self._decays[index]:
+            direction = direction + self.decay * variable
+        self.assign(variable, variable - learning_rate * self._scales[index] * direction)
 
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
         """Updates one variable."""
         index = self._get_variable_index(variable)
-        rate = ops.cast(learning_rate, variable.dtype) * self._scales[index]
+        rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
-        decay = self.decay if self._decays[index] else 0.0
         if keras.backend.backend() != "tensorflow":
-            direction = self._direction(gradient, index)
-            self.assign(variable, variable - rate * (direction + decay * variable))
+            self._update(variable, gradient, index, rate)
             return
+        rate *= self._scales[index]
+        decay = self.decay if self._decays[index] else 0.0
         if decay:
             # Not before its gradient is there: TensorFlow would make these products, a copy of all
             # weights, at the start of the step and hold them to its end.

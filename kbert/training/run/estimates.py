@@ -130,7 +130,7 @@ def _accelerator_peak() -> int | None:
     if keras.backend.backend() == "jax":
         import jax
 
-        statistics_of_device = jax.devices()[0].memory_stats()
+        statistics_of_device = jax.local_devices()[0].memory_stats()
         return statistics_of_device and statistics_of_device.get("peak_bytes_in_use")
     gpus = tf.config.list_logical_devices("GPU")
     return tf.config.experimental.get_memory_info(gpus[0].name)["peak"] if gpus else None

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from kbert.training.hosts import Hosts
 from kbert.training.run.background import Background
 from kbert.training.run.best import BestWeights
 from kbert.training.run.checkpoints import Checkpoints, copy_state
@@ -39,6 +40,7 @@ class Monitor(keras.callbacks.CallbackList):
         files: Where the run is written, or `None`.
         background: Writes checkpoints.
         strategy: Devices.
+        hosts: The processes of the run.
         progress: Line to show, or `None` for silence.
         keras_verbose: Of Keras' own progress bar.
         evaluate_every: Steps between evaluations.
@@ -63,6 +65,7 @@ class Monitor(keras.callbacks.CallbackList):
         files: RunFiles | None,
         background: Background,
         strategy: Strategy,
+        hosts: Hosts,
         progress: ProgressLine | None,
         keras_verbose: int,
         evaluate_every: int | None,
@@ -87,6 +90,7 @@ class Monitor(keras.callbacks.CallbackList):
         self._files = files
         self._background = background
         self._strategy = strategy
+        self._hosts = hosts
         self._progress = progress
         self._evaluate_every = evaluate_every
         self._checkpoint_every = checkpoint_every
@@ -94,7 +98,6 @@ class Monitor(keras.callbacks.CallbackList):
         self._best = best
         self._patience = patience
         self._values = StepValues(files.steps if files and strategy.is_chief else None)
-        self._signal: int | None = None
         self._evaluated: tuple[int, dict[str, float]] = (
             0,
             {},
@@ -125,9 +128,9 @@ class Monitor(keras.callbacks.CallbackList):
     def stop(self, number: int) -> None:
         """Requests a checkpoint and the end of the run after this step, for signal `number`.
 
-        `stopped_by` tells when that has been done.
+        On several hosts after the next that none has begun. `stopped_by` tells when it is done.
         """
-        self._signal = number
+        self._hosts.stop(number)
 
     def begin_stage(
         self, stage: Phase | Epochs, first_epoch: int, evaluate: Evaluate | None
@@ -270,7 +273,7 @@ class Monitor(keras.callbacks.CallbackList):
         return values
 
     def _save_or_stop(self, due: bool) -> None:
-        number = self._signal  # one that comes later finds the next step
+        number = self._hosts.stops_after(self.step)  # one that comes later finds the next step
         if due or number is not None:
             self._save(bridges=not due)
         if number is not None:

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from kbert import atomic
+from kbert.training.hosts import make_hosts
 from kbert.training.run.background import Background
 from kbert.training.run.best import BestWeights
 from kbert.training.run.files import RunFiles
@@ -24,7 +25,7 @@ from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import stopping
 from kbert.training.step.mixin import TrainStep
 from kbert.training.step.verbosity import keras_verbosity
-from kbert.training.strategies import Strategy, make_strategy
+from kbert.training.strategies import Strategy, current_strategy
 from kbert.types import PathLike
 
 LINE = "line"
@@ -76,12 +77,13 @@ def train(
         model_dir: Where everything is written; the same folder means the same run. `None`: nothing
             is written, nothing can be resumed, and signals do what they did before.
         phases: The plan: phases in order, or `Epochs`.
-        strategy: Devices; by default one, or those of the scope the task was made in.
+        strategy: Devices; by default those of the scope the task was made in.
         make_evaluation_dataset: Gives held-out batches of a phase's shape, the same each time.
-        evaluate: Gives the values on held-out data itself, by name, instead.
+        evaluate: Gives the values on held-out data itself, by name, instead. Every host calls it;
+            the chief's values count.
         evaluate_every: Steps between evaluations; the end of the run, and of each epoch, is always
             evaluated.
-        metric: Name of the value that says which weights are best; `None` keeps none. On one host.
+        metric: Name of the value that says which weights are best; `None` keeps none.
         mode: `"max"` or `"min"`: which value is better.
         patience: Evaluations in a row without a better value that end the run; `None` for no end.
         keep_best: Whether the best weights are kept and set at the end, rather than the last.
@@ -109,8 +111,8 @@ def train(
             weights are not moved by such a step.
         ValueError: If settings contradict each other or those that the run was started with, or
             `metric` is none of the values.
-        RuntimeError: If a dataset ends early, another process writes to the folder, or hosts do not
-            see the same checkpoints.
+        RuntimeError: If a dataset ends early, another process writes to the folder, hosts do not
+            see the same checkpoints, or one of them ended.
 
     Example:
         >>> import numpy as np
@@ -139,14 +141,11 @@ def train(
     _check(is_evaluated, metric, patience, evaluate_every, checkpoint_every, verbose, plan)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_scope(task) if strategy is None else strategy.scope())
-        strategy = strategy or make_strategy()
+        strategy = strategy or current_strategy()
         for stage in plan:
             if isinstance(stage, Phase) and stage.batch_size is not None:
                 strategy.check_batch(stage.batch_size, task.micro_batches)
-        if metric is not None and strategy.num_hosts > 1:
-            raise ValueError(
-                f"`metric` is for runs on one host. Received: {metric!r} on {strategy.num_hosts}"
-            )
+        hosts = make_hosts(strategy.host_index, strategy.num_hosts)
         files: RunFiles | None = None
         latest: dict[str, Any] | None = None
         if model_dir is not None:
@@ -177,6 +176,7 @@ def train(
             files=files,
             background=background,
             strategy=strategy,
+            hosts=hosts,
             progress=progress,
             keras_verbose=0 if verbose == LINE else keras_verbosity(verbose),
             evaluate_every=evaluate_every,
@@ -186,19 +186,35 @@ def train(
             patience=patience,
         )
         if files is not None:
+            stack.enter_context(hosts.listening())
             stack.enter_context(stopping(monitor.stop))
         if latest is not None:
             monitor.load(latest)
 
         def held_out(stage: Phase | Epochs) -> Evaluate | None:
-            if evaluate is not None or make_evaluation_dataset is None:
-                return evaluate
+            if evaluate is not None:
+                return lambda: hosts.from_chief(evaluate)
+            if make_evaluation_dataset is None:
+                return None
             dataset = strategy.distribute(make_evaluation_dataset(stage))
             more = extra_scores if strategy.is_chief else None
-            return lambda: _evaluate(task, dataset) | (more() if more else {})
+            return lambda: hosts.from_chief(
+                lambda: _evaluate(task, dataset) | (more() if more else {})
+            )
 
         first_step = monitor.step
-        _run(task, plan, make_dataset, held_out, monitor, files, latest, strategy)
+        try:
+            _run(task, plan, make_dataset, held_out, monitor, files, latest, strategy)
+        except Exception as error:
+            if not hosts.lost_another(error):
+                raise
+            raise RuntimeError(
+                f"Another host of this run ended, or cannot be reached, after step {monitor.step}. "
+                "Started again on all hosts, the run resumes. "
+                f"{files.checkpoints.describe() if files is not None else ''}"
+                f"Received on host {strategy.host_index} of {strategy.num_hosts}: "
+                f"{_last_line(error)}"
+            ) from error
         background.wait()
         history.step = monitor.step
         history.stopped_by, history.ended_by = monitor.stopped_by, monitor.ended_by
@@ -288,6 +304,13 @@ def _evaluate(
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         values = task.evaluate(dataset, verbose=0, return_dict=True)
     return {name: float(value) for name, value in values.items()}
+
+
+def _last_line(error: Exception) -> str:
+    """Of an engine's message, what says most."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "aborted" in line or "failed" in line]
+    return (telling or lines or [type(error).__name__])[0]
 
 
 def _check_end(step: int, plan: Sequence[Phase | Epochs]) -> None:

@@ -21,7 +21,11 @@ import keras
 KERAS_HOOKS = {
     "tensorflow": {
         "Model": ("_maybe_symbolic_build", "_flatten_layers", "distribute_strategy"),
-        "Optimizer": ("_all_reduce_sum_gradients", "_get_variable_index"),
+        "Optimizer": (
+            "_all_reduce_sum_gradients",
+            "_backend_update_step",
+            "_get_variable_index",
+        ),
     },
     "jax": {
         "Model": ("_symbolic_build", "_flatten_layers", "jax_state_sync"),

@@ -1,0 +1,254 @@
+"""What the processes of a run on several hosts say to each other besides gradients.
+
+Both engines come with a store of keys and values that all hosts share: TensorFlow's coordination
+service, and that of `jax.distributed`. Through it hosts agree on the step after which they stop, and
+measure on one host what all must decide by.
+"""
+
+import contextlib
+import itertools
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+# What a message is called: the runs of a process are numbered, as they are on every host.
+_RUNS = itertools.count()
+_POLL_SECONDS = 0.5
+# Longer than a step takes, and than the engines take to find a host dead.
+_PATIENCE_SECONDS = 600.0
+_NEVER = 2**62
+
+
+class Store(Protocol):
+    """Keys and values that all hosts see; a key is set once."""
+
+    def set(self, key: str, value: str) -> None:
+        """Sets a value."""
+
+    def get(self, key: str, seconds: float) -> str | None:
+        """Waits that long for a value; None where none came."""
+
+
+class TensorFlowStore:
+    """That of the coordination service which `MultiWorkerMirroredStrategy` starts."""
+
+    def __init__(self) -> None:
+        from tensorflow.python.eager import context
+
+        self._context = context.context()
+
+    def set(self, key: str, value: str) -> None:
+        """See `Store`."""
+        self._context.set_config_key_value(key, value)
+
+    def get(self, key: str, seconds: float) -> str | None:
+        """See `Store`."""
+        try:
+            return self._context.get_config_key_value(key, max(1, int(seconds * 1000)))
+        except tf.errors.DeadlineExceededError:
+            return None
+
+
+class JaxStore:
+    """That of `jax.distributed`."""
+
+    def __init__(self) -> None:
+        from jax._src import distributed
+
+        self._client = distributed.global_state.client
+
+    def set(self, key: str, value: str) -> None:
+        """See `Store`."""
+        self._client.key_value_set(key, value)
+
+    def get(self, key: str, seconds: float) -> str | None:
+        """See `Store`."""
+        import jax
+
+        try:
+            return self._client.blocking_key_value_get(key, max(1, int(seconds * 1000)))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                return None
+            raise
+
+
+class Hosts:
+    """The hosts of one run, seen from one of them.
+
+    Of one host nothing is sent, and a stop is one of its next step.
+
+    Args:
+        store: what the hosts share; None for one host.
+        index: of this host; 0 is the chief.
+        count: of hosts.
+
+    Example:
+        >>> alone = Hosts(None, 0, 1)
+        >>> with alone.listening():
+        ...     alone.stop(15)
+        ...     alone.stops_after(7)
+        15
+        >>> alone.from_chief(lambda: {"loss": 0.5})
+        {'loss': 0.5}
+    """
+
+    def __init__(self, store: Store | None, index: int, count: int) -> None:
+        self._store, self._index, self._count = store, index, count
+        self._prefix = f"kbert/{next(_RUNS)}"
+        self._messages = itertools.count()
+        self._signal: int | None = None
+        self._begun = 0  # steps that this host has begun, or will without asking again
+        self._lock = threading.Lock()
+        self._is_asked = False
+        self._agreed = threading.Event()
+        self._last: int | None = None
+        self._error: Exception | None = None
+        self._over = threading.Event()
+
+    def stop(self, number: int) -> None:
+        """Asks all hosts to stop, for signal `number`; from a signal's handler too."""
+        self._signal = number
+
+    def stops_after(self, step: int) -> int | None:
+        """Whether all hosts stop after this step, the last that was made here: for which signal.
+
+        Every host must ask after every step. Hosts are not at the same step when one of them gets a
+        signal: what one has begun, with its gradients summed over all hosts, the others must join.
+        So each says which step it has begun, and all stop after the last of these.
+
+        Raises:
+            RuntimeError: if another host does not answer.
+        """
+        if self._store is None:
+            return self._signal
+        with self._lock:
+            if not self._is_asked:
+                self._begun = step + 1
+                return None
+        if not self._agreed.wait(_PATIENCE_SECONDS):
+            raise RuntimeError(
+                "All hosts must agree where to stop. Received: no answer of another host within "
+                f"{_PATIENCE_SECONDS:.0f} s, after step {step}"
+            )
+        if self._error is not None:
+            raise RuntimeError(f"Hosts could not agree where to stop: {self._error}")
+        return self._signal if self._last is not None and step >= self._last else None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """While a run lasts: hears of a signal that another host got."""
+        if self._store is None:
+            yield
+            return
+        thread = threading.Thread(target=self._listen, name="kbert-hosts", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join(10 * _POLL_SECONDS)
+            with self._lock:
+                is_asked, self._is_asked = self._is_asked, True
+            if not is_asked:
+                self._set(f"begun/{self._index}", str(_NEVER))  # for one that asks from now on
+
+    def from_chief(self, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+        """What the chief measures, on every host: `measure` runs on all, the chief's values count.
+
+        Hosts of different processors round differently, and must not decide differently.
+
+        Raises:
+            RuntimeError: if the chief does not send them.
+        """
+        values = dict(measure())
+        if self._store is None:
+            return values
+        key = f"{self._prefix}/values/{next(self._messages)}"
+        if self._index == 0:
+            self._store.set(key, json.dumps(values))
+            return values
+        sent = self._store.get(key, _PATIENCE_SECONDS)
+        if sent is None:
+            raise RuntimeError(
+                "The chief's evaluation is that of all hosts. Received: none within "
+                f"{_PATIENCE_SECONDS:.0f} s"
+            )
+        return json.loads(sent)
+
+    def lost_another(self, error: Exception) -> bool:
+        """Whether an error of a step is that of an engine which another host has left."""
+        if self._store is None:
+            return False
+        if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):
+            return True
+        text = str(error)
+        return type(error).__name__ == "JaxRuntimeError" and any(
+            sign in text for sign in ("Gloo", "NCCL", "UNAVAILABLE", "ABORTED", "heartbeat")
+        )
+
+    def _listen(self) -> None:
+        try:
+            while not self._over.is_set():
+                if self._signal is not None:
+                    self._request(self._signal)
+                asked = self._get("stop", _POLL_SECONDS)
+                if asked is not None:
+                    self._agree(int(asked))
+                    return
+        except Exception as error:
+            # The thread that trains says so, where it needs to know; else the run is unharmed.
+            with self._lock:
+                self._is_asked, self._error = True, error
+            self._agreed.set()
+
+    def _request(self, number: int) -> None:
+        try:
+            self._set("stop", str(int(number)))
+        except Exception:  # each engine has its own for a key that another host has set
+            if self._get("stop", _POLL_SECONDS) is None:
+                raise
+
+    def _agree(self, number: int) -> None:
+        with self._lock:
+            self._is_asked = True
+            begun = self._begun
+        self._signal = number
+        self._set(f"begun/{self._index}", str(begun))
+        found: list[int] = []
+        while len(found) < self._count:
+            value = self._get(f"begun/{len(found)}", _POLL_SECONDS)
+            if value is not None:
+                found.append(int(value))
+            elif self._over.is_set():
+                return
+        self._last = max(found)
+        self._agreed.set()
+
+    def _set(self, key: str, value: str) -> None:
+        self._store_of_all.set(f"{self._prefix}/{key}", value)
+
+    def _get(self, key: str, seconds: float) -> str | None:
+        return self._store_of_all.get(f"{self._prefix}/{key}", seconds)
+
+    @property
+    def _store_of_all(self) -> Store:
+        assert self._store is not None
+        return self._store
+
+
+def make_hosts(index: int, count: int) -> Hosts:
+    """The hosts of a run, by the engine that connects them; call it on all of them.
+
+    Example:
+        >>> make_hosts(0, 1).stops_after(1) is None
+        True
+    """
+    if count == 1:
+        return Hosts(None, index, count)
+    store: Any = JaxStore() if keras.backend.backend() == "jax" else TensorFlowStore()
+    return Hosts(store, index, count)
