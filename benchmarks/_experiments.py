@@ -40,13 +40,14 @@ SIZES = {
 }
 
 
-def parser(name: str, documentation: str, steps: int) -> argparse.ArgumentParser:
+def parser(name: str, documentation: str, steps: int | None = None) -> argparse.ArgumentParser:
     """The flags of every learning benchmark."""
     flags = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=documentation)
     flags.add_argument("names", nargs="*", metavar="name", help="what to run (default: all)")
     flags.add_argument("--text", default="docs:", help="what to learn from: files or docs:")
     flags.add_argument("--output_dir", default=f"bench-{name}", help="results, kept between starts")
-    flags.add_argument("--steps", type=int, default=steps, help="updates of a run")
+    if steps is not None:
+        flags.add_argument("--steps", type=int, default=steps, help="updates of a run")
     flags.add_argument("--seeds", type=int, nargs="+", default=[0])
     flags.add_argument("--threads", type=int, help="of TensorFlow (default: one a core)")
     return flags

@@ -1,8 +1,10 @@
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -11,7 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbert.models import Encoder
+from kbert.tasks import TextClassifier
+from kbert.tokenizers import WordPieceTokenizer
 from kbert.training.strategies import Strategy, make_strategy
+from tests.harness import tiny_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +66,7 @@ def test_tpus_that_are_not_there():
 
 
 WORKER = """
-import json, sys
+import json, sys, time
 from kbert.training.strategies import make_strategy
 strategy = make_strategy("multi_worker")  # before anything else touches a device
 import keras, numpy as np
@@ -83,11 +89,16 @@ def mine(steps, **settings):
         lambda batch: {name: x[first : first + rows] for name, x in batch.items()})
     return data
 
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(float(sys.argv[3]))
+
 history = train(
-    task, lambda phase, start: mine(12, start=int(start[2]) // 16), sys.argv[1],
+    task, lambda phase, start: mine(40, start=int(start[2]) // 16), sys.argv[1],
     parse_phases("6:1", int(sys.argv[2]), 16), strategy=strategy, checkpoint_every=5,
-    make_evaluation_dataset=lambda phase: mine(3, seed=5))
+    make_evaluation_dataset=lambda phase: mine(3, seed=5), callbacks=[Slow()])
 print(json.dumps({"chief": strategy.is_chief, "hosts": strategy.num_hosts,
+                  "stopped_by": history.stopped_by, "step": history.step,
                   "weights": [float(np.abs(v.numpy()).sum()) for v in task.trainable_variables],
                   "steps": history.steps, "evaluations": history.evaluations}))
 """
@@ -113,9 +124,7 @@ def cluster(backend: str, addresses: list[str], index: int) -> dict[str, str]:
     }
 
 
-def run_workers(
-    count: int, folder, steps: int, code: str = WORKER, backend: str = "tensorflow"
-) -> list[dict]:
+def start_workers(count: int, backend: str, *arguments) -> list[subprocess.Popen]:
     """`count` processes on this machine, as `--strategy=multi_worker` has them."""
     addresses = [f"localhost:{free_port()}" for _ in range(count)]
     processes = []
@@ -124,13 +133,22 @@ def run_workers(
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **found}
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-c", code, str(folder), str(steps)],
+                [sys.executable, *map(str, arguments)],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                cwd=ROOT,
             )
         )
+    return processes
+
+
+def run_workers(
+    count: int, folder, steps: int, backend: str = "tensorflow", code: str = WORKER
+) -> list[dict]:
+    """Their last lines, once all have ended well."""
+    processes = start_workers(count, backend, "-c", code, folder, steps, 0.0)
     try:
         outputs = [process.communicate(timeout=240) for process in processes]
     finally:
@@ -154,3 +172,109 @@ def test_two_hosts_train_as_one_and_resume(tmp_path, backend):
         assert two == {name: pytest.approx(value, rel=1e-4) for name, value in one.items()}
     last = alone["evaluations"][-1]
     assert hosts[0]["evaluations"][-1] == {k: pytest.approx(v, rel=1e-4) for k, v in last.items()}
+
+
+def until_saved(folder, processes) -> None:
+    """Waits for the first checkpoint."""
+    for _ in range(1200):
+        assert all(process.poll() is None for process in processes)
+        if any(folder.glob("checkpoints/step-*.json")):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"no checkpoint in {folder}")
+
+
+def signal_one(folder, backend, victim, number) -> list[tuple[int, str, str]]:
+    """Two hosts, of which one gets a signal in the middle: how both end, within a minute."""
+    processes = start_workers(2, backend, "-c", WORKER, folder, 40, 0.3)
+    try:
+        until_saved(folder, processes)
+        processes[victim].send_signal(number)
+        outputs = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(p.returncode, *found) for p, found in zip(processes, outputs, strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_signal_to_one_host_stops_all_after_the_same_step(tmp_path, backend):
+    ends = signal_one(tmp_path / "hosts", backend, 1, signal.SIGTERM)
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    found = [json.loads(out.splitlines()[-1]) for _, out, _ in ends]
+    assert [x["stopped_by"] for x in found] == [signal.SIGTERM] * 2
+    assert 5 <= found[0]["step"] == found[1]["step"] < 40
+    assert found[0]["weights"] == found[1]["weights"]
+    (alone,) = run_workers(1, tmp_path / "alone", 40, backend)
+    hosts = run_workers(2, tmp_path / "hosts", 40, backend)
+    assert hosts[0]["weights"] == pytest.approx(alone["weights"], rel=1e-5)
+    assert [step["step"] for step in hosts[0]["steps"]] == list(range(1, 41))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_host_that_is_killed_ends_the_others_and_all_resume(tmp_path, backend, victim):
+    ends = signal_one(tmp_path / "hosts", backend, victim, signal.SIGKILL)
+    code, _, errors = ends[1 - victim]
+    assert code not in (0, -signal.SIGKILL), errors
+    if (backend, victim) == ("jax", 0):  # JAX ends a process that has lost the service itself
+        assert "another task died" in errors
+    else:
+        assert "Another host of this run ended, or cannot be reached, after step" in errors
+        assert "The last good checkpoint is that of step" in errors
+    (alone,) = run_workers(1, tmp_path / "alone", 40, backend)
+    hosts = run_workers(2, tmp_path / "hosts", 40, backend)
+    assert hosts[0]["weights"] == pytest.approx(alone["weights"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_another_number_of_hosts_goes_on_with_the_same_numbers(tmp_path):
+    """Stopped on two, resumed on one, and the other way round."""
+    (alone,) = run_workers(1, tmp_path / "alone", 12)
+    for name, counts in (("fewer", (2, 1)), ("more", (1, 2))):
+        run_workers(counts[0], tmp_path / name, 7)
+        found = run_workers(counts[1], tmp_path / name, 12)[0]
+        assert found["weights"] == pytest.approx(alone["weights"], rel=1e-5)
+        for one, two in zip(alone["steps"], found["steps"], strict=True):
+            assert two == {k: pytest.approx(value, rel=1e-4) for k, value in one.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_fine_tuning_on_two_hosts_is_that_of_one(tmp_path, backend):
+    """kbert-finetune, with an evaluation an epoch, the best weights and a test set."""
+    words = [f"w{i}" for i in range(20)]
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 90), ("dev", 30), ("test", 20)):
+        rows = [rng.choice(words, rng.integers(3, 12)) for _ in range(count)]
+        lines = [f"{' '.join(row)}\t{int('w3' in row)}" for row in rows]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+    config = tiny_config(
+        vocabulary_size=tokenizer.vocabulary_size, dropout=0.0, attention_dropout=0.0
+    )
+    TextClassifier(Encoder(config), tokenizer, ["0", "1"]).save_to_preset(tmp_path / "preset")
+    arguments = [
+        "-m", "pipelines.finetune", "--task=classify", f"--preset={tmp_path}/preset",
+        *(f"--{name}={tmp_path}/{name}.tsv" for name in ("train", "dev", "test")),
+        "--epochs=2", "--batch_size=16", "--learning_rate=1e-2", "--micro_batches=2",
+    ]  # fmt: skip
+    found = {}
+    for count in (1, 2):
+        strategy = "multi_worker" if count == 2 else "one_device"
+        folder = tmp_path / f"hosts-{count}"
+        processes = start_workers(
+            count, backend, *arguments, f"--output_dir={folder}", f"--strategy={strategy}"
+        )
+        outputs = [process.communicate(timeout=240) for process in processes]
+        assert [p.returncode for p in processes] == [0] * count, outputs
+        steps = [json.loads(x) for x in (folder / "training/steps.jsonl").read_text().splitlines()]
+        result = json.loads((folder / "results.json").read_text())
+        found[count] = steps, [result[k] for k in ("dev", "test", "best_step", "steps")]
+    assert len(found[1][0]) == 12
+    for one, two in zip(found[1][0], found[2][0], strict=True):
+        assert two == {name: pytest.approx(value, rel=1e-3) for name, value in one.items()}
+    for one, two in zip(found[1][1], found[2][1], strict=True):
+        assert two == pytest.approx(one, rel=1e-3)

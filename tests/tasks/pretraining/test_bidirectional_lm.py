@@ -302,9 +302,9 @@ print(json.dumps({"steps": history.steps, "evaluations": history.evaluations}))
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_hosts_train_as_one_and_resume_with_the_rows_of_both(tmp_path):
-    (alone,) = run_workers(1, tmp_path / "alone", 6, HOST)
-    run_workers(2, tmp_path / "hosts", 4, HOST)
-    hosts = run_workers(2, tmp_path / "hosts", 6, HOST)[0]
+    (alone,) = run_workers(1, tmp_path / "alone", 6, code=HOST)
+    run_workers(2, tmp_path / "hosts", 4, code=HOST)
+    hosts = run_workers(2, tmp_path / "hosts", 6, code=HOST)[0]
     for one, two in zip(alone["steps"], hosts["steps"], strict=True):
         assert two == {name: pytest.approx(value, rel=1e-4) for name, value in one.items()}
     last = alone["evaluations"][-1]

@@ -1,0 +1,182 @@
+"""How good a masked-language model gets in some minutes by the clock, one change a row.
+
+Every row is bert-tiny on the same text with the same vocabulary of 4,000 pieces. The clock starts
+after the first step, which compiles, and the learning rate follows the clock, so that a slower
+machine makes fewer steps of the same run. The score is bits per byte: what the model needs for a
+masked piece of held-out text, 15 % masked whatever it was trained with, one segment a row, over the
+bytes of these pieces; a piece that begins a word counts the space before it. Peaks of the learning
+rate were found for the first row and, where an optimizer measures otherwise, for that; nothing else
+is tuned. Results are kept in --output_dir; a row that is there is not run again.
+
+`python -m benchmarks.speedrun [NAME ...] [--minutes 10] [--seeds 0 1 2] [--text 'novels/*.txt.gz']`
+"""
+
+import functools
+import itertools
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kbert
+from benchmarks import _experiments as experiments
+from kbert.training import AdamW
+
+RATE, WARM_UP = 2e-3, 0.1
+Shape = Callable[[float], float]  # of the learning rate: share of the time -> factor
+
+
+def triangle(done: float) -> float:
+    """Up over a tenth of the time, then down to nothing."""
+    return min(done / WARM_UP, (1 - done) / (1 - WARM_UP))
+
+
+def stable(done: float) -> float:
+    """The same rise, then level, down over the last fifth."""
+    return min(done / WARM_UP, 1.0, (1 - done) / 0.2)
+
+
+def level(done: float) -> float:
+    """For an optimizer that averages by itself."""
+    return min(done / WARM_UP, 1.0)
+
+
+def adamw() -> keras.optimizers.Optimizer:
+    return AdamW(RATE, beta_2=0.98)
+
+
+def muon() -> keras.optimizers.Optimizer:
+    # Matrices of layers by Muon, the rest by its Adam.
+    return keras.optimizers.Muon(
+        1e-2, adam_lr_ratio=0.2, weight_decay=0.01, adam_weight_decay=0.01, exclude_layers=["token"]
+    )
+
+
+def schedule_free() -> keras.optimizers.Optimizer:
+    return keras.optimizers.ScheduleFreeAdamW(5e-3, beta_2=0.98, weight_decay=0.01)
+
+
+# Name -> what differs from the first row.
+ROWS: dict[str, dict[str, Any]] = {
+    "quickstart": {},
+    "one_segment": {"data": {"segments": "single"}},
+    "packed": {"data": {"pack": True}},
+    "one_segment_masked_20": {"data": {"segments": "single", "masked_share": 0.2}},
+    "one_segment_masked_30": {"data": {"segments": "single", "masked_share": 0.3}},
+    "one_segment_masked_40": {"data": {"segments": "single", "masked_share": 0.4}},
+    "stable_then_decay": {"rate": stable},
+    "muon": {"optimizer": muon},
+    "schedule_free": {"optimizer": schedule_free, "rate": level},
+    "bfloat16": {"dtype": "mixed_bfloat16"},
+    "tied_layers": {"config": {"num_layer_groups": 1}},
+    "batch_16_then_64": {"stages": ((0.3, {"batch_size": 16}), (0.7, {"batch_size": 64}))},
+    "short_first": {"stages": ((0.5, {"sequence_length": 32, "batch_size": 64}), (0.5, {}))},
+}
+
+
+def make_task(corpus: experiments.Corpus, row: dict[str, Any]) -> kbert.tasks.Pretraining:
+    config = experiments.config(corpus.tokenizer, **row.get("config", {}))
+    encoder = kbert.Encoder(config, dtype=row.get("dtype", "float32"))
+    pairs = row.get("data", {}).get("segments", "pairs") == "pairs"
+    task = kbert.tasks.Pretraining(encoder, corpus.tokenizer, next_sentence=pairs)
+    task.compile(row.get("optimizer", adamw)(), jit_compile=True)
+    return task
+
+
+def race(corpus: experiments.Corpus, row: dict[str, Any], minutes: float, seed: int) -> dict:
+    """Trains as long as the clock says; steps, tokens and the score."""
+    task, rate = make_task(corpus, row), row.get("rate", triangle)
+    peak = float(task.optimizer.learning_rate.numpy())
+    begun, losses, tokens = 0.0, [], 0
+    for share, changes in row.get("stages", ((1.0, {}),)):
+        dataset = corpus.batches(**{**row.get("data", {}), **changes}, seed=seed)
+        task.prepare(dataset.element_spec)
+        batches, step = iter(dataset), task.make_train_function()
+        task.optimizer.learning_rate.assign(0.0)  # moves nothing
+        step(iter([next(batches)]))
+        start, time_left = time.perf_counter(), share * minutes * 60
+        while (seconds := time.perf_counter() - start) < time_left:
+            done = (begun + seconds) / (minutes * 60)
+            task.optimizer.learning_rate.assign(peak * rate(done))
+            batch = next(batches)
+            tokens += int(tf.reduce_sum(tf.cast(batch["padding_mask"] > 0, tf.int32)))
+            losses.append(float(step(iter([batch]))["mlm_loss"]))
+        begun += time_left
+    if isinstance(task.optimizer, keras.optimizers.ScheduleFreeAdamW):
+        use_averages(task)
+    if not math.isfinite(losses[-1]):
+        return {"bits": math.nan, "accuracy": 0.0, "steps": len(losses), "tokens": tokens}
+    return {**score(task, corpus), "steps": len(losses), "tokens": tokens}
+
+
+def use_averages(task: kbert.tasks.Pretraining) -> None:
+    """Keras' schedule-free trains between a sequence and its average, which is what counts."""
+    optimizer = task.optimizer
+    for variable, sequence in zip(task.trainable_variables, optimizer._momentums, strict=True):
+        average = (variable - (1 - optimizer.beta_1) * sequence) / optimizer.beta_1
+        variable.assign(average)
+
+
+def score(task: kbert.tasks.Pretraining, corpus: experiments.Corpus) -> dict[str, float]:
+    """Bits per byte of held-out text, and the share of masked pieces that is found."""
+    held_out = functools.partial(corpus.batches, "held_out", segments="single")
+    plain = kbert.tasks.Pretraining(task.encoder, corpus.tokenizer, next_sentence=False)
+    plain.masked_lm.set_weights(task.masked_lm.get_weights())
+    plain.compile(AdamW(), jit_compile=True)
+    found = plain.evaluate(held_out(), return_dict=True, verbose=0)
+    masked, size = masked_bytes(held_out(), corpus.tokenizer.vocabulary)
+    bits = found["mlm_loss"] / math.log(2) * masked / size
+    return {"bits": bits, "accuracy": float(found["mlm_accuracy"])}
+
+
+def masked_bytes(dataset: tf.data.Dataset, vocabulary: list[str]) -> tuple[int, int]:
+    """Masked pieces of a dataset, and the bytes that they stand for."""
+    sizes = np.array([len(piece.encode()) + 1 for piece in vocabulary])
+    sizes[[piece.startswith("##") for piece in vocabulary]] -= 3  # neither ## nor a space
+    masked = np.concatenate(
+        [batch["mask_ids"][batch["mask_weights"] > 0] for batch in dataset.as_numpy_iterator()]
+    )
+    return len(masked), int(sizes[masked].sum())
+
+
+def main() -> None:
+    parser = experiments.parser("speedrun", __doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of training, by the clock")
+    chosen = parser.parse_args()
+    names = chosen.names or list(ROWS)
+    if unknown := sorted(set(names) - set(ROWS)):
+        parser.error(f"rows are {', '.join(ROWS)}. Received: {', '.join(unknown)}")
+    experiments.set_threads(chosen.threads)
+    folder = experiments.results_folder(
+        chosen.output_dir, text=chosen.text, minutes=chosen.minutes, threads=chosen.threads
+    )
+    corpus = experiments.prepare(chosen.text, folder / "shards")
+    table = []
+    # Seed by seed: what disturbs the machine for a while disturbs all rows.
+    for seed, name in itertools.product(chosen.seeds, names):
+        row = ROWS[name]
+        key = {"name": name, "seed": seed, "row": repr({k: getattr(v, "__name__", v) for k, v in row.items()})}
+        run = functools.partial(race, corpus, row, chosen.minutes, seed)
+        table.append((name, experiments.once(folder, key, run)))
+    results = {name: [result for other, result in table if other == name] for name in names}
+    experiments.print_table(
+        ("row", "bits per byte", "masked pieces found", "steps", "real tokens a second"),
+        (
+            (
+                name,
+                experiments.mean(found, "bits"),
+                experiments.mean(found, "accuracy"),
+                experiments.mean(found, "steps", ".0f"),
+                f"{sum(r['tokens'] for r in found) / len(found) / chosen.minutes / 60:,.0f}",
+            )
+            for name, found in sorted(results.items(), key=lambda item: item[1][0]["bits"])
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()
