@@ -62,6 +62,7 @@ setup(
         "tqdm",
     ],
     extras_require={
+        "beam": ["apache-beam>=2.70"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "jax": ["jax"],
         "test": TEST,

@@ -3,8 +3,8 @@
 Each benchmark is a module of this folder that prints one table of its own and can be run alone:
 `python -m benchmarks.dataset`. They run one after another, each in a fresh process, so that none
 inherits another's threads or memory. Those that train for half an hour run where they are named:
-`recipes`, `objectives`, `speedrun` and, alone because they need data, `distillation`, `elmo`, `elmo_tagging`,
-`fine_tuning`, `gpt`, `translation`, `word_order`.
+`recipes`, `objectives`, `speedrun` and, alone because they need data, `distillation`, `elmo`,
+`elmo_tagging`, `fine_tuning`, `gpt`, `translation`, `word_order`.
 """
 
 import argparse

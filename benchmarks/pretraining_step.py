@@ -3,9 +3,9 @@
 BERT-base, 8 rows of 128 tokens, 20 masks in each, dropout 0.1; forward, backward, clipping by the
 global norm at 1.0 and AdamW with decoupled decay. kbert's step is what `fit` calls, next-sentence
 head included. kbert and KerasHub compute logits of the masked tokens alone, transformers those of
-every token, as it comes; kbert's last layer computes only the tokens that the heads read. "products"
-are the matrix products of the masked-LM step alone, one after the other:
-the time below which no step falls on this machine. All run in turn, round after round; medians.
+every token, as it comes; kbert's last layer computes only the tokens that the heads read.
+"products" are the matrix products of the masked-LM step alone, one after the other: the time below
+which no step falls on this machine. All run in turn, round after round; medians.
 
 `python -m benchmarks.pretraining_step [--dtype mixed_bfloat16] [--rounds 7] [--plain] [--profile]`:
 `--plain` adds kbert with `kbert.layers.fused` switched off, `--profile` prints where the time goes.

@@ -159,7 +159,8 @@ def main() -> None:
     # Seed by seed: what disturbs the machine for a while disturbs all rows.
     for seed, name in itertools.product(chosen.seeds, names):
         row = ROWS[name]
-        key = {"name": name, "seed": seed, "row": repr({k: getattr(v, "__name__", v) for k, v in row.items()})}
+        changes = {what: getattr(value, "__name__", value) for what, value in row.items()}
+        key = {"name": name, "seed": seed, "row": repr(changes)}
         run = functools.partial(race, corpus, row, chosen.minutes, seed)
         table.append((name, experiments.once(folder, key, run)))
     results = {name: [result for other, result in table if other == name] for name in names}

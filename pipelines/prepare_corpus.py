@@ -21,10 +21,16 @@ memory. Interrupted or killed, the same command resumes. What it reads:
   tfds:wikipedia/20230601.en  a TensorFlow dataset, the text under --field; ":SPLIT" may follow
   docs:                       the documentation that is installed with Python and its packages
 
+Many files on many machines, by Apache Beam (pip install 'kbert[beam]'), to the same bytes; all of
+them must see the input and --output_dir, and one of them reads a file:
+
+  kbert-prepare-corpus --runner=beam --beam_flags='--runner=FlinkRunner --flink_master=HOST:8081' …
+
 Then: kbert-pretrain --data_dir=shards …
 """
 
 import os
+import shlex
 import sys
 
 from absl import flags
@@ -70,6 +76,14 @@ def define_flags() -> None:
         "held_out_share", 0.01, "Share of the documents kept for evaluation.", 0.0, 0.999
     )
     flags.DEFINE_integer("num_workers", 1, "Processes; each needs about 1 GB.", 0)
+    flags.DEFINE_enum(
+        "runner", "local", ["local", "beam"], "Who does the work: this machine, or Apache Beam."
+    )
+    flags.DEFINE_string(
+        "beam_flags",
+        "",
+        "Beam's own flags, as --runner=FlinkRunner. Default: its local runner.",
+    )
     flags.DEFINE_string("field", "text", "Field of the text in JSON lines and TensorFlow datasets.")
     flags.DEFINE_enum(
         "on_bad_utf8",
@@ -101,6 +115,11 @@ def main(argv: list[str]) -> None:
 
 
 def _prepare(options: flags.FlagValues) -> None:
+    if options.beam_flags and options.runner != "beam":
+        raise ValueError(
+            "--beam_flags belong to --runner=beam. "
+            f"Received: --runner={options.runner}, --beam_flags={options.beam_flags!r}"
+        )
     sources = _split(options.input)
     reading = {"field": options.field, "on_bad_utf8": options.on_bad_utf8}
     tokenizer = _tokenizer(options, sources, reading)
@@ -114,6 +133,7 @@ def _prepare(options: flags.FlagValues) -> None:
         tokenizer,
         held_out_share=options.held_out_share,
         num_workers=options.num_workers,
+        beam_flags=shlex.split(options.beam_flags) if options.runner == "beam" else None,
         **reading,
     )
     print(f"{options.output_dir}: {corpus.summary()}")

@@ -35,8 +35,8 @@ class Settings(FitSettings):
     precision: str = option("float32", help="Weights are float32.", choices=tuple(PRECISIONS))
     strategy: str = option(
         "one_device",
-        help="mirrored: all GPUs of this machine; multi_worker: several hosts, each started with the "
-        "same command (docs/cluster.md).",
+        help="mirrored: all GPUs of this machine; multi_worker: several hosts, each started with "
+        "the same command (docs/cluster.md).",
         choices=("one_device", "mirrored", "multi_worker"),
         changes_numbers=False,
     )

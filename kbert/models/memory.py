@@ -1,9 +1,9 @@
 """Memory of a training step, by formula.
 
 What a layer keeps for the backward part is counted in its graph: forward tensors that gradients
-read, by the functions of `kbert.layers.fused` where the model is wide enough for them and TensorFlow
-runs, else by plain operations. The step as a whole is not compiled; XLA would recompute some of what
-is counted here and so take less.
+read, by the functions of `kbert.layers.fused` where the model is wide enough for them and
+TensorFlow runs, else by plain operations. The step as a whole is not compiled; XLA would recompute
+some of what is counted here and so take less.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `F` feed-forward width, `N` heads, `P` masked
 positions, `V` vocabulary, `E` embedding width.

@@ -1,8 +1,8 @@
 """What the processes of a run on several hosts say to each other besides gradients.
 
 Both engines come with a store of keys and values that all hosts share: TensorFlow's coordination
-service, and that of `jax.distributed`. Through it hosts agree on the step after which they stop, and
-measure on one host what all must decide by.
+service, and that of `jax.distributed`. Through it hosts agree on the step after which they stop,
+and the chief sends what all must decide by.
 """
 
 import contextlib
@@ -59,7 +59,8 @@ class JaxStore:
     def __init__(self) -> None:
         from jax._src import distributed
 
-        self._client = distributed.global_state.client
+        client: Any = distributed.global_state.client
+        self._client = client
 
     def set(self, key: str, value: str) -> None:
         """See `Store`."""

@@ -172,7 +172,6 @@ def _tpu_strategy() -> tf.distribute.Strategy:
 
 
 def _on_jax(name: str) -> Strategy:
-    import jax
 
     if name == "one_device":
         return Strategy(name=name, num_replicas=1, num_hosts=1, host_index=0, engine=None)
@@ -198,8 +197,8 @@ def _connect_jax() -> None:
     addresses, count, index = found.values()
     jax.distributed.initialize(
         addresses and addresses.split(",")[0],
-        count and int(count),
-        index and int(index),
+        int(count) if count else None,
+        int(index) if index else None,
         heartbeat_timeout_seconds=_TIMEOUT_SECONDS,
         shutdown_timeout_seconds=_TIMEOUT_SECONDS,
     )

@@ -70,14 +70,20 @@ class Done(NamedTuple):
 
 
 def write_spill(tokenizer: Tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
-    """Splits, tokenises and hashes the documents of a chunk; runs in a worker process.
+    """Writes `tokenise` of a chunk; runs in a worker process. A spill that is there stays."""
+    if not os.path.exists(path):
+        spill.write(path, *tokenise(tokenizer, chunk, dtype))
+    return Done(chunk.consumed, len(chunk.lengths), len(chunk.text))
+
+
+def tokenise(
+    tokenizer: Tokenizer, chunk: Chunk, dtype: str
+) -> tuple[spill.Segment, dict[str, int]]:
+    """Splits, tokenises and hashes the documents of a chunk; returns them sorted, and counts.
 
     Documents that have no token are dropped and counted, documents with the content of another one
-    of the chunk are dropped. A spill that is there already stays.
+    of the chunk are dropped.
     """
-    done = Done(chunk.consumed, len(chunk.lengths), len(chunk.text))
-    if os.path.exists(path):
-        return done
     sentences: list[str] = []
     counts = np.zeros(len(chunk.lengths), np.int64)  # sentences of each document
     digests = bytearray()
@@ -92,13 +98,11 @@ def write_spill(tokenizer: Tokenizer, path: str, chunk: Chunk, dtype: str) -> Do
         digests += hashlib.blake2b(content, digest_size=16).digest()
     tokens, token_counts = _encode(tokenizer, sentences, dtype)
     segment, empty = _sort(tokens, token_counts, counts, bytes(digests))
-    counted = {
-        "text_bytes": done.text_bytes,
-        "documents_read": done.documents,
+    return segment, {
+        "text_bytes": len(chunk.text),
+        "documents_read": len(chunk.lengths),
         "empty_documents": empty,
     }
-    spill.write(path, segment, counted)
-    return done
 
 
 def as_in_text(document: list[str], tokenizer: Tokenizer) -> list[str]:

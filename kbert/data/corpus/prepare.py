@@ -21,7 +21,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
 
 from absl import logging
 
@@ -55,6 +56,7 @@ def prepare_corpus(
     num_workers: int = 1,
     field: str = "text",
     on_bad_utf8: str = "fail",
+    beam_flags: Sequence[str] | None = None,
 ) -> Manifest:
     """Turns text into shards of tokenised documents, once, for any number of trainings.
 
@@ -72,6 +74,9 @@ def prepare_corpus(
             `if __name__ == "__main__":` that multiprocessing asks for.
         field: where JSON lines and TensorFlow data sets keep the text.
         on_bad_utf8: "fail" stops at the first bad byte and names it, "replace" puts U+FFFD there.
+        beam_flags: of Apache Beam's own, such as "--runner=FlinkRunner": the work is done by it, on
+            as many machines as it has, all of which see the sources and `output_dir`. The same
+            bytes. It needs the extra `[beam]`; None = the work is done here.
 
     Returns:
         The manifest of the folder.
@@ -80,6 +85,7 @@ def prepare_corpus(
         FileNotFoundError: a source that is not there.
         ValueError: bad input, or a folder that holds another corpus.
         OSError: the disk is full or cannot be written; finished work is kept.
+        ImportError: `beam_flags` without Apache Beam.
 
     Example:
         >>> import tempfile
@@ -109,8 +115,14 @@ def prepare_corpus(
         finished = _finished(output_dir, plan)
         if finished:
             return finished
+        if beam_flags is not None:
+            from kbert.data.corpus import beam
+
+            run_pipeline = beam.pipeline_runner(list(beam_flags))
         job = _Preparation(opened, output_dir, tokenizer, plan)
         try:
+            if beam_flags is not None:
+                return job.finish(job.write_on_beam(run_pipeline))
             with Workers(tokenizer, num_workers) as workers:
                 spills = job.write_spills(workers)
                 job.check_two_documents(spills)
@@ -233,12 +245,7 @@ class _Preparation:
                 return
         for name in names:  # of no use to another start
             atomic.remove(os.path.join(self.work, name))
-        raise ValueError(
-            "A corpus needs two different documents to train on: next-sentence prediction draws "
-            "from a second one. A blank line separates documents of a text file. Received: "
-            f"{len(found)} besides the held-out share of {self.held_out_share}, in "
-            f"{[source.name for source in self.sources[:5]]}"
-        )
+        self._refuse(len(found))
 
     def write_shards(self, workers: Workers, names: list[str]) -> list[tuple[str, Shard]]:
         """Second pass, over the spills. Returns the shards with their splits, in order."""
@@ -262,6 +269,41 @@ class _Preparation:
                     documents += shard.documents
                 bar.show(done, documents)
         return shards
+
+    def write_on_beam(self, run_pipeline: Callable) -> list[tuple[str, Shard]]:
+        """Both passes as one pipeline. Returns the shards with their splits, in order."""
+        identities = json.dumps([source.identity() for source in self.sources], sort_keys=True)
+        text = f"{self.settings_text}\n{identities}"
+        key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        counts, shards = run_pipeline(
+            self.sources,
+            self.tokenizer,
+            self.output_dir,
+            self.work,
+            held_out_share=self.held_out_share,
+            block_tokens=self.settings["block_tokens"],
+            key=key,
+        )
+        self.counts = collections.Counter(counts)
+        for name in ("cut_documents", "replaced_characters"):  # counted where they were read
+            setattr(self.sources[0], name, counts[name])
+        found = sum(shard.documents for split, shard in shards if split == "train")
+        if found < 2:
+            files = [os.path.join(self.work, name) for name in os.listdir(self.work)]
+            for _, shard in shards:
+                files += [os.path.join(self.output_dir, x) for x in (shard.file, shard.index)]
+            for path in files:  # of no use to another start
+                atomic.remove(path)
+            self._refuse(found)
+        return shards
+
+    def _refuse(self, found: int) -> NoReturn:
+        raise ValueError(
+            "A corpus needs two different documents to train on: next-sentence prediction draws "
+            "from a second one. A blank line separates documents of a text file. Received: "
+            f"{found} besides the held-out share of {self.held_out_share}, in "
+            f"{[source.name for source in self.sources[:5]]}"
+        )
 
     def finish(self, shards: list[tuple[str, Shard]]) -> Manifest:
         """Writes the manifest, and removes what was needed on the way only after that."""

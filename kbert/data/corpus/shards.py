@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 import re
+from collections.abc import Callable
 
 from kbert.data.corpus import records, spill
 from kbert.data.corpus.manifest import Shard
@@ -70,21 +71,37 @@ def write_shard(
 ) -> Shard | None:
     """Merges a range of hashes out of all spills into a shard; runs in a worker process.
 
-    A shard that an earlier run has finished from the same spills (`key`) is not written again. A
-    range without any document gives no file, and None.
+    See `merge`.
+    """
+    dtype = records.token_dtype(tokenizer.vocabulary_size)
+
+    def segments() -> list[spill.Segment]:
+        files = [spill.Spill(os.path.join(work_folder, name), dtype) for name in spills]
+        return [file.segment.between(plan.first, plan.last) for file in files]
+
+    return merge(segments, folder, work_folder, plan, dtype, block_tokens, key)
+
+
+def merge(
+    segments: Callable[[], list[spill.Segment]],
+    folder: str,
+    work_folder: str,
+    plan: ShardPlan,
+    dtype: str,
+    block_tokens: int,
+    key: str,
+) -> Shard | None:
+    """Writes a shard of all documents of its range, from wherever they come.
+
+    A shard that an earlier run has finished of the same text (`key`) is not written again. A range
+    without any document gives no file, and None.
     """
     note = plan.note(work_folder)
     path = os.path.join(folder, plan.file)
-    finished = _finished(note, key, path)
+    finished = finished_shard(note, key, path)
     if finished:
         return finished
-    dtype = records.token_dtype(tokenizer.vocabulary_size)
-    merged = spill.join(
-        [
-            spill.Spill(os.path.join(work_folder, name), dtype).segment(plan.first, plan.last)
-            for name in spills
-        ]
-    )
+    merged = spill.join(segments())
     order = spill.distinct_order(merged.high, merged.low)
     if len(order) == 0:
         return None
@@ -105,7 +122,8 @@ def write_shard(
     return shard
 
 
-def _finished(note: str, key: str, path: str) -> Shard | None:
+def finished_shard(note: str, key: str, path: str) -> Shard | None:
+    """The shard at `path`, if its note says that it is finished and of this text."""
     content = read_note(note, "The note of a shard")
     if content is None or content["key"] != key or not os.path.exists(path):
         return None

@@ -33,6 +33,21 @@ class Segment:
     sentences: np.ndarray
     tokens: np.ndarray
 
+    def between(self, first: int, last: int) -> "Segment":
+        """A copy of the documents whose high half is in first … last, both included."""
+        begin = np.searchsorted(self.high, np.uint64(first), "left")
+        end = np.searchsorted(self.high, np.uint64(last), "right")
+        sentence_starts = np.array(self.sentence_starts[begin : end + 1])
+        token_starts = np.array(self.token_starts[begin : end + 1])
+        return Segment(
+            high=np.array(self.high[begin:end]),
+            low=np.array(self.low[begin:end]),
+            sentence_starts=sentence_starts - sentence_starts[0],
+            token_starts=token_starts - token_starts[0],
+            sentences=np.array(self.sentences[sentence_starts[0] : sentence_starts[-1]]),
+            tokens=np.array(self.tokens[token_starts[0] : token_starts[-1]]),
+        )
+
 
 def distinct_order(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     """Indices that sort by hash and name each hash once.
@@ -67,7 +82,11 @@ def write(path: str, segment: Segment, counts: dict[str, int]) -> None:
 
 
 class Spill:
-    """A spill opened for reading; nothing is in memory but what `segment` copies out."""
+    """A spill opened for reading; nothing is in memory but what `between` copies out.
+
+    Attributes:
+        segment: all its documents, on disk.
+    """
 
     def __init__(self, path: str, dtype: str) -> None:
         with open(path, "rb") as file:
@@ -76,12 +95,14 @@ class Spill:
         documents, sentences, tokens = header[:3]
         self._raw = np.memmap(path, np.uint8, "r")
         self._end = header.nbytes
-        self._high = self._take(np.uint64, documents)
-        self._low = self._take(np.uint64, documents)
-        self._sentence_starts = self._take(np.int64, documents + 1)
-        self._token_starts = self._take(np.int64, documents + 1)
-        self._sentences = self._take(np.int32, sentences)
-        self._tokens = self._take(dtype, tokens)
+        self.segment = Segment(
+            high=self._take(np.uint64, documents),
+            low=self._take(np.uint64, documents),
+            sentence_starts=self._take(np.int64, documents + 1),
+            token_starts=self._take(np.int64, documents + 1),
+            sentences=self._take(np.int32, sentences),
+            tokens=self._take(dtype, tokens),
+        )
 
     def _take(self, dtype: type[np.integer] | str, count: int) -> np.ndarray:
         start = self._end
@@ -90,24 +111,10 @@ class Spill:
 
     def two_hashes(self, first: int) -> set[tuple[int, int]]:
         """Hashes of up to two documents whose high half is `first` or above."""
-        begin = np.searchsorted(self._high, np.uint64(first), "left")
-        pairs = zip(self._high[begin : begin + 2], self._low[begin : begin + 2], strict=True)
+        high, low = self.segment.high, self.segment.low
+        begin = np.searchsorted(high, np.uint64(first), "left")
+        pairs = zip(high[begin : begin + 2], low[begin : begin + 2], strict=True)
         return {(int(high), int(low)) for high, low in pairs}
-
-    def segment(self, first: int, last: int) -> Segment:
-        """The documents whose high half is in first … last, both included."""
-        begin = np.searchsorted(self._high, np.uint64(first), "left")
-        end = np.searchsorted(self._high, np.uint64(last), "right")
-        sentence_starts = np.array(self._sentence_starts[begin : end + 1])
-        token_starts = np.array(self._token_starts[begin : end + 1])
-        return Segment(
-            high=np.array(self._high[begin:end]),
-            low=np.array(self._low[begin:end]),
-            sentence_starts=sentence_starts - sentence_starts[0],
-            token_starts=token_starts - token_starts[0],
-            sentences=np.array(self._sentences[sentence_starts[0] : sentence_starts[-1]]),
-            tokens=np.array(self._tokens[token_starts[0] : token_starts[-1]]),
-        )
 
 
 def join(segments: list[Segment]) -> Segment:

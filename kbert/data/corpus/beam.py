@@ -1,0 +1,165 @@
+"""`prepare_corpus` on Apache Beam: the same functions, handed out by Beam instead of `Workers`.
+
+    sources ─ read, tokenise ─┬─ segments ─┬─ cut by shard ─ group by shard ─ merge, write
+                              └─ counts ───┘ (how many shards there are)
+
+A shard is a range of hashes, sorted by hash; so its bytes are those of the local run, however Beam
+divides the work. One file is read by one worker. Workers write into the folder themselves, each
+shard whole or not at all.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert import atomic
+from kbert.data.corpus import chunks, records, spill
+from kbert.data.corpus import shards as shard_files
+from kbert.data.corpus.manifest import Shard
+from kbert.text.source import Source
+from kbert.tokenizers.base import Tokenizer
+
+_COUNTS = "counts.json"
+_COUNTED = (
+    *("text_bytes", "documents_read", "empty_documents"),
+    *("cut_documents", "replaced_characters"),
+)
+# What runs a preparation: of sources, tokenizer, folders and settings; counts and shards.
+Run = Callable[..., tuple[dict[str, int], list[tuple[str, Shard]]]]
+
+
+def pipeline_runner(flags: Sequence[str]) -> Run:
+    """A function that prepares a corpus by a pipeline with these flags of Beam's.
+
+    Raises:
+        ImportError: Apache Beam is not installed.
+        ValueError: there is no such flag.
+    """
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError as error:
+        raise ImportError(
+            "Preparing a corpus on Apache Beam needs the extra: pip install 'kbert[beam]'. "
+            f"Received: {error}"
+        ) from error
+    options = PipelineOptions(list(flags))
+    known = options.get_all_options(retain_unknown_options=False)
+    named = [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags]
+    unknown = [name for name, flag in zip(named, flags, strict=True) if "--" in flag]
+    if unknown := [x for x in unknown if x not in known and x.removeprefix("no_") not in known]:
+        raise ValueError(f"Beam has no such flag. Received: {', '.join(unknown)}")
+
+    def run(
+        sources: list[Source],
+        tokenizer: Tokenizer,
+        folder: str,
+        work: str,
+        *,
+        held_out_share: float,
+        block_tokens: int,
+        key: str,
+    ) -> tuple[dict[str, int], list[tuple[str, Shard]]]:
+        dtype = records.token_dtype(tokenizer.vocabulary_size)
+        made = (type(tokenizer), json.dumps(tokenizer.get_config()), dtype)
+        writing = (os.path.abspath(folder), os.path.abspath(work), dtype, block_tokens, key)
+        with beam.Pipeline(options=options) as pipeline:
+            read = (
+                pipeline
+                | "sources" >> beam.Create(sources, reshuffle=True)
+                | "tokenise" >> beam.FlatMap(_tokenised, *made)
+            )
+            counts = (
+                read
+                | "counts" >> beam.Map(lambda found: found[1])
+                | "sum" >> beam.CombineGlobally(_sum)
+            )
+            total = beam.pvalue.AsSingleton(counts)
+            _ = counts | "note" >> beam.Map(_note, os.path.join(writing[1], _COUNTS))
+            _ = (
+                read
+                | "segments" >> beam.Map(lambda found: found[0])
+                | "cut" >> beam.FlatMap(_cut, held_out_share, total)
+                | "by shard" >> beam.GroupByKey()
+                | "merge" >> beam.Map(_merge, held_out_share, total, writing)
+            )
+        with open(os.path.join(work, _COUNTS), encoding="utf-8") as file:
+            counted = json.load(file)
+        shards = []
+        for plan in shard_files.plan_shards(counted["text_bytes"], held_out_share):
+            path = os.path.join(folder, plan.file)
+            shard = shard_files.finished_shard(plan.note(work), key, path)
+            if shard is not None:  # else its range is empty
+                shards.append((plan.split, shard))
+        return counted, shards
+
+    return run
+
+
+# What workers do. Segments travel as plain arrays, a dict each.
+
+
+@functools.cache
+def _tokenizer(kind: type[Tokenizer], config: str) -> Tokenizer:
+    """One for the process, not for each of many small files."""
+    return kind.from_config(json.loads(config))
+
+
+def _tokenised(
+    source: Source, kind: Any, config: str, dtype: str
+) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
+    """The documents of a source, chunk by chunk, and what is counted of each."""
+    tokenizer = _tokenizer(kind, config)
+    before = dict.fromkeys(("cut_documents", "replaced_characters"), 0)
+    empty = dict.fromkeys(_COUNTED, 0)
+    for chunk in chunks.chunks([source]):
+        segment, counts = chunks.tokenise(tokenizer, chunk, dtype)
+        since = {name: getattr(source, name) - seen for name, seen in before.items()}
+        before = {name: getattr(source, name) for name in before}
+        yield _as_arrays(segment), {**empty, **counts, **since}
+
+
+def _sum(found: Iterable[dict[str, int]]) -> dict[str, int]:
+    total = dict.fromkeys(_COUNTED, 0)
+    for counts in found:
+        total = {name: total[name] + counts[name] for name in _COUNTED}
+    return total
+
+
+def _note(counts: dict[str, int], path: str) -> None:
+    atomic.write(path, json.dumps(counts).encode())
+
+
+def _cut(
+    arrays: dict[str, np.ndarray], held_out_share: float, counts: dict[str, int]
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """The parts of a segment, each with the number of its shard."""
+    segment = spill.Segment(**arrays)
+    for number, plan in enumerate(shard_files.plan_shards(counts["text_bytes"], held_out_share)):
+        part = segment.between(plan.first, plan.last)
+        if len(part.high):
+            yield number, _as_arrays(part)
+
+
+def _merge(
+    found: tuple[int, Iterable[dict[str, np.ndarray]]],
+    held_out_share: float,
+    counts: dict[str, int],
+    writing: tuple[str, str, str, int, str],
+) -> None:
+    number, parts = found
+    folder, work, dtype, block_tokens, key = writing
+    plan = shard_files.plan_shards(counts["text_bytes"], held_out_share)[number]
+    shard_files.merge(
+        lambda: [spill.Segment(**arrays) for arrays in parts],
+        *(folder, work, plan, dtype, block_tokens, key),
+    )
+
+
+def _as_arrays(segment: spill.Segment) -> dict[str, np.ndarray]:
+    return {field.name: getattr(segment, field.name) for field in dataclasses.fields(segment)}
