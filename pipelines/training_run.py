@@ -176,6 +176,7 @@ def compile_task(task: TrainStep, options: flags.FlagValues) -> None:
         make_optimizer(options.optimizer, schedule, options),
         micro_batches=options.micro_batches,
         clip_norm=options.clip_norm or None,
+        recompute=options.recompute,
         jit_compile="auto" if options.xla is None else options.xla,
     )
 

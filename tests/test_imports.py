@@ -84,7 +84,7 @@ ORDER = {
         presets
     """,
     "layers": """
-        bias fused gather highway positions scalar_mix scan token_embeddings word_softmax
+        bias fused gather highway positions recompute scalar_mix scan token_embeddings word_softmax
         activations dropout
         character_cnn dense normalization recurrence
         attention bidirectional_lstm block embeddings feed_forward

@@ -13,6 +13,7 @@ from kbert.layers import (
     LayerNorm,
     SelfAttention,
 )
+from kbert.layers.recompute import run_layer
 from kbert.types import Tensor
 
 
@@ -44,13 +45,16 @@ def last_norm(config: Any, **kwargs: Any) -> LayerNorm | None:
     return LayerNorm(config.layer_norm_epsilon, **kwargs) if config.block == "pre_norm" else None
 
 
-def run_blocks(blocks: Sequence[Any], x: Tensor, bias: Any, **options: Any) -> tuple[list, list]:
+def run_blocks(
+    blocks: Sequence[Any], x: Tensor, bias: Any, *, attention_is_read: bool, **options: Any
+) -> tuple[list, list]:
     """Reads a sequence with one block after the other.
 
     Args:
         blocks: L of them.
         x: (B, T, H).
         bias: of the attention scores, or None.
+        attention_is_read: whether the second of what is returned is; it holds None otherwise.
         **options: what else a block takes.
 
     Returns:
@@ -58,7 +62,7 @@ def run_blocks(blocks: Sequence[Any], x: Tensor, bias: Any, **options: Any) -> t
     """
     hidden_states, attention = [x], []
     for block in blocks:
-        x, weights = block(x, bias, **options)
+        x, weights = run_layer(block, x, bias, first_only=not attention_is_read, **options)
         hidden_states.append(x)
         attention.append(weights)
     return hidden_states, attention

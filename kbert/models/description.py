@@ -74,6 +74,7 @@ class Description:
         *,
         precision: str = "float32",
         optimizer_slots: int = 2,
+        recompute: bool = False,
     ) -> TrainingMemory:
         """Bytes that a step of masked-language pretraining takes, by formula.
 
@@ -86,6 +87,8 @@ class Description:
             sequence_length: tokens in a row.
             precision: "float32" or "mixed_bfloat16".
             optimizer_slots: numbers the optimizer keeps for each weight: 2 for AdamW and LAMB.
+            recompute: whether of each layer only its input is kept (`task.compile(recompute=True)`,
+                `kbert-pretrain --recompute`).
 
         Returns:
             The parts and their sum.
@@ -96,6 +99,12 @@ class Description:
         Example:
             >>> f"{describe('bert-base-uncased').training_memory(8, 128).total / 1e9:.1f} GB"
             '3.3 GB'
+            >>> bert = describe('bert-base-uncased')
+            >>> for recompute in (False, True):
+            ...     found = bert.training_memory(4, 512, recompute=recompute)
+            ...     print(f"{found.activations / 1e9:.1f} GB")
+            2.2 GB
+            0.4 GB
         """
         return estimate_memory(
             self.config,
@@ -104,6 +113,7 @@ class Description:
             sequence_length=sequence_length,
             precision=precision,
             optimizer_slots=optimizer_slots,
+            recompute=recompute,
         )
 
     def __str__(self) -> str:

@@ -13,6 +13,7 @@ from keras import ops
 from kbert.checkpoints import write_checkpoint
 from kbert.configs.base import EncoderConfig
 from kbert.layers import Dense, Embeddings, attention_bias, example_bias, gather_positions
+from kbert.layers.recompute import run_layer
 from kbert.models.blocks import post_norm_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
@@ -180,15 +181,22 @@ class Encoder(FromConfig, keras.Model):
             places["places"] = inputs["position_ids"]
         segments = inputs.get("segment_ids")
         x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
-        options = {"return_internals": True} if return_internals else {}  # other blocks have none
+        options: dict[str, Any] = {"training": training}
+        if return_internals:  # other blocks have none
+            options["return_internals"] = True
         *blocks, last = self.layer_blocks
-        hidden_states, weights = run_blocks(blocks, x, bias, training=training, **options)
+        reads_attention = return_attention or return_internals
+        hidden_states, weights = run_blocks(
+            blocks, x, bias, attention_is_read=reads_attention, **options
+        )
         firsts, read = self._read_positions(inputs, output_positions)
-        everywhere = read is None or return_hidden_states or return_attention or return_internals
+        everywhere = read is None or return_hidden_states or reads_attention
         if not everywhere and getattr(last, "takes_positions", False):
-            sequence, attention = last(hidden_states[-1], bias, training=training, positions=read)
-        else:
-            sequence, attention = last(hidden_states[-1], bias, training=training, **options)
+            options["positions"] = read
+        sequence, attention = run_layer(
+            last, hidden_states[-1], bias, first_only=not reads_attention, **options
+        )
+        if "positions" not in options:
             hidden_states.append(sequence)
             if read is not None:
                 sequence = gather_positions(sequence, read)

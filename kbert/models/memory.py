@@ -29,6 +29,9 @@ _KEPT_FULL, _KEPT_COMPUTED = 4, 6
 _LOGITS = 3
 # The largest tensors that the backward part of one layer holds at once besides what was kept.
 _BACKWARD = 4
+# How often what one layer keeps is there where layers are computed again. Measured: beside it lies
+# some of the layer whose backward part ran before.
+_RECOMPUTED = 1.5
 # Bytes for the functions of the layers, and for each tensor of weights in that of the update.
 _COMPILED, _COMPILED_WEIGHT = 35 << 20, 2_500_000
 
@@ -68,6 +71,7 @@ def estimate_memory(
     sequence_length: int,
     precision: str = "float32",
     optimizer_slots: int = 2,
+    recompute: bool = False,
 ) -> TrainingMemory:
     """What a step of masked-language pretraining takes; see `Description.training_memory`.
 
@@ -78,6 +82,7 @@ def estimate_memory(
         sequence_length: tokens in a row.
         precision: "float32", "mixed_bfloat16" or "mixed_float16".
         optimizer_slots: numbers the optimizer keeps for each weight.
+        recompute: whether the step computes each layer again in its backward part.
 
     Returns:
         The parts.
@@ -109,13 +114,19 @@ def estimate_memory(
     trained = parameters + _heads(config)
     # Everything but the tables is multiplied in the smaller dtype.
     copies = 0 if precision == "float32" else (parameters - table) * PRECISIONS[precision]
+    if recompute:  # they are made again too
+        copies //= config.num_blocks
     masked = batch_size * (math.ceil(0.15 * sequence_length) + 1)  # B · P
     layer, work = _layer(config, batch_size, sequence_length, precision)
+    kept = config.num_layers * layer
+    if recompute:
+        inputs = batch_size * sequence_length * config.hidden_size * PRECISIONS[precision]
+        kept = min(kept, config.num_layers * inputs + int(_RECOMPUTED * layer))
     return TrainingMemory(
         weights=_FULL * trained + copies,
         gradients=_FULL * (trained + table),
         moments=_FULL * trained * optimizer_slots,
-        activations=config.num_layers * layer + work,
+        activations=kept + work,
         logits=_FULL * _LOGITS * masked * config.vocabulary_size,
         compiled=_compiled(config),
     )

@@ -44,6 +44,23 @@ def test_what_changes_activations():
     assert before - activations("mixed_bfloat16") == saved
 
 
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_recomputed_layers_keep_their_inputs_and_one_of_them_all(precision):
+    def activations(layers, recompute):
+        found = describe(tiny_config(num_layers=layers, intermediate_size=64))
+        return found.training_memory(2, 10, precision=precision, recompute=recompute).activations
+
+    hidden = 2 * 10 * 16 * (4 if precision == "float32" else 2)
+    assert activations(9, True) - activations(8, True) == hidden
+    of_a_layer = activations(9, False) - activations(8, False)
+    work = activations(8, False) - 8 * of_a_layer
+    assert activations(8, True) == 8 * hidden + 1.5 * of_a_layer + work
+    assert activations(1, True) == activations(1, False)  # no more than without
+    parts = [describe("bert-tiny").training_memory(2, 10, recompute=x) for x in (False, True)]
+    for name in ("weights", "gradients", "moments", "logits", "compiled"):
+        assert getattr(parts[0], name) == getattr(parts[1], name)
+
+
 def test_what_changes_weights():
     base = describe(tiny_config())
     mixed = base.training_memory(2, 10, precision="mixed_bfloat16")
@@ -90,20 +107,31 @@ ALBERT = {"num_layer_groups": 1, "embedding_size": 64, "dropout": 0.0, "attentio
 @pytest.mark.tensorflow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
-    ("changes", "batch_size", "sequence_length", "precision"),
+    ("changes", "batch_size", "sequence_length", "precision", "recompute"),
     [
-        ({}, 32, 128, "float32"),
-        ({}, 8, 512, "float32"),
-        (ALBERT, 32, 128, "float32"),
-        ({"activation": "gelu", "vocabulary_size": 30000}, 32, 128, "float32"),
-        ({}, 64, 128, "mixed_bfloat16"),
+        ({}, 32, 128, "float32", False),
+        ({}, 8, 512, "float32", False),
+        (ALBERT, 32, 128, "float32", False),
+        ({"activation": "gelu", "vocabulary_size": 30000}, 32, 128, "float32", False),
+        ({}, 64, 128, "mixed_bfloat16", False),
+        ({}, 32, 128, "float32", True),
+        ({}, 8, 512, "float32", True),
+        (ALBERT, 32, 128, "float32", True),
+        ({"num_layers": 12}, 8, 512, "float32", True),
+        ({}, 64, 128, "mixed_bfloat16", True),
     ],
 )
-def test_the_estimate_is_within_a_fifth_of_the_measured_peak(
-    changes, batch_size, sequence_length, precision
+def test_the_estimate_is_close_to_the_measured_peak(
+    changes, batch_size, sequence_length, precision, recompute
 ):
+    """Within a fifth; where layers are computed again, 15 %."""
     config = EncoderConfig(**{**WIDE, **changes})
-    shape = {"batch_size": batch_size, "sequence_length": sequence_length, "precision": precision}
+    shape = {
+        "batch_size": batch_size,
+        "sequence_length": sequence_length,
+        "precision": precision,
+        "recompute": recompute,
+    }
     program = [sys.executable, str(Path(__file__).with_name("train_for_memory.py"))]
     done = subprocess.run(
         [*program, json.dumps({"config": config.to_dict(), **shape})],
@@ -115,4 +143,4 @@ def test_the_estimate_is_within_a_fifth_of_the_measured_peak(
     measured = int(done.stdout.split()[-1])
     estimated = describe(config).training_memory(**shape).total
     print(f"estimated {estimated / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB")
-    assert estimated == pytest.approx(measured, rel=0.2)
+    assert estimated == pytest.approx(measured, rel=0.15 if recompute else 0.2)

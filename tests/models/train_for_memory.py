@@ -18,7 +18,9 @@ def status(key: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
-def fit(config: kbert.EncoderConfig, rows: int, length: int, precision: str) -> None:
+def fit(
+    config: kbert.EncoderConfig, rows: int, length: int, precision: str, recompute: bool
+) -> None:
     """Three steps on random rows, through all of `Pretraining`."""
     rng = np.random.default_rng(0)
     masked = -(-15 * length // 100) + 1
@@ -38,17 +40,17 @@ def fit(config: kbert.EncoderConfig, rows: int, length: int, precision: str) -> 
     words = [f"w{i}" for i in range(config.vocabulary_size - 5)]
     tokenizer = kbert.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
     task = kbert.tasks.Pretraining(kbert.Encoder(config, dtype=precision), tokenizer)
-    task.compile(kbert.training.AdamW(1e-4), jit_compile=False)
+    task.compile(kbert.training.AdamW(1e-4), jit_compile=False, recompute=recompute)
     task.fit(tf.data.Dataset.from_tensors(batch).repeat(3), verbose=0)
 
 
 def main() -> None:
     case = json.loads(sys.argv[1])
     config = kbert.EncoderConfig(**case["config"])
-    shape = (case["batch_size"], case["sequence_length"], case["precision"])
+    shape = (case["batch_size"], case["sequence_length"], case["precision"], case["recompute"])
     # Threads, kernels and modules that any first step loads.
     tiny = config.replace(vocabulary_size=50, hidden_size=8, num_heads=1, intermediate_size=8)
-    fit(tiny.replace(num_layers=1, num_layer_groups=None), 2, 16, shape[2])
+    fit(tiny.replace(num_layers=1, num_layer_groups=None), 2, 16, *shape[2:])
     before = status("VmRSS")
     fit(config, *shape)
     print(status("VmHWM") - before)

@@ -112,7 +112,9 @@ class Decoder(FromConfig, keras.Model):
         inputs = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
         x = self._embed(inputs["token_ids"], training=training)
         bias = self._bias(inputs["token_ids"], inputs.get("padding_mask"))
-        hidden_states, attention = run_blocks(self.blocks, x, bias, training=training)
+        hidden_states, attention = run_blocks(
+            self.blocks, x, bias, attention_is_read=return_attention, training=training
+        )
         hidden_states[-1] = self._normed(hidden_states[-1])
         outputs: dict[str, Any] = {"sequence": hidden_states[-1]}
         if return_hidden_states:

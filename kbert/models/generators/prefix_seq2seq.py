@@ -88,7 +88,9 @@ class PrefixSeq2Seq(keras.Model):
         x = self._embed(source, target, mask, training)
         bias = _prefix_bias(mask, ops.shape(target)[1])
         blocks = self.encoder.layer_blocks
-        hidden_states, attention = run_blocks(blocks, x, bias, training=training)
+        hidden_states, attention = run_blocks(
+            blocks, x, bias, attention_is_read=return_attention, training=training
+        )
         x, length = hidden_states[-1], ops.shape(source)[1]
         outputs = {"sequence": x[:, length:], "encoder_sequence": x[:, :length]}
         if return_hidden_states:

@@ -19,6 +19,7 @@ from kbert.layers import (
     attention_bias,
     causal_bias,
 )
+from kbert.layers.recompute import run_layer
 from kbert.models.blocks import BLOCKS, last_norm, prefill_blocks, run_blocks, step_blocks
 from kbert.models.encoder import Encoder
 from kbert.models.from_config import FromConfig
@@ -177,14 +178,19 @@ class Seq2Seq(FromConfig, keras.Model):
             ValueError: an input that is unknown, missing or too long.
         """
         check_inputs(inputs)
-        memory, memory_bias, seen = self._encode(inputs, training)
+        memory, memory_bias, seen = self._encode(inputs, training, return_attention)
         x = self._embed_target(inputs["decoder_token_ids"], training=training)
         bias = causal_bias(ops.shape(inputs["decoder_token_ids"])[1])
         if inputs.get("decoder_padding_mask") is not None:
             bias = bias + attention_bias(inputs["decoder_padding_mask"])
         hidden_states, attention, cross_attention = [x], [], []
         for block in self.decoder_blocks:
-            x, probabilities, crossed = block(x, memory, bias, memory_bias, training=training)
+            x, probabilities, crossed = run_layer(
+                block,
+                *(x, memory, bias, memory_bias),
+                training=training,
+                first_only=not return_attention,
+            )
             hidden_states.append(x)
             attention.append(probabilities)
             cross_attention.append(crossed)
@@ -285,14 +291,16 @@ class Seq2Seq(FromConfig, keras.Model):
             shapes["encoder_attention"] = [(batch, heads, source, source)] * below
         return output_spec(shapes, self.compute_dtype)
 
-    def _encode(self, inputs: Tensors, training: bool) -> Any:
+    def _encode(self, inputs: Tensors, training: bool, attention_is_read: bool = False) -> Any:
         """-> (B, S, H), its bias for the decoder, and what lay on the way."""
         x = self.encoder_positions(self.embeddings(inputs["encoder_token_ids"]))
         x = self.dropout(_normed(x, self.encoder_embedding_norm), training=training)
         bias = None
         if inputs.get("encoder_padding_mask") is not None:
             bias = attention_bias(inputs["encoder_padding_mask"])
-        hidden_states, attention = run_blocks(self.encoder_blocks, x, bias, training=training)
+        hidden_states, attention = run_blocks(
+            self.encoder_blocks, x, bias, attention_is_read=attention_is_read, training=training
+        )
         x = hidden_states[-1] = _normed(hidden_states[-1], self.encoder_norm)
         return x, bias, {"hidden_states": hidden_states, "attention": attention}
 

@@ -461,6 +461,7 @@ class FineTuningTask(EncoderTask):
         trained.compile_by_default(
             settable(optimizer, callbacks),
             micro_batches=options.micro_batches,
+            recompute=options.recompute,
             jit_compile=jit_compile,
         )
         logging.info("compile() was not called: trained by AdamW at %g", options.learning_rate)

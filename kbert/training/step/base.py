@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.layers.recompute import recomputation
 from kbert.training.step.loss_scale import LossScale
 from kbert.training.step.ratios import DataPosition, Ratios, divide
 from kbert.training.step.verbosity import keras_verbosity
@@ -102,6 +103,7 @@ class StepBase(_Base):
         *,
         micro_batches: int = 1,
         clip_norm: float | None = 1.0,
+        recompute: bool = False,
         jit_compile: bool | str = "auto",
         run_eagerly: bool = False,
     ) -> None:
@@ -113,6 +115,8 @@ class StepBase(_Base):
             micro_batches: Parts a device's share of the batch is computed in, one after the
                 other (gradient accumulation). The update is that of the whole batch.
             clip_norm: Largest global norm of the summed gradients; `None` clips nothing.
+            recompute: Whether of each block only its input is kept for the backward part, which
+                computes the rest again, with the same dropout: less memory, more time.
             jit_compile: Whether XLA compiles forward and backward; `"auto"`: where there is a GPU.
             run_eagerly: Whether to run op by op, for debugging.
 
@@ -137,6 +141,7 @@ class StepBase(_Base):
         self._check_precision()
         self.micro_batches = micro_batches
         self.clip_norm = clip_norm
+        self.recompute = recompute
         self._step_state = StepState()
         super().compile(
             optimizer=optimizer,
@@ -278,6 +283,17 @@ class StepBase(_Base):
         """Stacks the pairs in the order of their names, (K, 2) float32."""
         terms = [*losses.values(), *metrics.values()]
         return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
+
+    def _training_terms(self, batch: Tensors) -> tuple[dict[str, Pair], dict[str, Pair]]:
+        """`loss_terms` of which gradients are taken."""
+        with recomputation(self.recompute) as layers:
+            terms = self.loss_terms(batch, training=True)
+        if self.recompute and not layers:
+            raise ValueError(
+                "`recompute` is of the blocks of encoders and decoders: leave it out. "
+                f"Received: recompute=True for a {type(self).__name__} without any"
+            )
+        return terms
 
     def _count(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> None:
         """Adds the (K, 2) pairs, and the values of the update in training, to the sums.

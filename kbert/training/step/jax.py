@@ -100,7 +100,7 @@ class JaxStep(StepBase):
             trainable: list[Tensor], frozen: list[Tensor], part: Tensors
         ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
             with keras.StatelessScope(self._mapping(trainable, frozen)) as scope:
-                losses, metrics = self.loss_terms(part, training=True)
+                losses, metrics = self._training_terms(part)
                 total = self._total_loss(losses, denominators)
             frozen = [scope.get_current_value(v) for v in self.non_trainable_variables]
             return total, (self._pairs(losses, metrics), frozen)

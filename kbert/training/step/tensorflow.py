@@ -186,7 +186,7 @@ class TensorFlowStep(StepBase):
         def differentiate(part: Tensors) -> tuple[list[tf.Tensor | None], tf.Tensor]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
-                losses, metrics = self.loss_terms(part, training=True)
+                losses, metrics = self._training_terms(part)
                 loss = self._total_loss(losses, denominators)
             gradients = tape.gradient(loss, variables)
             # An embedding's gradient lists a row as often as it was looked up; a norm needs sums.

@@ -1,0 +1,209 @@
+"""Recomputation (activation checkpointing): of a layer only its inputs are kept for the gradient.
+
+The rest is computed again in the backward part (Chen et al. 2016, "Training Deep Nets with
+Sublinear Memory Cost", https://arxiv.org/abs/1604.06174). A layer runs as a function of tensors
+alone: its inputs and the values of its variables, the counters of dropout among them. So both times
+it draws the same masks, and the counters move once.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import keras
+
+from kbert.types import Tensor
+
+# Of tensors: what the layer gives, tensors in a tuple or alone, and new values of its variables.
+_Function: TypeAlias = Callable[..., tuple[Any, list[Tensor]]]
+# Names of the layers that were run; None outside of `recomputation`.
+_RUN: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("recomputed", default=None)
+
+
+@contextlib.contextmanager
+def recomputation(active: bool = True) -> Iterator[list[str]]:
+    """In this context layers that are run by `run_layer` in training are computed twice.
+
+    It is about where the forward part is computed or traced; the backward part may come later.
+
+    Args:
+        active: False changes nothing.
+
+    Yields:
+        A list, to which the names of these layers are added.
+
+    Example:
+        >>> from keras import ops
+        >>> from kbert.layers import Dropout
+        >>> with recomputation() as run:
+        ...     x = run_layer(Dropout(0.1, name="dropout"), ops.ones((2, 3)), training=True)
+        >>> run
+        ['dropout']
+    """
+    run: list[str] = []
+    if not active:
+        yield run
+        return
+    token = _RUN.set(run)
+    try:
+        yield run
+    finally:
+        _RUN.reset(token)
+
+
+def run_layer(
+    layer: keras.layers.Layer,
+    *inputs: Tensor | None,
+    training: bool = False,
+    first_only: bool = False,
+    **options: Any,
+) -> Any:
+    """What the layer gives; in `recomputation` and in training it keeps its inputs alone.
+
+    All that the layer reads must be its inputs and its own variables, and what it gives tensors.
+
+    Args:
+        layer: built.
+        *inputs: tensors, or None.
+        training: whether dropout is active.
+        first_only: whether nobody reads but the first of what the layer gives: the others are None
+            then. Their gradient, zeros as large as they are, would be computed with.
+        **options: what else the layer takes; tensors among them are inputs too.
+
+    Returns:
+        What the layer gives.
+
+    Raises:
+        NotImplementedError: in `recomputation` on another backend than TensorFlow and JAX.
+
+    Example:
+        >>> from keras import ops
+        >>> from kbert.layers import Dropout
+        >>> run_layer(Dropout(0.1), ops.ones((2, 3))).shape[-1]
+        3
+    """
+    run = _RUN.get()
+    if run is None or not training:
+        return _firsts(layer(*inputs, training=training, **options), first_only)
+    run.append(layer.name)
+    arguments = keras.tree.flatten((inputs, options))
+    is_tensor = [keras.ops.is_tensor(x) for x in arguments]
+    variables = layer.variables
+    moved: list[keras.Variable] = []
+
+    def function(values: list[Tensor], tensors: list[Tensor]) -> tuple[Any, list[Tensor]]:
+        rest = iter(tensors)
+        flat = [next(rest) if held else x for x, held in zip(arguments, is_tensor, strict=True)]
+        again, named = keras.tree.pack_sequence_as((inputs, options), flat)
+        with keras.StatelessScope(zip(variables, values, strict=True)) as scope:
+            before = [scope.get_current_value(v) for v in variables]
+            outputs = layer(*again, training=training, **named)
+        after = [scope.get_current_value(v) for v in variables]
+        changed = [i for i, value in enumerate(after) if value is not before[i]]
+        moved[:] = [variables[i] for i in changed]
+        return _firsts(outputs, first_only), [after[i] for i in changed]
+
+    values = _AsStored()(read=lambda: [v.value for v in variables])
+    tensors = [x for x, held in zip(arguments, is_tensor, strict=True) if held]
+    outputs, new = _engine()(function, values, tensors)
+    for variable, value in zip(moved, new, strict=True):
+        variable.assign(value)
+    return outputs
+
+
+class _AsStored(keras.layers.Layer):
+    """Reads variables without a cast: in half precision the layers around would have it done.
+
+    The casts are made inside of what is computed again, and no copy of the weights is kept.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(autocast=False, name="as_stored")
+        self.built = True
+
+    def call(self, read: Callable[[], list[Tensor]]) -> list[Tensor]:
+        return read()
+
+
+def _firsts(outputs: Any, first_only: bool) -> Any:
+    """With None in the place of what is not read, where there is more than one output."""
+    if not first_only or not isinstance(outputs, tuple):
+        return outputs
+    return (outputs[0], *(None for _ in outputs[1:]))
+
+
+def _engine() -> Callable[[_Function, list[Tensor], list[Tensor]], tuple[Any, list[Tensor]]]:
+    engines = {"tensorflow": _on_tensorflow, "jax": _on_jax}
+    backend = keras.backend.backend()
+    if backend not in engines:
+        raise NotImplementedError(
+            "Layers are recomputed with KERAS_BACKEND=tensorflow or jax, as training runs. "
+            f"Received: KERAS_BACKEND={backend}"
+        )
+    return engines[backend]
+
+
+def _on_jax(
+    function: _Function, values: list[Tensor], tensors: list[Tensor]
+) -> tuple[Any, list[Tensor]]:
+    import jax
+
+    return jax.checkpoint(function)(values, tensors)
+
+
+def _on_tensorflow(
+    function: _Function, values: list[Tensor], tensors: list[Tensor]
+) -> tuple[Any, list[Tensor]]:
+    """As `tf.recompute_grad`, which differentiates by integers too, and copies each weight."""
+    import tensorflow as tf
+
+    number = len(values)
+    new: list[Tensor] = []
+    packed: list[Any] = []  # what the layer gives, with its structure
+
+    def flat(kept: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        outputs, new[:] = function(list(kept[:number]), list(kept[number:]))
+        packed[:] = [outputs]
+        return [x for x in keras.tree.flatten(outputs) if x is not None]
+
+    @tf.custom_gradient
+    def call(*kept: tf.Tensor) -> Any:
+        def gradient(*upstream: tf.Tensor) -> list[tf.Tensor | None]:
+            upstream = tuple(map(tf.convert_to_tensor, upstream))
+            again = _after(upstream, kept, weights=number)
+            floats = [x for x in again if x.dtype.is_floating]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(floats)
+                outputs = flat(again)
+            found = iter(tape.gradient(outputs, floats, output_gradients=list(upstream)))
+            return [next(found) if x.dtype.is_floating else None for x in again]
+
+        return flat(kept), gradient
+
+    # As they are now; a variable would be read by the backward part as it is then.
+    outputs = iter(call(*map(tf.convert_to_tensor, values), *tensors))
+    leaves = [None if x is None else next(outputs) for x in keras.tree.flatten(packed[0])]
+    return keras.tree.pack_sequence_as(packed[0], leaves), list(new)
+
+
+def _after(upstream: Sequence[Any], kept: Sequence[Any], weights: int) -> list[Any]:
+    """The tensors, to be had once there is a gradient: else all would be computed at once.
+
+    A control dependency holds TensorFlow's executor, and its optimiser from merging operations that
+    are equal to those of the forward part. XLA knows none: there a summand does both, which is 0
+    unless the gradient is NaN. The weights, the first of the tensors, go without: of them alone
+    nothing large is made.
+    """
+    import tensorflow as tf
+
+    some = tf.cast(tf.reshape(upstream[0], [-1])[:1], tf.float32)
+    zero = tf.cast(tf.reduce_any(tf.math.is_nan(some)), tf.int32)
+
+    def delayed(i: int, x: tf.Tensor) -> tf.Tensor:
+        if x.dtype == tf.bool or (i < weights and x.dtype.is_floating):
+            return tf.identity(x)
+        return x + tf.cast(zero, x.dtype)
+
+    with tf.control_dependencies(upstream):
+        return [delayed(i, x) for i, x in enumerate(kept)]
