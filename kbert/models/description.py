@@ -103,8 +103,8 @@ class Description:
             >>> for recompute in (False, True):
             ...     found = bert.training_memory(4, 512, recompute=recompute)
             ...     print(f"{found.activations / 1e9:.1f} GB")
-            2.2 GB
-            0.4 GB
+            2.6 GB
+            0.6 GB
         """
         return estimate_memory(
             self.config,

@@ -1,6 +1,7 @@
 """Layers that are computed again in the backward part beside the same that keep everything."""
 
 import math
+import re
 
 import keras
 import numpy as np
@@ -112,6 +113,7 @@ def test_some_positions_of_the_last_layer(monkeypatch, min_width):
     assert out["sequence"].shape == (3, 2, 16)
 
 
+@pytest.mark.jax_slow
 def test_hidden_states_and_what_attention_computed():
     """All of it has gradients, as distillation needs them."""
     config = tiny_config(**DROPOUT)
@@ -132,6 +134,7 @@ def test_hidden_states_and_what_attention_computed():
     assert len(out["attention"]) == len(out["internals"]) == 2
 
 
+@pytest.mark.jax_slow
 def test_packed_rows():
     config = tiny_config(**DROPOUT, pooler_activation=None)
     encoder, inputs = Encoder(config), tiny_inputs(config)
@@ -142,6 +145,7 @@ def test_packed_rows():
     compare(encoder, lambda: encoder(inputs, training=True)["sequence"])
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 @WIDTHS
 def test_in_half_precision(monkeypatch, min_width, precision):
@@ -153,6 +157,7 @@ def test_in_half_precision(monkeypatch, min_width, precision):
     compare(encoder, lambda: encoder(inputs, training=True), rtol=0.03 if ON_JAX else 0)
 
 
+@pytest.mark.jax_slow
 @WIDTHS
 def test_a_decoder(monkeypatch, min_width):
     monkeypatch.setattr(fused, "MIN_WIDTH", min_width)
@@ -171,6 +176,7 @@ def test_a_decoder(monkeypatch, min_width):
     compare(decoder, lambda: decoder({"token_ids": ids}, training=True))
 
 
+@pytest.mark.jax_slow
 def test_an_encoder_decoder_with_and_without_its_attention():
     config = Seq2SeqConfig(
         vocabulary_size=30,
@@ -194,6 +200,7 @@ def test_an_encoder_decoder_with_and_without_its_attention():
     assert out["cross_attention"][1].shape == (2, 2, 6, 5)
 
 
+@pytest.mark.jax_slow
 def test_a_block_with_cross_attention_learns_from_both_sequences():
     parts = SelfAttention(2, dropout=0.2), FeedForward(8, activation="gelu"), Dropout(0.2)
     norms = {f"{slot}_norm": LayerNorm(1e-6) for slot in ("attention", "feed_forward")}
@@ -212,6 +219,7 @@ def test_a_block_with_cross_attention_learns_from_both_sequences():
     compare(both, function)
 
 
+@pytest.mark.jax_slow
 def test_a_bias_that_is_trained_has_its_gradient():
     block = Block(SelfAttention(2), FeedForward(8, activation="gelu"), Dropout(0.2))
     block.build((None, None, 4))
@@ -269,6 +277,38 @@ def test_of_each_layer_its_input_is_kept(monkeypatch, min_width):
     hidden, scores = 4 * rows * length * 16, 4 * rows * 4 * length**2
     assert of_a_layer(True) == hidden
     assert of_a_layer(False) > 8 * hidden + scores
+
+
+@pytest.mark.skipif(not ON_JAX, reason="reads what JAX prints")
+def test_of_each_layer_its_input_is_kept_on_jax(capsys):
+    """By what JAX itself says: XLA on a CPU may compute the second forward part too early."""
+    import jax
+    from jax.ad_checkpoint import print_saved_residuals
+
+    config = tiny_config(**DROPOUT, pooler_activation=None)
+    inputs, large = tiny_inputs(config), 3 * 12 * 16
+
+    def kept(layers, active):
+        encoder = Encoder(config.replace(num_layers=layers))
+
+        def total(values):
+            scope = keras.StatelessScope(zip(encoder.variables, values, strict=True))
+            with scope, recomputation(active):
+                return weighted_sum(encoder(inputs, training=True))
+
+        floats = [v.value for v in encoder.variables]
+        assert jax.eval_shape(total, floats).shape == ()
+        print_saved_residuals(total, floats)
+        lines = capsys.readouterr().out.splitlines()
+        shapes = (re.match(r"f32\[([\d,]+)\] output of", line) for line in lines)
+        sizes = (math.prod(map(int, shape[1].split(","))) for shape in shapes if shape)
+        return sum(4 * size for size in sizes if size >= large)
+
+    def of_a_layer(active):
+        return (kept(4, active) - kept(2, active)) / 2
+
+    assert of_a_layer(True) == 4 * large
+    assert of_a_layer(False) > 8 * 4 * large
 
 
 def kept(model, inputs, active) -> int:

@@ -93,7 +93,7 @@ def test_a_terminated_run_resumes_and_a_finished_one_takes_no_other_settings(
     with pytest.raises(SystemExit, match=f"^kbert-pretrain: .* holds another run.*{refused}"):
         call(program, *arguments(data_dir, folder, *other))
     allowed = "--allow_changes=train_steps,weight_decay"
-    call(program, *arguments(data_dir, folder, *other, allowed))
+    call(program, *arguments(data_dir, folder, *other, allowed, "--recompute"))
     assert "step 13/13 · loss" in capsys.readouterr().out
 
 

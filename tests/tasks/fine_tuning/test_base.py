@@ -152,6 +152,37 @@ def test_what_the_user_compiled_holds(config, tokenizer, caplog):
     assert "compile() was not called: trained by AdamW at 0.0001" in caplog.text
 
 
+@pytest.mark.graphs
+def test_layers_that_are_computed_again_change_no_number_and_no_preset(config, tokenizer, tmp_path):
+    """With dropout, on rows of several widths; a run may go on with it or without."""
+    texts, labels = data(24)
+    options = {"epochs": 2, "batch_size": 8, "verbose": 0}
+    made = []
+    for recompute in (False, True):
+        task = make(config, tokenizer)
+        history = task.fit(texts, labels, recompute=recompute, **options)
+        task.save_to_preset(tmp_path / str(recompute))
+        made.append((task, history.history["loss"]))
+    (plain, losses), (again, losses_again) = made
+    assert again.recompute
+    assert not plain.recompute
+    assert losses_again == pytest.approx(losses, rel=1e-5)
+    for found, wanted in zip(again.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+    settings = [
+        {path.name: path.read_text() for path in (tmp_path / folder).glob("*.json")}
+        for folder in ("False", "True")
+    ]
+    assert settings[0] == settings[1] != {}
+
+    run = {"model_dir": tmp_path / "run", **options}
+    make(config, tokenizer).fit(texts, labels, recompute=True, **run)
+    make(config, tokenizer).fit(texts, labels, **run)
+    task.compile(keras.optimizers.SGD(0.25))
+    with pytest.raises(ValueError, match=r"compiled .* Received: recompute=True"):
+        task.fit(texts, labels, recompute=True, **options)
+
+
 class Batches(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
