@@ -9,12 +9,13 @@ BENCH_FLAGS ?=
 # What a process compiles stays for the next one; so pip need not compile what nobody imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test test-slow coverage bench lint types clean
+.PHONY: help quickstart test test-slow test-beam coverage bench lint types clean
 
 help:
 	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in under ten minutes on two cores"
 	@echo "make test         the tests (TensorFlow backend, then the model on the JAX backend)"
 	@echo "make test-slow    the tests marked slow"
+	@echo "make test-beam    a corpus prepared on Apache Beam, in an environment with the extra [beam]"
 	@echo "make coverage     the tests on the TensorFlow backend, and the share of kbert's lines that they run"
 	@echo "make bench        speed and memory beside the nearest peers, as ratios"
 	@echo "make lint         ruff: style and import order"
@@ -54,6 +55,12 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) $(SPREAD) -m slow
+
+# In an environment of its own: Beam's pins of protobuf and pyarrow are older than the newest.
+test-beam:
+	$(PYTHON) -m venv $(VENV)-beam
+	$(VENV)-beam/bin/python -m pip install --quiet -e '.[beam]' pytest hypothesis
+	$(VENV)-beam/bin/python -m pytest -m 'slow or not slow' tests/data/corpus/test_beam.py
 
 coverage: $(VENV)/.installed-test
 	$(PYTEST) $(SPREAD) --cov --cov-report= $(HALF)

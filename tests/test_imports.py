@@ -132,7 +132,7 @@ ORDER = {
         loading training
     """,
     "training": """
-        optimization step strategies
+        hosts optimization step strategies
         run
     """,
     "visualization": """
@@ -145,7 +145,7 @@ ORDER = {
 HEAVY = {
     "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "sentencepiece", "safetensors",
     "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
-    "sklearn", "seqeval", "sacrebleu",
+    "sklearn", "seqeval", "sacrebleu", "apache_beam",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "heads", "models", "decoding")
