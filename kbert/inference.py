@@ -40,10 +40,11 @@ class _Forward(keras.Model):
         return self.function(features)
 
 
-def _tensorflow_graph(function: Callable, features: Tensors) -> Callable:
-    """One graph for all shapes, without XLA, which would compile each again."""
+def _tensorflow_graph(function: Callable, features: Tensors, jit_compile: bool) -> Callable:
+    """One graph for all shapes; by XLA one for each."""
     spec = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in features.items()}
-    run = graph(function, input_signature=[spec], autograph=False)
+    shapes = {} if jit_compile else {"input_signature": [spec]}
+    run = graph(function, autograph=False, jit_compile=jit_compile or None, **shapes)
     return lambda features: tf.nest.map_structure(lambda x: x.numpy(), run(features))
 
 
@@ -72,15 +73,18 @@ def _on_this_host(model: keras.Model) -> Callable:
     return forward
 
 
-def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
+def compiled(
+    function: Callable, *layers: keras.Layer, jit_compile: bool = False
+) -> Callable[[dict], Any]:
     """Compiles `function(features)`, which calls `layers` for inference.
 
-    TensorFlow makes one graph at the first call with features of these names; elsewhere each new
-    shape is compiled.
+    TensorFlow makes one graph at the first call with features of these names; elsewhere, and by
+    XLA, each new shape is compiled.
 
     Args:
         function: of a dict of arrays, a tensor or a structure of tensors.
         *layers: the layers whose weights it uses.
+        jit_compile: whether XLA compiles on TensorFlow; JAX always does.
 
     Returns:
         A function from a dict of NumPy arrays to NumPy arrays. It holds the layers in a closure:
@@ -97,7 +101,7 @@ def compiled(function: Callable, *layers: keras.Layer) -> Callable[[dict], Any]:
     def run(features: Tensors) -> Any:
         names = frozenset(features)
         if names not in made and keras.backend.backend() == "tensorflow":
-            made[names] = _tensorflow_graph(function, features)
+            made[names] = _tensorflow_graph(function, features, jit_compile)
         elif names not in made and _is_one_of_several():
             made[names] = _on_this_host(_Forward(function, layers))
         elif names not in made:

@@ -139,10 +139,12 @@ class GenerationTask(Task):
         stop_ids: Sequence[int] | None = None,
         seed: int = 0,
         row_numbers: np.ndarray,
+        jit_compile: bool = False,
     ) -> Decoded:
         """As `decode`, of and in NumPy arrays, compiled once for each method and number of tokens.
 
-        Rows are padded to a power of two, and cut off again.
+        Rows are padded to a power of two, and cut off again. `jit_compile` says whether XLA
+        compiles, for each shape.
         """
         rows = len(row_numbers)
         if isinstance(method, Sampling):
@@ -150,14 +152,14 @@ class GenerationTask(Task):
         features = inference.pad(features)
         if isinstance(method, Sampling):
             features["seed"] = np.array(seed, "uint32")
-        key = (method, max_new_tokens, stop_ids)
+        key = (method, max_new_tokens, stop_ids, jit_compile)
         if key not in self._compiled:
             # No closure: TensorFlow warns of those that are traced often, and has no second way to
             # tell them apart.
             run = functools.partial(
                 self.decode, method=method, max_new_tokens=max_new_tokens, stop_ids=stop_ids
             )
-            self._compiled[key] = inference.compiled(run, self.model)
+            self._compiled[key] = inference.compiled(run, self.model, jit_compile=jit_compile)
         return Decoded(*(x[:rows] for x in self._compiled[key](features)))
 
     def new_ids(self, decoded: Decoded, stop_ids: Sequence[int] | None = None) -> tf.RaggedTensor:

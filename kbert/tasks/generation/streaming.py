@@ -23,8 +23,8 @@ class TokenStream:
 
     def __init__(self, decoder: keras.Model) -> None:
         self._decoder = decoder
-        self._step: Callable | None = None
-        self._prefills: dict[int, Callable] = {}
+        self._steps: dict[bool, Callable] = {}
+        self._prefills: dict[tuple[int, bool], Callable] = {}
 
     def __call__(
         self,
@@ -32,6 +32,7 @@ class TokenStream:
         padding_mask: np.ndarray,
         *,
         max_new_tokens: int,
+        jit_compile: bool = False,
         **settings: Any,
     ) -> Iterator[int]:
         """The tokens after a prompt.
@@ -40,31 +41,42 @@ class TokenStream:
             token_ids: (1, P).
             padding_mask: (1, P).
             max_new_tokens: the most tokens.
+            jit_compile: whether XLA compiles.
             **settings: of `kbert.decoding.stream`.
         """
-        if self._step is None:
-            self._step = tensor_function(self._decoder.step, self._decoder)
-        if max_new_tokens not in self._prefills:
-            self._prefills[max_new_tokens] = tensor_function(
-                lambda ids, mask: self._decoder.prefill(ids, mask, max_new_tokens), self._decoder
+        made: dict[str, Any] = {"jit_compile": jit_compile}
+        if jit_compile not in self._steps:
+            self._steps[jit_compile] = tensor_function(self._decoder.step, self._decoder, **made)
+        key = (max_new_tokens, jit_compile)
+        if key not in self._prefills:
+            self._prefills[key] = tensor_function(
+                lambda ids, mask: self._decoder.prefill(ids, mask, max_new_tokens),
+                self._decoder,
+                **made,
             )
         inputs = (ops.convert_to_tensor(x) for x in (token_ids, padding_mask))
-        logits, cache = self._prefills[max_new_tokens](*inputs)
-        tokens = stream(self._step, logits, cache, max_new_tokens=max_new_tokens, **settings)
+        logits, cache = self._prefills[key](*inputs)
+        step = self._steps[jit_compile]
+        tokens = stream(step, logits, cache, max_new_tokens=max_new_tokens, **settings)
         return (int(ids[0]) for ids in tokens)
 
 
-def tensor_function(function: Callable, *layers: keras.Layer) -> Callable:
+def tensor_function(
+    function: Callable, *layers: keras.Layer, jit_compile: bool = False
+) -> Callable:
     """Compiles a function of tensors, which calls `layers`, for tensors: nothing is copied out.
 
     Args:
         function: of structures of tensors.
         *layers: those whose weights it reads.
+        jit_compile: whether XLA compiles on TensorFlow; JAX always does.
 
     Returns:
         The same function; each new shape is traced or compiled.
     """
     backend = keras.backend.backend()
+    if backend == "tensorflow" and jit_compile:
+        return graph(function, autograph=False, jit_compile=True)
     if backend == "tensorflow":
         return graph(function, autograph=False, reduce_retracing=True)
     if backend != "jax":

@@ -121,6 +121,20 @@ def test_a_stream_is_the_answer_in_pieces(kind, task):
         assert "\ufffd" in "".join(given)
 
 
+@pytest.mark.tensorflow
+def test_xla_writes_the_same(task):
+    """Greedy, drawn and by beams, in batches of two shapes, and as a stream."""
+    prompts = PROMPTS[:1] + PROMPTS[3:]
+    for method in (Greedy(), Sampling(top_k=5), Beam(2, num_results=2)):
+        options = {"method": method, "max_new_tokens": 5, "return_scores": True}
+        texts, scores = task.predict(prompts, **options)
+        compiled, again = task.predict(prompts, jit_compile=True, **options)
+        assert compiled == texts
+        assert again == pytest.approx(scores, abs=1e-4)
+    stream = task.stream(prompts[0], max_new_tokens=5, jit_compile=True)
+    assert "".join(stream) == task.predict(prompts[0], max_new_tokens=5)[0]
+
+
 def test_streams_of_several_limits(task):
     """The compiled step is shared, and its graph does not know how many slots there are."""
     for limit in (5, 20, 9):
