@@ -79,12 +79,16 @@ def test_counts_of_a_source_are_those_of_its_chunks(tokenizer, monkeypatch):
 
 
 @pytest.mark.parametrize("held_out_share", [0.0, 0.2])
-def test_the_bytes_are_those_of_the_local_run(tokenizer, text, tmp_path, held_out_share):
+def test_the_bytes_are_those_of_the_local_run(
+    tokenizer, text, tmp_path, held_out_share, monkeypatch
+):
     pytest.importorskip("apache_beam", reason="the extra [beam]")
+    monkeypatch.setattr("kbert.data.corpus.shards.SHARD_TEXT_BYTES", 4_000)
     options = {"held_out_share": held_out_share}
     here = prepare_corpus(f"{text}/*", tmp_path / "here", tokenizer, **options)
     there = prepare_corpus(f"{text}/*", tmp_path / "there", tokenizer, beam_flags=(), **options)
     assert there.counts == here.counts
+    assert len(there.splits["train"].shards) > 5
     assert there.counts["duplicate_documents"] == 15
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
     again = prepare_corpus(f"{text}/*", tmp_path / "there", tokenizer, beam_flags=(), **options)
