@@ -2,8 +2,10 @@
 
 Two corpora of the documentation that lies on this machine, paragraphs drawn into new documents:
 40 MB and 400 MB, each in a fresh process with one thread. Memory must not grow with the text.
+`python -m benchmarks.prepare [--megabytes 40 400] [--text 'corpus/*.txt.gz']`.
 """
 
+import argparse
 import os
 import random
 import re
@@ -17,12 +19,8 @@ from pathlib import Path
 SIZES_MB = (40, 400)
 
 
-def write_text(path: Path, megabytes: int) -> None:
-    """Documents of 5 to 60 paragraphs, drawn from the documentation; hardly two are equal."""
-    from kbert.text import open_sources
-
-    (source,) = open_sources("docs:")
-    paragraphs = [line for text in source.documents() for line in text.split(b"\n")]
+def write_text(path: Path, paragraphs: list[bytes], megabytes: int) -> None:
+    """Documents of 5 to 60 paragraphs, drawn from the text; hardly two are equal."""
     draw = random.Random(0)
     size = 0
     with open(path, "wb") as file:
@@ -59,14 +57,19 @@ def main() -> None:
     from kbert.text import open_sources
     from kbert.tokenizers import save_vocabulary, train_wordpiece
 
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.prepare", description=__doc__)
+    parser.add_argument("--megabytes", type=int, nargs="+", default=SIZES_MB)
+    parser.add_argument("--text", default="docs:", help="what documents are drawn from")
+    chosen = parser.parse_args()
+    texts = [text for source in open_sources(chosen.text) for text in source.documents()]
+    paragraphs = [line for text in texts for line in text.split(b"\n")]
     with tempfile.TemporaryDirectory() as folder:
         vocabulary = os.path.join(folder, "vocab.txt")
-        texts = (text for source in open_sources("docs:") for text in source.documents())
         save_vocabulary(train_wordpiece(texts, 30_522), vocabulary)
         print("text MB  M tokens  MB/s of CPU  MB/s wall  peak RSS MiB  bytes per byte", flush=True)
-        for megabytes in SIZES_MB:
+        for megabytes in chosen.megabytes:
             text = Path(folder, f"{megabytes}.txt")
-            write_text(text, megabytes)
+            write_text(text, paragraphs, megabytes)
             arguments = ["--measure", str(text), vocabulary, os.path.join(folder, f"{megabytes}")]
             # Its progress is of no interest here, its errors are.
             done = subprocess.run(

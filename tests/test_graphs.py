@@ -66,3 +66,33 @@ def test_tokenizers_and_tasks_side_by_side(tiny_vocabulary):
             task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, 2)
             task.predict(["fox"], verbose=0)
     assert [line for line in lines if "retracing" in line] == []
+
+
+@pytest.mark.parametrize(("training", "most"), [(False, 88), (True, 184)])
+def test_a_layer_is_no_more_operations_than_it_was(training, most):
+    """Of a small model on one text, bookkeeping is a part of the time: it must not creep back.
+
+    Counted in the graph as it is traced, constants apart, where layers are fused in training.
+    """
+
+    def operations(layers):
+        config = tiny_config(
+            num_layers=layers, hidden_size=128, intermediate_size=256, activation="gelu"
+        )
+        encoder = kbert.Encoder(config)
+        names = ("token_ids", "segment_ids", "padding_mask")
+        spec = {name: tf.TensorSpec([None, None], tf.int32) for name in names}
+        weights = [variable.value for variable in encoder.trainable_variables]
+
+        def compute(inputs):
+            if not training:
+                return encoder(inputs)
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(weights)
+                loss = tf.reduce_sum(encoder(inputs, training=True)["pooled"])
+            return tape.gradient(loss, weights)
+
+        made = graph(compute, autograph=False).get_concrete_function(spec).graph
+        return sum(op.type not in ("Const", "Placeholder") for op in made.get_operations())
+
+    assert operations(3) - operations(2) <= most
