@@ -93,8 +93,8 @@ def make_strategy(name: str = "one_device") -> Strategy:
     Args:
         name: `"one_device"`; `"mirrored"`, all GPUs of this host (without one, its logical CPUs);
             `"multi_worker"`, several hosts, each started with the same command, which find each
-            other by `TF_CONFIG` (TensorFlow) or `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
-            `_NUM_PROCESSES` and `_PROCESS_ID` (JAX); `"tpu"`, all TPU cores.
+            other by `TF_CONFIG` (TensorFlow), by `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
+            `_NUM_PROCESSES` and `_PROCESS_ID` (JAX), or by what Slurm sets; `"tpu"`, all TPU cores.
 
     Returns:
         The strategy.
@@ -132,7 +132,7 @@ def _on_tensorflow(name: str) -> Strategy:
         devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         engine = tf.distribute.MirroredStrategy([device.name for device in devices])
     elif name == "multi_worker":
-        engine = tf.distribute.MultiWorkerMirroredStrategy()
+        engine = tf.distribute.MultiWorkerMirroredStrategy(_resolver())
     else:
         engine = _tpu_strategy()
     return _of_tensorflow(name, engine)
@@ -147,6 +147,17 @@ def _of_tensorflow(name: str, engine: tf.distribute.Strategy) -> Strategy:
         num_hosts=num_hosts,
         host_index=host_index,
         engine=engine,
+    )
+
+
+def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
+    """What Slurm says of a step of several tasks; None is `TF_CONFIG`, which goes before."""
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
+    if tasks == 1 or "TF_CONFIG" in os.environ:
+        return None
+    # By itself it would count GPUs by nvidia-smi and divide them among tasks; Slurm has done that.
+    return tf.distribute.cluster_resolver.SlurmClusterResolver(
+        gpus_per_node=2**16, gpus_per_task=1, auto_set_gpu=False
     )
 
 

@@ -124,12 +124,26 @@ def cluster(backend: str, addresses: list[str], index: int) -> dict[str, str]:
     }
 
 
-def start_workers(count: int, backend: str, *arguments) -> list[subprocess.Popen]:
+def slurm(backend: str, count: int, index: int) -> dict[str, str]:
+    """What `srun` sets for a task of a step."""
+    found = {
+        **{"JOB_ID": "4242", "STEP_NODELIST": "localhost", "STEP_TASKS_PER_NODE": str(count)},
+        **{"NTASKS": str(count), "STEP_NUM_TASKS": str(count)},
+        **{"PROCID": str(index), "LOCALID": str(index)},
+    }
+    devices = {"JAX_PLATFORMS": "cpu"} if backend == "jax" else {}
+    return {f"SLURM_{name}": value for name, value in found.items()} | devices
+
+
+def start_workers(
+    count: int, backend: str, *arguments, on_slurm: bool = False
+) -> list[subprocess.Popen]:
     """`count` processes on this machine, as `--strategy=multi_worker` has them."""
     addresses = [f"localhost:{free_port()}" for _ in range(count)]
     processes = []
     for index in range(count):
-        found = {"KERAS_BACKEND": backend, **cluster(backend, addresses, index)}
+        found = {"KERAS_BACKEND": backend}
+        found |= slurm(backend, count, index) if on_slurm else cluster(backend, addresses, index)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **found}
         processes.append(
             subprocess.Popen(
@@ -145,10 +159,15 @@ def start_workers(count: int, backend: str, *arguments) -> list[subprocess.Popen
 
 
 def run_workers(
-    count: int, folder, steps: int, backend: str = "tensorflow", code: str = WORKER
+    count: int,
+    folder,
+    steps: int,
+    backend: str = "tensorflow",
+    code: str = WORKER,
+    on_slurm: bool = False,
 ) -> list[dict]:
     """Their last lines, once all have ended well."""
-    processes = start_workers(count, backend, "-c", code, folder, steps, 0.0)
+    processes = start_workers(count, backend, "-c", code, folder, steps, 0.0, on_slurm=on_slurm)
     try:
         outputs = [process.communicate(timeout=240) for process in processes]
     finally:
@@ -172,6 +191,14 @@ def test_two_hosts_train_as_one_and_resume(tmp_path, backend):
         assert two == {name: pytest.approx(value, rel=1e-4) for name, value in one.items()}
     last = alone["evaluations"][-1]
     assert hosts[0]["evaluations"][-1] == {k: pytest.approx(v, rel=1e-4) for k, v in last.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_slurm_s_variables_are_enough(tmp_path, backend):
+    found = run_workers(2, tmp_path, 2, backend, on_slurm=True)
+    assert [(host["chief"], host["hosts"]) for host in found] == [(True, 2), (False, 2)]
+    assert found[0]["weights"] == found[1]["weights"]
 
 
 def until_saved(folder, processes) -> None:
