@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 # What a message is called: the runs of a process are numbered, as they are on every host.
 _RUNS = itertools.count()
@@ -123,7 +124,8 @@ class Hosts:
         So each says which step it has begun, and all stop after the last of these.
 
         Raises:
-            RuntimeError: if another host does not answer.
+            RuntimeError: if another host does not answer, and what the store raises where it cannot
+                be reached.
         """
         if self._store is None:
             return self._signal
@@ -137,7 +139,7 @@ class Hosts:
                 f"{_PATIENCE_SECONDS:.0f} s, after step {step}"
             )
         if self._error is not None:
-            raise RuntimeError(f"Hosts could not agree where to stop: {self._error}")
+            raise self._error
         return self._signal if self._last is not None and step >= self._last else None
 
     @contextlib.contextmanager
@@ -156,7 +158,7 @@ class Hosts:
             with self._lock:
                 is_asked, self._is_asked = self._is_asked, True
             if not is_asked:
-                self._set(f"begun/{self._index}", str(_NEVER))  # for one that asks from now on
+                self._leave()
 
     def from_chief(self, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
         """What the chief measures, on every host: `measure` runs on all, the chief's values count.
@@ -201,11 +203,17 @@ class Hosts:
                 if asked is not None:
                     self._agree(int(asked))
                     return
-        except Exception as error:
-            # The thread that trains says so, where it needs to know; else the run is unharmed.
+        except Exception as error:  # each engine has its own; the thread that trains raises it
             with self._lock:
                 self._is_asked, self._error = True, error
             self._agreed.set()
+
+    def _leave(self) -> None:
+        """Tells one that asks from now on that this host has made its last step."""
+        try:
+            self._set(f"begun/{self._index}", str(_NEVER))
+        except Exception as error:  # the others have left too: the end of the run is what it is
+            logging.info("Host %d could not say that it has ended: %s", self._index, error)
 
     def _request(self, number: int) -> None:
         try:

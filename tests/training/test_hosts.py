@@ -123,6 +123,24 @@ def test_a_host_that_does_not_answer_is_an_error(group, monkeypatch):
         steps()
 
 
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_store_that_is_gone_is_said_in_the_step_and_not_at_the_end(group, monkeypatch, in_step):
+    """Where the run is over, it is over; before, the next step raises what the store said."""
+    host, _ = group(2)
+
+    def gone(*arguments):
+        raise ConnectionError("the chief is gone")
+
+    with host.listening():
+        host.stops_after(1)
+        monkeypatch.setattr(host._store, "get", gone)
+        monkeypatch.setattr(host._store, "set", gone)
+        if in_step:
+            time.sleep(0.2)
+            with pytest.raises(ConnectionError, match="the chief is gone"):
+                host.stops_after(2)
+
+
 def test_the_chief_s_values_count(group):
     chief, other = group(2)
     assert chief.from_chief(lambda: {"f1": 0.5}) == {"f1": 0.5}
