@@ -133,7 +133,7 @@ def _on_text(options: flags.FlagValues) -> None:
     _needs(options, "model_dir")
     apply_general(options)
     check_averaging(options)
-    strategy = make_strategy(options.strategy)
+    strategy = make_strategy(options.strategy, options.model_devices)
     objective = DistilledText.from_flags(options, strategy)
     train_objective(objective, options, strategy, objective.describe())
 

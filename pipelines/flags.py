@@ -134,8 +134,16 @@ class RunOptions(Options):
     strategy: str = option(
         "one_device",
         help="mirrored: all GPUs of this machine. multi_worker: several machines, the same command "
-        "on each, with TF_CONFIG set. tpu: set KERAS_BACKEND=jax.",
+        "on each (docs/cluster.md). tpu: set KERAS_BACKEND=jax. model_parallel: JAX, every layer "
+        "split over --model_devices.",
         choices=STRATEGIES,
+        changes_numbers=False,
+    )
+    model_devices: int | None = option(
+        None,
+        help="Devices that hold a model together, with --strategy=model_parallel; the others share "
+        "the batch.",
+        at_least=1,
         changes_numbers=False,
     )
     evaluate_every: int | None = option(

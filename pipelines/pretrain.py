@@ -116,7 +116,7 @@ def main(argv: list[str]) -> None:
 def _pretrain(options: flags.FlagValues) -> None:
     chosen = apply_recipe(options)
     check_averaging(options)
-    strategy = make_strategy(options.strategy)
+    strategy = make_strategy(options.strategy, options.model_devices)
     kind = UNMASKED.get(options.objective, MaskedText)
     objective = kind.from_flags(options, strategy)
     description = None

@@ -132,7 +132,8 @@ ORDER = {
         loading training
     """,
     "training": """
-        hosts optimization step strategies
+        hosts layout optimization step
+        strategies
         run
     """,
     "visualization": """

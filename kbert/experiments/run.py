@@ -82,8 +82,11 @@ def devices(name: str) -> Strategy:
 
     Args:
         name: see `kbert.training.strategies.make_strategy`.
+
+    Raises:
+        ValueError: it is none that runs take.
     """
-    return make_strategy(name)
+    return make_strategy(Settings.checked("strategy", name))
 
 
 def run_settings(

@@ -2,17 +2,19 @@
 
 import contextlib
 import dataclasses
-import math
 import os
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
+from kbert.training.layout import model_parallel
 from kbert.types import MaybeNone, Tensors
 
+JaxEngine: TypeAlias = keras.distribution.DataParallel | keras.distribution.ModelParallel
+
 _TIMEOUT_SECONDS = 30  # without a sign of life, or waiting for others at the end
-STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
+STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu", "model_parallel")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,18 +23,18 @@ class Strategy:
 
     Attributes:
         name: One of `STRATEGIES`.
-        num_replicas: Devices that share a global batch.
+        num_replicas: Devices that share a global batch, or groups of them that hold a model each.
         num_hosts: Processes that take part.
         host_index: Which of them this one is; 0 is the chief, which alone writes and prints.
         engine: What implements it: a `tf.distribute.Strategy`, on JAX a
-            `keras.distribution.DataParallel`, or `None` for JAX on one device.
+            `keras.distribution.DataParallel` or `ModelParallel`, or `None` for JAX on one device.
     """
 
     name: str
     num_replicas: int
     num_hosts: int
     host_index: int
-    engine: tf.distribute.Strategy | keras.distribution.DataParallel | MaybeNone
+    engine: tf.distribute.Strategy | JaxEngine | MaybeNone
 
     @property
     def is_chief(self) -> bool:
@@ -87,20 +89,22 @@ class Strategy:
             )
 
 
-def make_strategy(name: str = "one_device") -> Strategy:
+def make_strategy(name: str = "one_device", model_devices: int | None = None) -> Strategy:
     """Sets up a strategy; the first thing of a run, before any model or tensor.
 
     Args:
         name: `"one_device"`; `"mirrored"`, all GPUs of this host (without one, its logical CPUs);
             `"multi_worker"`, several hosts, each started with the same command, which find each
             other by `TF_CONFIG` (TensorFlow), by `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
-            `_NUM_PROCESSES` and `_PROCESS_ID` (JAX), or by what Slurm sets; `"tpu"`, all TPU cores.
+            `_NUM_PROCESSES` and `_PROCESS_ID` (JAX), or by what Slurm sets; `"tpu"`, all TPU cores;
+            `"model_parallel"` (JAX), all devices, each model on `model_devices` of them.
+        model_devices: Over how many devices a model is split.
 
     Returns:
         The strategy.
 
     Raises:
-        ValueError: If there is no such strategy.
+        ValueError: If there is no such strategy, or `model_devices` does not fit it or the devices.
         RuntimeError: If there is no TPU, or no support for them in this TensorFlow.
 
     Example:
@@ -109,7 +113,19 @@ def make_strategy(name: str = "one_device") -> Strategy:
     """
     if name not in STRATEGIES:
         raise ValueError(f"The strategy must be one of {STRATEGIES}. Received: {name!r}")
-    return _on_jax(name) if keras.backend.backend() == "jax" else _on_tensorflow(name)
+    if (name == "model_parallel") != (model_devices is not None):
+        raise ValueError(
+            "model_devices says over how many devices the strategy model_parallel splits a model. "
+            f"Received: strategy={name!r}, model_devices={model_devices}"
+        )
+    if keras.backend.backend() == "jax":
+        return _on_jax(name, model_devices)
+    if model_devices is not None:
+        raise ValueError(
+            "Models are split over devices by JAX: set KERAS_BACKEND=jax. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+    return _on_tensorflow(name)
 
 
 def current_strategy() -> Strategy:
@@ -182,7 +198,7 @@ def _tpu_strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def _on_jax(name: str) -> Strategy:
+def _on_jax(name: str, model_devices: int | None) -> Strategy:
 
     if name == "one_device":
         return Strategy(name=name, num_replicas=1, num_hosts=1, host_index=0, engine=None)
@@ -191,6 +207,8 @@ def _on_jax(name: str) -> Strategy:
     devices = keras.distribution.list_devices()
     if name == "tpu" and not devices[0].startswith("tpu"):
         raise RuntimeError(f"JAX finds no TPU. Received: devices {devices}")
+    if model_devices is not None:
+        return _of_jax(name, model_parallel(devices, model_devices))
     # Every host makes its own rows of the batch: nothing is left for Keras to shard.
     engine = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
     return _of_jax(name, engine)
@@ -216,12 +234,13 @@ def _connect_jax() -> None:
     initialize_rng()  # the same on all hosts
 
 
-def _of_jax(name: str, engine: keras.distribution.DataParallel) -> Strategy:
+def _of_jax(name: str, engine: JaxEngine) -> Strategy:
     import jax
 
+    sizes = dict(zip(engine.device_mesh.axis_names, engine.device_mesh.shape, strict=True))
     return Strategy(
         name=name,
-        num_replicas=math.prod(engine.device_mesh.shape),
+        num_replicas=sizes[engine.batch_dim_name],
         num_hosts=jax.process_count(),
         host_index=jax.process_index(),
         engine=engine,
