@@ -2,7 +2,9 @@
 
 import json
 import re
+import types
 
+import keras
 import pytest
 
 from pipelines import quickstart
@@ -66,4 +68,26 @@ def test_all_stages_then_again(start, tmp_path):
 
 def test_it_trains_encoders_alone():
     with pytest.raises(ValueError, match=r"trains a BERT. Received: --model=elmo-small"):
-        quickstart.make_task("elmo-small", tokenizer=None, learning_rate=1e-3, train_steps=9)
+        quickstart.make_task("elmo-small", tokenizer=None)
+
+
+@pytest.mark.parametrize("slower", [1, 4])
+def test_a_busy_machine_makes_fewer_steps_in_the_time(slower, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(quickstart, "time", types.SimpleNamespace(perf_counter=lambda: now))
+    rate = keras.Variable(0.0)
+    model = types.SimpleNamespace(
+        optimizer=types.SimpleNamespace(learning_rate=rate), stop_training=False
+    )
+    clock = quickstart.ByTheClock(0.01, steps=400, seconds=400.0)
+    clock.set_model(model)
+    rates = []
+    while not model.stop_training:
+        clock.on_train_batch_begin(len(rates))
+        rates.append(float(rate.value))
+        now += slower
+        clock.on_train_batch_end(len(rates) - 1)
+    assert len(rates) == pytest.approx(400 / slower, abs=2)  # the first compiles and counts nothing
+    assert max(rates) == pytest.approx(0.01, rel=0.1)
+    assert rates.index(max(rates)) == pytest.approx(len(rates) / 10, abs=2)
+    assert rates[-1] < 0.0004
