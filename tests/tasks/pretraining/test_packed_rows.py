@@ -1,5 +1,7 @@
 """Packed rows give the losses and gradients of their examples, each in a row of its own."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -113,3 +115,27 @@ def test_a_task_learns_from_packed_rows(config, tokenizer, batches):
     history = task.fit(data, epochs=2, steps_per_epoch=15, verbose=0)
     assert history.history["mlm_loss"][-1] < history.history["mlm_loss"][0]
     assert all(np.isfinite(values).all() for values in history.history.values())
+
+
+@pytest.mark.tensorflow
+def test_two_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored):
+    """One has rows of three examples and one, the other of two and one."""
+    batch = next(iter(toy.batches(tokenizer, batch_size=7, length=32, places=12)))
+    position = batch.pop("position")[:4]
+    place = tf.constant([0, 1, 2, 4, 8, 9, 12], tf.int64)
+    packed = pack_features(batch, place, 4, max_examples=4, pad_id=tokenizer.pad_id)
+    data = tf.data.Dataset.from_tensors(packed | {"position": position}).repeat()
+
+    def trained(scope=None, micro_batches=1):
+        with scope or contextlib.nullcontext():
+            task = make_task(config.replace(dropout=0.0, attention_dropout=0.0), tokenizer, packed)
+            task.compile(kbert.training.AdamW(3e-3), micro_batches=micro_batches, clip_norm=0.5)
+        history = task.fit(data, epochs=2, steps_per_epoch=2, verbose=0).history
+        return history, [to_numpy(w) for w in task.trainable_variables]
+
+    history, weights = trained()
+    for others, moved in (trained(mirrored.scope()), trained(micro_batches=4)):
+        for name, values in history.items():
+            np.testing.assert_allclose(others[name], values, rtol=1e-4, err_msg=name)
+        for found, expected in zip(moved, weights, strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
