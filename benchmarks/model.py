@@ -3,7 +3,10 @@
 Random weights of the same sizes, batch 8 x 128 tokens, padding and segments in, dropout 0.1 in the
 backward runs. Every contender runs in turn, round after round, so that a busy machine is busy for
 all. Medians of wall time; ratios against kbert in float32, of wall time and of CPU time (which
-other programs on the machine hardly change). `python -m benchmarks.model [--rounds 7]`.
+other programs on the machine hardly change). "products" are the matrix products of the layers, one
+after the other: the time below which nothing falls on this machine.
+
+`python -m benchmarks.model [--rounds 7]`
 """
 
 import argparse
@@ -20,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 import kbert
+from benchmarks.pretraining_step import products
 
 BATCH, LENGTH, MODEL = 8, 128, "bert-base-uncased"
 # Products of a block, times 2 for multiply and add; the embeddings cost nothing beside them.
@@ -108,6 +112,13 @@ def main() -> None:
         "kbert mixed_bfloat16": kbert_contender("mixed_bfloat16"),
         "KerasHub BertBackbone float32": keras_hub_contender(),
         "transformers BertModel (torch) float32": torch_contender(),
+        **{
+            f"products {dtype}": (
+                products(dtype, head=False, backward=False),
+                products(dtype, head=False),
+            )
+            for dtype in ("float32", "bfloat16")
+        },
     }
     times: dict[tuple[str, int], list[tuple[float, float]]] = {}
     entries = [(name, i, run) for name, runs in contenders.items() for i, run in enumerate(runs)]

@@ -123,8 +123,8 @@ def torch_step(dtype: str) -> Callable[[], float]:
     return step
 
 
-def products(dtype: str) -> Callable[[], None]:
-    """The products of forward and backward, each by itself."""
+def products(dtype: str, *, head: bool = True, backward: bool = True) -> Callable[[], None]:
+    """The products of the layers, and of the masked-LM head, each by itself."""
     wide = tf.float32 if dtype == "float32" else tf.bfloat16
     config = kbert.family(MODEL)
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_layers
@@ -134,28 +134,30 @@ def products(dtype: str) -> Callable[[], None]:
 
     def dense(rows: int, width: int, units: int) -> Callable:
         x, w, y = random(rows, width), random(width, units), random(rows, units)
-        return tf.function(
-            lambda: [
-                tf.matmul(x, w),
-                tf.matmul(y, w, transpose_b=True),
-                tf.matmul(x, y, transpose_a=True),
-            ],
-            autograph=False,
-        )
+
+        def run() -> list[tf.Tensor]:
+            found = [tf.matmul(x, w)]
+            if backward:
+                found += [tf.matmul(y, w, transpose_b=True), tf.matmul(x, y, transpose_a=True)]
+            return found
+
+        return tf.function(run, autograph=False)
 
     heads = (ROWS, config.num_heads, LENGTH)
     x, scores = random(*heads, hidden // config.num_heads), random(*heads, LENGTH)
     attention = tf.function(
         lambda: [
-            *(tf.matmul(x, x, transpose_b=True) for _ in range(2)),
-            *(tf.matmul(scores, x, transpose_a=i > 1) for i in range(4)),
+            *(tf.matmul(x, x, transpose_b=True) for _ in range(2 if backward else 1)),
+            *(tf.matmul(scores, x, transpose_a=i > 1) for i in range(4 if backward else 1)),
         ],
         autograph=False,
     )
     tokens = ROWS * LENGTH
     sizes = ((hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden))
     parts = [(dense(tokens, *size), layers) for size in sizes]
-    parts += [(attention, layers), (dense(ROWS * MASKS, hidden, config.vocabulary_size), 1)]
+    parts.append((attention, layers))
+    if head:
+        parts.append((dense(ROWS * MASKS, hidden, config.vocabulary_size), 1))
 
     def run() -> None:
         for function, times in parts:
