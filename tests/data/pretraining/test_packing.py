@@ -87,9 +87,11 @@ def test_what_is_not_an_example_is_empty(corpus, tokenizer):
     assert np.array_equal((~empty).sum(1), batch["example_ids"].max(1))
 
 
-def test_it_resumes_after_any_batch(corpus, tokenizer):
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.8, pytest.param(None, marks=pytest.mark.slow)])
+def test_it_resumes_after_any_batch(corpus, tokenizer, share):
+    """In the first epoch, at its end and in the second; `slow` after every batch."""
     whole = batches(corpus, tokenizer, epochs=2)
-    for at in range(0, len(whole) - 1, 3):
+    for at in range(len(whole) - 1) if share is None else [int(share * (len(whole) - 1))]:
         rest = batches(corpus, tokenizer, epochs=2, start=whole[at]["position"])
         assert len(rest) == len(whole) - at - 1
         for one, other in zip(rest, whole[at + 1 :], strict=True):
@@ -173,7 +175,7 @@ def best_fit(lengths, predictions, max_tokens, max_predictions, max_examples):
     return rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.integers(3, 32), max_size=300),
     st.integers(1, 8),
