@@ -41,9 +41,11 @@ def model_parallel(devices: list[str], model_devices: int) -> keras.distribution
         ValueError: the devices do not divide into groups of `model_devices`.
 
     Example:
-        >>> devices = keras.distribution.list_devices("cpu")
-        >>> model_parallel(devices, 1).layout_map["encoder/layers_0/attention/qkv/bias"].axes
-        ('model',)
+        >>> model_parallel(["gpu:0", "gpu:1", "gpu:2"], 2)
+        Traceback (most recent call last):
+        ...
+        ValueError: The devices must divide into groups of model_devices, each of which holds a \
+model. Received: 3 devices, model_devices=2
     """
     if model_devices < 1 or len(devices) % model_devices:
         raise ValueError(

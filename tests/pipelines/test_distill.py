@@ -170,6 +170,7 @@ def test_a_student_may_begin_as_an_earlier_one(run_dir, on_text, tmp_path, capsy
     assert "learning_rate=1e-30 (0.0005)" in out
 
 
+@pytest.mark.slow
 def test_dry_run_tells_what_a_run_takes(on_text, tmp_path, capsys):
     on_text("distilbert", tmp_path / "run", "--dry_run", "--positions=masked", "--init=1")
     out = capsys.readouterr().out

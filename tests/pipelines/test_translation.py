@@ -60,6 +60,7 @@ def arguments(texts, tiny, model_dir, *flags) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_one_run(texts, tiny, tmp_path, call, capsys):
     """Weights, order of the pairs, BLEU and the mean at the end: to the last digit."""
     from pipelines import pretrain

@@ -152,6 +152,7 @@ def test_what_the_user_compiled_holds(config, tokenizer, caplog):
     assert "compile() was not called: trained by AdamW at 0.0001" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_layers_that_are_computed_again_change_no_number_and_no_preset(config, tokenizer, tmp_path):
     """With dropout, on rows of several widths; a run may go on with it or without."""

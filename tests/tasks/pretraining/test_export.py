@@ -182,6 +182,7 @@ def test_answers_are_float32_whatever_the_model_computes_in(config, tokenizer):
     assert encoded["pooled"].dtype == encoded["sequence"].dtype == tf.float32
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_a_c_program_serves_a_request(exported, tmp_path):
     task, path = exported

@@ -107,6 +107,11 @@ def test_replaced_tokens_are_found_in_packed_rows(config, tokenizer, batches):
 
 
 @pytest.mark.graphs
+@pytest.mark.parametrize(
+    "batches",
+    ["pairs", *(pytest.param(x, marks=pytest.mark.slow) for x in ("halves", "spans"))],
+    indirect=True,
+)
 def test_a_task_learns_from_packed_rows(config, tokenizer, batches):
     _, packed = batches
     task = make_task(config, tokenizer, packed)
