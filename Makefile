@@ -15,7 +15,7 @@ help:
 	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in under ten minutes on two cores"
 	@echo "make test         the tests (TensorFlow backend, then the model on the JAX backend)"
 	@echo "make test-slow    the tests marked slow"
-	@echo "make test-beam    a corpus prepared on Apache Beam, in an environment with the extra [beam]"
+	@echo "make test-beam    a corpus and answers made on Apache Beam, in an environment with the extra [beam]"
 	@echo "make coverage     the tests on the TensorFlow backend, and the share of kbert's lines that they run"
 	@echo "make bench        speed and memory beside the nearest peers, as ratios"
 	@echo "make lint         ruff: style and import order"
@@ -60,7 +60,7 @@ test-slow: $(VENV)/.installed-test
 test-beam:
 	$(PYTHON) -m venv $(VENV)-beam
 	$(VENV)-beam/bin/python -m pip install --quiet -e '.[beam]' pytest hypothesis
-	$(VENV)-beam/bin/python -m pytest -m 'slow or not slow' tests/data/corpus/test_beam.py
+	$(VENV)-beam/bin/python -m pytest -m 'slow or not slow' tests/data/corpus/test_beam.py tests/experiments/test_beam.py
 
 coverage: $(VENV)/.installed-test
 	$(PYTEST) $(SPREAD) --cov --cov-report= $(HALF)

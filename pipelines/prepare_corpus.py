@@ -30,7 +30,6 @@ Then: kbert-pretrain --data_dir=shards …
 """
 
 import os
-import shlex
 import sys
 
 from absl import flags
@@ -40,7 +39,7 @@ from kbert import tokenizers
 from kbert.data.corpus.preview import preview_corpus
 from kbert.text import open_sources
 
-from . import command
+from . import beam_flags, command
 
 # Enough text for a vocabulary that is only previewed.
 _DRY_RUN_DOCUMENTS = 2_000
@@ -76,14 +75,7 @@ def define_flags() -> None:
         "held_out_share", 0.01, "Share of the documents kept for evaluation.", 0.0, 0.999
     )
     flags.DEFINE_integer("num_workers", 1, "Processes; each needs about 1 GB.", 0)
-    flags.DEFINE_enum(
-        "runner", "local", ["local", "beam"], "Who does the work: this machine, or Apache Beam."
-    )
-    flags.DEFINE_string(
-        "beam_flags",
-        "",
-        "Beam's own flags, as --runner=FlinkRunner. Default: its local runner.",
-    )
+    beam_flags.define()
     flags.DEFINE_string("field", "text", "Field of the text in JSON lines and TensorFlow datasets.")
     flags.DEFINE_enum(
         "on_bad_utf8",
@@ -110,16 +102,12 @@ def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"Sources are given with --input. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-prepare-corpus"):
+    with command.one_line_errors("kbert-prepare-corpus", ImportError):
         _prepare(flags.FLAGS)
 
 
 def _prepare(options: flags.FlagValues) -> None:
-    if options.beam_flags and options.runner != "beam":
-        raise ValueError(
-            "--beam_flags belong to --runner=beam. "
-            f"Received: --runner={options.runner}, --beam_flags={options.beam_flags!r}"
-        )
+    given = beam_flags.read(options)
     sources = _split(options.input)
     reading = {"field": options.field, "on_bad_utf8": options.on_bad_utf8}
     tokenizer = _tokenizer(options, sources, reading)
@@ -133,7 +121,7 @@ def _prepare(options: flags.FlagValues) -> None:
         tokenizer,
         held_out_share=options.held_out_share,
         num_workers=options.num_workers,
-        beam_flags=shlex.split(options.beam_flags) if options.runner == "beam" else None,
+        beam_flags=given,
         **reading,
     )
     print(f"{options.output_dir}: {corpus.summary()}")

@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 RANKS = {
     **dict.fromkeys(
-        ("atomic", "cache", "chunks", "graphs", "json_file", "order", "progress", "types"), -2
+        ("atomic", "beam", "cache", "chunks", "graphs", "json_file", "order", "progress", "types"),
+        -2,
     ),
     "version": -2,
     **dict.fromkeys(("hub", "options", "registry", "resumable"), -1),
@@ -65,7 +66,7 @@ ORDER = {
         catalogue folder
         evaluation reading
         answer_file experiment
-        preview run
+        beam preview run
         series
     """,
     "extraction": """

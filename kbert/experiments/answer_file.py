@@ -28,36 +28,30 @@ from kbert.types import PathLike
 CHUNK = 1024
 
 
-class AnswerFile:
-    """The output of a prediction, and its progress.
+class AnswerState:
+    """How far the answers to an input are, in a state file beside them.
 
     Args:
-        path: the file of lines of JSON.
+        path: where the answers are, a file or a folder.
         identity: what the answers depend on besides the input, as JSON can hold it.
 
     Raises:
-        ValueError: the file is there and was written by something else.
+        ValueError: there are answers, written by something else.
     """
 
     def __init__(self, path: PathLike, identity: dict[str, Any]) -> None:
         self.path = Path(path)
         self._note = Path(f"{self.path}.state.json")
-        self._file = GrowingFiles(os.fspath(path))
         self.state = {"records": 0, "checksum": 0, "finished": False, **identity}
-        written = self.path.exists() and self.path.stat().st_size > 0
+        written = _is_written(self.path)
         before = read_note(self._note, "The state file of answers")
         if before and (written or before["finished"]):
-            of_output = {name: before.get(name) for name in identity}
-            if changed := differences(of_output, identity):
-                raise ValueError(
-                    f"{self.path} holds answers made with other settings; choose another file, or "
-                    f"remove it and {self._note.name}. Received: {'; '.join(changed.values())}"
-                )
             self.state = before
+            self.check(identity)
         elif written:
             raise ValueError(
                 f"{self.path} already exists, without a state file that says what wrote it; "
-                "remove it, or choose another file"
+                "remove it, or choose another output"
             )
 
     @property
@@ -70,12 +64,38 @@ class AnswerFile:
         """How many records are answered."""
         return self.state["records"]
 
+    def check(self, identity: dict[str, Any]) -> None:
+        """Raises ValueError unless the answers were made with these values."""
+        of_output = {name: self.state.get(name) for name in identity}
+        if changed := differences(of_output, identity):
+            raise ValueError(
+                f"{self.path} holds answers made with other settings; choose another output, or "
+                f"remove it and {self._note.name}. Received: {'; '.join(changed.values())}"
+            )
+
+    def save(self, **changes: Any) -> None:
+        """Writes the state file, with these values instead of those before."""
+        self.state |= changes
+        write_note(self._note, self.state)
+
+
+class AnswerFile(AnswerState):
+    """The output of a prediction, and its progress.
+
+    Args:
+        path: the file of lines of JSON.
+        identity: what the answers depend on besides the input, as JSON can hold it.
+
+    Raises:
+        ValueError: the file is there and was written by something else.
+    """
+
     @contextlib.contextmanager
     def appending(self) -> Iterator[None]:
         """Opens the file after the last line of the state file, which is written first."""
         size = self._size()
-        self._save()
-        with self._file:
+        self.save()
+        with GrowingFiles(os.fspath(self.path)) as self._file:
             self._file.open([size])
             yield
 
@@ -83,15 +103,7 @@ class AnswerFile:
         """Writes answers, on disk when this returns, and their number to the state file."""
         lines = list(lines)
         self._file.append("".join(f"{line}\n" for line in lines).encode())
-        self._save(records=self.records + len(lines), checksum=checksum)
-
-    def finish(self) -> None:
-        """Writes to the state file that every record is answered."""
-        self._save(finished=True)
-
-    def _save(self, **changes: Any) -> None:
-        self.state |= changes
-        write_note(self._note, self.state)
+        self.save(records=self.records + len(lines), checksum=checksum)
 
     def _size(self) -> int:
         """Bytes of the lines that the state file counts."""
@@ -133,11 +145,10 @@ def answer_records(
     checksum = _skip(rest, output, records.source)
     with output.appending():
         for chunk, lines in _answered(task, rest, records.source, batch_size):
-            for record in chunk:
-                checksum = _add(checksum, record)
+            checksum = checksum_of(chunk, checksum)
             output.append(lines, checksum)
             yield output.records
-        output.finish()
+        output.save(finished=True)
 
 
 def answer_stream(task: FineTuningTask, records: Records, *, batch_size: int = 32) -> Iterator[str]:
@@ -158,6 +169,22 @@ def model_checksum(task: FineTuningTask) -> str:
     return f"{checksum:08x}"
 
 
+def answer_chunk(
+    task: FineTuningTask, chunk: list[Record], source: str, batch_size: int
+) -> tuple[list[str], int]:
+    """A line for each record of a chunk, and how many of them were cut."""
+    table = _table(chunk, source)
+    answers, cut = task.predict_and_count(table, batch_size=batch_size, verbose=0)
+    return answer_lines(task.columns, table, answers, expected=False), cut
+
+
+def checksum_of(records: Iterable[Record], checksum: int = 0) -> int:
+    """Of the values of records, and of those before them."""
+    for _, record in records:
+        checksum = zlib.crc32(json.dumps(record, sort_keys=True).encode(), checksum)
+    return checksum
+
+
 def _answered(
     task: FineTuningTask, records: Iterator[Record], source: str, batch_size: int
 ) -> Iterator[tuple[list[Record], list[str]]]:
@@ -167,13 +194,12 @@ def _answered(
     """
     count = cut = reported = 0
     for chunk in chunks(records, CHUNK):
-        table = _table(chunk, source)
-        answers, more = task.predict_and_count(table, batch_size=batch_size, verbose=0)
+        lines, more = answer_chunk(task, chunk, source, batch_size)
         count, cut = count + len(chunk), cut + more
         if not reported:
             task.report_cut(cut, count)
             reported = cut
-        yield chunk, answer_lines(task.columns, table, answers, expected=False)
+        yield chunk, lines
     if cut > reported:
         task.report_cut(cut, count)
 
@@ -182,7 +208,7 @@ def _skip(records: Iterator[Record], output: AnswerFile, source: str) -> int:
     """Skips the answered records, and returns their checksum."""
     checksum = read = 0
     for record in itertools.islice(records, output.records):
-        checksum = _add(checksum, record)
+        checksum = checksum_of([record], checksum)
         read += 1
     if read < output.records or checksum != output.state["checksum"]:
         raise ValueError(
@@ -192,8 +218,11 @@ def _skip(records: Iterator[Record], output: AnswerFile, source: str) -> int:
     return checksum
 
 
-def _add(checksum: int, record: Record) -> int:
-    return zlib.crc32(json.dumps(record[1], sort_keys=True).encode(), checksum)
+def _is_written(path: Path) -> bool:
+    """Whether a file or folder holds anything."""
+    if path.is_dir():
+        return any(path.iterdir())
+    return path.exists() and path.stat().st_size > 0
 
 
 def _table(chunk: list[Record], source: str) -> Table:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from kbert import atomic
+from kbert.beam import pipeline_options
 from kbert.data.corpus import chunks, records, spill
 from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Shard
@@ -40,20 +41,8 @@ def pipeline_runner(flags: Sequence[str]) -> Run:
         ImportError: Apache Beam is not installed.
         ValueError: there is no such flag.
     """
-    try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
-    except ImportError as error:
-        raise ImportError(
-            "Preparing a corpus on Apache Beam needs the extra: pip install 'kbert[beam]'. "
-            f"Received: {error}"
-        ) from error
-    options = PipelineOptions(list(flags))
-    known = options.get_all_options(retain_unknown_options=False)
-    named = [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags]
-    unknown = [name for name, flag in zip(named, flags, strict=True) if "--" in flag]
-    if unknown := [x for x in unknown if x not in known and x.removeprefix("no_") not in known]:
-        raise ValueError(f"Beam has no such flag. Received: {', '.join(unknown)}")
+    options = pipeline_options(flags, "Preparing a corpus")
+    import apache_beam as beam
 
     def run(
         sources: list[Source],

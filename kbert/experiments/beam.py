@@ -1,0 +1,224 @@
+"""Answers to many files on Apache Beam: the bytes that `answer_records` writes for each of them.
+
+    files ─ read in chunks ─ shuffle ─ answer each chunk ─ group by file ─ join
+
+One file is read by one worker; its chunks, which are those of a local run, are answered by any.
+Workers write into the folder themselves, each file whole or not at all: a chunk's answers are there
+for the next start after a kill. The files get their names when all of them are there.
+"""
+
+import dataclasses
+import functools
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from kbert import atomic, registry
+from kbert.beam import pipeline_options
+from kbert.chunks import chunks
+from kbert.experiments import answer_file
+from kbert.experiments.catalogue import task_for
+from kbert.experiments.records import Record, Records
+from kbert.resumable import read_note, write_note
+from kbert.tasks import FineTuningTask, Task
+from kbert.text.sources import expand
+from kbert.types import PathLike
+
+_PREDICTIONS = "predictions-"
+# A model at a time in a process, and a call at a time: one uses all its cores, or its GPU.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What workers must know."""
+
+    preset: str
+    task_module: str | None
+    model: str  # its checksum
+    kind: str
+    columns: Mapping[str, str | Sequence[str]]
+    batch_size: int
+    work: str
+
+    def part(self, file: int, chunk: int) -> str:
+        """Where the answers to a chunk are."""
+        return os.path.join(self.work, f"{file:05d}-{chunk:08d}.json")
+
+    def joined(self, file: int) -> str:
+        """Where all answers to a file are until those to the others are."""
+        return os.path.join(self.work, f"{file:05d}.jsonl")
+
+    @property
+    def counts(self) -> str:
+        """Where the sums over all files are."""
+        return os.path.join(self.work, "counts.json")
+
+
+def answer_on_beam(
+    preset: PathLike,
+    pattern: str,
+    folder: PathLike,
+    beam_flags: Sequence[str] = (),
+    *,
+    columns: Mapping[str, str | Sequence[str]] | None = None,
+    batch_size: int = 32,
+    task_module: str | None = None,
+) -> int:
+    """Answers files of records by a pipeline of Apache Beam.
+
+    Killed and started again with the same arguments, it answers what was not answered.
+
+    Args:
+        preset: the fine-tuned task, as `Task.from_preset` takes it; each worker process loads it
+            once.
+        pattern: of files as `Records` takes them. All workers must see them and the folder.
+        folder: where `predictions-00000-of-00012.jsonl` and so on are in the end, one for each
+            file of the input, in the order of their names; each has the bytes that
+            `answer_records` writes for the file.
+        beam_flags: Beam's own, such as "--runner=FlinkRunner".
+        columns: our name of a column -> the files', as `Records` takes them.
+        batch_size: rows computed at once.
+        task_module: file or module of a task of the user's own, as `registry.load_module` takes it.
+
+    Returns:
+        How many records there are.
+
+    Raises:
+        ImportError: Apache Beam is not installed.
+        ValueError: there is no such flag of Beam's; the folder holds something else; a file is of
+            no format that is read.
+        Exception: Beam's own, where a worker fails: of a record, with its file and line.
+    """
+    options = pipeline_options(beam_flags, "Predicting")
+    if task_module is not None and task_module.endswith(".py"):
+        task_module = os.path.abspath(task_module)
+    preset = os.fspath(preset)
+    preset = os.path.abspath(preset) if os.path.isdir(preset) else preset  # else of the hub
+    paths = [os.path.abspath(path) for path in sorted(expand(pattern))]
+    task = _load(preset, task_module)
+    kind, columns = task_for(task).kind, dict(columns or {})
+    model = answer_file.model_checksum(task)
+    # Of finished answers alone: before, a bad record may be mended, for parts know their records.
+    of_input = {
+        "files of the input": len(paths),
+        "bytes of the input": sum(Records(path, kind, columns).size or 0 for path in paths),
+    }
+    folder = os.path.abspath(folder)
+    with atomic.only_one(folder):
+        state = answer_file.AnswerState(folder, {"model": model, "columns": columns})
+        work = os.path.join(folder, "work")
+        if state.finished:
+            state.check(of_input)
+        else:
+            state.save()
+            for name in os.listdir(folder):  # of a process that was killed between the renames
+                if name.startswith(_PREDICTIONS):
+                    atomic.remove(os.path.join(folder, name))
+            job = _Job(preset, task_module, model, kind, columns, batch_size, work)
+            _run(options, paths, job)
+            counts = cast(dict, read_note(job.counts, "The counts of answers"))
+            task.report_cut(counts["cut"], counts["records"])
+            for number in range(len(paths)):
+                name = f"{_PREDICTIONS}{number:05d}-of-{len(paths):05d}.jsonl"
+                os.replace(job.joined(number), os.path.join(folder, name))
+            state.save(records=counts["records"], finished=True, **of_input)
+        shutil.rmtree(work, ignore_errors=True)
+    return state.records
+
+
+def _run(options: Any, paths: list[str], job: _Job) -> None:
+    import apache_beam as beam
+
+    with beam.Pipeline(options=options) as pipeline:
+        _ = (
+            pipeline
+            | "files" >> beam.Create(list(enumerate(paths)), reshuffle=True)
+            | "read" >> beam.FlatMap(_read, job)
+            | "spread" >> beam.Reshuffle()
+            | "answer" >> beam.Map(_answer, job)
+            | "by file" >> beam.GroupByKey()
+            | "join" >> beam.Map(_join, job)
+            | "sum" >> beam.CombineGlobally(_sum)
+            | "note" >> beam.Map(_note, job)
+        )
+
+
+# What workers do.
+
+
+def _read(file: tuple[int, str], job: _Job) -> Iterator[tuple[int, int, str, list[Record]]]:
+    """The chunks of a file with their numbers; the one after the last is empty."""
+    number, path = file
+    if job.task_module is not None:
+        with _ONE_AT_A_TIME:
+            registry.load_module(job.task_module)
+    count = 0
+    for chunk in chunks(Records(path, job.kind, job.columns), answer_file.CHUNK):
+        yield number, count, path, chunk
+        count += 1
+    yield number, count, path, []
+
+
+def _answer(chunk: tuple[int, int, str, list[Record]], job: _Job) -> tuple[int, int]:
+    """Writes the answers where they are not there yet; returns the chunk's place."""
+    file, number, path, records = chunk
+    part, checksum = job.part(file, number), answer_file.checksum_of(records)
+    before = read_note(part, "A part of the answers")
+    if records and (before is None or before["checksum"] != checksum):
+        with _ONE_AT_A_TIME:
+            task = _model(job.preset, job.task_module, job.model)
+            lines, cut = answer_file.answer_chunk(task, records, path, job.batch_size)
+        os.makedirs(job.work, exist_ok=True)
+        write_note(part, {"checksum": checksum, "cut": cut, "lines": lines})
+    return file, number
+
+
+def _join(found: tuple[int, Iterable[int]], job: _Job) -> tuple[int, int]:
+    """Writes the answers to a file; returns how many they are, and of how many cut texts."""
+    file, numbers = found
+    records = cut = 0
+    os.makedirs(job.work, exist_ok=True)
+    with atomic.writing(job.joined(file)) as output:
+        for number in range(max(numbers)):
+            part = read_note(job.part(file, number), "A part of the answers")
+            if part is None:
+                raise RuntimeError(
+                    "All workers must see the folder of the answers. Received: no file "
+                    f"{job.part(file, number)}, which another one wrote"
+                )
+            output.write("".join(f"{line}\n" for line in part["lines"]).encode())
+            records, cut = records + len(part["lines"]), cut + part["cut"]
+    return records, cut
+
+
+def _sum(found: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    records = cut = 0
+    for pair in found:
+        records, cut = records + pair[0], cut + pair[1]
+    return records, cut
+
+
+def _note(counts: tuple[int, int], job: _Job) -> None:
+    records, cut = counts
+    write_note(job.counts, {"records": records, "cut": cut})
+
+
+@functools.lru_cache(maxsize=1)
+def _model(preset: str, task_module: str | None, checksum: str) -> FineTuningTask:
+    """One for the process."""
+    task = _load(preset, task_module)
+    if (found := answer_file.model_checksum(task)) != checksum:
+        raise ValueError(
+            "All workers answer with the same model. Received: another one in "
+            f"{preset} (checksum {found}, not {checksum})"
+        )
+    return task
+
+
+def _load(preset: str, task_module: str | None) -> FineTuningTask:
+    if task_module is not None:
+        registry.load_module(task_module)
+    return cast(FineTuningTask, Task.from_preset(preset))
