@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 from kbert import atomic
+from kbert.files import exists
 from kbert.json_file import read_json
 
 
@@ -25,7 +26,7 @@ def read_note(path: str | os.PathLike, what: str) -> dict[str, Any] | None:
     Raises:
         ValueError: the file is no JSON object.
     """
-    if not os.path.exists(path):
+    if not exists(path):
         return None
     try:
         return read_json(path)

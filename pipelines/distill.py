@@ -43,7 +43,6 @@ import json
 import os
 import sys
 import textwrap
-from pathlib import Path
 
 from absl import flags
 
@@ -52,6 +51,7 @@ from kbert.distillation import DistillationExperiment
 from kbert.distillation.augmentation import read_augmented
 from kbert.distillation.published import table
 from kbert.experiments import Result, Series
+from kbert.files import Path
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 

@@ -1,8 +1,7 @@
 """Pictures that programs write next to their tables."""
 
-from pathlib import Path
-
 from kbert import visualization
+from kbert.files import Path
 
 # A picture of more classes than this is a carpet.
 _MOST_CLASSES = 60

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +24,7 @@ from absl import app, flags, logging
 
 import kbert
 from kbert import atomic
+from kbert.files import Path
 from kbert.training import AdamW, Phase, WarmupDecay, train
 from kbert.training.run.phases import Start
 from kbert.types import PathLike

@@ -3,7 +3,6 @@
 import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +11,7 @@ from absl import flags, logging
 import kbert
 from kbert import experiments
 from kbert.experiments import Experiment, Result, Series
+from kbert.files import Path
 
 from . import option_flags
 from .pictures import draw_confusion

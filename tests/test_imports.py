@@ -9,9 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = {
-    **dict.fromkeys(
-        ("atomic", "cache", "chunks", "graphs", "json_file", "order", "progress", "types"), -2
-    ),
+    **dict.fromkeys(("cache", "files"), -3),
+    **dict.fromkeys(("atomic", "chunks", "graphs", "json_file", "order", "progress", "types"), -2),
     "version": -2,
     **dict.fromkeys(("hub", "options", "registry", "resumable"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.configs.base import EncoderConfig
 from kbert.configs.decoder import DecoderConfig
+from kbert.files import Path
 from kbert.heads import MaskedLMHead
 from kbert.json_file import read_json
 from kbert.models import Encoder

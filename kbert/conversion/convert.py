@@ -6,7 +6,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ from kbert.checkpoints.keras_hub.checkpoint import without_place
 from kbert.configs.base import EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.conversion.heads import HEADS, check_heads
+from kbert.files import Path
 from kbert.hub import locate
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder

@@ -11,7 +11,6 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from kbert.chunks import chunks
 from kbert.data import Table
 from kbert.experiments.evaluation import answer_lines
 from kbert.experiments.records import Record, Records
+from kbert.files import Path
 from kbert.resumable import GrowingFiles, differences, read_note, write_note
 from kbert.tasks import FineTuningTask, WindowOptions
 from kbert.types import PathLike

@@ -10,10 +10,10 @@ results.json   the results; written last, so a folder that has it is finished
 
 import json
 import shutil
-from pathlib import Path
 
 from kbert import atomic
 from kbert.experiments.results import Result
+from kbert.files import Path
 from kbert.hub import locate
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.settings import (

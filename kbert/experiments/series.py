@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kbert import atomic
@@ -18,6 +17,7 @@ from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result, Series
 from kbert.experiments.run import run_settings
 from kbert.experiments.settings import Settings
+from kbert.files import Path
 from kbert.training.run.settings import SAME, Resume
 from kbert.types import PathLike
 

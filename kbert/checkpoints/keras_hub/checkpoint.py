@@ -18,7 +18,6 @@ import dataclasses
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -37,6 +36,7 @@ from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.sizes import fewest_numbers
 from kbert.configs.base import EncoderConfig
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays, PathLike
