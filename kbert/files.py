@@ -225,7 +225,7 @@ class RemotePath(os.PathLike):
             gfile.rmtree(self._path)
 
     def replace(self, target: str | os.PathLike) -> None:
-        """Gives the file another name, whatever has it. Of a folder: file by file."""
+        """Gives the file another name, whatever has it."""
         with self._errors() as gfile:
             gfile.rename(self._path, os.fspath(target), overwrite=True)
 
@@ -353,6 +353,15 @@ def copy_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
             copy_tree(path, Path(target) / path.name)
         else:
             copy(path, Path(target) / path.name)
+
+
+def move_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Gives a folder another name: at once, or file by file where a path has a scheme."""
+    if not (is_remote(source) or is_remote(target)):
+        os.replace(source, target)
+        return
+    copy_tree(source, target)
+    remove_tree(source)
 
 
 def copy(source: str | os.PathLike, target: str | os.PathLike) -> None:

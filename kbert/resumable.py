@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 from kbert import atomic
-from kbert.files import exists
+from kbert.files import exists, local_only
 from kbert.json_file import read_json
 
 
@@ -66,7 +66,7 @@ class GrowingFiles:
     """Files that grow together, a chunk at a time.
 
     Args:
-        *paths: of the files.
+        *paths: of the files; local ones, since an object store cannot grow a file.
 
     Example:
         >>> import tempfile
@@ -84,7 +84,7 @@ class GrowingFiles:
     """
 
     def __init__(self, *paths: str) -> None:
-        self.paths = paths
+        self.paths = tuple(local_only(path, "Output that grows while it is made") for path in paths)
         self.files: list[BinaryIO] = []
 
     def __enter__(self) -> "GrowingFiles":
