@@ -16,9 +16,12 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert import atomic
+from kbert import atomic, experiments
+from kbert.conversion import convert
 from kbert.data import prepare_corpus, read_manifest, verify_corpus
 from kbert.data.corpus import chunks, records, shards
+from kbert.distillation.cache.store import Store
+from kbert.extraction import write_features
 from kbert.files import Path, copy_tree
 from tests.data.corpus.test_prepare import make_texts
 from tests.harness import randomise, tiny_config, tiny_inputs
@@ -112,9 +115,9 @@ def test_a_vocabulary(bucket, text, monkeypatch):
 
 
 def test_sources_that_are_not_there(bucket, tokenizer):
-    with pytest.raises(FileNotFoundError, match="No file matches. Received: 'ram://.*none.txt'"):
+    with pytest.raises(FileNotFoundError, match=r"No file matches. Received: 'ram://.*none.txt'"):
         prepare_corpus(bucket / "none.txt", bucket / "shards", tokenizer)
-    with pytest.raises(FileNotFoundError, match="No manifest.json.*Received: ram://"):
+    with pytest.raises(FileNotFoundError, match=r"No manifest.json.*Received: ram://"):
         read_manifest(bucket / "shards")
 
 
@@ -133,7 +136,7 @@ def test_a_run_resumes_exactly(bucket, tmp_path):
     assert here.keys() - curves == there.keys() - curves
     for name in here.keys() - curves:
         assert here[name] == there[name], name
-    with pytest.raises(ValueError, match="ram://.*/run holds another run.*rate was 0.02, is 0.1"):
+    with pytest.raises(ValueError, match=r"ram://.*/run holds another run.*rate was 0.02, is 0.1"):
         run_toy.main(f"{bucket}/run", settings={"rate": 0.1})
 
 
@@ -168,12 +171,12 @@ def test_presets(bucket, tokenizer, tmp_path):
     assert files(bucket / "task") == files(tmp_path / "task")
     again = kbert.tasks.TextClassifier.from_preset(bucket / "task")
     assert again.predict(["the red fox"]) == task.predict(["the red fox"])
-    with pytest.raises(ValueError, match="a kbert preset.*Received: ram://"):
+    with pytest.raises(ValueError, match=r"a kbert preset.*Received: ram://"):
         encoder.save_to_preset(bucket / "task", format="huggingface")
-    with pytest.raises(FileNotFoundError, match="Received: '?ram://.*/none"):
+    with pytest.raises(FileNotFoundError, match=r"Received: '?ram://.*/none"):
         kbert.Encoder.from_preset(bucket / "none")
     (bucket / "task" / "model.safetensors").write_bytes(b"cut")
-    with pytest.raises(ValueError, match="damaged.*Received: ram://"):
+    with pytest.raises(ValueError, match=r"damaged.*Received: ram://"):
         kbert.Encoder.from_preset(bucket / "task")
 
 
@@ -187,3 +190,52 @@ def test_exports(bucket, tokenizer):
     (name,) = loaded.structured_input_signature[1]
     answer = loaded(**{name: tf.constant(["the red fox"])})
     assert answer
+
+
+def test_an_experiment(bucket, tokenizer):
+    rows = ["text,label", *(f"the {x} fox,{y}" for x, y in [("red", "a"), ("blue", "b")] * 8)]
+    bucket.mkdir()
+    (bucket / "mail.csv").write_text("\n".join(rows))
+    config = tiny_config(vocabulary_size=tokenizer.vocabulary_size)
+    kbert.Encoder(config).save_to_preset(bucket / "tiny")
+    tokenizer.save(bucket / "tiny")
+    data = {"train": f"{bucket}/mail.csv", "dev": bucket / "mail.csv"}
+    experiment = experiments.Experiment("classify", preset=f"{bucket}/tiny", **data)
+    settings = {"epochs": 1, "batch_size": 8, "verbose": 0}
+    series = experiments.seeds(experiment, f"{bucket}/series", count=2, **settings)
+    assert series.preset == bucket / "series" / "preset"
+    assert experiments.seeds(experiment, bucket / "series", count=2, **settings).rows()
+    names = {name.partition("/")[0] for name in files(bucket / "series")}
+    assert names == {"preset", "seed-0", "seed-1", "series.json"}
+    assert not [name for name in files(bucket / "series") if "checkpoints/" in name]
+    task = kbert.tasks.Task.from_preset(series.preset)
+    table = experiments.read(experiments.task_for(task), bucket / "mail.csv")
+    evaluation = experiments.evaluate(task, table, verbose=0)
+    evaluation.write(bucket / "answers", "test", table)
+    assert len((bucket / "answers" / "test_answers.jsonl").read_text().splitlines()) == 16
+
+
+def test_a_conversion(bucket, tokenizer):
+    config = tiny_config(vocabulary_size=tokenizer.vocabulary_size)
+    kbert.Encoder(config).save_to_preset(bucket / "here")
+    tokenizer.save(bucket / "here")
+    convert(bucket / "here", bucket / "there", format="huggingface")
+    assert kbert.load_tokenizer(bucket / "there").checksum == tokenizer.checksum
+    assert kbert.Encoder.from_preset(bucket / "there").config.hidden_size == 16
+
+
+def test_what_is_refused(bucket, tokenizer):
+    encoder = kbert.Encoder(tiny_config(vocabulary_size=tokenizer.vocabulary_size))
+    grows = "Output that grows while it is made takes a local path. Received: 'ram://"
+    with pytest.raises(ValueError, match=grows):
+        experiments.AnswerFile(bucket / "answers.jsonl", {})
+    with pytest.raises(ValueError, match="A file of features takes a local path"):
+        write_features(bucket / "a.npy", encoder, tokenizer, texts=["the fox"])
+    with pytest.raises(ValueError, match="A cache of a teacher's outputs takes a local path"):
+        Store(bucket / "cache", {}, "float16")
+    (bucket / "zip").mkdir()
+    (bucket / "zip" / "model.zip").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="A zip file of a model takes a local path"):
+        kbert.Encoder.from_preset(bucket / "zip" / "model.zip")
+    with pytest.raises(FileNotFoundError, match="Models are not loaded from a URL"):
+        kbert.Encoder.from_preset("https://example.com/bert")

@@ -131,9 +131,8 @@ def read_augmented(folder: PathLike) -> Table:
 def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any]:
     """The manifest in the folder, or a new one; raises where the two are of different work."""
     if not exists(os.path.join(output_dir, MANIFEST)):
-        if strangers := sorted(
-            p.name for p in Path(output_dir).iterdir() if ".writing-" not in p.name
-        ):
+        names = sorted(path.name for path in Path(output_dir).iterdir())
+        if strangers := [name for name in names if ".writing-" not in name]:
             raise ValueError(
                 "An augmentation is written to a new or empty folder. Received: "
                 f"{output_dir}, which holds {', '.join(strangers[:3])}"
