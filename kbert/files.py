@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_COLLAPSED = re.compile(r"(gs|s3|hdfs|ram):/(?!/)")
 _BUFFER_BYTES = 1 << 20
 
 if TYPE_CHECKING:
@@ -46,8 +47,17 @@ def is_remote(path: str | os.PathLike) -> bool:
 
     >>> is_remote("gs://bucket/text.txt"), is_remote("tfds:wikipedia"), is_remote("/gs:/bucket")
     (True, False, False)
+
+    Raises:
+        ValueError: pathlib has taken one of the two slashes away.
     """
-    return bool(_SCHEME.match(os.fspath(path)))
+    text = os.fspath(path)
+    if _COLLAPSED.match(text):
+        raise ValueError(
+            "A scheme ends in two slashes, of which pathlib.Path drops one: give the path as text. "
+            f"Received: {text!r}"
+        )
+    return bool(_SCHEME.match(text))
 
 
 @functools.total_ordering

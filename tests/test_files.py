@@ -51,6 +51,12 @@ def test_parts_of_a_path(base):
     assert Path(path) == path
 
 
+def test_what_pathlib_has_spoilt_is_refused():
+    for use in (Path, files.exists, files.is_dir, files.is_file):
+        with pytest.raises(ValueError, match=r"two slashes.*Received: 'gs:/bucket/a'"):
+            use(pathlib.Path("gs://bucket/a"))
+
+
 def test_what_is_there(folder):
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "a.txt").write_bytes(b"abc")
