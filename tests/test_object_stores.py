@@ -192,6 +192,7 @@ def test_exports(bucket, tokenizer):
     assert answer
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_an_experiment(bucket, tokenizer):
     rows = ["text,label", *(f"the {x} fox,{y}" for x, y in [("red", "a"), ("blue", "b")] * 8)]
     bucket.mkdir()

@@ -44,7 +44,7 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
     """
     path = Path(name_or_path)
     asked = os.fspath(name_or_path)
-    if not asked.startswith(_URLS) and exists(asked):
+    if not asked.startswith((*_URLS, "hf://")) and exists(asked):
         if revision is not None:
             raise ValueError(
                 "`revision` names one of a hub repository's; a local path has none. "
