@@ -1,18 +1,25 @@
 """Files that appear whole or not at all, and folders that one process writes.
 
-A file is written under a temporary name, then renamed.
+A file is written under a temporary name, then renamed. So it is in an object store: a name appears
+there when its object is closed, but an error in the middle closes it too; and other file systems of
+TensorFlow's, such as `hdfs://`, show a file while it grows.
 """
 
 import contextlib
 import errno
 import fcntl
+import hashlib
+import io
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 import tensorflow as tf
 from absl import logging
+
+from kbert.cache import cache_folder
+from kbert.files import Path, is_remote
 
 _MARK = ".writing-"
 _LOCK = ".lock"
@@ -43,7 +50,7 @@ def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
     path = os.fspath(path)
     temporary = temporary_name(path)
     try:
-        with naming(path), open(temporary, "wb") as file:
+        with naming(path), Path(temporary).open("wb") as file:
             yield file
         publish(temporary, path)
     finally:
@@ -65,15 +72,14 @@ def write_together(
     paths = {os.fspath(path): temporary_name(os.fspath(path)) for path in contents}
     try:
         for (path, temporary), content in zip(paths.items(), contents.values(), strict=True):
-            with naming(path), open(temporary, "wb") as file:
+            with naming(path), Path(temporary).open("wb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+                sync(file)
         for path in (list(paths)[-1], *obsolete):
             remove(path)
         for path, temporary in paths.items():
             with naming(path):
-                os.replace(temporary, path)
+                Path(temporary).replace(path)
     finally:
         for temporary in paths.values():
             remove(temporary)
@@ -82,31 +88,52 @@ def write_together(
 def publish(temporary: str, path: str) -> None:
     """Gives a finished temporary file its name, once its bytes are on the disk."""
     with naming(path):
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        if not is_remote(temporary):
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+        Path(temporary).replace(path)
+
+
+def sync(file: IO[Any]) -> None:
+    """Waits until what was written is on the disk; a remote file gets there by being closed."""
+    file.flush()
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.fsync(file.fileno())
 
 
 def remove(path: str | os.PathLike) -> None:
     """Removes a file that may not be there."""
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(path)
+    Path(path).unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: str) -> None:
     """Removes what processes that were killed in the middle of a write have left."""
-    for name in os.listdir(folder):
-        if _MARK in name:
-            remove(os.path.join(folder, name))
+    for path in Path(folder).iterdir():
+        if _MARK in path.name:
+            remove(path)
+
+
+def stand_in(folder: str) -> str:
+    """The folder; of one with a scheme, a local one for what it cannot hold: locks, memory maps.
+
+    >>> stand_in("shards"), os.path.relpath(stand_in("gs://bucket/shards"), cache_folder())
+    ('shards', 'remote/da260b64a9c1ab67')
+    """
+    if not is_remote(folder):
+        return folder
+    name = hashlib.sha256(folder.rstrip("/").encode()).hexdigest()[:16]
+    return os.path.join(cache_folder(), "remote", name)
 
 
 @contextlib.contextmanager
 def only_one(folder: str | os.PathLike) -> Iterator[None]:
-    """Makes the folder and keeps a second process waiting; the lock ends with its process."""
+    """Makes the folder and keeps a second process waiting; the lock ends with its process.
+
+    One with a scheme is locked for the processes of this machine, as `refusing_others` says.
+    """
     folder = os.fspath(folder)
     with naming(folder):
-        os.makedirs(folder, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
+        lock = os.open(_make(folder), os.O_RDONLY)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +156,8 @@ def refusing_others(folder: str | os.PathLike) -> Iterator[None]:
     always holds. On NFS (Linux, version 3 with its lock service, or 4), Lustre and GPFS it holds
     between hosts too, unless they are mounted with locks that are local (`nolock`, `localflock`).
     A file system without locks, such as one over an object store, is named in a warning: there
-    nothing keeps a second process away.
+    nothing keeps a second process away. So is a folder with a scheme (`gs://…`): the lock, on a
+    file in kbert's cache folder, then keeps the processes of this machine apart, and of no other.
 
     Args:
         folder: made where it is missing.
@@ -147,11 +175,10 @@ def refusing_others(folder: str | os.PathLike) -> Iterator[None]:
         []
     """
     folder = os.fspath(folder)
-    path = os.path.join(folder, _LOCK)
     with naming(folder):
-        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(_make(folder), _LOCK)
     with naming(path):
-        lock = _lock(path)
+        lock = _lock(path, folder)
     try:
         with naming(path):
             os.truncate(lock, 0)
@@ -162,8 +189,18 @@ def refusing_others(folder: str | os.PathLike) -> Iterator[None]:
         os.close(lock)
 
 
-def _lock(path: str) -> int:
-    """Descriptor of the file at `path`, locked."""
+def _make(folder: str) -> str:
+    """Makes the folder; returns the one that is locked for it."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    local = stand_in(folder)
+    if local != folder:
+        os.makedirs(local, exist_ok=True)
+        logging.warning("No lock on %s for other machines: start only one process there", folder)
+    return local
+
+
+def _lock(path: str, folder: str) -> int:
+    """Descriptor of the file at `path`, locked for `folder`."""
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -176,7 +213,7 @@ def _lock(path: str) -> int:
             os.close(lock)
             raise RuntimeError(
                 "One process at a time writes to a folder: wait for the other, end it, or name "
-                f"another folder. Received: {os.path.dirname(path)}, in use by {holder}"
+                f"another folder. Received: {folder}, in use by {holder}"
             ) from None
         # Its holder may have removed the file between the two calls.
         with contextlib.suppress(FileNotFoundError):

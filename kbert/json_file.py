@@ -2,8 +2,9 @@
 
 import json
 import os
-from pathlib import Path
 from typing import Any
+
+from kbert.files import Path
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 from kbert import atomic
+from kbert.files import exists, local_only
 from kbert.json_file import read_json
 
 
@@ -25,7 +26,7 @@ def read_note(path: str | os.PathLike, what: str) -> dict[str, Any] | None:
     Raises:
         ValueError: the file is no JSON object.
     """
-    if not os.path.exists(path):
+    if not exists(path):
         return None
     try:
         return read_json(path)
@@ -65,7 +66,7 @@ class GrowingFiles:
     """Files that grow together, a chunk at a time.
 
     Args:
-        *paths: of the files.
+        *paths: of the files; local ones, since an object store cannot grow a file.
 
     Example:
         >>> import tempfile
@@ -83,7 +84,7 @@ class GrowingFiles:
     """
 
     def __init__(self, *paths: str) -> None:
-        self.paths = paths
+        self.paths = tuple(local_only(path, "Output that grows while it is made") for path in paths)
         self.files: list[BinaryIO] = []
 
     def __enter__(self) -> "GrowingFiles":

@@ -1,13 +1,13 @@
 """`kbert-pretrain` for GPT: the next token of packed text."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from absl import flags
 
 import kbert
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase

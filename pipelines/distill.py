@@ -40,10 +40,8 @@ SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
 """
 
 import json
-import os
 import sys
 import textwrap
-from pathlib import Path
 
 from absl import flags
 
@@ -52,6 +50,7 @@ from kbert.distillation import DistillationExperiment
 from kbert.distillation.augmentation import read_augmented
 from kbert.distillation.published import table
 from kbert.experiments import Result, Series
+from kbert.files import Path
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 
@@ -119,10 +118,10 @@ def _keep_what_is_read(options: flags.FlagValues) -> None:
     """Raises if the student would be written over a model that the same command reads."""
     if options.preset_dir is None:
         return
-    written = os.path.realpath(options.preset_dir)
+    written = Path(options.preset_dir).resolve()
     for name in ("teacher", "student"):
         model = options[name].value
-        if model is not None and os.path.realpath(model) == written:
+        if model is not None and Path(model).resolve() == written:
             raise ValueError(
                 f"The student would be written over the model of --{name}: give another "
                 f"--preset_dir. Received: --{name}={model}, --preset_dir={options.preset_dir}"

@@ -21,6 +21,7 @@ from kbert.distillation import (
     Term,
     recipe,
 )
+from kbert.files import is_dir
 from kbert.options import Options, option
 from kbert.training.optimization.settings import OptimizerSettings
 
@@ -208,7 +209,7 @@ def student_preset(options: flags.FlagValues) -> str | None:
     text = options.student
     if not text or text.endswith(".json"):
         return None
-    if not os.path.isdir(text) and os.sep not in text:
+    if not is_dir(text) and os.sep not in text:
         return None  # a name of the family
     names = ("num_layers", "init", "set")
     given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].value]

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -10,6 +9,7 @@ from absl import flags
 import kbert
 from kbert.checkpoints import read_checkpoint
 from kbert.distillation import RECIPES, DistillationRecipe, Distiller
+from kbert.files import Path
 from kbert.hub import locate
 from kbert.tasks import Pretraining
 from kbert.tokenizers.base import Tokenizer

@@ -22,12 +22,12 @@ GLUE's test sets have no labels: --submission writes predictions in the format t
 import json
 import sys
 import textwrap
-from pathlib import Path
 
 from absl import flags
 
 import kbert
 from kbert import experiments
+from kbert.files import Path
 
 from . import command, option_flags
 from .pictures import draw_confusion

@@ -1,7 +1,6 @@
 """`kbert-pretrain` for ELMo: a language model in both directions."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +8,7 @@ from absl import flags
 
 import kbert
 from kbert.checkpoints import read_checkpoint
+from kbert.files import Path
 from kbert.hub import locate
 from kbert.json_file import read_json
 from kbert.tokenizers.base import Tokenizer

@@ -3,7 +3,6 @@
 import functools
 import zlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +11,7 @@ from absl import flags
 import kbert
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from kbert.data.pretraining.settings import MaskingSettings
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.recipes import SENTENCE_OBJECTIVES
 from kbert.tokenizers.base import Tokenizer

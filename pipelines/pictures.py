@@ -1,8 +1,7 @@
 """Pictures that programs write next to their tables."""
 
-from pathlib import Path
-
 from kbert import visualization
+from kbert.files import Path
 
 # A picture of more classes than this is a carpet.
 _MOST_CLASSES = 60
@@ -18,5 +17,6 @@ def draw_confusion(confusion: dict | None, folder: Path) -> None:
     if confusion is None or len(confusion["names"]) > _MOST_CLASSES:
         return
     path = folder / "confusion_matrix.png"
-    visualization.confusion_matrix(**confusion).savefig(path, bbox_inches="tight")
+    with path.open("wb") as file:
+        visualization.confusion_matrix(**confusion).savefig(file, bbox_inches="tight")
     print(f"picture: {path}")

@@ -29,7 +29,6 @@ them must see the input and --output_dir, and one of them reads a file:
 Then: kbert-pretrain --data_dir=shards …
 """
 
-import os
 import sys
 
 from absl import flags
@@ -37,6 +36,7 @@ from absl import flags
 import kbert
 from kbert import tokenizers
 from kbert.data.corpus.preview import preview_corpus
+from kbert.files import exists, is_file
 from kbert.text import open_sources
 
 from . import beam_flags, command
@@ -129,7 +129,7 @@ def _prepare(options: flags.FlagValues) -> None:
 
 def _split(values: list[str]) -> list[str]:
     """Commas separate sources, except in the name of a file that is there."""
-    parts = ([value] if os.path.exists(value) else value.split(",") for value in values)
+    parts = ([value] if exists(value) else value.split(",") for value in values)
     return [source.strip() for part in parts for source in part if source.strip()]
 
 
@@ -153,7 +153,7 @@ def _tokenizer(
 def _given_tokenizer(options: flags.FlagValues) -> tokenizers.Tokenizer:
     """The tokenizer of --vocabulary, with the case of --lowercase."""
     path = options.vocabulary
-    is_vocabulary = os.path.isfile(path) and not path.endswith(".model")
+    is_vocabulary = is_file(path) and not path.endswith(".model")
     if is_vocabulary and options.tokenizer != "words":
         return kbert.WordPieceTokenizer(path, lowercase=options.lowercase is not False)
     tokenizer = tokenizers.WordTokenizer(path) if is_vocabulary else kbert.load_tokenizer(path)

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -26,6 +25,7 @@ from absl import app, flags, logging
 
 import kbert
 from kbert import atomic
+from kbert.files import Path, local_only
 from kbert.training import AdamW, Phase, train
 from kbert.training.run.phases import Start
 from kbert.types import PathLike
@@ -232,7 +232,7 @@ def quickstart(options: flags.FlagValues) -> None:
     """All stages, one after the other."""
     logging.set_verbosity(logging.WARNING)  # without TensorFlow's notices of its files
     tf.get_logger().setLevel("WARNING")
-    folder, stages = Path(options.output_dir), Stages()
+    folder, stages = Path(local_only(options.output_dir, "The quickstart")), Stages()
     check_settings(folder / "quickstart.json", {name: options[name].value for name in SETTINGS})
     # Finished shards are kept, even if packages with documentation were installed since.
     finished = (folder / "shards" / "manifest.json").exists()

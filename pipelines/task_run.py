@@ -1,9 +1,7 @@
 """Runs of experiments on a task: from the parsed flags to the best model."""
 
-import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +10,7 @@ from absl import flags, logging
 import kbert
 from kbert import experiments
 from kbert.experiments import Experiment, Result, Series
+from kbert.files import Path, copy_tree
 
 from . import option_flags
 from .pictures import draw_confusion
@@ -94,7 +93,7 @@ def _report(result: Result, folder: Path) -> None:
 def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
     """Copies and exports the best model; an export of an earlier call is kept."""
     if options.preset_dir:
-        shutil.copytree(preset, options.preset_dir, dirs_exist_ok=True)
+        copy_tree(preset, options.preset_dir)
         print(f"model written to {options.preset_dir}")
     if options.export_dir and not (finished and Path(options.export_dir).exists()):
         logging.set_verbosity(logging.WARNING)  # without TensorFlow's notices of its files

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,6 +12,7 @@ from absl import flags
 import kbert
 from kbert import atomic
 from kbert.data.pretraining.settings import MaskingSettings
+from kbert.files import Path
 from kbert.training import average_checkpoints
 from kbert.training.optimization.optimizers import make_optimizer
 from kbert.training.optimization.schedules import WarmupDecay

@@ -1,7 +1,6 @@
 """`kbert-pretrain` for the Transformer: translations of sentences, from pairs of them."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import tensorflow as tf
@@ -12,6 +11,7 @@ from kbert import tokenizers
 from kbert.checkpoints import read_checkpoint
 from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.decoding import Beam, Greedy
+from kbert.files import Path
 from kbert.hub import locate
 from kbert.metrics import bleu
 from kbert.text import read_pairs

@@ -9,9 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = {
+    **dict.fromkeys(("cache", "files"), -3),
     **dict.fromkeys(
-        ("atomic", "beam", "cache", "chunks", "graphs", "json_file", "order", "progress", "types"),
-        -2,
+        ("atomic", "beam", "chunks", "graphs", "json_file", "order", "progress", "types"), -2
     ),
     "version": -2,
     **dict.fromkeys(("hub", "options", "registry", "resumable"), -1),

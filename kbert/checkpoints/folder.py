@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import keras
@@ -21,6 +20,7 @@ from kbert.configs.base import Config, EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.files import Path
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays, PathLike
 

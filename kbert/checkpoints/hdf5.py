@@ -6,12 +6,11 @@ of a kilobyte could fill the memory, and half a model could pass for a whole one
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from kbert.checkpoints.sizes import check_ratio
+from kbert.files import Path, local_copy
 
 
 @contextlib.contextmanager
@@ -37,12 +36,12 @@ def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
             found[name] = item
 
     try:
-        with h5py.File(path, "r") as file:
+        with local_copy(path) as local, h5py.File(local, "r") as file:
             file.visititems(collect)
             for name, dataset in found.items():
                 _check_dataset(name, dataset, path)
             declared = sum(dataset.nbytes for dataset in found.values())
-            check_ratio(declared, os.path.getsize(path), str(path))
+            check_ratio(declared, path.stat().st_size, str(path))
             yield found
     except (OSError, RuntimeError, KeyError, TypeError, UnicodeError) as error:
         raise ValueError(

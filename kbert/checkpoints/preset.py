@@ -6,7 +6,6 @@ A task adds its tokenizer's files. Weight names are listed in
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kbert import registry
@@ -17,6 +16,7 @@ from kbert.configs.base import Config, EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.types import Arrays, PathLike
 

@@ -1,12 +1,12 @@
 """Arrays in a safetensors file: no pickle, a header that is checked, whole or not at all."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kbert import atomic
+from kbert.files import Path, local_copy
 from kbert.types import Arrays, PathLike
 
 WEIGHTS_FILE = "model.safetensors"
@@ -56,7 +56,8 @@ def open_safetensors(path: PathLike) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"There is no such safetensors file. Received: {path}")
     try:
-        return safe_open(path, framework="np")
+        with local_copy(path) as local:
+            return safe_open(local, framework="np")
     except SafetensorError as error:
         raise ValueError(
             f"The file is damaged, cut short, or no safetensors file ({error}). Received: {path}"

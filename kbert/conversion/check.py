@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.configs.base import EncoderConfig
 from kbert.configs.decoder import DecoderConfig
+from kbert.files import Path, local_only
 from kbert.heads import MaskedLMHead
 from kbert.json_file import read_json
 from kbert.models import Encoder
@@ -76,7 +76,7 @@ def check(source: PathLike, target: PathLike) -> list[Check]:
         (logits of every position) where both have that head, and of a decoder's "logits". Padding
         is left out.
     """
-    source, target = Path(source), Path(target)
+    source, target = (Path(local_only(path, "A comparison of models")) for path in (source, target))
     here, there = read_checkpoint(source), read_checkpoint(target)
     inputs = _random_inputs(here.config)
     masked_lm = "masked_lm/bias" in here.arrays and "masked_lm/bias" in there.arrays

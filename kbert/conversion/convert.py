@@ -3,10 +3,8 @@
 import contextlib
 import dataclasses
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +15,7 @@ from kbert.checkpoints.keras_hub.checkpoint import without_place
 from kbert.configs.base import EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.conversion.heads import HEADS, check_heads
+from kbert.files import Path, is_remote, remove_tree
 from kbert.hub import locate
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
@@ -161,7 +160,14 @@ def convert(
 
 @contextlib.contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """A folder to write to, which gets its name when all is written: never half a model."""
+    """A folder to write to, which gets its name when all is written: never half a model.
+
+    In an object store, where no folder can be renamed, it is the target.
+    """
+    if is_remote(target):
+        target.mkdir(parents=True, exist_ok=True)
+        yield target
+        return
     temporary = Path(atomic.temporary_name(str(target)))
     try:
         with atomic.naming(str(target)):
@@ -170,7 +176,7 @@ def _appearing(target: Path) -> Iterator[Path]:
         with atomic.naming(str(target)):
             temporary.replace(target)  # which may be an empty folder
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
 
 
 def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -14,6 +13,7 @@ from kbert.distillation.published import DistillationRecipe, Stage, recipe
 from kbert.distillation.student import student
 from kbert.experiments import Experiment, Settings
 from kbert.experiments.folder import checksum_of
+from kbert.files import Path
 from kbert.tasks import FineTuningTask
 from kbert.training.run.history import History
 from kbert.training.run.settings import SAME, Resume

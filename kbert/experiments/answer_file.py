@@ -11,7 +11,6 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from kbert.chunks import chunks
 from kbert.data import Table
 from kbert.experiments.evaluation import answer_lines
 from kbert.experiments.records import Record, Records
+from kbert.files import Path
 from kbert.resumable import GrowingFiles, differences, read_note, write_note
 from kbert.tasks import FineTuningTask, WindowOptions
 from kbert.types import PathLike
@@ -93,9 +93,9 @@ class AnswerFile(AnswerState):
     @contextlib.contextmanager
     def appending(self) -> Iterator[None]:
         """Opens the file after the last line of the state file, which is written first."""
-        size = self._size()
+        size, file = self._size(), GrowingFiles(os.fspath(self.path))
         self.save()
-        with GrowingFiles(os.fspath(self.path)) as self._file:
+        with file as self._file:
             self._file.open([size])
             yield
 

@@ -10,7 +10,6 @@ for the next start after a kill. The files get their names when all of them are 
 import dataclasses
 import functools
 import os
-import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -21,6 +20,7 @@ from kbert.chunks import chunks
 from kbert.experiments import answer_file
 from kbert.experiments.catalogue import task_for
 from kbert.experiments.records import Record, Records
+from kbert.files import Path, absolute, is_dir, remove_tree
 from kbert.resumable import read_note, write_note
 from kbert.tasks import FineTuningTask, Task
 from kbert.text.sources import expand
@@ -94,10 +94,10 @@ def answer_on_beam(
     """
     options = pipeline_options(beam_flags, "Predicting")
     if task_module is not None and task_module.endswith(".py"):
-        task_module = os.path.abspath(task_module)
+        task_module = absolute(task_module)
     preset = os.fspath(preset)
-    preset = os.path.abspath(preset) if os.path.isdir(preset) else preset  # else of the hub
-    paths = [os.path.abspath(path) for path in sorted(expand(pattern))]
+    preset = absolute(preset) if is_dir(preset) else preset  # else of the hub
+    paths = [absolute(path) for path in sorted(expand(pattern))]
     task = _load(preset, task_module)
     kind, columns = task_for(task).kind, dict(columns or {})
     model = answer_file.model_checksum(task)
@@ -106,7 +106,7 @@ def answer_on_beam(
         "files of the input": len(paths),
         "bytes of the input": sum(Records(path, kind, columns).size or 0 for path in paths),
     }
-    folder = os.path.abspath(folder)
+    folder = absolute(folder)
     with atomic.only_one(folder):
         state = answer_file.AnswerState(folder, {"model": model, "columns": columns})
         work = os.path.join(folder, "work")
@@ -114,18 +114,18 @@ def answer_on_beam(
             state.check(of_input)
         else:
             state.save()
-            for name in os.listdir(folder):  # of a process that was killed between the renames
-                if name.startswith(_PREDICTIONS):
-                    atomic.remove(os.path.join(folder, name))
+            for path in Path(folder).iterdir():  # of a process that was killed between the renames
+                if path.name.startswith(_PREDICTIONS):
+                    atomic.remove(path)
             job = _Job(preset, task_module, model, kind, columns, batch_size, work)
             _run(options, paths, job)
             counts = cast(dict, read_note(job.counts, "The counts of answers"))
             task.report_cut(counts["cut"], counts["records"])
             for number in range(len(paths)):
                 name = f"{_PREDICTIONS}{number:05d}-of-{len(paths):05d}.jsonl"
-                os.replace(job.joined(number), os.path.join(folder, name))
+                Path(job.joined(number)).replace(os.path.join(folder, name))
             state.save(records=counts["records"], finished=True, **of_input)
-        shutil.rmtree(work, ignore_errors=True)
+        remove_tree(work)
     return state.records
 
 
@@ -171,7 +171,7 @@ def _answer(chunk: tuple[int, int, str, list[Record]], job: _Job) -> tuple[int, 
         with _ONE_AT_A_TIME:
             task = _model(job.preset, job.task_module, job.model)
             lines, cut = answer_file.answer_chunk(task, records, path, job.batch_size)
-        os.makedirs(job.work, exist_ok=True)
+        Path(job.work).mkdir(parents=True, exist_ok=True)
         write_note(part, {"checksum": checksum, "cut": cut, "lines": lines})
     return file, number
 
@@ -180,7 +180,7 @@ def _join(found: tuple[int, Iterable[int]], job: _Job) -> tuple[int, int]:
     """Writes the answers to a file; returns how many they are, and of how many cut texts."""
     file, numbers = found
     records = cut = 0
-    os.makedirs(job.work, exist_ok=True)
+    Path(job.work).mkdir(parents=True, exist_ok=True)
     with atomic.writing(job.joined(file)) as output:
         for number in range(max(numbers)):
             part = read_note(job.part(file, number), "A part of the answers")

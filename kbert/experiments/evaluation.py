@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from kbert import atomic
 from kbert.data import Table
 from kbert.data.readers import check_glue_submission, write_glue_submission
 from kbert.experiments.catalogue import NamedTask
+from kbert.files import Path
 from kbert.metrics import Report, text_table
 from kbert.tasks import Columns, FineTuningTask
 from kbert.types import PathLike

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -14,6 +13,7 @@ from kbert.experiments.evaluation import check_submission, is_labelled
 from kbert.experiments.folder import checksum_of
 from kbert.experiments.reading import first_place, labels_of, read
 from kbert.experiments.settings import Settings
+from kbert.files import Path
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.history import History
 from kbert.training.run.settings import SAME, Resume

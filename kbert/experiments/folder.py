@@ -9,11 +9,10 @@ results.json   the results; written last, so a folder that has it is finished
 """
 
 import json
-import shutil
-from pathlib import Path
 
 from kbert import atomic
 from kbert.experiments.results import Result
+from kbert.files import Path, remove_tree
 from kbert.hub import locate
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.settings import (
@@ -97,7 +96,7 @@ class RunFolder:
         """Removes them, weights and optimizer, several times the model's size."""
         for name in ("checkpoints", "best"):
             for folder in list(self.training.rglob(name)):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
 
 
 def checksum_of(model: PathLike | None) -> str | None:

@@ -1,13 +1,13 @@
 """How the files of named tasks become tables: benchmarks by their layouts, others by columns."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kbert.data import Table
 from kbert.data.readers import read_choices, read_conll, read_conllu, read_glue, read_squad
 from kbert.data.readers import read_table as read_named_columns
+from kbert.files import is_dir
 from kbert.tasks import FineTuningTask
 
 Columns = Mapping[str, str | int | Sequence[str]]
@@ -61,7 +61,7 @@ def by_columns(files: Files) -> Table:
 
 def glue(files: Files) -> Table:
     """A file or the folder of one of GLUE's tasks."""
-    split = files.split if os.path.isdir(files.path) else None
+    split = files.split if is_dir(files.path) else None
     return read_glue(files.name, files.path, split=split)
 
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 import statistics
-from pathlib import Path
 from typing import Any
 
+from kbert.files import Path
 from kbert.metrics import text_table
 from kbert.training.run.log import duration, human
 from kbert.types import MaybeNone

@@ -6,10 +6,7 @@ stopped. Of all models only the best is kept, in `preset/` of the series' folder
 
 import itertools
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kbert import atomic
@@ -18,6 +15,7 @@ from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result, Series
 from kbert.experiments.run import run_settings
 from kbert.experiments.settings import Settings
+from kbert.files import Path, move_tree, remove_tree
 from kbert.training.run.settings import SAME, Resume
 from kbert.types import PathLike
 
@@ -160,14 +158,14 @@ def _run_series(
 def _remove_presets(series: Series) -> None:
     for result in series.results:
         if result is not series.best:
-            shutil.rmtree(result.preset, ignore_errors=True)
+            remove_tree(result.preset)
 
 
 def _publish_best(series: Series) -> None:
     """Moves the best model up, unless an earlier call has."""
     if series.best.preset.exists():
-        shutil.rmtree(series.preset, ignore_errors=True)
-        os.replace(series.best.preset, series.preset)
+        remove_tree(series.preset)
+        move_tree(series.best.preset, series.preset)
     content: dict[str, Any] = {"best": series.best.folder.name, "rows": series.rows()}
     if series.names == ("seed",):
         content["summary"] = {

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert import atomic
+from kbert.files import local_only
 from kbert.resumable import GrowingFiles
 from kbert.types import PathLike
 
@@ -176,7 +177,7 @@ def read_features(path: PathLike, dtype: str = "float32") -> Any:
         >>> read_features(path).shape
         (2, 4)
     """
-    path = os.fspath(path)
+    path = local_only(path, "A file of features")
     if path.endswith(".npy"):
         vectors = np.load(path, mmap_mode="r")
         ends = f"{path}.ends.npy"

@@ -24,6 +24,7 @@ from kbert.extraction.extract import report_cut
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.files import FORMATS, Format
 from kbert.extraction.inputs import as_inputs, is_table
+from kbert.files import local_only
 from kbert.progress import Progress
 from kbert.resumable import differences, read_note, write_note
 from kbert.text import open_sources
@@ -93,7 +94,7 @@ def write_features(
         >>> np.load(path, mmap_mode="r").shape
         (3, 128)
     """
-    path = os.fspath(path)
+    path = local_only(path, "A file of features")
     suffix = os.path.splitext(path)[1]
     if suffix not in FORMATS or dtype not in DTYPES or unit not in ("line", "document"):
         raise ValueError(

@@ -1,18 +1,20 @@
 """From the name, archive or folder of a model to a local folder."""
 
 import os
-from pathlib import Path
 
+from kbert.files import Path, exists, local_only
 from kbert.hub import archive, names, snapshot
 from kbert.types import PathLike
 
+_URLS = ("http://", "https://")
+
 
 def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool = True) -> Path:
-    """A model's folder, fetched first where it is not on this machine.
+    """A model's folder, fetched first where it has none.
 
     In this order it is:
 
-    1. a folder: itself;
+    1. a folder: itself, also in an object store (`gs://…`);
     2. a zip file, e.g. Google's `uncased_L-12_H-768_A-12.zip`: unpacked into kbert's cache;
     3. "hf:owner/name" or "hf:owner/name@revision", or the name of a model that `kbert.family`
        knows ("bert-base-uncased", "bert-base-uncased@<commit>"): a snapshot of the Hugging Face
@@ -42,7 +44,7 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
     """
     path = Path(name_or_path)
     asked = os.fspath(name_or_path)
-    if os.path.exists(asked):
+    if not asked.startswith((*_URLS, "hf://")) and exists(asked):
         if revision is not None:
             raise ValueError(
                 "`revision` names one of a hub repository's; a local path has none. "
@@ -65,7 +67,7 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
 
 def _from_file(path: Path) -> Path:
     if path.suffix.lower() == ".zip":
-        return archive.unpacked(path)
+        return archive.unpacked(Path(local_only(path, "A zip file of a model")))
     hint = " Unpack it first, and pass the folder." if ".tar" in path.name else ""
     raise ValueError(
         f"A model is a folder, a zip file or a name of the hub, not another file.{hint} "
@@ -74,7 +76,7 @@ def _from_file(path: Path) -> Path:
 
 
 def _unknown(asked: str) -> str:
-    if asked.startswith(("http://", "https://")):
+    if asked.startswith(_URLS):
         return (
             "Models are not loaded from a URL: download the file (curl -L -C - -O URL resumes) and "
             "pass its path; a repository of the hub is written hf:owner/name. "

@@ -7,13 +7,15 @@ plain functions that capture the variables avoids both.
 
 import os
 import re
-import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import keras
 import tensorflow as tf
+
+from kbert.files import Path, copy, copy_tree, is_remote, remove_tree
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Signature:
 
 
 def _versions(directory: str) -> list[int]:
-    return [int(name) for name in os.listdir(directory) if re.fullmatch(r"\d+", name)]
+    return [int(path.name) for path in Path(directory).iterdir() if re.fullmatch(r"\d+", path.name)]
 
 
 def _publish(written: str, directory: str) -> str:
@@ -48,6 +50,19 @@ def _publish(written: str, directory: str) -> str:
             return path
 
 
+def _upload(written: str, directory: str) -> str:
+    """Copies a finished folder to the next version, where no folder can be renamed at once.
+
+    The file without which it is no SavedModel comes last, so nobody loads half of one.
+    """
+    path = Path(directory, str(max(_versions(directory), default=0) + 1))
+    graph = Path(f"{written}.graph")
+    Path(written, "saved_model.pb").replace(graph)
+    copy_tree(written, path)
+    copy(graph, path / "saved_model.pb")
+    return os.fspath(path)
+
+
 def export_saved_model(
     directory: str | os.PathLike,
     signatures: Mapping[str, Signature],
@@ -57,7 +72,8 @@ def export_saved_model(
     """Writes `directory/<n+1>/`, where n is the newest version there.
 
     The model server sees a version only when it is complete: it is written under a hidden name
-    and renamed.
+    and renamed. To an object store (`gs://…`) its files are copied, `saved_model.pb` last; two
+    writers at a time can there take the same number.
 
     Args:
         directory: the model's folder, one numbered subfolder a version. Made if missing.
@@ -87,17 +103,22 @@ def export_saved_model(
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
     directory = os.fspath(directory)
-    os.makedirs(directory, exist_ok=True)
+    Path(directory).mkdir(parents=True, exist_ok=True)
     archive = keras.export.ExportArchive()
     for name, signature in signatures.items():
         archive.add_endpoint(name, signature.function, input_signature=list(signature.inputs))
     for resource in resources:
         archive.track(resource)
+    # Nobody differentiates a served model, and gradients of a loop cannot be saved.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    if is_remote(directory):
+        with tempfile.TemporaryDirectory() as folder:
+            partial = os.path.join(folder, "model")
+            archive.write_out(partial, options=options, verbose=False)
+            return _upload(partial, directory)
     partial = os.path.join(directory, f".{uuid.uuid4().hex}.partial")
     try:
-        # Nobody differentiates a served model, and gradients of a loop cannot be saved.
-        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         archive.write_out(partial, options=options, verbose=False)
         return _publish(partial, directory)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        remove_tree(partial)

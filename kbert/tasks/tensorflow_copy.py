@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from kbert import decoding, registry
+from kbert.files import absolute
 from kbert.types import PathLike
 
 PROGRAM = """
@@ -53,7 +54,7 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
     with tempfile.TemporaryDirectory() as folder:
         task.save_to_preset(folder)
         dtype = task.dtype_policy.name
-        order = [module, kind, folder, dtype, os.path.abspath(directory), options]
+        order = [module, kind, folder, dtype, absolute(directory), options]
         order = json.dumps(order, default=to_json)
         environment = {
             **os.environ,

@@ -8,12 +8,12 @@ file and the line or byte.
 import codecs
 import functools
 import gzip
-import os
 import re
 import zlib
 from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO
 
+from kbert.files import Path, absolute
 from kbert.json_file import parse_json
 from kbert.text import source
 
@@ -37,16 +37,16 @@ class File(source.Source):
 
     def __init__(self, path: str, on_bad_utf8: str) -> None:
         source.check_bad_utf8_policy(on_bad_utf8)
-        super().__init__(path, os.path.getsize(path))
+        super().__init__(path, Path(path).stat().st_size)
         if self.size == 0:
             raise ValueError(f"{path} is empty (0 bytes)")
         self.path = path
         self.errors = "strict" if on_bad_utf8 == "fail" else "replace"
 
     def identity(self) -> dict:
-        status = os.stat(self.path)
+        status = Path(self.path).stat()
         return {
-            "name": os.path.abspath(self.path),
+            "name": absolute(self.path),
             "size": status.st_size,
             "mtime_ns": status.st_mtime_ns,
         }
@@ -61,7 +61,7 @@ class File(source.Source):
 
     def blocks(self) -> Generator[bytes, None, None]:
         """The content as blocks of valid UTF-8, each ending between two characters."""
-        with open(self.path, "rb") as raw:
+        with Path(self.path).open("rb") as raw:
             # Nothing is left to close once `raw` is.
             file: Any = gzip.open(raw) if self.path.endswith(".gz") else raw  # noqa: SIM115
             offset = 0  # of `data` in the unpacked file

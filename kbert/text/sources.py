@@ -1,9 +1,9 @@
 """From what a user writes (`corpus/*.txt.gz`, `tfds:…`, `docs:`) to sources of documents."""
 
-import glob
 import os
 from collections.abc import Iterable, Iterator
 
+from kbert.files import Path, exists, glob, is_dir, is_file
 from kbert.text import documentation, files, sentences, tfds
 from kbert.text.source import Source
 
@@ -49,7 +49,7 @@ def open_sources(
             opened[pattern] = documentation.Documentation(pattern.removeprefix("docs:"))
         else:
             for path in expand(pattern):
-                opened[os.path.realpath(path)] = _open_file(path, field, on_bad_utf8)
+                opened[os.fspath(Path(path).resolve())] = _open_file(path, field, on_bad_utf8)
     if not opened:
         raise ValueError("No sources: give at least one file, pattern, tfds:… or docs:")
     return [opened[key] for key in sorted(opened)]
@@ -58,14 +58,14 @@ def open_sources(
 def expand(pattern: str) -> list[str]:
     """The files that a path or pattern names, at least one."""
     # A file whose name holds brackets is taken by its name before it is read as a pattern.
-    if os.path.isdir(pattern):
+    if is_dir(pattern):
         raise ValueError(
             f"A source is a file or a pattern of files, such as {pattern.rstrip('/')}/*.txt. "
             f"Received the folder: {pattern!r}"
         )
-    if os.path.exists(pattern):
+    if exists(pattern):
         return [pattern]
-    paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+    paths = [path for path in glob(pattern) if is_file(path)]
     if not paths:
         raise FileNotFoundError(f"No file matches. Received: {pattern!r}")
     return paths

@@ -5,12 +5,12 @@ import functools
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from kbert.files import Path
 from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.offsets import bytes_to_characters, word_numbers

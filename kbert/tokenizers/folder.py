@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
+from kbert.files import Path
 from kbert.json_file import read_json
 
 # What Hugging Face's files call "…_token".

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
+
+from kbert.files import Path
 
 
 def read_lines(

@@ -1,9 +1,9 @@
 """Reading a tokenizer from a folder: kbert's own, Hugging Face's, KerasHub's or Google's."""
 
 import os
-from pathlib import Path
 from typing import Any
 
+from kbert.files import Path
 from kbert.hub import locate
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.loading import load_byte_pair
@@ -78,9 +78,10 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
             "Of tokenizer.json alone a WordPiece, a byte-level BPE or a unigram tokenizer is made. "
             f"Received: {files.path / 'tokenizer.json'} with model type {kind!r}"
         )
+    names = sorted(path.name for path in files.path.iterdir())
     raise FileNotFoundError(
         "A tokenizer's folder holds vocab.txt, vocab.json and merges.txt, a *.model, words.txt or "
-        f"tokenizer.json. Received: {files.path} with {sorted(os.listdir(files.path))}"
+        f"tokenizer.json. Received: {files.path} with {names}"
     )
 
 

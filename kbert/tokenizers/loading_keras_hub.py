@@ -4,9 +4,9 @@
 (keras_hub, src/tokenizers/*.py and src/models/<name>/<name>_tokenizer.py.)
 """
 
-from pathlib import Path
 from typing import Any
 
+from kbert.files import Path
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms

@@ -5,12 +5,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
 import tensorflow as tf
 
 from kbert import atomic
+from kbert.files import Path
 from kbert.types import PathLike
 
 # The constructors' arguments that are kept in files of their own.

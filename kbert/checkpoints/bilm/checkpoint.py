@@ -8,7 +8,6 @@ whichever of the two numbers the options say.
 import io
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from kbert.checkpoints.matching import check_arrays
 from kbert.checkpoints.preset import CONFIG_FILE, refuse_other
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.elmo import ElmoConfig
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.types import Arrays, PathLike
 

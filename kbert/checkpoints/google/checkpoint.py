@@ -25,7 +25,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from kbert.checkpoints.checkpoint import Checkpoint, default_labels, infer_task
@@ -41,6 +40,7 @@ from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.keys import check_keys, known_activation, make_config
 from kbert.checkpoints.renames import Rule, read_arrays
 from kbert.configs.base import EncoderConfig
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.types import Arrays
 

@@ -3,9 +3,10 @@
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
+
+from kbert.files import Path
 
 _NAMED = re.compile(r'^model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
 

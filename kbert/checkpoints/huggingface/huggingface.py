@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kbert.checkpoints import preset
@@ -26,6 +25,7 @@ from kbert.checkpoints.huggingface.config import (
 from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards, write_shards
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays, PathLike

@@ -2,12 +2,12 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 
 from kbert import atomic
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.types import Arrays, PathLike
 

@@ -18,7 +18,6 @@ import dataclasses
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -37,6 +36,7 @@ from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.sizes import fewest_numbers
 from kbert.configs.base import EncoderConfig
+from kbert.files import Path, local_only
 from kbert.json_file import read_json
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays, PathLike
@@ -94,7 +94,7 @@ def read_folder(folder: Path) -> Checkpoint:
         ImportError: the package keras-hub is missing.
         ValueError: another class, or a file that is damaged or not understood.
     """
-    path = folder / CONFIG_FILE
+    path = Path(local_only(folder, "Reading a KerasHub preset")) / CONFIG_FILE
     content = read_json(path)
     class_name = content.get("class_name")
     spec = next((spec for spec in BACKBONES if spec.class_name == class_name), None)

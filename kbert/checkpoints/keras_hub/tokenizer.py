@@ -1,13 +1,13 @@
 """A tokenizer as KerasHub's presets hold it: `tokenizer.json` and `assets/tokenizer/`."""
 
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from absl import logging
 
 from kbert import atomic
 from kbert.checkpoints.keras_hub.names import Backbone
+from kbert.files import Path
 
 
 def write_tokenizer(folder: Path, spec: Backbone, tokenizer: Any) -> None:

@@ -22,6 +22,7 @@ from kbert.beam import pipeline_options
 from kbert.data.corpus import chunks, records, spill
 from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Shard
+from kbert.files import Path, absolute
 from kbert.text.source import Source
 from kbert.tokenizers.base import Tokenizer
 
@@ -56,7 +57,7 @@ def pipeline_runner(flags: Sequence[str]) -> Run:
     ) -> tuple[dict[str, int], list[tuple[str, Shard]]]:
         dtype = records.token_dtype(tokenizer.vocabulary_size)
         made = (type(tokenizer), json.dumps(tokenizer.get_config()), dtype)
-        writing = (os.path.abspath(folder), os.path.abspath(work), dtype, block_tokens, key)
+        writing = (absolute(folder), absolute(work), dtype, block_tokens, key)
         with beam.Pipeline(options=options) as pipeline:
             read = (
                 pipeline
@@ -77,8 +78,7 @@ def pipeline_runner(flags: Sequence[str]) -> Run:
                 | "by shard" >> beam.GroupByKey()
                 | "merge" >> beam.Map(_merge, held_out_share, total, writing)
             )
-        with open(os.path.join(work, _COUNTS), encoding="utf-8") as file:
-            counted = json.load(file)
+        counted = json.loads(Path(work, _COUNTS).read_bytes())
         shards = []
         for plan in shard_files.plan_shards(counted["text_bytes"], held_out_share):
             path = os.path.join(folder, plan.file)

@@ -1,13 +1,13 @@
 """First half of `prepare_corpus`: text in chunks → sentences → ids → one spill file a chunk."""
 
 import hashlib
-import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from kbert.data.corpus import spill
+from kbert.files import exists
 from kbert.text.sentences import split_sentences
 from kbert.text.source import Source
 from kbert.tokenizers.base import Tokenizer
@@ -71,7 +71,7 @@ class Done(NamedTuple):
 
 def write_spill(tokenizer: Tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
     """Writes `tokenise` of a chunk; runs in a worker process. A spill that is there stays."""
-    if not os.path.exists(path):
+    if not exists(path):
         spill.write(path, *tokenise(tokenizer, chunk, dtype))
     return Done(chunk.consumed, len(chunk.lengths), len(chunk.text))
 

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.data.corpus import records
+from kbert.files import Path, exists
 from kbert.resumable import read_note, write_note
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
@@ -208,15 +209,16 @@ def read_manifest(folder: PathLike) -> Manifest:
 
 
 def _read_index(path: str, blocks: int) -> np.ndarray:
-    if not os.path.exists(path):
+    if not exists(path):
         raise FileNotFoundError(f"{path} is named in the manifest and is not there")
     rule = f"the rule is {blocks} rows of {len(records.INDEX_COLUMNS)} int64"
     try:
-        table = np.load(path, allow_pickle=False)
+        with Path(path).open("rb") as file:
+            table = np.load(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(
-            f"{path} is cut off or was changed: {rule}. Received: {os.path.getsize(path)} bytes, "
-            f"{error}"
+            f"{path} is cut off or was changed: {rule}. Received: {Path(path).stat().st_size} "
+            f"bytes, {error}"
         ) from error
     if table.shape != (blocks, len(records.INDEX_COLUMNS)) or table.dtype != np.int64:
         raise ValueError(
@@ -237,9 +239,9 @@ def _shown(options: dict) -> str:
 
 
 def _check_size(path: str, expected: int) -> None:
-    if not os.path.exists(path):
+    if not exists(path):
         raise FileNotFoundError(f"{path} is named in the manifest and is not there")
-    size = os.path.getsize(path)
+    size = Path(path).stat().st_size
     if size != expected:
         raise ValueError(
             f"{path} is truncated or was changed: the manifest says {expected} bytes. "

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kbert.data.corpus.blocks import WINDOW_BLOCKS, BlockReader
 from kbert.data.corpus.manifest import Manifest, Split, read_manifest
+from kbert.files import Path, is_dir
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
 
@@ -54,7 +55,7 @@ class Mixture:
             ValueError: A mixture is made of two folders or more, each once. Received: ['shards']
         """
         names = [os.fspath(folder) for folder in folders]
-        if len(names) < 2 or len({os.path.realpath(name) for name in names}) < len(names):
+        if len(names) < 2 or len({Path(name).resolve() for name in names}) < len(names):
             raise ValueError(
                 f"A mixture is made of two folders or more, each once. Received: {names}"
             )
@@ -198,7 +199,7 @@ def parse_folders(text: str) -> str | dict[str, float] | list[str]:
         ('shards', ['a', 'b'], {'a': 0.7, 'gs://b/c': 0.3})
     """
     parts = text.split(",")
-    if len(parts) == 1 or os.path.isdir(text):
+    if len(parts) == 1 or is_dir(text):
         return text
     found = [_weight_of(part) for part in parts]
     weighted = [weight is not None for _, weight in found]

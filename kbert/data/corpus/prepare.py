@@ -12,7 +12,8 @@ documents meet and only one stays; and held-out text is a range of hashes as wel
         held_out-00000-of-00001.tfrecord, .index.npy
         vocab.txt, …            the tokenizer's own files
         plan.json               settings and sources, to recognise the same work again
-        work/                   spills; gone when all is done
+        work/                   spills; gone when all is done. Of a folder with a scheme (gs://…)
+                                in kbert's cache folder, since they are read here and there
 """
 
 import collections
@@ -20,7 +21,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
@@ -33,6 +33,7 @@ from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.corpus.vocabulary import check_kind, save_tokenizer
 from kbert.data.corpus.workers import Workers
+from kbert.files import Path, exists, remove_tree
 from kbert.progress import Progress
 from kbert.resumable import read_note, write_note
 from kbert.text import open_sources
@@ -112,14 +113,17 @@ def prepare_corpus(
     plan = make_plan(opened, tokenizer, held_out_share, on_bad_utf8)
     output_dir = os.fspath(output_dir)
     with atomic.only_one(output_dir):
-        finished = _finished(output_dir, plan)
+        # Workers on other machines see no folder of this one, and they make no spills.
+        here = output_dir if beam_flags is not None else atomic.stand_in(output_dir)
+        work = os.path.join(here, _WORK_FOLDER)
+        finished = _finished(output_dir, work, plan)
         if finished:
             return finished
         if beam_flags is not None:
             from kbert.data.corpus import beam
 
             run_pipeline = beam.pipeline_runner(list(beam_flags))
-        job = _Preparation(opened, output_dir, tokenizer, plan)
+        job = _Preparation(opened, output_dir, work, tokenizer, plan)
         try:
             if beam_flags is not None:
                 return job.finish(job.write_on_beam(run_pipeline))
@@ -156,9 +160,9 @@ def make_plan(
     return {"settings": settings, "sources": [source.identity() for source in sources]}
 
 
-def _finished(output_dir: str, plan: dict) -> Manifest | None:
+def _finished(output_dir: str, work: str, plan: dict) -> Manifest | None:
     """The manifest, if the folder holds the outcome of this very plan already."""
-    if not os.path.exists(os.path.join(output_dir, manifest.FILE_NAME)):
+    if not exists(os.path.join(output_dir, manifest.FILE_NAME)):
         return None
     differing = _differences(_read_plan(output_dir), plan)
     if differing:
@@ -166,7 +170,7 @@ def _finished(output_dir: str, plan: dict) -> Manifest | None:
             f"{output_dir} holds a corpus that was prepared otherwise; choose another folder or "
             f"remove that one. Differing: {differing}"
         )
-    shutil.rmtree(os.path.join(output_dir, _WORK_FOLDER), ignore_errors=True)
+    remove_tree(work)
     logging.info("%s is prepared already", output_dir)
     return read_manifest(output_dir)
 
@@ -192,7 +196,7 @@ class _Preparation:
     """One run, first half to last, in a folder that is locked for it."""
 
     def __init__(
-        self, sources: list[Source], output_dir: str, tokenizer: Tokenizer, plan: dict
+        self, sources: list[Source], output_dir: str, work: str, tokenizer: Tokenizer, plan: dict
     ) -> None:
         self.sources = sources
         self.output_dir = output_dir
@@ -201,14 +205,14 @@ class _Preparation:
         self.held_out_share = settings["held_out_share"]
         self.settings_text = json.dumps(settings, sort_keys=True)
         self.dtype = records.token_dtype(tokenizer.vocabulary_size)
-        self.work = os.path.join(output_dir, _WORK_FOLDER)
+        self.work = work
         check_kind(output_dir, tokenizer.kind)
         old = _read_plan(output_dir)
         if old is not None and old["settings"] != settings:
             logging.info("Unfinished work with other settings is dropped: %s", old["settings"])
-            shutil.rmtree(self.work, ignore_errors=True)
+            remove_tree(self.work)
         with atomic.naming(self.work):
-            os.makedirs(self.work, exist_ok=True)
+            Path(self.work).mkdir(parents=True, exist_ok=True)
         atomic.remove_leftovers(self.output_dir)
         atomic.remove_leftovers(self.work)
         write_note(os.path.join(output_dir, PLAN_FILE), plan)
@@ -289,9 +293,9 @@ class _Preparation:
             setattr(self.sources[0], name, counts[name])
         found = sum(shard.documents for split, shard in shards if split == "train")
         if found < 2:
-            files = [os.path.join(self.work, name) for name in os.listdir(self.work)]
+            files = list(Path(self.work).iterdir())
             for _, shard in shards:
-                files += [os.path.join(self.output_dir, x) for x in (shard.file, shard.index)]
+                files += [Path(self.output_dir, x) for x in (shard.file, shard.index)]
             for path in files:  # of no use to another start
                 atomic.remove(path)
             self._refuse(found)
@@ -329,26 +333,28 @@ class _Preparation:
             },
         )
         self._remove_strangers(done)
-        # By way of the work folder: what a kill leaves of it goes with that folder.
-        save_tokenizer(self.tokenizer, self.output_dir, os.path.join(self.work, "tokenizer"))
+        # By way of a work folder, where renaming is possible: what a kill leaves goes with it.
+        staging = os.path.join(self.output_dir, _WORK_FOLDER)
+        save_tokenizer(self.tokenizer, self.output_dir, os.path.join(staging, "tokenizer"))
         done.save()
-        shutil.rmtree(self.work)
+        for folder in (self.work, staging):
+            remove_tree(folder)
         return done
 
     def _remove_strangers(self, done: Manifest) -> None:
         """Removes shards of an unfinished attempt with other text or settings."""
         shards = [shard for split in done.splits.values() for shard in split.shards]
         ours = {name for shard in shards for name in (shard.file, shard.index)}
-        for name in os.listdir(self.output_dir):
-            if shard_files.SHARD_NAME.fullmatch(name) and name not in ours:
-                atomic.remove(os.path.join(self.output_dir, name))
+        for path in Path(self.output_dir).iterdir():
+            if shard_files.SHARD_NAME.fullmatch(path.name) and path.name not in ours:
+                atomic.remove(path)
 
     def abandon(self) -> None:
         """After an error: nothing half-written stays, finished pieces do, for the next start."""
         atomic.remove_leftovers(self.output_dir)
         atomic.remove_leftovers(self.work)
-        if not os.listdir(self.work):
-            shutil.rmtree(self.work)
+        if not any(Path(self.work).iterdir()):
+            remove_tree(self.work)
             atomic.remove(os.path.join(self.output_dir, PLAN_FILE))
             with contextlib.suppress(OSError):  # the folder may hold files that are not ours
-                os.rmdir(self.output_dir)
+                Path(self.output_dir).rmdir()

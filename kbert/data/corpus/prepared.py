@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kbert.cache import cache_folder
 from kbert.data.corpus import manifest
+from kbert.files import exists, is_dir
 from kbert.text.sources import open_sources
 from kbert.tokenizers.base import Tokenizer
 
@@ -31,7 +32,7 @@ def prepared_folder(
     Returns:
         A folder with a manifest, as far as this function made it.
     """
-    if isinstance(data, str | os.PathLike) and os.path.isdir(data):
+    if isinstance(data, str | os.PathLike) and is_dir(data):
         return os.fspath(data)
     from kbert.data.corpus import prepare
 
@@ -39,6 +40,6 @@ def prepared_folder(
     checksum = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
     parent = cache_dir or os.path.join(cache_folder(), "corpora")
     folder = os.path.join(parent, checksum[:16])
-    if not os.path.exists(os.path.join(folder, manifest.FILE_NAME)):
+    if not exists(os.path.join(folder, manifest.FILE_NAME)):
         prepare.prepare_corpus(data, folder, tokenizer)
     return folder

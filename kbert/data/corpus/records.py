@@ -13,12 +13,12 @@ without touching the others. No pairs and no masks are stored: they are drawn wh
 """
 
 import io
-import os
 
 import numpy as np
 import tensorflow as tf
 
 from kbert import atomic
+from kbert.files import Path
 
 BLOCK_TOKENS = 65_536
 FEATURES = {
@@ -94,7 +94,7 @@ class BlockWriter:
 
     Example:
         >>> import tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "train-00000-of-00001.tfrecord")
+        >>> path = tempfile.mkdtemp() + "/train-00000-of-00001.tfrecord"
         >>> with BlockWriter(path, "uint16", block_tokens=4) as writer:
         ...     writer.add(np.array([5, 6, 7]), np.array([2, 1]))
         ...     writer.add(np.array([8, 9]), np.array([2]))
@@ -168,7 +168,7 @@ class BlockWriter:
             atomic.remove(self._temporary)
 
     def _publish(self) -> None:
-        size = os.path.getsize(self._temporary)
+        size = Path(self._temporary).stat().st_size
         if size != self.bytes:
             raise OSError(f"{self.path}: {self.bytes} bytes were written, {size} arrived on disk")
         index = io.BytesIO()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from kbert.data.corpus import records, spill
 from kbert.data.corpus.manifest import Shard
+from kbert.files import Path, exists
 from kbert.resumable import read_note, write_note
 from kbert.tokenizers.base import Tokenizer
 
@@ -125,7 +126,7 @@ def merge(
 def finished_shard(note: str, key: str, path: str) -> Shard | None:
     """The shard at `path`, if its note says that it is finished and of this text."""
     content = read_note(note, "The note of a shard")
-    if content is None or content["key"] != key or not os.path.exists(path):
+    if content is None or content["key"] != key or not exists(path):
         return None
     shard = Shard(**content["shard"])
-    return shard if os.path.getsize(path) == shard.bytes else None
+    return shard if Path(path).stat().st_size == shard.bytes else None

@@ -2,15 +2,14 @@
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable
-from pathlib import Path
 from typing import cast
 
 from absl import logging
 
 from kbert import atomic, tokenizers
 from kbert.data.corpus import manifest
+from kbert.files import Path, remove_tree
 from kbert.resumable import read_note, write_note
 from kbert.text.source import Source
 from kbert.text.sources import open_sources
@@ -142,13 +141,13 @@ def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: PathLike, staging: s
     Returns:
         Names of its files.
     """
-    shutil.rmtree(staging, ignore_errors=True)
+    remove_tree(staging)
     with atomic.naming(os.fspath(folder)):
         tokenizer.save(staging)
-    names = sorted(os.listdir(staging))
+    names = sorted(path.name for path in Path(staging).iterdir())
     for name in names:
         atomic.publish(os.path.join(staging, name), os.path.join(folder, name))
-    os.rmdir(staging)
+    remove_tree(staging)
     return names
 
 

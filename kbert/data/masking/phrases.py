@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from kbert.files import Path, is_file
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
 
@@ -218,10 +219,10 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenize
 
 
 def _lines(path: PathLike) -> list[str]:
-    if not os.path.isfile(path):
+    if not is_file(path):
         raise FileNotFoundError(f"No lexicon (a phrase a line). Received: {os.fspath(path)}")
     lines = []
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 lines.append(line.decode("utf-8"))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from kbert.data.readers.content import DataFile, read_files, read_text
 from kbert.data.readers.tables import json_lines
 from kbert.data.tables.table import Table
+from kbert.files import is_dir
 from kbert.json_file import parse_json
 from kbert.types import PathLike
 
@@ -56,7 +57,7 @@ def read_choices(path: PathLike, *, format: str) -> Table:
     if format not in readers:
         raise ValueError(f"format is one of {list(readers)}. Received: {format!r}")
     path = os.fspath(path)
-    if format == "race" and os.path.isdir(path):
+    if format == "race" and is_dir(path):
         path = os.path.join(glob.escape(path), "**", "*.txt")
     return read_files(path, lambda file: _table(file, list(readers[format](file))))
 

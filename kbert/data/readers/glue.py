@@ -7,6 +7,7 @@ from absl import logging
 from kbert.data.readers.content import DataFile, warn_of
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
 from kbert.data.tables.table import Table
+from kbert.files import is_dir, is_file
 from kbert.types import PathLike
 
 # Other headers that copies of the data carry.
@@ -80,7 +81,7 @@ def read_glue(
 
 
 def _file(task: GlueTask, path: str, split: str | None) -> str:
-    if not os.path.isdir(path):
+    if not is_dir(path):
         if split is not None:
             raise ValueError(f"A split is of a folder. Received: the file {path} and {split!r}")
         return path
@@ -93,7 +94,7 @@ def _file(task: GlueTask, path: str, split: str | None) -> str:
     folders = ("", task.name, "MNLI", "diagnostic") if task.name == "AX" else ("", task.name)
     candidates = [os.path.join(path, folder, name) for folder in folders]
     for candidate in (*candidates, *(f"{file}.gz" for file in candidates)):
-        if os.path.isfile(candidate):
+        if is_file(candidate):
             return candidate
     raise FileNotFoundError(f"None of these files is there (nor with .gz): {candidates}")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kbert import atomic
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
+from kbert.files import is_dir
 from kbert.types import PathLike
 
 
@@ -60,7 +61,7 @@ def write_glue_submission(task: str, answers: Sequence[str | int | float], path:
     """
     described = check_glue_submission(task, len(answers))
     path = os.fspath(path)
-    if os.path.isdir(path):
+    if is_dir(path):
         path = os.path.join(path, described.submission)
     lines = [f"{row}\t{_prediction(described, row, answer)}" for row, answer in enumerate(answers)]
     atomic.write(path, "\n".join(["index\tprediction", *lines, ""]).encode())

@@ -21,6 +21,7 @@ from kbert import atomic
 from kbert.data import Table
 from kbert.data.readers import read_table
 from kbert.distillation.augmentation.augmenter import Augmenter
+from kbert.files import Path, exists
 from kbert.progress import Progress
 from kbert.resumable import differences, read_note, write_note
 from kbert.types import PathLike
@@ -78,7 +79,7 @@ def write_augmented(
             for number, name in enumerate(names):
                 start, stop = size * number // shards, size * (number + 1) // shards
                 path = os.path.join(output_dir, name)
-                if not os.path.exists(path):
+                if not exists(path):
                     _write_shard(path, augmenter, start, stop, bar)
                 bar.show(stop)
         found = [_describe(output_dir, name) for name in names]
@@ -114,7 +115,7 @@ def read_augmented(folder: PathLike) -> Table:
         )
     for shard in manifest["shards"]:
         path = os.path.join(folder, shard["file"])
-        if not os.path.exists(path):
+        if not exists(path):
             raise FileNotFoundError(f"{path} is named in the manifest and is not there")
         found = _describe(folder, shard["file"])
         if found != shard:
@@ -129,8 +130,9 @@ def read_augmented(folder: PathLike) -> Table:
 
 def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any]:
     """The manifest in the folder, or a new one; raises where the two are of different work."""
-    if not os.path.exists(os.path.join(output_dir, MANIFEST)):
-        if strangers := sorted(name for name in os.listdir(output_dir) if ".writing-" not in name):
+    if not exists(os.path.join(output_dir, MANIFEST)):
+        names = sorted(path.name for path in Path(output_dir).iterdir())
+        if strangers := [name for name in names if ".writing-" not in name]:
             raise ValueError(
                 "An augmentation is written to a new or empty folder. Received: "
                 f"{output_dir}, which holds {', '.join(strangers[:3])}"
@@ -172,7 +174,7 @@ def _line(table: Table, row: int, record: dict[str, Any]) -> str:
 def _describe(folder: str, name: str) -> dict[str, Any]:
     """What a manifest says of a shard."""
     lines = checksum = size = 0
-    with open(os.path.join(folder, name), "rb") as file:
+    with Path(folder, name).open("rb") as file:
         while block := file.read(1 << 20):
             lines += block.count(b"\n")
             checksum = zlib.crc32(block, checksum)

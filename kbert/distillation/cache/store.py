@@ -14,6 +14,7 @@ import numpy as np
 from kbert.chunks import chunks
 from kbert.distillation.cache.layout import Layout
 from kbert.distillation.cache.shard import SUFFIX, Shard, write_shard
+from kbert.files import local_only
 from kbert.resumable import differences, read_note, write_note
 from kbert.types import PathLike
 
@@ -46,7 +47,7 @@ class Store:
     """
 
     def __init__(self, folder: PathLike, teacher: Mapping[str, Any], dtype: str) -> None:
-        self.folder = os.fspath(folder)
+        self.folder = local_only(folder, "A cache of a teacher's outputs")
         self._manifest: dict[str, Any] = {
             "format": FORMAT,
             "dtype": dtype,

@@ -4,7 +4,6 @@ Shapes: `B` rows, `T` words, `C` characters of a word, `P` width of the projecti
 layers, `U` units of an LSTM, `D` = 2 directions (0 forward, 1 backward), `V` words of the softmax.
 """
 
-import os
 from typing import Any, Self
 
 import keras
@@ -13,6 +12,7 @@ from keras import ops
 
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.elmo import ElmoConfig
+from kbert.files import exists
 from kbert.hub import locate
 from kbert.layers import BidirectionalLSTM, CharacterCNN, ScalarMix, WordSoftmax
 from kbert.models.elmo.embedding import Embedder
@@ -264,7 +264,7 @@ class Elmo(keras.Model):
             FileNotFoundError: there is no such folder or model.
             ValueError: the folder is of another kind, or its weights do not fit its config.
         """
-        if path in BILMS and not os.path.exists(path):
+        if path in BILMS and not exists(path):
             raise FileNotFoundError(
                 "ELMo's weights are on no hub that kbert reads: download the options.json and "
                 f"weights.hdf5 of a release into one folder, and pass that. Received: {path!r}"

@@ -4,10 +4,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kbert import atomic
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, is_spelled
 from kbert.tokenizers.lines import read_lines

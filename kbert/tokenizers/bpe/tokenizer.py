@@ -5,12 +5,12 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from kbert.files import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, piece_bytes
 from kbert.tokenizers.bpe.files import as_merges, as_vocabulary, check_model, save_model

@@ -1,8 +1,8 @@
 """Reading a SentencePiece unigram tokenizer from a folder: kbert's, Hugging Face's, Google's."""
 
-from pathlib import Path
 from typing import Any
 
+from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.unigram.model import (

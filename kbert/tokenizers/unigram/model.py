@@ -4,8 +4,9 @@ import base64
 import collections
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+
+from kbert.files import Path
 
 SPACE = "▁"
 # Names of sentencepiece_model.proto for the kinds of a piece; only the first two stand in text.

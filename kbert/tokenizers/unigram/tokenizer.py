@@ -6,13 +6,13 @@ import os
 import string
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from kbert import atomic
+from kbert.files import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.offsets import original_ranges
 from kbert.tokenizers.unigram.kernel import UnigramKernel

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from kbert.files import Path
 from kbert.tokenizers.base import ROLES, Pieces, Tokenizer
 from kbert.tokenizers.normalization import byte_table, normalize
 from kbert.tokenizers.offsets import original_ranges

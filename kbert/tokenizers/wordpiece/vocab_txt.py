@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from kbert import atomic
+from kbert.files import Path
 from kbert.tokenizers.lines import check_entries, read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -6,12 +6,12 @@ Shapes: B texts, W words of all texts together, V words of the vocabulary.
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from kbert.files import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.offsets import given_ranges

@@ -3,12 +3,12 @@
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import keras
 import numpy as np
 
+from kbert.files import Path
 from kbert.training.run.checkpoints import (
     Checkpoints,
     named_state,

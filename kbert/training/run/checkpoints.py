@@ -10,7 +10,6 @@ import json
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -23,6 +22,7 @@ from kbert.checkpoints import (
     read_safetensors,
     write_safetensors,
 )
+from kbert.files import Path
 from kbert.training.step.mixin import TrainStep
 from kbert.types import PathLike
 

@@ -9,10 +9,10 @@ tensorboard/         curves, on request
 """
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from kbert import atomic
+from kbert.files import Path
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.curves import Curves
 from kbert.training.run.log import RunLog

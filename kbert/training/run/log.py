@@ -5,9 +5,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TextIO
 
+from kbert import atomic
+from kbert.files import Path, is_remote
 from kbert.types import PathLike
 
 
@@ -30,11 +31,13 @@ class RunLog:
         self.path = Path(path)
 
     def append(self, lines: Iterable[dict]) -> None:
-        """Writes lines, on disk when this returns: a checkpoint must not be ahead of its log."""
+        """Writes lines, on disk when this returns: a checkpoint must not be ahead of its log.
+
+        An object store gets the whole file again.
+        """
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
+            atomic.sync(file)
 
     def truncate(self, step: int) -> None:
         """Removes the lines after `step`, and one that a killed process left unfinished."""
@@ -47,7 +50,10 @@ class RunLog:
                     break
                 kept += len(line)
         if kept < self.path.stat().st_size:
-            os.truncate(self.path, kept)
+            if is_remote(self.path):
+                atomic.write(self.path, self.path.read_bytes()[:kept])
+            else:
+                os.truncate(self.path, kept)
 
     def read(self) -> list[dict]:
         """Returns all lines; none if nothing was written."""

@@ -3,10 +3,10 @@
 import json
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from kbert import atomic, registry
+from kbert.files import Path
 from kbert.types import PathLike
 from kbert.version import __version__
 

@@ -1,0 +1,417 @@
+"""Paths of this machine, and of what TensorFlow's file systems reach: `gs://…`, `hdfs://…`.
+
+The only module that knows which is which. `Path` is `pathlib.Path` for a local path. For one with
+a scheme it is a `RemotePath`: the same methods, by `tf.io.gfile`. (pathlib itself turns `gs://a/b`
+into `gs:/a/b`, a folder of this machine.)
+
+What an object store lacks: a folder cannot be renamed at once, nothing can be locked, and what is
+appended to a file writes the whole of it again.
+"""
+
+import contextlib
+import errno
+import fnmatch
+import functools
+import glob as local_glob
+import io
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_COLLAPSED = re.compile(r"(gs|s3|hdfs|ram):/(?!/)")
+_BUFFER_BYTES = 1 << 20
+
+if TYPE_CHECKING:
+    from pathlib import Path  # a RemotePath stands for one
+else:
+
+    class Path:
+        """A `pathlib.Path`, or a `RemotePath` where the path has a scheme.
+
+        >>> Path("shards", "manifest.json").name, Path("gs://bucket/shards") / "manifest.json"
+        ('manifest.json', RemotePath('gs://bucket/shards/manifest.json'))
+        """
+
+        def __new__(cls, path: str | os.PathLike, *more: str | os.PathLike) -> Any:
+            joined = os.path.join(path, *more)
+            return RemotePath(joined) if is_remote(joined) else pathlib.Path(path, *more)
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether a path has a scheme: only TensorFlow can open it.
+
+    >>> is_remote("gs://bucket/text.txt"), is_remote("tfds:wikipedia"), is_remote("/gs:/bucket")
+    (True, False, False)
+
+    Raises:
+        ValueError: pathlib has taken one of the two slashes away.
+    """
+    text = os.fspath(path)
+    if _COLLAPSED.match(text):
+        raise ValueError(
+            "A scheme ends in two slashes, of which pathlib.Path drops one: give the path as text. "
+            f"Received: {text!r}"
+        )
+    return bool(_SCHEME.match(text))
+
+
+@functools.total_ordering
+class RemotePath(os.PathLike):
+    """What kbert uses of `pathlib.Path`, by `tf.io.gfile`: results and errors are the same.
+
+    Args:
+        path: with a scheme.
+
+    Example:
+        >>> path = RemotePath("ram://example") / "text.txt"
+        >>> path.write_text("one\\ntwo\\n")
+        >>> with path.open(encoding="utf-8") as file:
+        ...     list(file)
+        ['one\\n', 'two\\n']
+        >>> path.exists(), path.with_suffix(".json").exists(), path.stat().st_size
+        (True, False, 8)
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path.rstrip("/")
+
+    def __fspath__(self) -> str:
+        return self._path
+
+    __str__ = __fspath__
+
+    def __repr__(self) -> str:
+        return f"RemotePath({self._path!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and self._path == other._path
+
+    def __lt__(self, other: "RemotePath") -> bool:
+        return self._path < other._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
+    def __truediv__(self, name: str | os.PathLike) -> "RemotePath":
+        return RemotePath(os.path.join(self._path, name))
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self._path.rpartition("/")[2]
+
+    @property
+    def stem(self) -> str:
+        """The last part without its suffix."""
+        return pathlib.PurePosixPath(self.name).stem
+
+    @property
+    def suffix(self) -> str:
+        """The last part's, with its dot."""
+        return pathlib.PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> "RemotePath":
+        """The folder."""
+        return RemotePath(self._path.rpartition("/")[0])
+
+    def with_suffix(self, suffix: str) -> "RemotePath":
+        """The same with another suffix."""
+        return self.parent / (self.stem + suffix)
+
+    def resolve(self) -> "RemotePath":
+        """Itself: there are no links and no current folder."""
+        return self
+
+    def exists(self) -> bool:
+        """Whether there is such a file or folder."""
+        with self._errors() as gfile:
+            return gfile.exists(self._path)
+
+    def is_file(self) -> bool:
+        """Whether there is such a file."""
+        return self._is_directory() is False
+
+    def is_dir(self) -> bool:
+        """Whether there is such a folder: in an object store, names that begin with it."""
+        return self._is_directory() is True
+
+    def _is_directory(self) -> bool | None:
+        # gfile.isdir says False of what cannot be reached too.
+        try:
+            with self._errors() as gfile:
+                return gfile.stat(self._path).is_directory
+        except FileNotFoundError:
+            return None
+
+    def stat(self) -> os.stat_result:
+        """Size and time of change; the rest is 0."""
+        with self._errors() as gfile:
+            found = gfile.stat(self._path)
+        times = {"st_mtime_ns": found.mtime_nsec}
+        return os.stat_result((0,) * 6 + (found.length,) + (0,) * 3, times)
+
+    def iterdir(self) -> Iterator["RemotePath"]:
+        """What lies in the folder."""
+        with self._errors() as gfile:
+            names = gfile.listdir(self._path)
+        # Some file systems end a folder's name with a slash, some list the folder itself.
+        return iter([self / name for name in (x.rstrip("/") for x in names) if name])
+
+    def glob(self, pattern: str) -> Iterator["RemotePath"]:
+        """What matches in the folder, or (`a/*.txt`) in folders below."""
+        first, _, rest = pattern.partition("/")
+        for path in self.iterdir() if self.exists() else ():
+            if fnmatch.fnmatchcase(path.name, first):
+                if not rest:
+                    yield path
+                elif path.is_dir():
+                    yield from path.glob(rest)
+
+    def rglob(self, pattern: str) -> Iterator["RemotePath"]:
+        """What matches in the folder and all below it."""
+        for path in self.iterdir() if self.exists() else ():
+            if fnmatch.fnmatchcase(path.name, pattern):
+                yield path
+            if path.is_dir():
+                yield from path.rglob(pattern)
+
+    def open(
+        self, mode: str = "r", encoding: str | None = None, newline: str | None = None
+    ) -> IO[Any]:
+        """Opens it, as `open` does; in an object store a file is there once it is closed."""
+        raw = _RawFile(self, mode.replace("b", "").replace("t", ""))
+        buffered: Any = (io.BufferedReader if raw.readable() else io.BufferedWriter)(
+            raw, _BUFFER_BYTES
+        )
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, None, newline)
+
+    def read_bytes(self) -> bytes:
+        """The content."""
+        with self.open("rb") as file:
+            return file.read()
+
+    def read_text(self, encoding: str | None = None) -> str:
+        """The content, as text."""
+        with self.open(encoding=encoding) as file:
+            return file.read()
+
+    def write_bytes(self, content: bytes | memoryview) -> None:
+        """Writes the content."""
+        with self.open("wb") as file:
+            file.write(content)
+
+    def write_text(self, content: str, encoding: str | None = None) -> None:
+        """Writes text."""
+        with self.open("w", encoding=encoding) as file:
+            file.write(content)
+
+    def mkdir(self, parents: bool = True, exist_ok: bool = True) -> None:
+        """Makes the folder, and those above it, where they are missing."""
+        if not exist_ok and self.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._path)
+        with self._errors() as gfile:
+            gfile.makedirs(self._path)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Removes the file."""
+        try:
+            with self._errors() as gfile:
+                gfile.remove(self._path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def rmdir(self) -> None:
+        """Removes the folder if nothing is in it."""
+        if any(self.iterdir()):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), self._path)
+        with self._errors() as gfile:
+            gfile.rmtree(self._path)
+
+    def replace(self, target: str | os.PathLike) -> None:
+        """Gives the file another name, whatever has it."""
+        with self._errors() as gfile:
+            gfile.rename(self._path, os.fspath(target), overwrite=True)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[Any]:
+        """`tf.io.gfile`, with errors as a local path has them."""
+        import tensorflow as tf  # it takes seconds, and local paths do without
+
+        kinds = {
+            tf.errors.NotFoundError: errno.ENOENT,
+            tf.errors.AlreadyExistsError: errno.EEXIST,
+            tf.errors.PermissionDeniedError: errno.EACCES,
+            tf.errors.UnauthenticatedError: errno.EACCES,
+            tf.errors.UnimplementedError: errno.ENOTSUP,  # a scheme that nobody has registered
+        }
+        try:
+            yield tf.io.gfile
+        except tf.errors.OpError as error:
+            number = kinds.get(type(error), errno.EIO)
+            raise OSError(number, error.message or os.strerror(number), self._path) from error
+
+
+class _RawFile(io.RawIOBase):
+    """A file of `tf.io.gfile` as Python's own buffers and text layers want it."""
+
+    def __init__(self, path: RemotePath, mode: str) -> None:
+        self._errors = path._errors
+        self._reads = mode == "r"
+        with self._errors() as gfile:
+            self._file = gfile.GFile(os.fspath(path), f"{mode}b")
+            # It is opened by its first use: a missing one must raise here, and an empty one exist.
+            self._file.read(0) if self._reads else self._file.write(b"")
+
+    def readable(self) -> bool:
+        return self._reads
+
+    def writable(self) -> bool:
+        return not self._reads
+
+    def seekable(self) -> bool:
+        return self._reads
+
+    def readinto(self, buffer: Any) -> int:
+        with self._errors():
+            content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def readall(self) -> bytes:
+        with self._errors():
+            return self._file.read()
+
+    def write(self, content: Any) -> int:
+        with self._errors():
+            self._file.write(bytes(content))
+        return len(content)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with self._errors():
+            self._file.seek(offset, whence)
+        return self.tell()
+
+    def tell(self) -> int:
+        with self._errors():
+            return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with self._errors():
+                self._file.close()
+
+
+def exists(path: str | os.PathLike) -> bool:
+    """Whether there is such a file or folder; of a local one that cannot be told, False."""
+    return Path(path).exists() if is_remote(path) else os.path.exists(path)
+
+
+def is_dir(path: str | os.PathLike) -> bool:
+    """Whether there is such a folder; of a local one that cannot be told, False."""
+    return Path(path).is_dir() if is_remote(path) else os.path.isdir(path)
+
+
+def is_file(path: str | os.PathLike) -> bool:
+    """Whether there is such a file; of a local one that cannot be told, False."""
+    return Path(path).is_file() if is_remote(path) else os.path.isfile(path)
+
+
+def absolute(path: str | os.PathLike) -> str:
+    """The path from the root; one with a scheme is that already."""
+    return os.fspath(path) if is_remote(path) else os.path.abspath(path)
+
+
+def glob(pattern: str) -> list[str]:
+    """Paths that match a pattern, in any order; `**` stands for folders at any depth.
+
+    >>> glob("/no/such/*.txt"), glob("ram://none/*.txt")
+    ([], [])
+    """
+    if not is_remote(pattern):
+        return local_glob.glob(pattern, recursive=True)
+    if "**" in pattern:
+        raise ValueError(f"`**` is for patterns of local paths. Received: {pattern!r}")
+    with RemotePath(pattern)._errors() as gfile:
+        return gfile.glob(pattern)
+
+
+def remove_tree(folder: str | os.PathLike) -> None:
+    """Removes a folder with all that is in it, as far as it is there and can be removed."""
+    if not is_remote(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError), RemotePath(os.fspath(folder))._errors() as gfile:
+        gfile.rmtree(os.fspath(folder))
+
+
+def copy_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Copies what lies in a folder into another; files that are there are replaced."""
+    if not (is_remote(source) or is_remote(target)):
+        shutil.copytree(source, target, dirs_exist_ok=True)
+        return
+    Path(target).mkdir(parents=True, exist_ok=True)
+    for path in Path(source).iterdir():
+        if path.is_dir():
+            copy_tree(path, Path(target) / path.name)
+        else:
+            copy(path, Path(target) / path.name)
+
+
+def move_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Gives a folder another name: at once, or file by file where a path has a scheme."""
+    if not (is_remote(source) or is_remote(target)):
+        os.replace(source, target)
+        return
+    copy_tree(source, target)
+    remove_tree(source)
+
+
+def copy(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Copies the bytes of a file."""
+    with Path(source).open("rb") as content, Path(target).open("wb") as file:
+        shutil.copyfileobj(content, file, _BUFFER_BYTES)
+
+
+@contextlib.contextmanager
+def local_copy(path: str | os.PathLike) -> Iterator[str]:
+    """A local file of the same content and name, for a library that opens files itself.
+
+    A local path is given as it is. The copy of another has lost its name when the block is left;
+    what has it open or in its memory map then still reads it.
+    """
+    if not is_remote(path):
+        yield os.fspath(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="kbert-") as folder:
+        copied = os.path.join(folder, os.path.basename(os.fspath(path)))
+        copy(path, copied)
+        yield copied
+
+
+def local_only(path: str | os.PathLike, what: str) -> str:
+    """The path, where it is local.
+
+    Args:
+        path: the path.
+        what: what takes it.
+
+    Raises:
+        ValueError: it has a scheme.
+
+    Example:
+        >>> local_only("gs://bucket/page.html", "A page")
+        Traceback (most recent call last):
+        ...
+        ValueError: A page takes a local path. Received: 'gs://bucket/page.html'
+    """
+    if is_remote(path):
+        raise ValueError(f"{what} takes a local path. Received: {os.fspath(path)!r}")
+    return os.fspath(path)
