@@ -90,12 +90,16 @@ class AnswerFile(AnswerState):
         ValueError: the file is there and was written by something else.
     """
 
+    def __init__(self, path: PathLike, identity: dict[str, Any]) -> None:
+        super().__init__(path, identity)
+        self._file = GrowingFiles(os.fspath(path))
+
     @contextlib.contextmanager
     def appending(self) -> Iterator[None]:
         """Opens the file after the last line of the state file, which is written first."""
-        size, file = self._size(), GrowingFiles(os.fspath(self.path))
+        size = self._size()
         self.save()
-        with file as self._file:
+        with self._file:
             self._file.open([size])
             yield
 
