@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help quickstart test test-slow test-beam coverage bench lint types clean
 
 help:
-	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in under ten minutes on two cores"
+	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in five minutes on two cores"
 	@echo "make test         the tests (TensorFlow backend, then the model on the JAX backend)"
 	@echo "make test-slow    the tests marked slow"
 	@echo "make test-beam    a corpus and answers made on Apache Beam, in an environment with the extra [beam]"

@@ -60,6 +60,19 @@ def schedule_free() -> keras.optimizers.Optimizer:
     return keras.optimizers.ScheduleFreeAdamW(5e-3, beta_2=0.98, weight_decay=0.01)
 
 
+# Shares of the time, and what is other in them; as many tokens a batch as the first row has.
+SHORT_FIRST = ((0.5, {"sequence_length": 32, "batch_size": 64}), (0.5, {}))
+SHORTER_FIRST = (
+    (0.3, {"sequence_length": 16, "batch_size": 128}),
+    (0.3, {"sequence_length": 32, "batch_size": 64}),
+    (0.4, {}),
+)
+FROM_8 = (
+    (0.15, {"sequence_length": 8, "batch_size": 256}),
+    (0.25, {"sequence_length": 16, "batch_size": 128}),
+    (0.25, {"sequence_length": 32, "batch_size": 64}),
+    (0.35, {}),
+)
 # Name -> what differs from the first row.
 ROWS: dict[str, dict[str, Any]] = {
     "quickstart": {},
@@ -74,7 +87,11 @@ ROWS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "mixed_bfloat16"},
     "tied_layers": {"config": {"num_layer_groups": 1}},
     "batch_16_then_64": {"stages": ((0.3, {"batch_size": 16}), (0.7, {"batch_size": 64}))},
-    "short_first": {"stages": ((0.5, {"sequence_length": 32, "batch_size": 64}), (0.5, {}))},
+    "short_first": {"stages": SHORT_FIRST},
+    "shorter_first": {"stages": SHORTER_FIRST},
+    "one_segment_from_8": {"data": {"segments": "single"}, "stages": FROM_8},
+    "one_segment_shorter_first": {"data": {"segments": "single"}, "stages": SHORTER_FIRST},
+    "one_segment_short_first": {"data": {"segments": "single"}, "stages": SHORT_FIRST},
 }
 
 
