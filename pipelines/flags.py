@@ -212,7 +212,7 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
         most = values.pop("warmup_steps")
         if options["sequence_length"].present:
             del values["phases"]
-        values["replacement"] = _joined(chosen.replacement)
+        values |= _as_flags(chosen)
         if chosen.objective == "translation":  # elsewhere it is the shards'
             values["tokenizer"] = chosen.tokenizer
         for name, value in values.items():
@@ -237,7 +237,7 @@ def default_checkpoints(options: flags.FlagValues) -> None:
 
 def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
     """Where the flags differ from the recipe, each as `flag=value (the recipe's)`."""
-    wanted = {**chosen.settings(), "replacement": _joined(chosen.replacement)}
+    wanted = {**chosen.settings(), **_as_flags(chosen)}
     if options.phases is None:
         wanted["sequence_length"] = wanted.pop("phases")
     return differences(options, wanted)
@@ -279,5 +279,10 @@ def parse_settings(items: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _joined(shares: tuple[float, float] | None) -> str | None:
-    return None if shares is None else ",".join(map(str, shares))
+def _as_flags(chosen: Recipe) -> dict[str, Any]:
+    """Those values of a recipe that flags hold in another form."""
+    shares, changes = chosen.replacement, chosen.set
+    return {
+        "replacement": None if shares is None else ",".join(map(str, shares)),
+        "set": None if changes is None else list(changes),
+    }

@@ -28,6 +28,7 @@ class Recipe:
         tokenizer: its kind: "wordpiece", "bpe", "unigram" or "words".
         source: where the values are from.
         model: name in `kbert.family`.
+        set: settings of the model that differ from its family's, as name=value; else None.
         objective: "masked_lm"; "span_boundary", which fills masked spans from their ends too;
             "replaced_tokens", ELECTRA's; or one that masks nothing and has no segments, so that
             what follows about these is None: "language_model", ELMo's; "causal_lm", GPT's;
@@ -61,6 +62,7 @@ class Recipe:
     tokenizer: str
     source: str
     model: str
+    set: tuple[str, ...] | None = None
     objective: str = "masked_lm"
     generator_share: float | None = None
     negatives: int | None = None

@@ -63,6 +63,19 @@ def test_elmo_reads_words_and_masks_nothing(parse):
     ]
 
 
+def test_a_recipe_sets_values_of_the_model(parse):
+    options = parse("--recipe=kbert-fast", "--train_steps=500")
+    chosen = apply_recipe(options)
+    assert options.set == ["dropout=0", "attention_dropout=0"]
+    assert options.warmup_steps == 50
+    assert departures(options, chosen) == ["train_steps=500 (10000)", "warmup_steps=50 (1000)"]
+    options = parse("--recipe=kbert-fast", "--set=dropout=0.1")
+    chosen = apply_recipe(options)
+    assert departures(options, chosen) == [
+        "set=['dropout=0.1'] (['dropout=0', 'attention_dropout=0'])"
+    ]
+
+
 def test_a_recipe_can_be_left_for_another_optimizer(parse):
     options = parse("--recipe=bert", "--optimizer=adagrad")
     apply_recipe(options)
