@@ -68,7 +68,7 @@ def test_a_recipe_sets_values_of_the_model(parse):
     chosen = apply_recipe(options)
     assert options.set == ["dropout=0", "attention_dropout=0"]
     assert options.warmup_steps == 50
-    assert departures(options, chosen) == ["train_steps=500 (10000)", "warmup_steps=50 (1000)"]
+    assert departures(options, chosen) == ["warmup_steps=50 (1000)", "train_steps=500 (10000)"]
     options = parse("--recipe=kbert-fast", "--set=dropout=0.1")
     chosen = apply_recipe(options)
     assert departures(options, chosen) == [
