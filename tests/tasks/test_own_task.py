@@ -130,6 +130,7 @@ def test_it_is_served(run_dir):
     np.testing.assert_allclose(found["above"].numpy(), wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_teaches_a_smaller_student(call, run_dir, graded, tmp_path, capsys):  # noqa: F811
     arguments = (f"--teacher={run_dir / 'preset'}", "--set=intermediate_size=16", "--epochs=2")
     arguments += (

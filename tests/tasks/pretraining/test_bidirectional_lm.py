@@ -162,10 +162,10 @@ def trained(strategy=None, **settings):
     return task, logs, evaluation
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    "negatives",
-    [pytest.param(len(WORDS), marks=pytest.mark.slow, id="whole"), pytest.param(4, id="sampled")],
+    "negatives", [pytest.param(len(WORDS), id="whole"), pytest.param(4, id="sampled")]
 )
 def test_two_replicas_train_as_one(mirrored, negatives):
     """Each has its rows' state and draws the same words; what is saved has the rows of both."""

@@ -63,6 +63,7 @@ def check_fill_mask(task, answer, texts, top_k=5):
         assert not probabilities[row, count:].any()
 
 
+@pytest.mark.slow
 def test_the_session_loader_of_a_fresh_process_gives_the_same_numbers(exported):
     task, path = exported
     fill, default, follow, encoded, nothing = serve(

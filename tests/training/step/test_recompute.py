@@ -99,7 +99,7 @@ CASES = {
     "shared": {"num_layer_groups": 1, "num_layers": 3, "embedding_size": 8},
 }
 SOONER = {
-    "fused": ("micro-batches", "XLA"),
+    "fused": ("micro-batches",),
     "plain": ("shared", *(CASES if ON_JAX else ())),
 }
 
