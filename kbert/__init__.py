@@ -21,7 +21,7 @@ _NAMES = {
     "DecoderConfig": "kbert.configs.decoder",
     "Elmo": "kbert.models.elmo.elmo",
     "ElmoConfig": "kbert.configs.elmo",
-    "EncoderConfig": "kbert.configs.base",
+    "EncoderConfig": "kbert.configs.encoder",
     "Encoder": "kbert.models.encoder",
     "BytePairTokenizer": "kbert.tokenizers",
     "Seq2Seq": "kbert.models.generators.seq2seq",

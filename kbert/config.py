@@ -2,6 +2,7 @@
 
 import warnings
 
-from kbert.configs.base import Config, EncoderConfig  # noqa: F401
+from kbert.configs.base import Config  # noqa: F401
+from kbert.configs.encoder import EncoderConfig  # noqa: F401
 
 warnings.warn("kbert.config is now kbert.configs", DeprecationWarning, stacklevel=2)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 
 # With weights of 0.02 the forms of GELU and the epsilons of LayerNorm cannot be told apart.
 SIGMA = 0.15

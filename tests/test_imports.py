@@ -37,7 +37,7 @@ ORDER = {
     """,
     "configs": """
         base
-        decoder elmo seq2seq
+        decoder elmo encoder seq2seq
     """,
     "conversion": """
         check heads
@@ -85,8 +85,8 @@ ORDER = {
         presets
     """,
     "layers": """
-        bias fused gather highway positions recompute scalar_mix scan token_embeddings word_softmax
-        activations dropout
+        bias fused gather highway recompute scalar_mix scan token_embeddings word_softmax
+        activations dropout positions
         character_cnn dense normalization recurrence
         attention bidirectional_lstm block embeddings feed_forward
     """,

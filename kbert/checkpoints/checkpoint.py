@@ -6,9 +6,10 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.types import Arrays
 

@@ -16,9 +16,10 @@ from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.checkpoints.matching import check_finite
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.sizes import check_size
-from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.files import Path
 from kbert.tokenizers.protocol import TokenizerLike

@@ -12,9 +12,10 @@ from kbert import registry
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.keys import make_config
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
-from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.files import Path
 from kbert.json_file import read_json

@@ -6,7 +6,8 @@ of weights with arrays that it does not hold.
 
 from typing import Any
 
-from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.base import Config
+from kbert.configs.encoder import EncoderConfig
 
 # Not less, for what is loaded in part (strict=False).
 _LARGEST_RATIO = 20

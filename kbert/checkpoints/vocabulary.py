@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.types import Arrays
 
 _TABLE = "encoder/embeddings/token"

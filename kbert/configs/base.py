@@ -1,8 +1,4 @@
-"""The one configuration of every encoder of the BERT family, and what all configurations can do.
-
-A difference between models becomes a field only where two published checkpoints disagree in a
-value. Where they disagree in code it is a part handed to the encoder (see `kbert.models.encoder`).
-"""
+"""What all configurations can do, and the checks of their fields."""
 
 import dataclasses
 import difflib
@@ -12,6 +8,7 @@ from typing import Any, Self
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 BLOCKS = ("pre_norm", "post_norm")  # where a block normalises, see kbert.models.blocks
+NORMS = ("layer", "layer_no_bias", "rms")  # see kbert.layers.LayerNorm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,82 +48,6 @@ class Config:
         return type(self).from_dict({**self.to_dict(), **changes})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderConfig(Config):
-    """The sizes and values that tell one encoder from another.
-
-    Args:
-        vocabulary_size: rows of the token table.
-        hidden_size: width of the residual stream.
-        num_layers: how many times a block is applied.
-        num_heads: attention heads; divides `hidden_size`.
-        intermediate_size: width inside the feed-forward part.
-        max_positions: longest sequence, in tokens.
-        num_segments: rows of the segment table; 0 = the model knows no segments.
-        embedding_size: width of the embedding tables; None = `hidden_size`. When it differs, a
-            projection widens the embeddings (ALBERT; ELECTRA-small).
-        num_layer_groups: blocks with weights of their own; None = one for each layer. ALBERT
-            has 1. Layer `i` uses block `i * num_layer_groups // num_layers`.
-        activation: of the feed-forward part and the masked-LM transform. "gelu" is the erf form,
-            "gelu_tanh" the approximation that BERT's own code trained with.
-        dropout: rate on embeddings and on the output of each sub-layer.
-        attention_dropout: rate on attention probabilities.
-        layer_norm_epsilon: added to the variance. 1e-12 is BERT's, 1e-5 RoBERTa's.
-        initializer_range: sigma of the truncated normal that kernels and tables start from.
-        pooler_activation: of the dense layer on the first token; None = the family has no pooler.
-
-    Raises:
-        ValueError: a value is out of range, or two of them do not fit together.
-
-    Example:
-        >>> config = EncoderConfig(vocabulary_size=100, hidden_size=8, num_layers=2, num_heads=2,
-        ...                        intermediate_size=32)
-        >>> config.replace(num_layers=4).num_layers
-        4
-    """
-
-    vocabulary_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    intermediate_size: int
-    max_positions: int = 512
-    num_segments: int = 2
-    embedding_size: int | None = None
-    num_layer_groups: int | None = None
-    activation: str = "gelu_tanh"
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    layer_norm_epsilon: float = 1e-12
-    initializer_range: float = 0.02
-    pooler_activation: str | None = "tanh"
-
-    def __post_init__(self) -> None:
-        check_transformer(self)
-        check_count("num_segments", self.num_segments, minimum=0)
-        for name in ("embedding_size", "num_layer_groups"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), minimum=1)
-        if self.num_layer_groups is not None and self.num_layer_groups > self.num_layers:
-            raise ValueError(
-                "`num_layer_groups` must not exceed `num_layers`. Received: "
-                f"num_layer_groups={self.num_layer_groups}, num_layers={self.num_layers}"
-            )
-        if self.pooler_activation is not None:
-            check_activation("pooler_activation", self.pooler_activation)
-        check_positive("initializer_range", self.initializer_range)
-
-    @property
-    def embedding_width(self) -> int:
-        """Width of the embedding tables: `embedding_size`, or `hidden_size` where that is None."""
-        return self.hidden_size if self.embedding_size is None else self.embedding_size
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks with weights of their own."""
-        return self.num_layers if self.num_layer_groups is None else self.num_layer_groups
-
-
 def check_count(name: str, value: Any, minimum: int) -> None:
     """Raises unless a field's value is an integer, and not below `minimum`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
@@ -148,6 +69,12 @@ def check_positive(name: str, value: Any) -> None:
 def check_rate(name: str, value: Any) -> None:
     """Raises unless a field's value is a rate of dropout."""
     check_real(name, value, "at least 0 and less than 1", lambda x: 0 <= x < 1)
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raises unless a field's value is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False. Received: {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

@@ -14,8 +14,8 @@ from keras import ops
 
 from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
-from kbert.configs.base import EncoderConfig
 from kbert.configs.decoder import DecoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.files import Path, local_only
 from kbert.heads import MaskedLMHead
 from kbert.json_file import read_json

@@ -12,8 +12,8 @@ import numpy as np
 from kbert import atomic
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.checkpoints.keras_hub.checkpoint import without_place
-from kbert.configs.base import EncoderConfig
 from kbert.configs.decoder import DecoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.conversion.heads import HEADS, check_heads
 from kbert.files import Path, is_remote, remove_tree
 from kbert.hub import locate

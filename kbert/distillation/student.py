@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from kbert.tasks import EncoderTask

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.layers import Dense, LayerNorm
 from kbert.layers.gather import gather_positions
 from kbert.types import Shape, Tensor
@@ -58,10 +58,13 @@ class MaskedLMHead(keras.layers.Layer):
             config.embedding_width,
             activation=config.activation,
             initializer_range=config.initializer_range,
+            use_bias=config.use_bias,
             dtype=self.dtype_policy,
             name="transform",
         )
-        self.norm = LayerNorm(config.layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
+        self.norm = LayerNorm(
+            config.layer_norm_epsilon, kind=config.norm, dtype=self.dtype_policy, name="norm"
+        )
         self.build()
 
     def build(self, *shapes: Shape) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.layers import Dense, LayerNorm
 from kbert.layers.gather import gather_positions
 from kbert.types import Shape, Tensor

@@ -5,7 +5,8 @@ has two parts: the keys and values of the prompt, which no step changes (`prompt
 tokens decoded since (`decoded`), as long as the most tokens that may be decoded.
 
 Shapes: `B` batch, `T` tokens, `S` tokens of another sequence, `H` hidden width, `N` heads, `D`
-width of a head (`H / N`), `R` rows that are decoded, `P` tokens of a prompt, `G` new ones.
+width of a head (`H / N`), `R` rows that are decoded, `P` tokens of a prompt, `G` new ones, `M`
+blocks of `W` tokens.
 """
 
 import math
@@ -15,10 +16,11 @@ import keras
 from keras import ops
 
 from kbert.layers import fused
-from kbert.layers.bias import decoded_bias
+from kbert.layers.bias import cut_blocks, decoded_bias, neighbour_blocks
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.gather import gather_rows
+from kbert.layers.positions import alibi_bias, rotate, rotation
 from kbert.types import Shape, Tensor
 
 
@@ -29,6 +31,7 @@ class _Attention(keras.layers.Layer):
         num_heads: heads; divides the width of the input.
         dropout: rate on the probabilities.
         initializer_range: of the kernels, see `Dense`.
+        use_bias: whether its dense layers have biases.
     """
 
     def __init__(
@@ -37,16 +40,22 @@ class _Attention(keras.layers.Layer):
         *,
         dropout: float = 0.0,
         initializer_range: float | None = 0.02,
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.initializer_range = initializer_range
+        self.use_bias = use_bias
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def _add_dense(self, units: int, input_shape: Shape, name: str) -> keras.layers.EinsumDense:
         dense = Dense(
-            units, initializer_range=self.initializer_range, dtype=self.dtype_policy, name=name
+            units,
+            initializer_range=self.initializer_range,
+            use_bias=self.use_bias,
+            dtype=self.dtype_policy,
+            name=name,
         )
         dense.build(input_shape)
         return dense
@@ -103,18 +112,34 @@ class SelfAttention(_Attention):
     """Every token attends to every token (Vaswani et al. 2017, section 3.2).
 
     Query, key and value come from one product. Scores are normalised in float32 whatever the
-    compute dtype. A bias masks positions (see `kbert.layers.bias`).
+    compute dtype. A bias masks positions (see `kbert.layers.bias`); one in blocks makes each token
+    attend to its own block and its neighbours alone.
 
     Args:
         num_heads: heads; divides the width of the input.
         dropout: rate on the probabilities.
         initializer_range: of the kernels, see `Dense`.
+        use_bias: whether its dense layers have biases.
+        rotary_base: of rotary positions, see `rotation`; None = no such.
+        alibi: whether scores fall off with the distance, see `alibi_slopes`.
 
     Example:
         >>> outputs, probabilities = SelfAttention(2)(ops.ones((1, 3, 4)))
         >>> tuple(outputs.shape), tuple(probabilities.shape)
         ((1, 3, 4), (1, 2, 3, 3))
     """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        rotary_base: float | None = None,
+        alibi: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(num_heads, **options)
+        self.rotary_base = rotary_base
+        self.alibi = alibi
 
     def build(self, input_shape: Shape) -> None:
         hidden_size = input_shape[-1]
@@ -129,23 +154,37 @@ class SelfAttention(_Attention):
         training: bool = False,
         return_internals: bool = False,
         positions: Tensor | None = None,
+        position_ids: Tensor | None = None,
     ) -> Any:
         """Attends.
 
         Args:
             x: (B, T, H).
-            bias: added to the scores; broadcasts to (B, N, T, T). See `attention_bias`.
+            bias: added to the scores; broadcasts to (B, N, T, T). See `attention_bias`. Or in
+                blocks, see `layer_biases`.
             training: whether dropout is active.
             positions: (B, P), the tokens that attend, to all; None = every token. What has T rows
-                otherwise has P then.
+                otherwise has P then. Not with a bias in blocks.
+            position_ids: (B, T), where the tokens stand; None = 0, 1, 2 …. For rotary positions
+                and ALiBi.
             return_internals: gives a dict in the place of the probabilities: them as
                 "probabilities", "scores" (B, N, T, T), float32 and without the bias, and "query",
                 "key" and "value" (B, N, T, D).
 
         Returns:
-            outputs (B, T, H) and the probabilities (B, N, T, T), before dropout.
+            outputs (B, T, H) and the probabilities (B, N, T, T), before dropout; None for them
+            with a bias in blocks.
         """
         query, key, value = self._project(x)
+        if self.rotary_base is not None:
+            cos, sin = rotation(self._places(x, position_ids), self.head_size, self.rotary_base)
+            query, key = (rotate(x, cos, sin, training) for x in (query, key))
+        if bias is not None and len(bias.shape) == 5:
+            return self._attend_in_blocks(query, key, value, bias, position_ids, training), None
+        if self.alibi:
+            places = self._places(x, position_ids)
+            falls = alibi_bias(places, places, self.num_heads)
+            bias = falls if bias is None else falls + ops.cast(bias, "float32")
         if positions is not None:
             query, bias = gather_rows(query, positions), gather_rows(bias, positions)
         outputs, probabilities, scores = self._attend(query, key, value, bias, training)
@@ -153,6 +192,41 @@ class SelfAttention(_Attention):
             return outputs, probabilities
         made = {"probabilities": probabilities, "scores": scores}
         return outputs, {**made, "query": query, "key": key, "value": value}
+
+    def _attend_in_blocks(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor,
+        position_ids: Tensor | None,
+        training: bool,
+    ) -> Tensor:
+        """Outputs (B, T, H), of bias (B or 1, M, 1, W, 3 W): the blocks become a batch."""
+        batch, _, length, _ = ops.shape(query)
+        number, size = ops.shape(bias)[1], ops.shape(bias)[3]
+
+        def folded(x: Tensor) -> Tensor:  # (B, N, M, W or 3 W, D) -> (B M, N, W or 3 W, D)
+            x = ops.transpose(x, (0, 2, 1, 3, 4))
+            return ops.reshape(x, (-1, self.num_heads, *ops.shape(x)[3:]))
+
+        if self.alibi:
+            places = ops.reshape(self._places(query[:, 0], position_ids), (-1, length, 1))
+            queries, keys = cut_blocks(places, size), neighbour_blocks(places, size)
+            bias = bias + alibi_bias(queries[..., 0], keys[..., 0], self.num_heads)
+        bias = ops.broadcast_to(bias, (batch, *ops.shape(bias)[1:]))
+        outputs, *_ = self._attend(
+            folded(cut_blocks(query, size)),
+            folded(neighbour_blocks(key, size)),
+            folded(neighbour_blocks(value, size)),
+            ops.reshape(bias, (-1, *ops.shape(bias)[2:])),
+            training,
+        )
+        return ops.reshape(outputs, (batch, number * size, -1))[:, :length]
+
+    def _places(self, x: Tensor, position_ids: Tensor | None) -> Tensor:
+        """(T,) where no places are given, else (B, T)."""
+        return ops.arange(ops.shape(x)[1]) if position_ids is None else position_ids
 
     def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
         """As `call`, but returns besides the outputs "key" and "value", each (B, N, T, D)."""

@@ -1,7 +1,13 @@
 """Biases added to attention scores to mask tokens.
 
-Shapes: `B` batch, `T` tokens.
+Attention within a window has its bias in blocks where a sequence is much longer than the window:
+the sequence is cut into blocks of half a window, and the tokens of a block attend to the block and
+its two neighbours. So time and memory grow with the window, not with the square of the length.
+
+Shapes: `B` batch, `T` tokens, `M` blocks of `W` tokens.
 """
+
+from typing import Any
 
 from keras import ops
 
@@ -43,6 +49,105 @@ def attention_bias(padding_mask: Tensor) -> Tensor:
         [0.0, -30000.0]
     """
     return _unless(padding_mask)[:, None, None, :]
+
+
+def layer_biases(
+    windows: list[int | None],
+    length: Tensor,
+    padding_mask: Tensor | None = None,
+    example_ids: Tensor | None = None,
+    *,
+    in_blocks: bool = True,
+) -> list[Tensor | None]:
+    """The bias of each layer; layers of one window have the same tensor.
+
+    Args:
+        windows: of the layers, the tokens around each that it attends to; None = all.
+        length: T.
+        padding_mask: (B, T), see `attention_bias`; or None.
+        example_ids: (B, T), see `example_bias`; or None. They take the place of the mask.
+        in_blocks: False gives biases for whole rows of scores, which somebody reads.
+
+    Returns:
+        A bias for each, None where all tokens attend to all: (B or 1, 1, T or 1, T); in blocks
+        (B or 1, M, 1, W, 3 W).
+
+    Example:
+        >>> whole, local = layer_biases([None, 2], 8)
+        >>> whole is None, local.shape
+        (True, (1, 8, 1, 1, 3))
+        >>> local = layer_biases([2], 3, in_blocks=False)[0]
+        >>> ops.convert_to_numpy(local == 0).astype(int)[0, 0].tolist()
+        [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    """
+    found: dict[int | None, Any] = {}
+    for window in windows:
+        if window not in found:
+            found[window] = _layer_bias(window, length, padding_mask, example_ids, in_blocks)
+    return [found[window] for window in windows]
+
+
+def _layer_bias(
+    window: int | None, length: Tensor, mask: Tensor | None, ids: Tensor | None, in_blocks: bool
+) -> Tensor | None:
+    reach = None if window is None else window // 2
+    known = isinstance(length, int)
+    if reach is None or (known and length <= reach + 1):
+        if ids is not None:
+            return example_bias(ids)
+        return None if mask is None else attention_bias(mask)
+    if not in_blocks or (known and length <= 3 * reach):  # not fewer keys in blocks
+        places = ops.arange(length)
+        keep = (ops.abs(places[:, None] - places[None]) <= reach)[None, None]
+        if ids is not None:
+            keep = ops.logical_and(keep, ids[:, None, None, :] == ids[:, None, :, None])
+        elif mask is not None:
+            keep = ops.logical_and(keep, (mask > 0)[:, None, None, :])
+        return _unless(keep)
+    size = ops.minimum(reach, length) if not known else reach
+    columns = ops.arange(3 * size)[None] - size  # of the keys, from the block's first token on
+    near = ops.abs(ops.arange(size)[:, None] - columns) <= reach  # (W, 3 W)
+    inside = neighbour_blocks(ops.ones((1, length, 1), "int32"), size)[:, :, None, None, :, 0] > 0
+    keep = ops.logical_and(near[None, None, None], inside)
+    if ids is not None:
+        ids = ops.cast(ids, "int32")[:, :, None]
+        queries, keys = cut_blocks(ids, size), neighbour_blocks(ids, size)
+        same = queries == ops.transpose(keys, (0, 1, 3, 2))  # (B, M, W, 3 W)
+        keep = ops.logical_and(keep, same[:, :, None])
+    elif mask is not None:
+        keys = neighbour_blocks(ops.cast(mask > 0, "int32")[:, :, None], size)
+        keep = ops.logical_and(keep, keys[:, :, None, None, :, 0] > 0)
+    return _unless(keep)
+
+
+def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
+    """(..., T, D) in blocks of `size` tokens, the last filled up with zeros: (..., M, size, D).
+
+    Example:
+        >>> cut_blocks(ops.ones((2, 5, 3)), 2).shape
+        (2, 3, 2, 3)
+    """
+    *leading, length, width = ops.shape(x)
+    number = -(-length // size)
+    behind = number * size - length
+    if not isinstance(behind, int) or behind:
+        x = ops.concatenate([x, ops.zeros((*leading, behind, width), dtype=x.dtype)], axis=-2)
+    return ops.reshape(x, (*leading, number, size, width))
+
+
+def neighbour_blocks(x: Tensor, size: Tensor) -> Tensor:
+    """Each of `cut_blocks` with the one before and the one behind it: (..., M, 3 size, D).
+
+    Example:
+        >>> near = neighbour_blocks(ops.reshape(ops.arange(4), (1, 4, 1)) + 1, 2)
+        >>> ops.convert_to_numpy(near)[0, :, :, 0].tolist()
+        [[0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 0, 0]]
+    """
+    whole = cut_blocks(x, size)
+    whole = ops.pad(whole, [(0, 0)] * (len(whole.shape) - 3) + [(1, 1), (0, 0), (0, 0)])
+    return ops.concatenate(
+        [whole[..., :-2, :, :], whole[..., 1:-1, :, :], whole[..., 2:, :, :]], axis=-2
+    )
 
 
 def causal_bias(length: Tensor) -> Tensor:

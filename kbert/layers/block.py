@@ -77,14 +77,18 @@ class Block(keras.layers.Layer):
         training: bool = False,
         return_internals: bool = False,
         positions: Tensor | None = None,
+        position_ids: Tensor | None = None,
     ) -> Any:
         """(B, T, H), scores' bias -> (B, T, H), probabilities (B, N, T, T).
 
         With `return_internals` the second is the internals of `SelfAttention`. With `positions`
         (B, P) only those tokens are computed, what is returned has P rows in the place of T: for
-        the last block of a model of which nobody reads the rest.
+        the last block of a model of which nobody reads the rest. `position_ids` (B, T) say to the
+        attention where the tokens stand.
         """
         options: dict[str, Any] = {}  # other parts have none of these
+        if position_ids is not None:
+            options["position_ids"] = position_ids
         if return_internals:
             options["return_internals"] = True
         if positions is not None:

@@ -30,6 +30,7 @@ class Dense(keras.layers.Layer):
         activation: a name `get_activation` knows, or None for the identity.
         initializer_range: sigma of the truncated normal the kernel starts from; None = Glorot's
             uniform distribution.
+        use_bias: whether there is a bias.
 
     Example:
         >>> Dense(3)(ops.ones((2, 5, 4))).shape[-1]
@@ -42,10 +43,12 @@ class Dense(keras.layers.Layer):
         *,
         activation: str | None = None,
         initializer_range: float | None = 0.02,
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.units = units
+        self.use_bias = use_bias
         self.activation = None if activation is None else get_activation(activation)
         self.initializer_range = initializer_range
 
@@ -55,12 +58,15 @@ class Dense(keras.layers.Layer):
             shape=(input_shape[-1], self.units),
             initializer=kernel_initializer(self.initializer_range),
         )
-        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         *leading, width = ops.shape(inputs)
         outputs = ops.matmul(ops.reshape(inputs, (-1, width)), self.kernel)  # (..., I) -> (N, O)
-        outputs = ops.add(outputs, self.bias)
+        if self.bias is not None:
+            outputs = ops.add(outputs, self.bias)
         if self.activation is not None:
             outputs = self.activation(outputs, training)
         return ops.reshape(outputs, (*leading, self.units))  # (..., O)

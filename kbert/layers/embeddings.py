@@ -12,7 +12,7 @@ from keras import ops
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.normalization import LayerNorm
-from kbert.layers.positions import check_length
+from kbert.layers.positions import check_length, sinusoids
 from kbert.types import DType, MaybeNone, Shape, Tensor
 
 
@@ -31,6 +31,9 @@ class Embeddings(keras.layers.Layer):
         dropout: rate.
         layer_norm_epsilon: added to the variance.
         initializer_range: sigma the tables start from.
+        positions: "learned", "sinusoidal", or "none": those of the attention, if any.
+        norm: the kind of the normalisation, see `LayerNorm`; None = none.
+        use_bias: whether the projection has a bias.
 
     Example:
         >>> embeddings = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,
@@ -50,28 +53,42 @@ class Embeddings(keras.layers.Layer):
         dropout: float = 0.0,
         layer_norm_epsilon: float = 1e-12,
         initializer_range: float = 0.02,
+        positions: str = "learned",
+        norm: str | None = "layer",
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.positions = positions
+        self.use_bias = use_bias
         self.vocabulary_size = vocabulary_size
         self.embedding_size = embedding_size
         self.max_positions = max_positions
         self.num_segments = num_segments
         self.initializer_range = initializer_range
-        self.norm = LayerNorm(layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
+        self.norm = None
+        if norm is not None:
+            self.norm = LayerNorm(
+                layer_norm_epsilon, kind=norm, dtype=self.dtype_policy, name="norm"
+            )
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
         self.projection = _projection(
-            embedding_size, hidden_size, initializer_range, self.dtype_policy
+            embedding_size, hidden_size, initializer_range, use_bias, self.dtype_policy
         )
 
     def build(self, token_ids_shape: Shape) -> None:
         self.token = self._add_table("token", self.vocabulary_size)
-        self.position = self._add_table("position", self.max_positions)
+        self.position: Any = None
+        if self.positions == "learned":
+            self.position = self._add_table("position", self.max_positions)
+        elif self.positions == "sinusoidal":
+            self.position = sinusoids(self.max_positions, self.embedding_size)
         self.segment: keras.Variable | MaybeNone = None
         if self.num_segments:
             self.segment = self._add_table("segment", self.num_segments)
         shape = (*token_ids_shape, self.embedding_size)
-        self.norm.build(shape)
+        if self.norm is not None:
+            self.norm.build(shape)
         if self.projection is not None:
             self.projection.build(shape)
 
@@ -114,9 +131,9 @@ class Embeddings(keras.layers.Layer):
         if places is None:
             length = ops.shape(token_ids)[1]
             check_length(length, self.max_positions)
-            x = x + self.position[:length]
-        else:
-            x = x + ops.take(self.position, places, axis=0)
+            x = x if self.position is None else x + self._position_table()[:length]
+        elif self.position is not None:
+            x = x + ops.take(self._position_table(), places, axis=0)
         if self.segment is not None:
             x = x + self._segments(segment_ids)
         elif segment_ids is not None:
@@ -124,7 +141,11 @@ class Embeddings(keras.layers.Layer):
                 "A model without segments takes no `segment_ids`. "
                 f"Received: segment_ids of shape {tuple(segment_ids.shape)}"
             )
-        return self.norm(x)
+        return x if self.norm is None else self.norm(x)
+
+    def _position_table(self) -> Tensor:
+        learned = self.positions == "learned"
+        return self.position if learned else ops.convert_to_tensor(self.position)
 
     def _segments(self, segment_ids: Tensor | None) -> Tensor:
         if segment_ids is None:
@@ -164,7 +185,11 @@ class SharedEmbeddings(keras.layers.Layer):
         self._source = lambda: source
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
         self.projection = _projection(
-            source.embedding_size, hidden_size, source.initializer_range, self.dtype_policy
+            source.embedding_size,
+            hidden_size,
+            source.initializer_range,
+            source.use_bias,
+            self.dtype_policy,
         )
 
     def build(self, token_ids_shape: Shape) -> None:
@@ -189,8 +214,14 @@ class SharedEmbeddings(keras.layers.Layer):
 
 
 def _projection(
-    embedding_size: int, hidden_size: int, initializer_range: float, dtype: DType
+    embedding_size: int, hidden_size: int, initializer_range: float, use_bias: bool, dtype: DType
 ) -> Dense | None:
     if embedding_size == hidden_size:
         return None
-    return Dense(hidden_size, initializer_range=initializer_range, dtype=dtype, name="projection")
+    return Dense(
+        hidden_size,
+        initializer_range=initializer_range,
+        use_bias=use_bias,
+        dtype=dtype,
+        name="projection",
+    )

@@ -1,9 +1,11 @@
-"""The position-wise feed-forward part (Vaswani et al. 2017, section 3.3)."""
+"""The position-wise feed-forward part (Vaswani et al. 2017, section 3.3), also gated."""
 
 from typing import Any
 
 import keras
+from keras import ops
 
+from kbert.layers.activations import get_activation
 from kbert.layers.dense import Dense
 from kbert.types import Shape, Tensor
 
@@ -11,10 +13,16 @@ from kbert.types import Shape, Tensor
 class FeedForward(keras.layers.Layer):
     """Two dense layers with an activation between, each token on its own.
 
+    Where it is gated the first layer gives two halves, and the activation of the first one is
+    multiplied with the second (Shazeer 2020, https://arxiv.org/abs/2002.05202: GEGLU with "gelu",
+    SwiGLU with "silu").
+
     Args:
-        intermediate_size: width between the two.
+        intermediate_size: width between the two; of each half where it is gated.
         activation: a name `get_activation` knows.
+        gated: whether it is.
         initializer_range: of the kernels, see `Dense`.
+        use_bias: whether the two have biases.
 
     Example:
         >>> import numpy as np
@@ -27,22 +35,37 @@ class FeedForward(keras.layers.Layer):
         intermediate_size: int,
         *,
         activation: str,
+        gated: bool = False,
         initializer_range: float | None = 0.02,
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.intermediate_size = intermediate_size
         self.activation = activation
+        self.gated = gated
         self.initializer_range = initializer_range
+        self.use_bias = use_bias
 
     def build(self, input_shape: Shape) -> None:
-        common = {"initializer_range": self.initializer_range, "dtype": self.dtype_policy}
+        common = {
+            "initializer_range": self.initializer_range,
+            "use_bias": self.use_bias,
+            "dtype": self.dtype_policy,
+        }
         self.intermediate = Dense(
-            self.intermediate_size, activation=self.activation, name="intermediate", **common
+            self.intermediate_size * (1 + self.gated),
+            activation=None if self.gated else self.activation,
+            name="intermediate",
+            **common,
         )
         self.output_dense = Dense(input_shape[-1], name="output", **common)
         self.intermediate.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.intermediate_size))
 
     def call(self, x: Tensor, training: bool = False) -> Tensor:
-        return self.output_dense(self.intermediate(x, training=training))
+        x = self.intermediate(x, training=training)
+        if self.gated:
+            x, gate = ops.split(x, 2, axis=-1)
+            x = get_activation(self.activation)(x, training) * gate
+        return self.output_dense(x)

@@ -53,9 +53,15 @@ def dropout(x: Tensor, rate: float, seed: Tensor) -> Tensor:
     return call(x)
 
 
-def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
-    """Layer normalisation of (..., W); gamma and beta (W,) float32."""
-    forward, backward = _norm(epsilon)
+def layer_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float, centred: bool = True
+) -> Tensor:
+    """Layer normalisation of (..., W); gamma and beta (W,) float32.
+
+    Without a shift where beta is None; of the root mean square where it is not `centred`.
+    """
+    forward, backward = _norm(epsilon, centred)
+    beta = tf.zeros_like(gamma) if beta is None else beta
 
     @tf.custom_gradient
     def call(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
@@ -85,6 +91,16 @@ def dropout_add_norm(
         return y, lambda upstream: backward(upstream, total, mean, scale, gamma, seed)
 
     return call(outputs, x, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta))
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads (B, N, T, D) turned by angles, see `kbert.layers.positions`; no gradient of them."""
+
+    @tf.custom_gradient
+    def call(x: tf.Tensor) -> Any:
+        return _rotate()(x, cos, sin), lambda upstream: _rotate()(upstream, cos, -sin)
+
+    return call(x)
 
 
 def attention_probabilities(
@@ -211,33 +227,39 @@ def _dropout(rate: float) -> Callable:
 
 
 def _normalised(
-    total: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
+    total: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, centred: bool = True
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     wide = _wide(total)
-    mean = _mean(wide)
-    centred = wide - mean
-    scale = tf.math.rsqrt(_mean(centred * centred) + epsilon)
-    return tf.cast(centred * scale * gamma + beta, total.dtype), mean, scale
+    mean = _mean(wide) if centred else tf.zeros_like(wide[..., :1])
+    distance = wide - mean
+    scale = tf.math.rsqrt(_mean(distance * distance) + epsilon)
+    return tf.cast(distance * scale * gamma + beta, total.dtype), mean, scale
 
 
 def _norm_gradient(
-    upstream: tf.Tensor, total: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor, gamma: tf.Tensor
+    upstream: tf.Tensor,
+    total: tf.Tensor,
+    mean: tf.Tensor,
+    scale: tf.Tensor,
+    gamma: tf.Tensor,
+    centred: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Of the sum, in float32, of gamma and of beta."""
     upstream = _wide(upstream)
     normed = (_wide(total) - mean) * scale
     inner = upstream * gamma
-    of_total = scale * (inner - _mean(inner) - normed * _mean(inner * normed))
+    shift = _mean(inner) if centred else 0.0
+    of_total = scale * (inner - shift - normed * _mean(inner * normed))
     return of_total, _sum_rows(upstream * normed), _sum_rows(upstream)
 
 
 @functools.cache
-def _norm(epsilon: float) -> tuple[Callable, Callable]:
+def _norm(epsilon: float, centred: bool) -> tuple[Callable, Callable]:
     def forward(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
-        return _normalised(x, gamma, beta, epsilon)
+        return _normalised(x, gamma, beta, epsilon, centred)
 
     def backward(upstream: tf.Tensor, x: tf.Tensor, *kept: tf.Tensor) -> Any:
-        of_x, of_gamma, of_beta = _norm_gradient(upstream, x, *kept)
+        of_x, of_gamma, of_beta = _norm_gradient(upstream, x, *kept, centred=centred)
         return tf.cast(of_x, x.dtype), of_gamma, of_beta
 
     return _compiled(forward), _compiled(backward)
@@ -259,6 +281,16 @@ def _dropout_add_norm(rate: float, epsilon: float) -> tuple[Callable, Callable]:
         return of_outputs, tf.cast(of_total, total.dtype), of_gamma, of_beta
 
     return _compiled(forward), _compiled(backward)
+
+
+@functools.cache
+def _rotate() -> Callable:
+    def forward(x: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor) -> tf.Tensor:
+        left, right = tf.split(_wide(x), 2, axis=-1)
+        turned = tf.concat([left * cos - right * sin, right * cos + left * sin], axis=-1)
+        return tf.cast(turned, x.dtype)
+
+    return _compiled(forward)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Layer normalisation whose statistics stay in float32."""
+"""Normalisation of a token's vector, whose statistics stay in float32."""
 
 from typing import Any
 
@@ -18,30 +18,39 @@ class LayerNorm(keras.layers.Layer):
 
     Args:
         epsilon: added to the variance.
+        kind: "layer"; "layer_no_bias", without the shift; or "rms", by the root mean square:
+            without mean and shift (Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467).
 
     Example:
         >>> ops.convert_to_numpy(LayerNorm(epsilon=1e-12)(ops.array([[1.0, 3.0]]))).tolist()
         [[-1.0, 1.0]]
     """
 
-    def __init__(self, epsilon: float, **kwargs: Any) -> None:
+    def __init__(self, epsilon: float, *, kind: str = "layer", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.epsilon = epsilon
+        self.kind = kind
 
     def build(self, input_shape: Shape) -> None:
         shape = (input_shape[-1],)
         self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones", autocast=False)
-        self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
+        self.beta = None
+        if self.kind == "layer":
+            self.beta = self.add_weight(
+                name="beta", shape=shape, initializer="zeros", autocast=False
+            )
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+        centred = self.kind != "rms"
         if fused.fuses(self.gamma.shape[0], training):
             x = ops.cast(inputs, self.compute_dtype)
-            return fused.layer_norm(x, self.gamma, self.beta, self.epsilon)
+            return fused.layer_norm(x, self.gamma, self.beta, self.epsilon, centred)
         x = ops.cast(inputs, self.variable_dtype)
-        centred = x - ops.mean(x, axis=-1, keepdims=True)
-        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
-        normed = centred * ops.rsqrt(variance + self.epsilon)
-        return ops.cast(normed * self.gamma + self.beta, self.compute_dtype)
+        if centred:
+            x = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(x), axis=-1, keepdims=True)
+        scaled = x * ops.rsqrt(variance + self.epsilon) * self.gamma
+        return ops.cast(scaled if self.beta is None else scaled + self.beta, self.compute_dtype)
 
 
 def add_and_norm(
@@ -70,7 +79,7 @@ def add_and_norm(
         >>> ops.convert_to_numpy(x).tolist()
         [[-1.0, 1.0]]
     """
-    known = type(norm) is LayerNorm and type(dropout) is Dropout
+    known = type(norm) is LayerNorm and norm.kind == "layer" and type(dropout) is Dropout
     if not known or not fused.fuses(x.shape[-1], training):
         return norm(x + dropout(outputs, training=training))
     return fused.dropout_add_norm(

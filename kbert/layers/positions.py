@@ -1,14 +1,16 @@
-"""Where a token stands, as a vector that is added to its own: learned, or of sines.
+"""Where a token stands: as a vector that is added to its own, or within the attention.
 
-Shapes: `B` batch, `T` tokens, `H` hidden width, `M` positions.
+Shapes: `B` batch, `T` tokens, `H` hidden width, `M` positions, `N` heads, `D` width of a head.
 """
 
+import math
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from kbert.layers import fused
 from kbert.types import Shape, Tensor
 
 
@@ -117,6 +119,82 @@ class SinusoidalPositions(_Positions):
 
     def _table(self) -> Tensor:
         return ops.convert_to_tensor(sinusoids(self.max_positions, self.hidden_size))
+
+
+def rotation(places: Tensor, head_size: int, base: float) -> tuple[Tensor, Tensor]:
+    """By what queries and keys are turned (Su et al. 2021, https://arxiv.org/abs/2104.09864).
+
+    Args:
+        places: (T,) or (B, T) integers.
+        head_size: D, even; pair i is turned by the angle place / base ** (2 i / D).
+        base: of the wavelengths.
+
+    Returns:
+        Cosines and sines, (T, D / 2) or (B, 1, T, D / 2), float32: in bfloat16 distant tokens would
+        stand at the same place.
+
+    Example:
+        >>> cos, sin = rotation(ops.arange(3), 4, base=10_000.0)
+        >>> tuple(cos.shape), round(float(sin[1, 0]), 3)
+        ((3, 2), 0.841)
+    """
+    frequencies = (base ** -(np.arange(0, head_size, 2) / head_size)).astype("float32")
+    angles = ops.cast(places, "float32")[..., None] * frequencies
+    if len(angles.shape) == 3:
+        angles = angles[:, None]
+    return ops.cos(angles), ops.sin(angles)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, training: bool = False) -> Tensor:
+    """Heads (B, N, T, D) turned by a `rotation`, in float32: number i makes a pair with i + D / 2.
+
+    Example:
+        >>> cos, sin = rotation(ops.arange(2), 2, base=10_000.0)
+        >>> turned = rotate(ops.ones((1, 1, 2, 2)), cos, sin)
+        >>> ops.convert_to_numpy(turned)[0, 0].round(2).tolist()
+        [[1.0, 1.0], [-0.30000001192092896, 1.3799999952316284]]
+    """
+    if fused.fuses(x.shape[1] * x.shape[3], training):
+        return fused.rotate(x, cos, sin)
+    left, right = ops.split(ops.cast(x, "float32"), 2, axis=-1)
+    turned = ops.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
+    return ops.cast(turned, x.dtype)
+
+
+def alibi_slopes(num_heads: int) -> np.ndarray:
+    """How fast the attention of each head falls off (Press et al. 2021, section 3).
+
+    Powers of 2 ** (-8 / N); where N is no power of two, those of the next lower one, then every
+    other of the next higher (https://arxiv.org/abs/2108.12409, attention_with_linear_biases).
+
+    Example:
+        >>> alibi_slopes(4).tolist()
+        [0.25, 0.0625, 0.015625, 0.00390625]
+    """
+    lower = 2 ** int(math.log2(num_heads))
+    slopes = 2.0 ** (-8.0 / lower * np.arange(1, lower + 1))
+    between = 2.0 ** (-4.0 / lower * np.arange(1, 2 * lower + 1, 2))
+    return np.concatenate([slopes, between[: num_heads - lower]]).astype("float32")
+
+
+def alibi_bias(queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
+    """What is added to attention scores: minus the distance, times the head's slope.
+
+    Args:
+        queries: (..., Q) integers, the places of tokens that attend.
+        keys: (..., K) integers, of those that are attended to.
+        num_heads: N.
+
+    Returns:
+        (..., N, Q, K) float32; a dimension of 1 before it where there are no leading axes.
+
+    Example:
+        >>> ops.convert_to_numpy(alibi_bias(ops.arange(2), ops.arange(2), 2))[0, 0].tolist()
+        [[0.0, -0.0625], [-0.0625, 0.0]]
+    """
+    distances = ops.cast(ops.abs(queries[..., :, None] - keys[..., None, :]), "float32")
+    falls = distances[..., None, :, :] * -alibi_slopes(num_heads)[:, None, None]
+    return falls[None] if len(falls.shape) == 3 else falls
 
 
 def check_length(length: Tensor, max_positions: int) -> None:

@@ -1,9 +1,10 @@
 """What a layer of each model is made of: the parts' sizes from a config, the order from a name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kbert.configs.base import Config
+from kbert.configs.encoder import EncoderConfig
 from kbert.layers import (
     Block,
     CrossAttention,
@@ -14,7 +15,7 @@ from kbert.layers import (
     SelfAttention,
 )
 from kbert.layers.recompute import run_layer
-from kbert.types import Tensor
+from kbert.types import DType, Tensor
 
 
 def post_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> Block:
@@ -25,7 +26,7 @@ def post_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> 
         crossed: whether the block has cross-attention, as in a decoder with an encoder.
         **kwargs: `name` and `dtype` of the block.
     """
-    return _block(config, "{}_norm", crossed, **kwargs)
+    return _decoder_block(config, "post_norm", crossed, **kwargs)
 
 
 def pre_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> Block:
@@ -33,16 +34,47 @@ def pre_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> B
 
     The residual stream itself is never normalised: behind the last block there must be a norm.
     """
-    return _block(config, "{}_input_norm", crossed, **kwargs)
+    return _decoder_block(config, "pre_norm", crossed, **kwargs)
 
 
+# Where a kind of block has its norms, by the part.
+_SLOTS = {"post_norm": "{}_norm", "pre_norm": "{}_input_norm"}
+_PARTS = ("attention", "feed_forward")
 # Name in a config -> what makes a block.
 BLOCKS = {"post_norm": post_norm_block, "pre_norm": pre_norm_block}
 
 
-def last_norm(config: Any, **kwargs: Any) -> LayerNorm | None:
+def encoder_block(config: EncoderConfig, *, layer: int, **kwargs: Any) -> Block:
+    """The block of an encoder's layer, as its config says.
+
+    Args:
+        config: the encoder's.
+        layer: which of its layers; of several that share a block the first.
+        **kwargs: `name` and `dtype` of the block.
+    """
+    slots = [_SLOTS[config.block.removesuffix("_except_first")].format(part) for part in _PARTS]
+    if layer == 0 and config.block == "pre_norm_except_first":
+        slots = slots[1:]
+    attention = {
+        "rotary_base": config.layer_rotary_base(layer),
+        "alibi": config.positions == "alibi",
+    }
+    return _block(
+        config,
+        slots,
+        norm=config.norm,
+        use_bias=config.use_bias,
+        gated=config.feed_forward == "gated",
+        attention=attention,
+        **kwargs,
+    )
+
+
+def last_norm(config: Any, *, kind: str = "layer", **kwargs: Any) -> LayerNorm | None:
     """The norm behind the last block, where blocks of the config's kind need one."""
-    return LayerNorm(config.layer_norm_epsilon, **kwargs) if config.block == "pre_norm" else None
+    if config.block == "post_norm":
+        return None
+    return LayerNorm(config.layer_norm_epsilon, kind=kind, **kwargs)
 
 
 def run_blocks(
@@ -53,7 +85,7 @@ def run_blocks(
     Args:
         blocks: L of them.
         x: (B, T, H).
-        bias: of the attention scores, or None.
+        bias: of the attention scores, or None; a list has one for each block.
         attention_is_read: whether the second of what is returned is; it holds None otherwise.
         **options: what else a block takes.
 
@@ -61,7 +93,8 @@ def run_blocks(
         The hidden states, L + 1 with `x` as the first, and what each block gives of its attention.
     """
     hidden_states, attention = [x], []
-    for block in blocks:
+    biases = bias if isinstance(bias, list) else [bias] * len(blocks)
+    for block, bias in zip(blocks, biases, strict=True):
         x, weights = run_layer(block, x, bias, first_only=not attention_is_read, **options)
         hidden_states.append(x)
         attention.append(weights)
@@ -113,23 +146,53 @@ def step_blocks(
     return x, {"prompt": prompt, "decoded": decoded}
 
 
-def _block(config: Any, slot: str, crossed: bool, **kwargs: Any) -> Block:
-    dtype = kwargs.get("dtype")
-    common = {"initializer_range": config.initializer_range, "dtype": dtype}
-    attention = {**common, "dropout": config.attention_dropout}
-    feed_forward = FeedForward(
-        config.intermediate_size, activation=config.activation, name="feed_forward", **common
+def _decoder_block(config: Any, kind: str, crossed: bool, **kwargs: Any) -> Block:
+    slots = [_SLOTS[kind].format(part) for part in _PARTS]
+    if not crossed:
+        return _block(config, slots, **kwargs)
+    cross = CrossAttention(
+        config.num_heads,
+        dropout=config.attention_dropout,
+        initializer_range=config.initializer_range,
+        dtype=kwargs.get("dtype"),
+        name="cross_attention",
     )
-    parts = [
-        SelfAttention(config.num_heads, name="attention", **attention),
-        feed_forward,
+    slots.append(_SLOTS[kind].format("cross_attention"))
+    return _block(config, slots, made=CrossBlock, cross_attention=cross, **kwargs)
+
+
+def _block(
+    config: Any,
+    slots: Sequence[str],
+    *,
+    made: Callable[..., Block] = Block,
+    norm: str = "layer",
+    use_bias: bool = True,
+    gated: bool = False,
+    attention: Mapping[str, Any] | None = None,
+    dtype: DType = None,
+    **kwargs: Any,
+) -> Block:
+    """A block with norms in the slots that are named."""
+    common = {"initializer_range": config.initializer_range, "use_bias": use_bias, "dtype": dtype}
+    epsilon = config.layer_norm_epsilon
+    return made(
+        SelfAttention(
+            config.num_heads,
+            dropout=config.attention_dropout,
+            name="attention",
+            **common,
+            **(attention or {}),
+        ),
+        FeedForward(
+            config.intermediate_size,
+            activation=config.activation,
+            gated=gated,
+            name="feed_forward",
+            **common,
+        ),
         Dropout(config.dropout, dtype=dtype, name="dropout"),
-    ]
-    slots = [slot.format(part) for part in ("attention", "feed_forward")]
-    if crossed:
-        slots.append(slot.format("cross_attention"))
-        cross = CrossAttention(config.num_heads, name="cross_attention", **attention)
-        kwargs = {"cross_attention": cross, **kwargs}
-    norms = {name: LayerNorm(config.layer_norm_epsilon, dtype=dtype, name=name) for name in slots}
-    made: Callable[..., Block] = CrossBlock if crossed else Block
-    return made(*parts, **norms, **kwargs)
+        **{slot: LayerNorm(epsilon, kind=norm, dtype=dtype, name=slot) for slot in slots},
+        dtype=dtype,
+        **kwargs,
+    )

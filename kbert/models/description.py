@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Iterable
 
-from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.models.elmo.description import ElmoDescription, describe_elmo
 from kbert.models.family import Row, family_row
@@ -181,8 +182,8 @@ def describe(
         return describe_elmo(config, name, tokenizer)
     if isinstance(config, DecoderConfig | Seq2SeqConfig):
         return GeneratorDescription(name, config, config.count_parameters(), tokenizer)
-    pooler = _dense(config.hidden_size, config.hidden_size) if config.pooler_activation else 0
-    held = _embeddings(config) + config.num_blocks * _block(config) + pooler
+    pooler = _pooler(config)
+    held = _embeddings(config) + _blocks(config) + pooler
     return Description(
         name,
         config,
@@ -231,22 +232,38 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
     return "\n".join(lines)
 
 
-def _dense(width_in: int, width_out: int) -> int:
-    return width_in * width_out + width_out
+def _dense(width_in: int, width_out: int, use_bias: bool = True) -> int:
+    return width_in * width_out + use_bias * width_out
+
+
+def _norm(config: EncoderConfig, width: int) -> int:
+    return 2 * width if config.norm == "layer" else width
 
 
 def _embeddings(config: EncoderConfig) -> int:
     width = config.embedding_width
-    rows = config.vocabulary_size + config.max_positions + config.num_segments
-    widening = _dense(width, config.hidden_size) if width != config.hidden_size else 0
-    norm = 2 * width
-    return rows * width + norm + widening
+    rows = config.vocabulary_size + config.num_segments
+    if config.positions == "learned":
+        rows += config.max_positions
+    widening = 0
+    if width != config.hidden_size:
+        widening = _dense(width, config.hidden_size, config.use_bias)
+    return rows * width + config.embedding_norm * _norm(config, width) + widening
 
 
-def _block(config: EncoderConfig) -> int:
-    width = config.hidden_size
-    attention = 4 * _dense(width, width)
-    feed_forward = _dense(width, config.intermediate_size)
-    feed_forward += _dense(config.intermediate_size, width)
-    norms = 2 * 2 * width
-    return attention + feed_forward + norms
+def _blocks(config: EncoderConfig) -> int:
+    """Of all layers, the norm behind the last one included."""
+    width, bias = config.hidden_size, config.use_bias
+    attention = _dense(width, 3 * width, bias) + _dense(width, width, bias)
+    halves = 2 if config.feed_forward == "gated" else 1
+    feed_forward = _dense(width, halves * config.intermediate_size, bias)
+    feed_forward += _dense(config.intermediate_size, width, bias)
+    norms = 2 * config.num_blocks + {"post_norm": 0, "pre_norm": 1}.get(config.block, 0)
+    return config.num_blocks * (attention + feed_forward) + norms * _norm(config, width)
+
+
+def _pooler(config: EncoderConfig) -> int:
+    if config.pooler_activation is None:
+        return 0
+    norm = _norm(config, config.hidden_size) if config.pooler_norm else 0
+    return _dense(config.hidden_size, config.hidden_size, config.use_bias) + norm

@@ -11,12 +11,13 @@ import keras
 from keras import ops
 
 from kbert.checkpoints import write_checkpoint
-from kbert.configs.base import EncoderConfig
-from kbert.layers import Dense, Embeddings, attention_bias, example_bias, gather_positions
+from kbert.configs.encoder import EncoderConfig
+from kbert.layers import Dense, Embeddings, LayerNorm, gather_positions
+from kbert.layers.bias import layer_biases
 from kbert.layers.recompute import run_layer
-from kbert.models.blocks import post_norm_block, run_blocks
+from kbert.models.blocks import encoder_block, last_norm, run_blocks
 from kbert.models.from_config import FromConfig
-from kbert.models.inputs_and_outputs import named_inputs, output_spec
+from kbert.models.inputs_and_outputs import named_inputs, output_spec, token_means
 from kbert.models.weights import get_arrays
 from kbert.types import DType, PathLike, Shape, Tensor, Tensors
 
@@ -37,8 +38,8 @@ class Encoder(FromConfig, keras.Model):
     Args:
         config: sizes and values.
         make_block: makes one block, `(config, name=, dtype=) -> layer` with the call of
-            `kbert.layers.Block`. Hand in another to change a part in code (pre-norm, adapters,
-            relative attention). Such an encoder is not saved as a preset.
+            `kbert.layers.Block`, to change a part in code (adapters, another attention). Such an
+            encoder is not saved as a preset. None: blocks as the config says.
         embeddings: another part in the place of `kbert.layers.Embeddings`, with its call and a
             `token` table of the config's shape, e.g. `kbert.layers.SharedEmbeddings`. None: one
             of the config's sizes. Such an encoder is not saved as a preset either.
@@ -64,7 +65,7 @@ class Encoder(FromConfig, keras.Model):
         self,
         config: EncoderConfig,
         *,
-        make_block: Callable[..., keras.layers.Layer] = post_norm_block,
+        make_block: Callable[..., keras.layers.Layer] | None = None,
         embeddings: keras.layers.Layer | None = None,
         name: str = "encoder",
         dtype: DType = None,
@@ -89,31 +90,54 @@ class Encoder(FromConfig, keras.Model):
                 dropout=config.dropout,
                 layer_norm_epsilon=config.layer_norm_epsilon,
                 initializer_range=config.initializer_range,
+                positions="none" if self._attention_has_positions else config.positions,
+                norm=config.norm if config.embedding_norm else None,
+                use_bias=config.use_bias,
                 dtype=self.dtype_policy,
                 name="embeddings",
             )
         self.embeddings = embeddings
-        self.blocks = [
-            make_block(config, name=f"layers_{i}", dtype=self.dtype_policy)
-            for i in range(config.num_blocks)
-        ]
-        self.pooler = None
+        self.blocks = [self._make_block(group) for group in range(config.num_blocks)]
+        policy = {"dtype": self.dtype_policy}
+        self.norm = last_norm(config, kind=config.norm, name="norm", **policy)
+        self.pooler = self.pooler_norm = None
         if config.pooler_activation is not None:
             self.pooler = Dense(
                 config.hidden_size,
                 activation=config.pooler_activation,
                 initializer_range=config.initializer_range,
-                dtype=self.dtype_policy,
+                use_bias=config.use_bias,
                 name="pooler",
+                **policy,
             )
+            if config.pooler_norm:
+                self.pooler_norm = LayerNorm(
+                    config.layer_norm_epsilon, kind=config.norm, name="pooler_norm", **policy
+                )
         self.build()
+
+    def _make_block(self, group: int) -> keras.layers.Layer:
+        options = {"name": f"layers_{group}", "dtype": self.dtype_policy}
+        if self.make_block is not None:
+            return self.make_block(self.config, **options)
+        first_layer = -(-group * self.config.num_layers // self.config.num_blocks)
+        return encoder_block(self.config, layer=first_layer, **options)
+
+    @property
+    def _pools_means(self) -> bool:
+        return self.pooler is not None and self.config.pooling == "mean"
+
+    @property
+    def _attention_has_positions(self) -> bool:
+        return self.config.positions in ("rotary", "alibi")
 
     def build(self, input_shape: Shape | None = None) -> None:
         self.embeddings.build((None, None))
         for block in self.blocks:
             block.build((None, None, self.config.hidden_size))
-        if self.pooler is not None:
-            self.pooler.build((None, self.config.hidden_size))
+        for layer in (self.norm, self.pooler, self.pooler_norm):
+            if layer is not None:
+                layer.build((None, self.config.hidden_size))
 
     @property
     def token_embedding(self) -> keras.Variable:
@@ -155,7 +179,8 @@ class Encoder(FromConfig, keras.Model):
         Returns:
             A dict: "sequence" (B, T, H), or (B, P, H) with `output_positions`; "pooled" (B, H)
             where the family has a pooler, (B, K, H) with "cls_positions";
-            "hidden_states", a list of num_layers + 1 tensors (B, T, H), the embeddings first;
+            "hidden_states", a list of num_layers + 1 tensors (B, T, H), the embeddings first, the
+            last being the whole "sequence";
             "attention", a list of num_layers tensors (B, N, T, T), probabilities before dropout;
             "internals", a list of num_layers dicts with "probabilities", the "scores" (B, N, T, T)
             they were made from, float32 and without the bias for padding, and "query", "key" and
@@ -166,36 +191,32 @@ class Encoder(FromConfig, keras.Model):
                 without segments, or example ids without position ids.
         """
         inputs = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")
-        bias = None
-        if inputs.get("example_ids") is not None:
-            if inputs.get("position_ids") is None:  # else all but the first would stand elsewhere
-                raise ValueError(
-                    "Rows of several examples need `position_ids`, which begin again in each. "
-                    f"Received: {', '.join(inputs)}"
-                )
-            bias = example_bias(inputs["example_ids"])
-        elif inputs.get("padding_mask") is not None:
-            bias = attention_bias(inputs["padding_mask"])
-        places = {}  # other embeddings may have none
+        reads_attention = return_attention or return_internals
+        *biases, last_bias = self._layer_biases(inputs, in_blocks=not reads_attention)
+        options: dict[str, Any] = {"training": training}
+        places = {}  # other embeddings and blocks may have none
         if inputs.get("position_ids") is not None:
             places["places"] = inputs["position_ids"]
+            if self._attention_has_positions:
+                options["position_ids"] = inputs["position_ids"]
         segments = inputs.get("segment_ids")
         x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
-        options: dict[str, Any] = {"training": training}
         if return_internals:  # other blocks have none
             options["return_internals"] = True
         *blocks, last = self.layer_blocks
-        reads_attention = return_attention or return_internals
         hidden_states, weights = run_blocks(
-            blocks, x, bias, attention_is_read=reads_attention, **options
+            blocks, x, biases, attention_is_read=reads_attention, **options
         )
         firsts, read = self._read_positions(inputs, output_positions)
-        everywhere = read is None or return_hidden_states or reads_attention
-        if not everywhere and getattr(last, "takes_positions", False):
+        everywhere = read is None or return_hidden_states or reads_attention or self._pools_means
+        whole_rows = last_bias is None or len(last_bias.shape) == 4
+        if not everywhere and whole_rows and getattr(last, "takes_positions", False):
             options["positions"] = read
         sequence, attention = run_layer(
-            last, hidden_states[-1], bias, first_only=not reads_attention, **options
+            last, hidden_states[-1], last_bias, first_only=not reads_attention, **options
         )
+        if self.norm is not None:
+            sequence = self.norm(sequence, training=training)
         if "positions" not in options:
             hidden_states.append(sequence)
             if read is not None:
@@ -203,15 +224,18 @@ class Encoder(FromConfig, keras.Model):
         weights.append(attention)
         outputs: dict[str, Any] = {"sequence": sequence}
         if self.pooler is not None:
-            if read is not None:
+            if self._pools_means:
+                summary = token_means(hidden_states[-1], inputs)
+            elif read is not None:
                 number = 1 if firsts is None else firsts.shape[1]
-                first, outputs["sequence"] = sequence[:, :number], sequence[:, number:]
-                first = first[:, 0] if firsts is None else first
+                summary, outputs["sequence"] = sequence[:, :number], sequence[:, number:]
+                summary = summary[:, 0] if firsts is None else summary
             elif firsts is None:
-                first = sequence[:, 0]  # (B, H)
+                summary = sequence[:, 0]  # (B, H)
             else:
-                first = gather_positions(sequence, firsts)  # (B, K, H)
-            outputs["pooled"] = self.pooler(first)
+                summary = gather_positions(sequence, firsts)  # (B, K, H)
+            pooled = self.pooler(summary)
+            outputs["pooled"] = pooled if self.pooler_norm is None else self.pooler_norm(pooled)
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention:
@@ -220,6 +244,21 @@ class Encoder(FromConfig, keras.Model):
         if return_internals:
             outputs["internals"] = weights
         return outputs
+
+    def _layer_biases(self, inputs: Tensors, in_blocks: bool) -> list[Tensor | None]:
+        """Of the attention scores of each layer."""
+        if inputs.get("example_ids") is not None and inputs.get("position_ids") is None:
+            raise ValueError(  # all examples but the first would stand elsewhere
+                "Rows of several examples need `position_ids`, which begin again in each. "
+                f"Received: {', '.join(inputs)}"
+            )
+        return layer_biases(
+            [self.config.window(layer) for layer in range(self.config.num_layers)],
+            ops.shape(inputs["token_ids"])[1],
+            inputs.get("padding_mask"),
+            inputs.get("example_ids"),
+            in_blocks=in_blocks,
+        )
 
     def _read_positions(
         self, inputs: Tensors, output_positions: Tensor | None
@@ -232,7 +271,7 @@ class Encoder(FromConfig, keras.Model):
         if output_positions is None:
             return firsts, None
         read = ops.cast(output_positions, "int32")
-        if self.pooler is not None:
+        if self.pooler is not None and not self._pools_means:
             pooled = ops.zeros_like(inputs["token_ids"][:, :1]) if firsts is None else firsts
             read = ops.concatenate([ops.cast(pooled, "int32"), read], axis=1)
         return firsts, read
@@ -310,7 +349,7 @@ class Encoder(FromConfig, keras.Model):
         return super().get_config()
 
     def _check_revivable(self) -> None:
-        if self.make_block is not post_norm_block or not self.has_own_embeddings:
+        if self.make_block is not None or not self.has_own_embeddings:
             raise ValueError(
                 "An encoder with blocks or embeddings of another kind cannot be revived from its "
                 "config: build it with the same parts and use save_weights and load_weights. "

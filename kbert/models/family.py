@@ -12,9 +12,9 @@ import dataclasses
 import itertools
 from typing import Any
 
-from kbert.configs.base import EncoderConfig
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.hub.names import REPOSITORIES, SIZES, close_names
 
@@ -24,6 +24,7 @@ _CHINESE = 21128
 _MULTILINGUAL_CASED = 119547
 _ROBERTA = 50265
 _XLM_R = 250002
+_MODERN = 50368
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +92,37 @@ def _trained_in_pytorch(
     """BERT's architecture, with the erf form of GELU."""
     changes = {"activation": "gelu", **changes}
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **changes))
+
+
+def _modernbert(
+    num_layers: int,
+    hidden_size: int,
+    num_heads: int,
+    intermediate_size: int,
+    vocabulary_size: int = _MODERN,
+    **changes: Any,
+) -> Row:
+    values: dict[str, Any] = {
+        "intermediate_size": intermediate_size,
+        "max_positions": 8192,
+        "num_segments": 0,
+        "activation": "gelu",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "layer_norm_epsilon": 1e-5,
+        "pooler_activation": None,
+        "pooler_norm": True,
+        "positions": "rotary",
+        "rotary_base": 160_000.0,
+        "local_rotary_base": 10_000.0,
+        "attention_pattern": ("global", 128, 128),
+        "feed_forward": "gated",
+        "norm": "layer_no_bias",
+        "block": "pre_norm_except_first",
+        "use_bias": False,
+        **changes,
+    }
+    return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **values), "bpe")
 
 
 def _elmo(num_highway: int, lstm_size: int, projection_size: int) -> Row:
@@ -189,6 +221,17 @@ FAMILY: dict[str, Row] = {
     "huawei-noah/TinyBERT_General_6L_768D":  _trained_in_pytorch(6,   768, 12, _UNCASED),
     "nreimers/MiniLM-L6-H384-uncased":       _trained_in_pytorch(6,   384, 12, _UNCASED),
     "microsoft/MiniLM-L12-H384-uncased":     _trained_in_pytorch(12,  384, 12, _UNCASED),
+    # ModernBERT (https://arxiv.org/abs/2412.13663), the encoders of Ettin
+    # (https://arxiv.org/abs/2507.11412) and mmBERT (https://arxiv.org/abs/2509.06888).
+    #                                  layers hidden heads intermediate
+    "answerdotai/ModernBERT-base":  _modernbert(22,  768, 12, 1152, pooling="mean"),
+    "answerdotai/ModernBERT-large": _modernbert(28, 1024, 16, 2624, pooling="mean"),
+    "jhu-clsp/ettin-encoder-17m":   _modernbert(7,   256,  4,  384),
+    "jhu-clsp/ettin-encoder-32m":   _modernbert(10,  384,  6,  576),
+    "jhu-clsp/ettin-encoder-68m":   _modernbert(19,  512,  8,  768),
+    "jhu-clsp/ettin-encoder-150m":  _modernbert(22,  768, 12, 1152),
+    "jhu-clsp/ettin-encoder-400m":  _modernbert(28, 1024, 16, 2624),
+    "jhu-clsp/ettin-encoder-1b":    _modernbert(28, 1792, 28, 3840),
 }
 
 # ELMo (https://arxiv.org/abs/1802.05365): no encoders of the family but bidirectional language

@@ -12,7 +12,7 @@ positions, `V` vocabulary, `E` embedding width.
 import dataclasses
 import math
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.layers import fused
 
 PRECISIONS = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}  # bytes of an activation

@@ -7,9 +7,10 @@ import keras
 from kbert import registry
 from kbert.checkpoints import Checkpoint
 from kbert.checkpoints.huggingface.architectures import usual_pooler
-from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.models import Decoder, DecoderEncoder, Elmo, ElmoEncoder, Encoder, Seq2Seq
 from kbert.models.weights import get_arrays, set_arrays

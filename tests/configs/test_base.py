@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 
 SIZES = {
     "vocabulary_size": 10,

@@ -96,11 +96,13 @@ def test_small_models_hold_what_the_formula_says(name):
 def test_large_models_hold_what_the_formula_says_reduced(name):
     config = family(name)
     narrow = {"embedding_size": 3} if config.embedding_width != config.hidden_size else {}
+    pattern = (2 if kind != "global" else kind for kind in config.attention_pattern)
     config = config.replace(
         vocabulary_size=50,
         hidden_size=2 * config.num_heads,
         intermediate_size=7,
         max_positions=11,
+        attention_pattern=tuple(pattern),
         num_layers=min(config.num_layers, 3),
         **narrow,
     )
@@ -115,6 +117,13 @@ def test_large_models_hold_what_the_formula_says_reduced(name):
         {"num_layers": 4, "num_layer_groups": 2},
         {"num_segments": 0},
         {"pooler_activation": None},
+        {"pooler_norm": True},
+        {"positions": "rotary"},
+        {"positions": "sinusoidal", "embedding_norm": False},
+        {"norm": "layer_no_bias", "block": "pre_norm_except_first"},
+        {"norm": "rms", "block": "pre_norm", "embedding_size": 4, "use_bias": False},
+        {"feed_forward": "gated", "use_bias": False, "pooler_norm": True},
+        {"feed_forward": "gated", "num_layers": 4, "num_layer_groups": 2},
     ],
 )
 def test_the_formula_counts_what_an_encoder_holds(changes):

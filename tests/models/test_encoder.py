@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.layers import Block, Dropout, FeedForward, LayerNorm, SelfAttention
 from kbert.models import Encoder, describe
 from kbert.models.weights import get_arrays, set_arrays

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.models import describe, family
 from tests.harness import tiny_config
 

@@ -39,7 +39,7 @@ from kbert.checkpoints.groups import check_groups
 from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.keys import check_keys, known_activation, make_config
 from kbert.checkpoints.renames import Rule, read_arrays
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.types import Arrays

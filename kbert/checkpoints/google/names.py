@@ -7,7 +7,7 @@ google-research/electra: model/modeling.py, run_pretraining.py.
 from typing import Any
 
 from kbert.checkpoints.renames import Rule, dense, norm
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.types import Arrays
 
 

@@ -35,7 +35,7 @@ from kbert.checkpoints.matching import check_arrays
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.sizes import fewest_numbers
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.files import Path, local_only
 from kbert.json_file import read_json
 from kbert.tokenizers.protocol import TokenizerLike

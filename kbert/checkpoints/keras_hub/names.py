@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from kbert.checkpoints.renames import Rule, dense, norm
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,12 @@ class Backbone:
             f"{name} is {getattr(self, name)!r} in it"
             for name in ("activation", "layer_norm_epsilon")
             if getattr(config, name) != getattr(self, name)
+        ]
+        told = {*self.fields.values(), *_JUDGED}
+        found += [
+            f"{field.name} is {field.default!r} in it"
+            for field in dataclasses.fields(config)
+            if field.name not in told and getattr(config, field.name) != field.default
         ]
         if config.dropout != config.attention_dropout:
             found.append("it has one rate of dropout")
@@ -129,6 +135,11 @@ class Backbone:
         return [*table, *dense("encoder/pooler", "pooled_dense")]
 
 
+# What `Backbone.incompatibilities` judges otherwise, and the sigma that weights are drawn with.
+_JUDGED = (
+    *("activation", "layer_norm_epsilon", "attention_dropout", "num_segments", "embedding_size"),
+    *("num_layer_groups", "pooler_activation", "initializer_range"),
+)
 _SEGMENTS = {"num_segments": "num_segments"}
 _NARROW = {"embedding_dim": "embedding_size"}
 

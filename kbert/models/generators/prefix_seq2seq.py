@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.configs.encoder import GLOBAL
 from kbert.layers import attention_bias, causal_bias
 from kbert.layers.token_embeddings import tied_logits
 from kbert.models.blocks import prefill_blocks, run_blocks, step_blocks
@@ -32,11 +33,12 @@ class PrefixSeq2Seq(keras.Model):
         name: of the model.
 
     Raises:
-        ValueError: the encoder's embeddings are of another width.
+        ValueError: the encoder's embeddings are of another width, or its attention is of another
+            kind than BERT's.
 
     Example:
         >>> import numpy as np
-        >>> from kbert.configs.base import EncoderConfig
+        >>> from kbert.configs.encoder import EncoderConfig
         >>> config = EncoderConfig(vocabulary_size=10, hidden_size=8, num_layers=2, num_heads=2,
         ...                        intermediate_size=16)
         >>> model = PrefixSeq2Seq(Encoder(config))
@@ -53,6 +55,13 @@ class PrefixSeq2Seq(keras.Model):
                 "its layers. Received: an encoder with "
                 f"embedding_size={encoder.config.embedding_size}, "
                 f"hidden_size={encoder.config.hidden_size}"
+            )
+        config = encoder.config
+        told = {name: getattr(config, name) for name in ("positions", "attention_pattern", "block")}
+        if told != {"positions": "learned", "attention_pattern": (GLOBAL,), "block": "post_norm"}:
+            raise ValueError(
+                "A target is decoded by an encoder with positions='learned', attention_pattern="
+                f"('global',) and block='post_norm'. Received: {told}"
             )
         super().__init__(name=name, dtype=encoder.dtype_policy, **kwargs)
         self.encoder = encoder

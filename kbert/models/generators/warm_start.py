@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.types import Arrays
 

@@ -13,7 +13,7 @@ from keras import ops
 
 from kbert import inference
 from kbert.checkpoints import Checkpoint
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.decoding import Beam, Method
 from kbert.decoding.decode import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq

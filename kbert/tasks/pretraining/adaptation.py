@@ -7,7 +7,7 @@ from typing import Any, cast
 from absl import logging
 
 from kbert.checkpoints import extend_vocabulary, read_checkpoint
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.hub import locate
 from kbert.models.encoder import Encoder
 from kbert.models.weights import set_arrays

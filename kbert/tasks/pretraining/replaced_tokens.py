@@ -14,7 +14,7 @@ from keras import ops
 
 from kbert import inference
 from kbert.checkpoints import read_checkpoint
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 from kbert.data.tables.table import Table
 from kbert.heads import DiscriminatorHead, MaskedLMHead
 from kbert.hub import locate

@@ -9,8 +9,8 @@ import pytest
 
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.checkpoints.bilm.options import read_options, write_options
-from kbert.configs.base import EncoderConfig
 from kbert.configs.elmo import ElmoConfig
+from kbert.configs.encoder import EncoderConfig
 from tests.models.elmo.elmo_reference import OPTIONS, make_options, make_weights, write_folder
 
 # As the original release has it.

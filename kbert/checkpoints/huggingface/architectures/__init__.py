@@ -8,15 +8,17 @@ from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.huggingface.architectures.distilbert import DistilBert
 from kbert.checkpoints.huggingface.architectures.electra import Electra
 from kbert.checkpoints.huggingface.architectures.gpt2 import Gpt2
+from kbert.checkpoints.huggingface.architectures.modernbert import ModernBert
 from kbert.checkpoints.huggingface.architectures.openai_gpt import OpenAIGpt
 from kbert.checkpoints.huggingface.architectures.roberta import Roberta, XlmRoberta
-from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
+from kbert.configs.encoder import EncoderConfig
 
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
     for architecture in (
-        *(Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra()),
+        *(Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra(), ModernBert()),
         *(Gpt2(), OpenAIGpt()),
     )
 }
@@ -50,7 +52,7 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
     """The architecture that a model is written as where none is named.
 
     A decoder is GPT-2 with norms before its parts, GPT with norms behind them. Of encoders, in this
-    order: a config with `num_layer_groups` is ALBERT's; one with `embedding_size`, a
+    order: one with rotary positions is ModernBERT; one with `num_layer_groups` is ALBERT's; one with `embedding_size`, a
     pooler with GELU, or a discriminator is ELECTRA's. With segments it is BERT. Without, it is
     DistilBERT where epsilon is 1e-12 and there is no pooler but one with ReLU; else XLM-RoBERTa
     over a unigram vocabulary and RoBERTa over another. Several architectures can be the same
@@ -79,6 +81,8 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
             "A model of another library is written of an EncoderConfig or a DecoderConfig. "
             f"Received: {config}"
         )
+    if config.positions == "rotary":
+        return "modernbert"
     if config.num_layer_groups is not None:
         return "albert"
     if config.embedding_size is not None or config.pooler_activation == "gelu":

@@ -5,13 +5,15 @@ keys of the config, renames of weights, and what no rename can say in two hooks,
 `unfold`. (transformers, models/<name>/configuration_<name>.py and modeling_<name>.py.)
 """
 
+import dataclasses
 import re
 from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 
 from kbert.checkpoints.huggingface.unread_keys import IGNORED
 from kbert.checkpoints.renames import Rule
-from kbert.configs.base import Config, EncoderConfig
+from kbert.configs.base import Config
+from kbert.configs.encoder import EncoderConfig
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays
 
@@ -70,6 +72,8 @@ class Architecture:
         classifier_settings: of the task of a sequence classifier.
         fixed: fields of `config_class` that have one value in all models.
         unsaid: fields that the weights decide about, and what they are until then.
+        own_fields: fields that `read_fields`, `write_fields` and `misfits` know besides. Every
+            other field has the config's default in all models.
         activations: name of an activation there -> here; the first of several is written.
         pooler_activations: what the pooler may have.
         replaced_pooler: names there of a pooler that nothing reads where the classifier has a
@@ -104,6 +108,7 @@ class Architecture:
     classifier_settings: ClassVar[Mapping[str, Any]] = {}
     fixed: ClassVar[Mapping[str, Any]] = {}
     unsaid: ClassVar[Mapping[str, Any]] = {"pooler_activation": None}
+    own_fields: ClassVar[tuple[str, ...]] = ("num_layer_groups", "embedding_size", "num_segments")
     activations: ClassVar[Mapping[str, str]] = ACTIVATIONS
     pooler_activations: ClassVar[tuple[str, ...]] = ("tanh",)
     replaced_pooler: ClassVar[tuple[str, ...]] = ()
@@ -170,9 +175,15 @@ class Architecture:
         kind: type[Any] = self.config_class  # which all have an activation, unlike Config
         if not isinstance(config, kind):
             return [f"its config is of the kind {kind.__name__}"]
+        told = {*self.fields.values(), *self.unsaid, *self.own_fields}
+        values = {
+            field.name: field.default
+            for field in dataclasses.fields(kind)
+            if field.name not in told
+        } | dict(self.fixed)
         found = [
             f"{field} is {value!r} in all of them"
-            for field, value in self.fixed.items()
+            for field, value in values.items()
             if getattr(config, field) != value
         ]
         if config.activation not in self.activations.values():

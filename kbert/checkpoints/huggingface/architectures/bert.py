@@ -12,7 +12,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
     norm,
 )
 from kbert.checkpoints.renames import Rule
-from kbert.configs.base import EncoderConfig
+from kbert.configs.encoder import EncoderConfig
 
 
 class Bert(Architecture):

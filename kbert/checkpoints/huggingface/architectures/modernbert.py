@@ -1,0 +1,254 @@
+"""Hugging Face's ModernBERT, and what has its architecture: Ettin, mmBERT.
+
+(Warner et al. 2024, https://arxiv.org/abs/2412.13663.)
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from absl import logging
+
+from kbert.checkpoints.huggingface.architectures.base import (
+    IGNORED,
+    REQUIRED,
+    Architecture,
+    dense,
+    norm,
+)
+from kbert.checkpoints.renames import Rule
+from kbert.configs.encoder import GLOBAL
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_THETAS = {_FULL: ("global_rope_theta", 160_000.0), _SLIDING: ("local_rope_theta", 10_000.0)}
+_POOLINGS = {"cls": "first", "mean": "mean"}
+_BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
+# The dense layer and the norm of heads go by one name there; of a classifier they are the pooler.
+_HEAD, _POOLER, _OTHER = "head.", "pooler.", "classifier.head."
+# Keys that versions before 5 wrote in the place of the last two.
+_FORMER = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
+_PATTERN = ("local_attention", "layer_types", "rope_parameters")
+
+
+class ModernBert(Architecture):
+    """Rotary positions, windows, gated feed-forward parts, norms before them, no biases."""
+
+    model_type = "modernbert"
+    title = "ModernBERT"
+    class_prefix = "ModernBert"
+    prefix = "model"
+    heads = (_HEAD, _POOLER, "decoder.", "classifier.")
+    fields: ClassVar[Mapping[str, str]] = {
+        "vocab_size": "vocabulary_size",
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "intermediate_size": "intermediate_size",
+        "max_position_embeddings": "max_positions",
+        "hidden_activation": "activation",
+        "embedding_dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "norm_eps": "layer_norm_epsilon",
+        "initializer_range": "initializer_range",
+    }
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "hidden_activation": "gelu",
+        "max_position_embeddings": 8192,
+        "embedding_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "norm_eps": 1e-5,
+        "initializer_range": 0.02,
+    }
+    required: ClassVar[Mapping[str, tuple]] = {
+        **REQUIRED,
+        "decoder_bias": (True,),
+        "classifier_activation": ("gelu",),
+    }
+    # The first lines are of the loss, of kernels and of how weights are drawn; `layer_norm_eps` and
+    # `rope_theta` repeat others in published files.
+    ignored = (
+        IGNORED
+        | frozenset(
+            "sparse_prediction sparse_pred_ignore_index repad_logits_with_grad reference_compile "
+            "deterministic_flash_attn initializer_cutoff_factor cls_token_id sep_token_id "
+            "layer_norm_eps classifier_pooling mlp_dropout norm_bias".split()
+        )
+        | {*_BIASES, *_FORMER, *_PATTERN}
+    )
+    own_fields = (
+        *("attention_pattern", "rotary_base", "local_rotary_base", "norm", "use_bias"),
+        *("num_layer_groups", "embedding_size", "pooling"),
+    )
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "num_segments": 0,
+        "positions": "rotary",
+        "block": "pre_norm_except_first",
+        "feed_forward": "gated",
+        "embedding_norm": True,
+        "pooler_norm": True,
+    }
+    head_dropouts = dict.fromkeys(("classifier", "choice"), ("classifier_dropout", 0.0))
+    pooler_activations = ("gelu",)
+    min_segments = 0
+    masked_lm_activation = "gelu"
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        table = [
+            Rule(
+                "encoder/embeddings/token",
+                ("model.embeddings.tok_embeddings.weight",),
+                aliases=("decoder.weight",),
+            ),
+            *norm("encoder/embeddings/norm", "model.embeddings.norm"),
+        ]
+        for i in range(config.num_layers):
+            here, there = f"encoder/layers/{i}", f"model.layers.{i}"
+            table += [
+                *dense(f"{here}/attention/qkv", f"{there}.attn.Wqkv"),
+                *dense(f"{here}/attention/output", f"{there}.attn.Wo"),
+                *norm(f"{here}/attention_input_norm", f"{there}.attn_norm"),
+                *dense(f"{here}/feed_forward/intermediate", f"{there}.mlp.Wi"),
+                *dense(f"{here}/feed_forward/output", f"{there}.mlp.Wo"),
+                *norm(f"{here}/feed_forward_input_norm", f"{there}.mlp_norm"),
+            ]
+        table += [
+            *norm("encoder/norm", "model.final_norm"),
+            *dense("encoder/pooler", f"{_POOLER}dense"),
+            *norm("encoder/pooler_norm", f"{_POOLER}norm"),
+            *dense("masked_lm/transform", f"{_HEAD}dense"),
+            *norm("masked_lm/norm", f"{_HEAD}norm"),
+            Rule("masked_lm/bias", ("decoder.bias",)),
+        ]
+        # Those of tokens and spans are on a layer of their own there, which kbert's tasks have not.
+        if head in self.head_dropouts:
+            table += dense(f"{head}/dense", "classifier")
+        return table
+
+    def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
+        head = super().classifier(content, arrays)
+        classes = str(content.get("architectures"))
+        if head == "tokens" and "TokenClassification" not in classes:
+            head = "classifier"  # a pooler has no name of its own there
+        known = head in self.head_dropouts and "QuestionAnswering" not in classes
+        return head if known else None
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        found = super().read_fields(content, source)
+        biases = {key: content.get(key, False) for key in _BIASES}
+        if len(set(map(bool, biases.values()))) > 1:
+            raise ValueError(
+                f"kbert's dense layers all have a bias or none. Received: {biases} in {source}"
+            )
+        if content.get("mlp_dropout", 0.0) != found["dropout"]:
+            logging.warning(
+                "kbert's encoder has one rate of dropout, that of ModernBERT's embedding_dropout, "
+                "%s; not used: mlp_dropout, %s, in %s",
+                *(found["dropout"], content.get("mlp_dropout", 0.0), source),
+            )
+        kinds = _layer_types(content, found["num_layers"], source)
+        window = content.get("local_attention", 128)
+        pooling = content.get("classifier_pooling", "cls")
+        if pooling not in _POOLINGS:
+            raise ValueError(
+                f"`classifier_pooling` must be one of {', '.join(_POOLINGS)}. "
+                f"Received: {pooling!r} in {source}"
+            )
+        thetas = {kind: _theta(content, kind, source) for kind in (_FULL, _SLIDING)}
+        windowed = _SLIDING in kinds
+        return {
+            **found,
+            "pooling": _POOLINGS[pooling],
+            "use_bias": bool(biases["attention_bias"]),
+            "norm": "layer" if content.get("norm_bias", False) else "layer_no_bias",
+            "attention_pattern": tuple(GLOBAL if kind == _FULL else window for kind in kinds),
+            "rotary_base": thetas[_FULL],
+            "local_rotary_base": thetas[_SLIDING] if windowed else None,
+        }
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        windows = [config.window(layer) for layer in range(config.num_layers)]
+        kinds = [_FULL if window is None else _SLIDING for window in windows]
+        base = config.rotary_base or 10_000.0
+        thetas = {_FULL: base, _SLIDING: config.local_rotary_base or base}
+        fields = {
+            **super().write_fields(config, tokenizer),
+            "mlp_dropout": config.dropout,
+            **dict.fromkeys(_BIASES, config.use_bias),
+            "norm_bias": config.norm == "layer",
+            "classifier_pooling": {here: there for there, here in _POOLINGS.items()}[
+                config.pooling
+            ],
+            "local_attention": next((window for window in windows if window is not None), 128),
+            "layer_types": kinds,
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": theta}
+                for kind, theta in thetas.items()
+            },
+        }
+        if tokenizer is None:
+            roles = ("pad", "cls", "sep", "bos", "eos")  # else numbers of its own vocabulary
+            return {**fields, **dict.fromkeys(f"{role}_token_id" for role in roles)}
+        ids = {"cls_token_id": tokenizer.cls_id, "sep_token_id": tokenizer.sep_id}
+        return {**fields, **ids, "bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        if "decoder.bias" in arrays or "decoder.weight" in arrays:
+            return arrays
+        place = _OTHER if self.classifier(content, arrays) is None else _POOLER
+        return {_moved(name, _HEAD, place): array for name, array in arrays.items()}
+
+    def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        return {_moved(name, _POOLER, _HEAD): array for name, array in arrays.items()}
+
+    def misfits(self, config: Any) -> list[str]:
+        windows = {config.window(layer) for layer in range(config.num_layers)} - {None}
+        found = super().misfits(config)
+        if len(windows) > 1:
+            found.append("its windows are of one size")
+        if config.norm == "rms":
+            found.append("its norms take the mean away")
+        return found
+
+
+def _layer_types(content: Mapping[str, Any], num_layers: Any, source: str) -> list[str]:
+    """The kind of attention of each layer, as short as it repeats."""
+    kinds = content.get("layer_types")
+    if kinds is None:
+        every = content.get("global_attn_every_n_layers", 3)
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(
+                "`global_attn_every_n_layers` must be a number of layers. "
+                f"Received: {every!r} in {source}"
+            )
+        return [_FULL, *(_SLIDING for _ in range(every - 1))]
+    known = isinstance(kinds, list) and all(kind in (_FULL, _SLIDING) for kind in kinds)
+    if not known or len(kinds) != num_layers:
+        raise ValueError(
+            f"`layer_types` must name {_FULL!r} or {_SLIDING!r} for each of the layers. "
+            f"Received: {kinds!r:.80} in {source}"
+        )
+    for period in range(1, len(kinds)):
+        if all(kind == kinds[i % period] for i, kind in enumerate(kinds)):
+            return kinds[:period]
+    return kinds
+
+
+def _theta(content: Mapping[str, Any], kind: str, source: str) -> float:
+    key, usual = _THETAS[kind]
+    theta = content.get(key, usual)
+    rope = content.get("rope_parameters")
+    if rope is None:
+        return theta
+    said = rope.get(kind) if isinstance(rope, dict) else None
+    extra = set(said) - {"rope_type", "rope_theta"} if isinstance(said, dict) else {"nothing"}
+    if extra or said.get("rope_type", "default") != "default":
+        raise ValueError(
+            f"`rope_parameters` must give a `rope_theta` of the type 'default' for {kind}. "
+            f"Received: {rope!r:.120} in {source}"
+        )
+    return said.get("rope_theta", theta)
+
+
+def _moved(name: str, prefix: str, to: str) -> str:
+    return to + name.removeprefix(prefix) if name.startswith(prefix) else name
