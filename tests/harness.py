@@ -24,6 +24,30 @@ def tiny_config(**changes) -> EncoderConfig:
     return EncoderConfig(**{**fields, **changes})
 
 
+# Changes of a tiny config, by what they are of: of all that an encoder's config can say.
+MODERN = {
+    "positions": "rotary",
+    "rotary_base": 160_000.0,
+    "local_rotary_base": 10_000.0,
+    "attention_pattern": ("global", 4),
+    "num_segments": 0,
+    "feed_forward": "gated",
+    "norm": "layer_no_bias",
+    "block": "pre_norm_except_first",
+    "use_bias": False,
+    "pooler_norm": True,
+    "pooling": "mean",
+}
+KINDS = {
+    "modern": MODERN,
+    "windows in the last layer": {"attention_pattern": (4,), "positions": "rotary"},
+    "alibi": {"positions": "alibi", "attention_pattern": (4, "global"), "feed_forward": "gated"},
+    "rms": {"norm": "rms", "block": "pre_norm", "embedding_norm": False, "positions": "rotary"},
+    "sines": {"positions": "sinusoidal", "embedding_size": 8, "use_bias": False},
+    "shared": {"num_layer_groups": 1, "attention_pattern": ("global", 4), "positions": "none"},
+}
+
+
 def tiny_inputs(config: EncoderConfig, batch=3, length=12, seed=0) -> dict[str, np.ndarray]:
     """Random ids, two segments a row, and padding of another length in each row."""
     rng = np.random.default_rng(seed)

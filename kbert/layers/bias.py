@@ -74,7 +74,7 @@ def layer_biases(
 
     Example:
         >>> whole, local = layer_biases([None, 2], 8)
-        >>> whole is None, local.shape
+        >>> whole is None, tuple(local.shape)
         (True, (1, 8, 1, 1, 3))
         >>> local = layer_biases([2], 3, in_blocks=False)[0]
         >>> ops.convert_to_numpy(local == 0).astype(int)[0, 0].tolist()
@@ -124,7 +124,7 @@ def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
     """(..., T, D) in blocks of `size` tokens, the last filled up with zeros: (..., M, size, D).
 
     Example:
-        >>> cut_blocks(ops.ones((2, 5, 3)), 2).shape
+        >>> tuple(cut_blocks(ops.ones((2, 5, 3)), 2).shape)
         (2, 3, 2, 3)
     """
     *leading, length, width = ops.shape(x)

@@ -189,8 +189,9 @@ def alibi_bias(queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
         (..., N, Q, K) float32; a dimension of 1 before it where there are no leading axes.
 
     Example:
-        >>> ops.convert_to_numpy(alibi_bias(ops.arange(2), ops.arange(2), 2))[0, 0].tolist()
-        [[0.0, -0.0625], [-0.0625, 0.0]]
+        >>> bias = alibi_bias(ops.arange(2), ops.arange(3), 2)
+        >>> ops.convert_to_numpy(bias)[0, 0].tolist()
+        [[-0.0, -0.0625, -0.125], [-0.0625, -0.0, -0.0625]]
     """
     distances = ops.cast(ops.abs(queries[..., :, None] - keys[..., None, :]), "float32")
     falls = distances[..., None, :, :] * -alibi_slopes(num_heads)[:, None, None]

@@ -43,6 +43,12 @@ CHOICES = (
     "SpanBERT/spanbert-base-cased",
     "xlm-roberta-base",
     "xlm-roberta-large",
+    "jhu-clsp/ettin-encoder-17m",
+    "jhu-clsp/ettin-encoder-32m",
+    "jhu-clsp/ettin-encoder-68m",
+    "answerdotai/ModernBERT-base",
+    "answerdotai/ModernBERT-large",
+    "jhu-clsp/ettin-encoder-1b",
 )
 
 
@@ -124,16 +130,23 @@ class Description:
         unheld = self.parameters - self.held_parameters
         pooler = f", {self.pooler_parameters:,} of them the pooler's"
         length = min(128, config.max_positions)
+        pattern = config.attention_pattern
+        defaults = {"norm": "layer", "block": "post_norm"}
+        norms = [x for name, usual in defaults.items() if (x := getattr(config, name)) != usual]
         memory = self.training_memory(32, length).total
         lines = {
             "model": self.name or "a custom config",
             "layers": f"{config.num_layers}{blocks}",
             "hidden width": f"{config.hidden_size:,}, {config.num_heads} heads",
-            "feed-forward width": f"{config.intermediate_size:,}, {config.activation}",
+            "feed-forward width": f"{config.intermediate_size:,}, {config.activation}"
+            + (", gated" if config.feed_forward == "gated" else ""),
+            **({"normalisation": ", ".join(norms)} if norms else {}),
+            **({"attention": ", ".join(map(str, pattern))} if len(set(pattern)) > 1 else {}),
             **({"embedding width": f"{config.embedding_width:,}"} if narrow else {}),
             "vocabulary": f"{config.vocabulary_size:,}"
             + (f", {self.tokenizer}" if self.tokenizer else ""),
-            "positions": f"{config.max_positions:,}",
+            "positions": f"{config.max_positions:,}"
+            + ("" if config.positions == "learned" else f", {config.positions}"),
             "segments": f"{config.num_segments or 'none'}",
             "parameters": f"{self.parameters:,}"
             + (pooler if self.pooler_parameters else ", no pooler"),

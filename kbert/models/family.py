@@ -112,6 +112,7 @@ def _modernbert(
         "layer_norm_epsilon": 1e-5,
         "pooler_activation": None,
         "pooler_norm": True,
+        "pooling": "mean",
         "positions": "rotary",
         "rotary_base": 160_000.0,
         "local_rotary_base": 10_000.0,
@@ -224,8 +225,8 @@ FAMILY: dict[str, Row] = {
     # ModernBERT (https://arxiv.org/abs/2412.13663), the encoders of Ettin
     # (https://arxiv.org/abs/2507.11412) and mmBERT (https://arxiv.org/abs/2509.06888).
     #                                  layers hidden heads intermediate
-    "answerdotai/ModernBERT-base":  _modernbert(22,  768, 12, 1152, pooling="mean"),
-    "answerdotai/ModernBERT-large": _modernbert(28, 1024, 16, 2624, pooling="mean"),
+    "answerdotai/ModernBERT-base":  _modernbert(22,  768, 12, 1152),
+    "answerdotai/ModernBERT-large": _modernbert(28, 1024, 16, 2624),
     "jhu-clsp/ettin-encoder-17m":   _modernbert(7,   256,  4,  384),
     "jhu-clsp/ettin-encoder-32m":   _modernbert(10,  384,  6,  576),
     "jhu-clsp/ettin-encoder-68m":   _modernbert(19,  512,  8,  768),

@@ -117,8 +117,13 @@ def estimate_memory(
     if recompute:  # they are made again too
         copies //= config.num_blocks
     masked = batch_size * (math.ceil(0.15 * sequence_length) + 1)  # B · P
-    layer, work = _layer(config, batch_size, sequence_length, precision)
-    kept = config.num_layers * layer
+    windows = [config.window(layer) for layer in range(config.num_layers)]
+    of_window = {
+        window: _layer(config, batch_size, sequence_length, precision, window)
+        for window in set(windows)
+    }
+    kept = sum(of_window[window][0] for window in windows)
+    layer, work = max(of_window.values())
     if recompute:
         inputs = batch_size * sequence_length * config.hidden_size * PRECISIONS[precision]
         kept = min(kept, config.num_layers * inputs + int(_RECOMPUTED * layer))
@@ -146,21 +151,28 @@ def _heads(config: EncoderConfig) -> int:
     return masked_lm + (2 * config.hidden_size + 2 if config.pooler_activation else 0)
 
 
-def _layer(config: EncoderConfig, batch: int, length: int, precision: str) -> tuple[int, int]:
+def _layer(
+    config: EncoderConfig, batch: int, length: int, precision: str, window: int | None
+) -> tuple[int, int]:
     """Bytes that one layer keeps, and that its backward part works in."""
     size = PRECISIONS[precision]
     hidden = batch * length * config.hidden_size
     forwarded = batch * length * config.intermediate_size
-    scores = batch * config.num_heads * length**2
+    if config.feed_forward == "gated":  # the other half, and the product of both
+        forwarded *= 2
+    keys, copies = length, 0
+    if window is not None and 3 * window // 2 < length:  # in blocks: query, thrice key and value
+        keys, copies = 3 * window // 2, 7
+    scores = batch * config.num_heads * length * keys
     if fused.fuses(config.hidden_size, training=True):
         # Inputs of the four products, query, key and value, the two sums before the norms; what
         # goes into the activation and comes out; probabilities before and after dropout.
-        kept = size * (8 * hidden + 2 * forwarded + 2 * scores)
+        kept = size * ((8 + copies) * hidden + 2 * forwarded + 2 * scores)
         return kept, _BACKWARD * size * max(forwarded, scores)
     # Dropout keeps its mask; on the probabilities also its result, and the softmax's in float32.
     masks = 2 * bool(config.dropout)
     probabilities = 2 if config.attention_dropout else 0 if precision == "float32" else 1
-    kept = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + masks))
+    kept = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + copies + masks))
     inside = _FULL if config.activation in _FULL_INSIDE else size
     kept += (size + inside * (_KEPT[config.activation] - 1)) * forwarded
     kept += scores * (_FULL + size * probabilities)

@@ -31,6 +31,25 @@ def test_round_trip_through_a_dict():
     assert config.num_blocks == 1
 
 
+def test_what_a_layer_attends_to():
+    config = EncoderConfig(
+        **SIZES | {"num_layers": 5},
+        positions="rotary",
+        rotary_base=160_000.0,
+        local_rotary_base=500.0,
+        attention_pattern=["global", 8, 4],  # as JSON has it
+    )
+    assert [config.window(layer) for layer in range(5)] == [None, 8, 4, None, 8]
+    bases = [config.layer_rotary_base(layer) for layer in range(5)]
+    assert bases == [160_000.0, 500.0, 500.0, 160_000.0, 500.0]
+    assert config.attention_pattern == ("global", 8, 4)
+    assert EncoderConfig.from_dict(config.to_dict()) == config
+    assert hash(config) == hash(config.replace())
+    assert config.replace(local_rotary_base=None).layer_rotary_base(1) == 160_000.0
+    assert EncoderConfig(**SIZES, positions="rotary").layer_rotary_base(0) == 10_000.0
+    assert EncoderConfig(**SIZES).layer_rotary_base(0) is None
+
+
 def test_it_is_frozen_and_hashable():
     config = EncoderConfig(**SIZES)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -55,6 +74,25 @@ def test_unknown_key_lists_the_close_ones():
         ({"embedding_size": 0}, "`embedding_size` must be an integer of at least 1.*: 0"),
         ({"num_heads": 3}, "multiple of `num_heads`.*hidden_size=8, num_heads=3"),
         ({"num_layer_groups": 3}, "must not exceed `num_layers`.*num_layer_groups=3"),
+        ({"positions": "rotated"}, "`positions` must be one of learned, rotary, .*'rotated'"),
+        ({"norm": "batch"}, "`norm` must be one of layer, layer_no_bias, rms.*'batch'"),
+        ({"block": "sandwich"}, "`block` must be one of pre_norm, post_norm, .*'sandwich'"),
+        ({"feed_forward": "glu"}, "`feed_forward` must be one of dense, gated.*'glu'"),
+        ({"pooling": "max"}, "`pooling` must be one of first, mean.*'max'"),
+        ({"use_bias": 0}, "`use_bias` must be True or False.*: 0"),
+        ({"attention_pattern": ()}, r"must name an attention or more.*: \(\)"),
+        ({"attention_pattern": "global"}, "must name an attention or more.*: 'global'"),
+        ({"attention_pattern": ("local",)}, "must be an integer of at least 2.*: 'local'"),
+        ({"attention_pattern": (5,)}, "even number of tokens, and not above max_positions.*: 5"),
+        ({"attention_pattern": (514,)}, "not above max_positions=512.*: 514"),
+        ({"rotary_base": 1e4}, "Only positions='rotary' have a base.*positions='learned'"),
+        ({"positions": "rotary", "rotary_base": 1}, "`rotary_base` must be .* above 1.*: 1"),
+        ({"positions": "rotary", "num_heads": 8}, "heads must be of an even width.*: 1 "),
+        ({"positions": "rotary", "local_rotary_base": 1e3}, "of layers with a window"),
+        (
+            {"block": "pre_norm_except_first", "num_layer_groups": 1},
+            "normalise alike.*num_layer_groups=1",
+        ),
         ({"activation": "gelu_new"}, "`activation` must be one of gelu, .*: 'gelu_new'"),
         ({"pooler_activation": "x"}, "`pooler_activation` must be one of .*: 'x'"),
         ({"dropout": 1.0}, "`dropout` must be a number that is at least 0 and less than 1.*: 1.0"),

@@ -18,6 +18,7 @@ from kbert.layers import (
 from kbert.layers.activations import get_activation
 from kbert.models import Encoder
 from tests.harness import (
+    KINDS,
     assert_close,
     assert_gradients_close,
     layer_gradients,
@@ -49,7 +50,9 @@ def test_only_training_on_tensorflow_and_wide_layers_fuse():
     assert not fused.fuses(None, training=True)
 
 
-@pytest.mark.parametrize("changes", [{}, {"activation": "gelu_tanh"}, {"num_layer_groups": 1}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"activation": "gelu_tanh"}, {"num_layer_groups": 1}, *KINDS.values()]
+)
 def test_an_encoder_computes_the_same(monkeypatch, changes):
     """Outputs and gradients, without dropout, whose masks differ."""
     config = tiny_config(dropout=0.0, attention_dropout=0.0, **changes)

@@ -23,6 +23,7 @@ from kbert.layers import (
 from kbert.layers.recompute import recomputation, run_layer
 from kbert.models import Decoder, Encoder, Seq2Seq
 from tests.harness import (
+    KINDS,
     assert_gradients_close,
     layer_gradients,
     randomise,
@@ -92,7 +93,9 @@ def weighted_sum(structure):
 
 
 @WIDTHS
-@pytest.mark.parametrize("changes", [{}, {"num_layer_groups": 1, "num_layers": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"num_layer_groups": 1, "num_layers": 3}, KINDS["modern"], KINDS["alibi"]]
+)
 def test_an_encoder_has_the_same_gradients(monkeypatch, min_width, changes):
     """With dropout; of shared layers each call has masks of its own."""
     monkeypatch.setattr(fused, "MIN_WIDTH", min_width)

@@ -62,6 +62,21 @@ ARCHITECTURES = {
         "Electra",
         {**_BERT, "max_position_embeddings": POSITIONS, "embedding_size": 24},
     ),
+    # A window of 4: rows of 16 tokens are read in blocks. No id of another vocabulary.
+    "modernbert": (
+        "ModernBert",
+        {
+            "hidden_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "max_position_embeddings": POSITIONS,
+            "local_attention": 4,
+            "classifier_pooling": "mean",
+            "pad_token_id": 0,
+            **dict.fromkeys(f"{x}_token_id" for x in ("bos", "eos", "cls", "sep")),
+        },
+    ),
 }
 _FINE_TUNED = (
     "ForSequenceClassification",
@@ -71,12 +86,14 @@ _FINE_TUNED = (
 )
 # model_type -> ends of the names of its classes.
 CLASSES = {
-    name: ("Model", "ForMaskedLM", *_FINE_TUNED, *others)
+    name: ("Model", "ForMaskedLM", *others)
     for name, others in {
-        **dict.fromkeys(ARCHITECTURES, ()),
-        "bert": ("ForPreTraining", "ForNextSentencePrediction"),
-        "albert": ("ForPreTraining",),
-        "electra": ("ForPreTraining",),
+        **dict.fromkeys(ARCHITECTURES, _FINE_TUNED),
+        "bert": (*_FINE_TUNED, "ForPreTraining", "ForNextSentencePrediction"),
+        "albert": (*_FINE_TUNED, "ForPreTraining"),
+        "electra": (*_FINE_TUNED, "ForPreTraining"),
+        # Its heads for tokens and spans have a layer more than kbert's.
+        "modernbert": ("ForSequenceClassification", "ForMultipleChoice"),
     }.items()
 }
 

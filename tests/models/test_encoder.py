@@ -14,6 +14,7 @@ from kbert.layers import Block, Dropout, FeedForward, LayerNorm, SelfAttention
 from kbert.models import Encoder, describe
 from kbert.models.weights import get_arrays, set_arrays
 from tests.harness import (
+    KINDS,
     assert_close,
     assert_gradients_close,
     layer_gradients,
@@ -273,11 +274,15 @@ def test_one_graph_serves_every_batch_and_length(encoder, inputs):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_xla_computes_the_same(dtype, inputs):
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("float32", None), ("mixed_bfloat16", None), *(("float32", kind) for kind in KINDS)],
+)
+def test_xla_computes_the_same(dtype, kind):
     import tensorflow as tf
 
-    encoder = Encoder(tiny_config(), dtype=dtype)
+    config = tiny_config(**KINDS.get(kind, {}))
+    encoder, inputs = Encoder(config, dtype=dtype), tiny_inputs(config)
     randomise(encoder)
     run = tf.function(lambda x: encoder(x)["sequence"], jit_compile=True)
     tolerance = 1e-5 if dtype == "float32" else 0.1
@@ -377,12 +382,18 @@ def packed_inputs(config, lengths=((5, 4, 3), (12,), (2, 7))):
                 packed[name][row, begin : begin + size] = values
             packed["cls_positions"][row, number] = begin
             begin += size
+    if not config.num_segments:
+        for inputs in (packed, *(example for *_, example in alone)):
+            del inputs["segment_ids"]
     return packed, alone
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype):
-    config = tiny_config()
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("float32", None), ("mixed_bfloat16", None), *(("float32", kind) for kind in KINDS)],
+)
+def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype, kind):
+    config = tiny_config(**KINDS.get(kind, {}))
     encoder = Encoder(config, dtype=dtype)
     randomise(encoder)
     packed, alone = packed_inputs(config)
@@ -399,14 +410,16 @@ def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("changes", [{}, {"pooler_activation": None}, {"num_layer_groups": 1}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"pooler_activation": None}, {"num_layer_groups": 1}, *KINDS.values()]
+)
 def test_the_last_layer_computes_only_what_is_read(changes, packed):
     """The same vectors and gradients, of fewer tokens; what is asked besides is whole."""
     config = tiny_config(**changes)
     encoder = Encoder(config)
     randomise(encoder)
     inputs = packed_inputs(config)[0] if packed else tiny_inputs(config)
-    positions = np.array([[1, 3, 3, 11], [0, 2, 5, 0], [4, 4, 6, 7]], "int32")
+    positions = np.array([[1, 3, 3, 11], [0, 2, 5, 0], [3, 3, 1, 2]], "int32")
 
     def gather(sequence):
         return ops.take_along_axis(sequence, positions[:, :, None], axis=1)
@@ -424,8 +437,9 @@ def test_the_last_layer_computes_only_what_is_read(changes, packed):
     def loss(function):
         return layer_gradients(encoder, lambda: ops.sum(ops.square(function()["sequence"])))
 
-    if encoder.pooler is not None:
-        encoder.pooler.trainable = False  # not part of this loss
+    for part in (encoder.pooler, encoder.pooler_norm):
+        if part is not None:
+            part.trainable = False  # not part of this loss
     few = loss(lambda: encoder(inputs, output_positions=positions))
     all_ = loss(lambda: {"sequence": gather(encoder(inputs)["sequence"])})
     assert_gradients_close(few, all_)
@@ -458,6 +472,51 @@ def test_parts_of_others_compute_every_token(part):
     whole, found = encoder(inputs), encoder(inputs, output_positions=positions)
     want = np.take_along_axis(to_numpy(whole["sequence"]), positions[:, :, None], axis=1)
     assert_close(to_numpy(found["sequence"]), want, 1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 3, 6, 7, 12, 23])
+@pytest.mark.parametrize("kind", ["modern", "alibi", "windows in the last layer"])
+def test_windows_in_blocks_compute_what_whole_rows_of_scores_do(kind, length):
+    """Of every length, also one that no number of blocks fills."""
+    config = tiny_config(**KINDS[kind])
+    encoder, inputs = Encoder(config), tiny_inputs(config, length=length)
+    randomise(encoder)
+    whole = encoder(inputs, return_attention=True)
+    real = inputs["padding_mask"] == 1
+    assert_close(sequence(encoder, inputs)[real], to_numpy(whole["sequence"])[real], 1e-5)
+    distances = np.abs(np.arange(length)[:, None] - np.arange(length))
+    for layer, weights in enumerate(whole["attention"]):
+        if config.window(layer) is not None:  # the first row has no padding
+            assert to_numpy(weights)[0][:, distances > 2].max(initial=0.0) == 0
+            assert to_numpy(weights)[0][:, distances <= 2].min() > 0
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", ["modern", "alibi"])
+def test_one_graph_reads_windows_of_every_length(kind):
+    import tensorflow as tf
+
+    config = tiny_config(**KINDS[kind])
+    encoder = Encoder(config)
+    randomise(encoder)
+    inputs = tiny_inputs(config, length=23)
+    spec = {name: tf.TensorSpec([None, None], tf.int32) for name in inputs}
+    run = tf.function(lambda x: encoder(x)["sequence"], input_signature=[spec])
+    for length in (1, 2, 5, 23):
+        part = {name: x[:, :length] for name, x in inputs.items()}
+        real = part["padding_mask"] == 1
+        assert_close(to_numpy(run(part))[real], sequence(encoder, part)[real], 1e-5)
+
+
+def test_kinds_round_trip_in_presets(tmp_path):
+    for number, changes in enumerate(KINDS.values()):
+        encoder = Encoder(tiny_config(**changes))
+        randomise(encoder)
+        encoder.save_to_preset(tmp_path / str(number))
+        again = Encoder.from_preset(tmp_path / str(number))
+        assert again.config == encoder.config
+        inputs = tiny_inputs(encoder.config)
+        np.testing.assert_array_equal(sequence(again, inputs), sequence(encoder, inputs))
 
 
 def test_examples_without_positions_of_their_own_are_refused(encoder):

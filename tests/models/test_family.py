@@ -158,6 +158,19 @@ HUB = {
         "google/electra-large-discriminator": (24, 1024, 16, {"embedding_size": 1024, **_BIG}),
         "google/electra-large-generator": (24, 256, 4, {"embedding_size": 1024, **_NARROW}),
     },
+    "modernbert": {
+        name: (*numbers, {"intermediate_size": inner})
+        for name, (*numbers, inner) in {
+            "answerdotai/ModernBERT-base": (22, 768, 12, 1152),
+            "answerdotai/ModernBERT-large": (28, 1024, 16, 2624),
+            "jhu-clsp/ettin-encoder-17m": (7, 256, 4, 384),
+            "jhu-clsp/ettin-encoder-32m": (10, 384, 6, 576),
+            "jhu-clsp/ettin-encoder-68m": (19, 512, 8, 768),
+            "jhu-clsp/ettin-encoder-150m": (22, 768, 12, 1152),
+            "jhu-clsp/ettin-encoder-400m": (28, 1024, 16, 2624),
+            "jhu-clsp/ettin-encoder-1b": (28, 1792, 28, 3840),
+        }.items()
+    },
 }
 for _name in FAMILY:
     if _name.startswith("google/bert_uncased"):
@@ -181,6 +194,7 @@ def _reference_config(architecture, layers, hidden, heads, changes):
         rows = {"max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 50265}
         return transformers.RobertaConfig(**{**common, **rows, **changes})
     kind = {"bert": "BertConfig", "albert": "AlbertConfig", "electra": "ElectraConfig"}
+    kind["modernbert"] = "ModernBertConfig"
     return getattr(transformers, kind[architecture])(**common, **changes)
 
 

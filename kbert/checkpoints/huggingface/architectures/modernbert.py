@@ -16,6 +16,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
     norm,
 )
 from kbert.checkpoints.renames import Rule
+from kbert.checkpoints.sizes import MOST_LAYERS
 from kbert.configs.encoder import GLOBAL
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays
@@ -149,7 +150,7 @@ class ModernBert(Architecture):
         kinds = _layer_types(content, found["num_layers"], source)
         window = content.get("local_attention", 128)
         pooling = content.get("classifier_pooling", "cls")
-        if pooling not in _POOLINGS:
+        if pooling not in list(_POOLINGS):  # of any kind
             raise ValueError(
                 f"`classifier_pooling` must be one of {', '.join(_POOLINGS)}. "
                 f"Received: {pooling!r} in {source}"
@@ -176,9 +177,7 @@ class ModernBert(Architecture):
             "mlp_dropout": config.dropout,
             **dict.fromkeys(_BIASES, config.use_bias),
             "norm_bias": config.norm == "layer",
-            "classifier_pooling": {here: there for there, here in _POOLINGS.items()}[
-                config.pooling
-            ],
+            "classifier_pooling": "cls" if config.pooling == "first" else "mean",
             "local_attention": next((window for window in windows if window is not None), 128),
             "layer_types": kinds,
             "rope_parameters": {
@@ -216,14 +215,14 @@ def _layer_types(content: Mapping[str, Any], num_layers: Any, source: str) -> li
     kinds = content.get("layer_types")
     if kinds is None:
         every = content.get("global_attn_every_n_layers", 3)
-        if not isinstance(every, int) or every < 1:
+        if not isinstance(every, int) or not 1 <= every <= MOST_LAYERS:
             raise ValueError(
-                "`global_attn_every_n_layers` must be a number of layers. "
+                f"`global_attn_every_n_layers` must be a number of layers, {MOST_LAYERS} at most. "
                 f"Received: {every!r} in {source}"
             )
         return [_FULL, *(_SLIDING for _ in range(every - 1))]
     known = isinstance(kinds, list) and all(kind in (_FULL, _SLIDING) for kind in kinds)
-    if not known or len(kinds) != num_layers:
+    if not known or len(kinds) != num_layers or len(kinds) > MOST_LAYERS:
         raise ValueError(
             f"`layer_types` must name {_FULL!r} or {_SLIDING!r} for each of the layers. "
             f"Received: {kinds!r:.80} in {source}"
