@@ -171,6 +171,7 @@ def compile_task(task: TrainStep, options: flags.FlagValues) -> None:
         options.decay,
         options.decay_power,
         options.decay_join,
+        options.decay_share,
     )
     task.compile(
         make_optimizer(options.optimizer, schedule, options),

@@ -122,15 +122,23 @@ def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np
     """The teacher's weights under the student's names."""
     groups = len(small.blocks)
     first_layer = [-(-group * small.config.num_layers // groups) for group in range(groups)]
+    positions = "encoder/embeddings/position"
     arrays = get_arrays(teacher.embeddings, "encoder/embeddings")
     if not small.config.num_segments and teacher.config.num_segments:
         segment = arrays.pop("encoder/embeddings/segment")
-        arrays["encoder/embeddings/position"] = arrays["encoder/embeddings/position"] + segment[0]
-    positions = "encoder/embeddings/position"
-    arrays[positions] = arrays[positions][: small.config.max_positions]
+        if positions not in arrays:
+            raise ValueError(
+                "A student without segments has its teacher's first one in its learned positions. "
+                f"Received: num_segments=0, a teacher with positions={teacher.config.positions!r}"
+            )
+        arrays[positions] = arrays[positions] + segment[0]
+    if positions in arrays:
+        arrays[positions] = arrays[positions][: small.config.max_positions]
     for group, layer in enumerate(first_layer):
         block = teacher.layer_blocks[layers[layer]]
         arrays |= get_arrays(block, f"encoder/layers/{group}")
+    if small.norm is not None and teacher.norm is not None:
+        arrays |= get_arrays(teacher.norm, "encoder/norm")
     if small.pooler is not None:  # a new one where the teacher has none
         arrays |= get_arrays(teacher.pooler or small.pooler, "encoder/pooler")
     _check_sizes(small, arrays)

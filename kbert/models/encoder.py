@@ -100,20 +100,9 @@ class Encoder(FromConfig, keras.Model):
         self.blocks = [self._make_block(group) for group in range(config.num_blocks)]
         policy = {"dtype": self.dtype_policy}
         self.norm = last_norm(config, kind=config.norm, name="norm", **policy)
-        self.pooler = self.pooler_norm = None
+        self.pooler = None
         if config.pooler_activation is not None:
-            self.pooler = Dense(
-                config.hidden_size,
-                activation=config.pooler_activation,
-                initializer_range=config.initializer_range,
-                use_bias=config.use_bias,
-                name="pooler",
-                **policy,
-            )
-            if config.pooler_norm:
-                self.pooler_norm = LayerNorm(
-                    config.layer_norm_epsilon, kind=config.norm, name="pooler_norm", **policy
-                )
+            self.pooler = _Pooler(config, name="pooler", **policy)
         self.build()
 
     def _make_block(self, group: int) -> keras.layers.Layer:
@@ -135,7 +124,7 @@ class Encoder(FromConfig, keras.Model):
         self.embeddings.build((None, None))
         for block in self.blocks:
             block.build((None, None, self.config.hidden_size))
-        for layer in (self.norm, self.pooler, self.pooler_norm):
+        for layer in (self.norm, self.pooler):
             if layer is not None:
                 layer.build((None, self.config.hidden_size))
 
@@ -234,8 +223,7 @@ class Encoder(FromConfig, keras.Model):
                 summary = sequence[:, 0]  # (B, H)
             else:
                 summary = gather_positions(sequence, firsts)  # (B, K, H)
-            pooled = self.pooler(summary)
-            outputs["pooled"] = pooled if self.pooler_norm is None else self.pooler_norm(pooled)
+            outputs["pooled"] = self.pooler(summary)
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention:
@@ -355,3 +343,30 @@ class Encoder(FromConfig, keras.Model):
                 "config: build it with the same parts and use save_weights and load_weights. "
                 f"Received: make_block={self.make_block!r}, embeddings={self.embeddings!r}"
             )
+
+
+class _Pooler(Dense):
+    """The dense layer that makes "pooled", and the norm behind it where the family has one."""
+
+    def __init__(self, config: EncoderConfig, **kwargs: Any) -> None:
+        super().__init__(
+            config.hidden_size,
+            activation=config.pooler_activation,
+            initializer_range=config.initializer_range,
+            use_bias=config.use_bias,
+            **kwargs,
+        )
+        self.norm = None
+        if config.pooler_norm:
+            self.norm = LayerNorm(
+                config.layer_norm_epsilon, kind=config.norm, dtype=self.dtype_policy, name="norm"
+            )
+
+    def build(self, input_shape: Shape) -> None:
+        super().build(input_shape)
+        if self.norm is not None:
+            self.norm.build((*input_shape[:-1], self.units))
+
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+        outputs = super().call(inputs, training=training)
+        return outputs if self.norm is None else self.norm(outputs, training=training)

@@ -43,14 +43,15 @@ class Recipe:
         masking: which tokens are masked together.
         masked_share: share of the tokens that is predicted.
         replacement: shares of these that become [MASK], and a random token.
-        optimizer: "adamw", "lamb" or "adagrad".
+        optimizer: "adamw", "stable_adamw", "lamb" or "adagrad".
         learning_rate: its peak.
-        beta_1, beta_2, epsilon, bias_correction, weight_decay: of the first two.
+        beta_1, beta_2, epsilon, bias_correction, weight_decay: of the first three.
         initial_accumulator_value: of Adagrad's sums of squares; else None.
         clip_norm: largest norm of all gradients; 0 clips nothing.
         warmup_steps: steps of the rise.
         decay: what follows it.
         decay_join: how the two meet, see `kbert.training.WarmupDecay`.
+        decay_share: share of the run in which "wsd" falls; else None.
         train_steps: updates of the run.
         batch_size: rows of a batch; None where it is counted in tokens.
         phases: lengths in turn with their shares of the steps, as length:share; None as well.
@@ -84,6 +85,7 @@ class Recipe:
     warmup_steps: int = 10_000
     decay: str = "linear"
     decay_join: str = "switch"
+    decay_share: float | None = None
     train_steps: int
     batch_size: int | None
     phases: str | None

@@ -205,6 +205,30 @@ RECIPES: dict[str, Recipe] = {
             **_TRANSFORMER,
         ),
         Recipe(
+            name="modernbert",
+            tokenizer="bpe",
+            source="arXiv 2412.13663, table 3 and section 2.2: 1,719, 250 and 50 billion tokens, "
+            "without the warm-up of the batch size; decay of 1e-5 that is not scaled by the rate",
+            model="answerdotai/ModernBERT-base",
+            segments="single",
+            short_sequence_share=0.0,
+            masking="token",
+            masked_share=0.3,
+            optimizer="stable_adamw",
+            learning_rate=8e-4,
+            beta_2=0.98,
+            bias_correction=True,
+            weight_decay=1e-5 / 8e-4,
+            clip_norm=0.0,
+            warmup_steps=640,
+            decay="wsd",
+            decay_share=0.025,
+            decay_join="after",
+            train_steps=428_000,
+            batch_size=4608,
+            phases="1024:0.85,8192:0.15:576",
+        ),
+        Recipe(
             name="kbert-fast",
             tokenizer="wordpiece",
             source="benchmarks/speedrun.py: the best of what was tried in minutes on two cores",
@@ -230,8 +254,8 @@ def recipe(name: str) -> Recipe:
 
     Args:
         name: "bert", "bert-wwm", "roberta", "albert", "spanbert", "electra" (small),
-            "electra-base", "electra-large", "elmo", "gpt", "transformer" or "transformer-big"; or
-            "kbert-fast", a small model in minutes.
+            "electra-base", "electra-large", "elmo", "gpt", "transformer", "transformer-big" or
+            "modernbert"; or "kbert-fast", a small model in minutes.
 
     Returns:
         The recipe.

@@ -254,6 +254,54 @@ class AdamW(_Moments):
 
 
 @keras.saving.register_keras_serializable("kbert")
+class StableAdamW(AdamW):
+    """AdamW whose steps are clipped where a second moment lags behind its gradient.
+
+    The rate of a variable is divided by the root mean square of gradient / √v where that is above
+    1, so that no clipping of gradients is needed (Wortsman et al. 2023, section 3.4,
+    https://arxiv.org/abs/2304.13013). ModernBERT was trained with it.
+
+    Args:
+        learning_rate: A float or a schedule.
+        weight_decay: Share of a weight that a step of learning rate 1 would take away.
+        beta_1: Decay of the mean of the gradients.
+        beta_2: Decay of the mean of their squares.
+        epsilon: Added to the root of the second moment.
+        bias_correction: Whether early moments are scaled up, see `AdamW`.
+        rate_scales: Path of a weight -> factor of its learning rate, see `AdamW`.
+        name: Name of the optimizer.
+
+    Example:
+        >>> w = keras.Variable([[1.0, 2.0]])
+        >>> optimizer = StableAdamW(0.1, weight_decay=0.0, beta_2=0.99, bias_correction=True)
+        >>> optimizer.apply([ops.convert_to_tensor([[1.0, -1.0]])], [w])
+        >>> before = w.numpy()
+        >>> optimizer.apply([ops.convert_to_tensor([[100.0, -100.0]])], [w])
+        >>> print((before - w.numpy()).round(3))  # AdamW's step of 0.075, divided by 1.4
+        [[ 0.053 -0.053]]
+    """
+
+    def _update(self, variable: Any, gradient: Tensor, index: int, learning_rate: Tensor) -> None:
+        direction = self._direction(gradient, index)
+        power_2 = self._beta_powers(direction.dtype)[1]
+        square = ops.convert_to_tensor(self._squares[index]) / (1 - power_2)
+        floor = ops.cast(self.epsilon**2, square.dtype)
+        excess = ops.sqrt(ops.mean(ops.square(gradient) / ops.maximum(square, floor)))
+        if self._decays[index]:
+            direction = direction + self.decay * variable
+        rate = learning_rate * self._scales[index] / ops.maximum(excess, 1.0)
+        self.assign(variable, variable - rate * direction)
+
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
+        """Updates one variable."""
+        rate = ops.cast(learning_rate, variable.dtype)
+        gradient = ops.cast(gradient, variable.dtype)
+        self._update(variable, gradient, self._get_variable_index(variable), rate)
+
+
+@keras.saving.register_keras_serializable("kbert")
 class Lamb(_Moments):
     """LAMB as google-research/albert `lamb_optimizer.py` has it.
 
@@ -294,11 +342,17 @@ class Lamb(_Moments):
         self.assign(variable, variable - rate * direction)
 
 
-OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb, "adagrad": keras.optimizers.Adagrad}
+OPTIMIZERS = {
+    "adamw": AdamW,
+    "stable_adamw": StableAdamW,
+    "lamb": Lamb,
+    "adagrad": keras.optimizers.Adagrad,
+}
 _MOMENTS = ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction")
 # Name -> its arguments besides the learning rate, in programs and recipes.
 OPTIMIZER_SETTINGS = {
     "adamw": _MOMENTS,
+    "stable_adamw": _MOMENTS,
     "lamb": _MOMENTS,
     "adagrad": ("initial_accumulator_value",),
 }

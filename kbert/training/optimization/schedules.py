@@ -8,8 +8,9 @@ from keras import ops
 
 from kbert.types import Tensor
 
-DECAYS = ("linear", "cosine", "polynomial", "inverse_sqrt", "constant")
+DECAYS = ("linear", "cosine", "polynomial", "inverse_sqrt", "constant", "wsd")
 JOINS = ("switch", "product", "after")
+DECAY_SHARE = 0.1
 WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
 
 
@@ -84,8 +85,12 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             `learning_rate * sqrt(warmup_steps / step)`, which has no end, and which every `join`
             joins at the peak. Its paper's peak is `(hidden_size * warmup_steps) ** -0.5` (Vaswani
             et al. 2017, section 5.3).
+            `"wsd"` (warm-up, stable, decay) stays at the peak and falls to 0 over the last
+            `decay_share` of the run, by one minus the root of the share that is over (Hägele et
+            al. 2024, section 3, https://arxiv.org/abs/2405.18392).
         power: Exponent of `"polynomial"`.
         join: How warm-up and decay meet.
+        decay_share: Of `"wsd"`.
 
     Raises:
         ValueError: A value is out of its range, or two of them do not fit together.
@@ -97,6 +102,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         >>> schedule = WarmupDecay((512 * 4000) ** -0.5, 100_000, 4000, "inverse_sqrt")
         >>> [f"{float(schedule(step)):.3g}" for step in (2000, 4000, 16_000)]
         ['0.000349', '0.000699', '0.000349']
+        >>> schedule = WarmupDecay(1.0, 100, 10, "wsd", decay_share=0.2)
+        >>> [round(float(schedule(step)), 3) for step in (5, 10, 80, 85, 100)]
+        [0.5, 1.0, 1.0, 0.5, 0.0]
     """
 
     def __init__(
@@ -107,6 +115,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: str = "linear",
         power: float = 1.0,
         join: str = "switch",
+        decay_share: float = DECAY_SHARE,
     ) -> None:
         for name, value in (("learning_rate", learning_rate), ("power", power)):
             if not 0 < value < math.inf:
@@ -124,6 +133,15 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(
                 f"`power` belongs to decay='polynomial'. Received: decay={decay!r}, power={power}"
             )
+        if not 0 < decay_share <= 1:
+            raise ValueError(
+                f"`decay_share` must be above 0 and at most 1. Received: {decay_share}"
+            )
+        if decay_share != DECAY_SHARE and decay != "wsd":
+            raise ValueError(
+                "`decay_share` belongs to decay='wsd'. "
+                f"Received: decay={decay!r}, decay_share={decay_share}"
+            )
         if decay == "inverse_sqrt" and not warmup_steps:
             raise ValueError(
                 "decay='inverse_sqrt' is measured from the end of a warm-up: `warmup_steps` must "
@@ -135,6 +153,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.decay = decay
         self.power = power
         self.join = join
+        self.decay_share = decay_share
 
     def __call__(self, step: Tensor) -> Tensor:
         """Returns the rate of the update that follows `step` updates."""
@@ -145,6 +164,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         left = 1.0 - ops.clip(step - begin, 0.0, float(length)) / length
         if self.decay == "cosine":
             share = 0.5 * (1.0 + ops.cos(math.pi * (1.0 - left)))
+        elif self.decay == "wsd":
+            falling = max(self.decay_share * self.total_steps, 1.0)
+            over = 1.0 - ops.clip((self.total_steps - step) / falling, 0.0, 1.0)
+            share = 1.0 - ops.sqrt(over)
         elif self.decay == "constant":
             share = ops.ones_like(left)
         elif self.decay == "inverse_sqrt":
@@ -168,6 +191,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             "decay": self.decay,
             "power": self.power,
             "join": self.join,
+            "decay_share": self.decay_share,
         }
 
 

@@ -2,7 +2,7 @@
 
 from kbert.options import Options, option
 from kbert.training.optimization.optimizers import OPTIMIZERS
-from kbert.training.optimization.schedules import DECAYS, JOINS
+from kbert.training.optimization.schedules import DECAY_SHARE, DECAYS, JOINS
 
 
 class OptimizerSettings(Options):
@@ -18,7 +18,7 @@ class OptimizerSettings(Options):
 
     optimizer: str = option(
         "adamw",
-        help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's.",
+        help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's, stable_adamw is ModernBERT's.",
         choices=sorted(OPTIMIZERS),
     )
     learning_rate: float = option(1e-4, help="Peak learning rate, after warm-up.", at_least=0)
@@ -30,10 +30,17 @@ class OptimizerSettings(Options):
     )
     decay: str = option(
         "linear",
-        help="Decay after warm-up; to 0 unless constant or the Transformer's inverse_sqrt.",
+        help="Decay after warm-up; to 0 unless constant or the Transformer's inverse_sqrt. "
+        "wsd: the peak, then a fall over the last --decay_share of the run.",
         choices=DECAYS,
     )
     decay_power: float = option(1.0, help="Exponent of --decay=polynomial.")
+    decay_share: float = option(
+        DECAY_SHARE,
+        help="Share of the run at its end in which --decay=wsd falls.",
+        above=0,
+        at_most=1,
+    )
     decay_join: str = option(
         "switch",
         help="How warm-up and decay are joined. switch: BERT's, the decay counts from step 0; "

@@ -7,7 +7,14 @@ from keras import ops
 
 from kbert.recipes import recipe
 from kbert.training.optimization import optimizers
-from kbert.training.optimization.optimizers import OPTIMIZERS, AdamW, Lamb, decays, make_optimizer
+from kbert.training.optimization.optimizers import (
+    OPTIMIZERS,
+    AdamW,
+    Lamb,
+    StableAdamW,
+    decays,
+    make_optimizer,
+)
 from kbert.training.optimization.schedules import WarmupDecay
 
 RATE, DECAY, EPSILON = 0.03, 0.1, 1e-6
@@ -51,6 +58,18 @@ def adam_in_numpy(w, g, m, v, decay, n):
     return w - rate * m / (np.sqrt(v) + 1e-9), m, v
 
 
+def stable_adamw_in_numpy(w, g, m, v, decay, n):
+    """Wortsman et al. 2023, algorithm 2, with moments that are corrected."""
+    m = 0.9 * m + 0.1 * g
+    v = 0.98 * v + 0.02 * g * g
+    mean, square = m / (1 - 0.9 ** (n + 1)), v / (1 - 0.98 ** (n + 1))
+    rms = np.sqrt(np.mean(g * g / np.maximum(square, EPSILON**2)))
+    rate = RATE / max(1.0, rms)
+    # ε is not scaled, as in AdamW here.
+    scaled = EPSILON / np.sqrt(1 - 0.98 ** (n + 1))
+    return w - rate * (mean / (np.sqrt(square) + scaled) + decay * w), m, v
+
+
 def lamb_in_numpy(w, g, m, v, decay, n):
     """google-research/albert lamb_optimizer.py: neither decay nor ratio for bias and LayerNorm."""
     m = 0.9 * m + 0.1 * g
@@ -84,12 +103,16 @@ def adagrad_in_numpy(w, g, m, v, decay, n):
             AdamW(RATE, weight_decay=DECAY, beta_2=0.98, bias_correction=True),
             corrected_adamw_in_numpy,
         ),
+        (
+            StableAdamW(RATE, weight_decay=DECAY, beta_2=0.98, bias_correction=True),
+            stable_adamw_in_numpy,
+        ),
         (make_optimizer("adamw", RATE, recipe("transformer")), adam_in_numpy),
         (Lamb(RATE, weight_decay=DECAY), lamb_in_numpy),
         (Lamb(RATE, weight_decay=DECAY, bias_correction=True), corrected_lamb_in_numpy),
         (make_optimizer("adagrad", RATE, recipe("elmo")), adagrad_in_numpy),
     ],
-    ids=["adamw", "corrected_adamw", "transformer", "lamb", "corrected_lamb", "adagrad"],
+    ids=["adamw", "corrected_adamw", "stable_adamw", "transformer", "lamb", "corrected_lamb", "adagrad"],
 )
 def test_steps_equal_numpy(optimizer, step):
     model = layer()
@@ -110,7 +133,7 @@ def test_steps_equal_numpy(optimizer, step):
         assert ops.convert_to_numpy(variable.value) == pytest.approx(w, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [AdamW, Lamb])
+@pytest.mark.parametrize("kind", [AdamW, StableAdamW, Lamb])
 def test_a_scaled_rate_is_another_rate(kind):
     """What is scaled moves and decays as under that rate, the rest as ever."""
 
@@ -129,14 +152,15 @@ def test_a_scaled_rate_is_another_rate(kind):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", [AdamW, StableAdamW])
 @pytest.mark.parametrize("bias_correction", [False, True])
-def test_one_function_for_all_weights_updates_as_the_kernels_do(monkeypatch, bias_correction):
+def test_one_function_for_all_weights_updates_as_the_kernels_do(monkeypatch, kind, bias_correction):
     """Decay by role, scaled rates, clipped gradients; and where some weights are frozen."""
 
     def trained(fused):
         monkeypatch.setattr(optimizers, "MIN_FUSED", 1 if fused else 10**9)
         model = layer()
-        optimizer = AdamW(
+        optimizer = kind(
             RATE,
             weight_decay=DECAY,
             bias_correction=bias_correction,

@@ -52,6 +52,22 @@ def test_fairseqs_formula():
     assert found[10] == pytest.approx(peak)
 
 
+def test_warm_up_stable_decay():
+    """Hägele et al. 2024, equation 1 with 1 - sqrt: the peak until the last share of the run."""
+    total, warmup, peak, begin = 100, 10, 1e-3, 60
+
+    def paper(step):
+        if step < warmup:
+            return peak * step / warmup
+        over = (min(step, total) - begin) / (total - begin)
+        return peak * (1 - np.sqrt(over)) if step > begin else peak
+
+    for join in JOINS:
+        schedule = WarmupDecay(peak, total, warmup, "wsd", join=join, decay_share=0.4)
+        expected = [paper(s) for s in range(120)]
+        assert rates(schedule, range(120)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
 @pytest.mark.parametrize("join", JOINS)
 def test_the_transformers_formula(join):
     """Vaswani et al. 2017, section 5.3; as in tensor2tensor, the first update's step is 0."""
@@ -105,6 +121,8 @@ def test_config_round_trip():
         ((0.1, 0), "total_steps >= 1.*total_steps=0"),
         ((0.1, 10, 0, "linear", 2.0), "`power` belongs to decay='polynomial'"),
         ((0.1, 10, 0, "inverse_sqrt"), "`warmup_steps` must be at least 1.*warmup_steps=0"),
+        ((0.1, 10, 0, "wsd", 1.0, "after", 0.0), "`decay_share` must be above 0.*: 0.0"),
+        ((0.1, 10, 0, "linear", 1.0, "after", 0.5), "`decay_share` belongs to decay='wsd'.*0.5"),
         ((0.1, 10, 0, "linear", 1.0, "knot"), "`join` must be one of .*Received: 'knot'"),
     ],
 )

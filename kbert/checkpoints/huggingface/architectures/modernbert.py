@@ -116,7 +116,7 @@ class ModernBert(Architecture):
         table += [
             *norm("encoder/norm", "model.final_norm"),
             *dense("encoder/pooler", f"{_POOLER}dense"),
-            *norm("encoder/pooler_norm", f"{_POOLER}norm"),
+            *norm("encoder/pooler/norm", f"{_POOLER}norm"),
             *dense("masked_lm/transform", f"{_HEAD}dense"),
             *norm("masked_lm/norm", f"{_HEAD}norm"),
             Rule("masked_lm/bias", ("decoder.bias",)),
