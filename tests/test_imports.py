@@ -96,7 +96,7 @@ ORDER = {
         multi_label
     """,
     "models": """
-        blocks family inputs_and_outputs memory weights
+        blocks family inputs_and_outputs memory parts weights
         from_config
         elmo encoder
         generators

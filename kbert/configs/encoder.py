@@ -5,8 +5,10 @@ value. Where they disagree in code it is a part handed to the encoder (see `kber
 """
 
 import dataclasses
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
+from kbert import registry
 from kbert.configs.base import (
     BLOCKS,
     NORMS,
@@ -29,6 +31,13 @@ _CHOICES = {
     "norm": NORMS,
     "block": (*BLOCKS, "pre_norm_except_first"),
 }
+
+
+class _Frozen(dict):
+    """A mapping of options that is hashed by its content, as configs are."""
+
+    def __hash__(self) -> int:  # type: ignore[override]  # dicts have none
+        return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,6 +81,8 @@ class EncoderConfig(Config):
             attention takes the embeddings as they are, where those are normalised already.
         embedding_norm: whether the embeddings are normalised.
         use_bias: whether dense layers have biases; the output layer of a head always does.
+        part: what this family has in code: "name", under which `kbert.models.register_part` knows
+            it, and its options. None = nothing.
 
     Raises:
         ValueError: a value is out of range, or two of them do not fit together.
@@ -109,10 +120,13 @@ class EncoderConfig(Config):
     block: str = "post_norm"
     embedding_norm: bool = True
     use_bias: bool = True
+    part: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.attention_pattern, list):  # as JSON has it
             object.__setattr__(self, "attention_pattern", tuple(self.attention_pattern))
+        if self.part is not None:
+            object.__setattr__(self, "part", _Frozen(self._checked_part(self.part)))
         check_transformer(self)
         check_count("num_segments", self.num_segments, minimum=0)
         for name in ("embedding_size", "num_layer_groups"):
@@ -137,6 +151,22 @@ class EncoderConfig(Config):
                 "Layers that share weights normalise alike: block='pre_norm_except_first' takes "
                 f"no `num_layer_groups`. Received: num_layer_groups={self.num_layer_groups}"
             )
+
+        if self.part is not None and (part := registry.find("part", self.part["name"])):
+            options = {name: value for name, value in self.part.items() if name != "name"}
+            cast(Any, part).from_dict(options).check_config(self)
+
+    def _checked_part(self, part: Any) -> Mapping[str, Any]:
+        if not isinstance(part, Mapping) or not isinstance(part.get("name"), str):
+            raise ValueError(
+                f"`part` must be an object with a `name` and options. Received: {part!r}"
+            )
+        return part
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as a plain dict that JSON can hold."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "part": None if self.part is None else dict(self.part)}
 
     def _check_pattern(self) -> None:
         pattern = self.attention_pattern

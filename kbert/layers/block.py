@@ -78,13 +78,14 @@ class Block(keras.layers.Layer):
         return_internals: bool = False,
         positions: Tensor | None = None,
         position_ids: Tensor | None = None,
+        shared: Any = None,
     ) -> Any:
         """(B, T, H), scores' bias -> (B, T, H), probabilities (B, N, T, T).
 
         With `return_internals` the second is the internals of `SelfAttention`. With `positions`
         (B, P) only those tokens are computed, what is returned has P rows in the place of T: for
         the last block of a model of which nobody reads the rest. `position_ids` (B, T) say to the
-        attention where the tokens stand.
+        attention where the tokens stand; `shared` is what the attentions of all layers read.
         """
         options: dict[str, Any] = {}  # other parts have none of these
         if position_ids is not None:
@@ -93,6 +94,8 @@ class Block(keras.layers.Layer):
             options["return_internals"] = True
         if positions is not None:
             options["positions"] = positions
+        if shared is not None:
+            options["shared"] = shared
         x, attention = self._attended(
             x, lambda x: self.attention(x, bias, training=training, **options), training, positions
         )

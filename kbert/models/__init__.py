@@ -11,6 +11,7 @@ from kbert.models.generators.decoder_encoder import DecoderEncoder
 from kbert.models.generators.description import GeneratorDescription
 from kbert.models.generators.prefix_seq2seq import PrefixSeq2Seq
 from kbert.models.generators.seq2seq import Seq2Seq
+from kbert.models.parts import Part, register_part
 
 __all__ = [
     "Decoder",
@@ -21,9 +22,11 @@ __all__ = [
     "ElmoEncoder",
     "Encoder",
     "GeneratorDescription",
+    "Part",
     "PrefixSeq2Seq",
     "Seq2Seq",
     "describe",
     "family",
     "family_table",
+    "register_part",
 ]

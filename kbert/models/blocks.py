@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
+
 from kbert.configs.base import Config
 from kbert.configs.encoder import EncoderConfig
 from kbert.layers import (
@@ -44,18 +46,25 @@ _PARTS = ("attention", "feed_forward")
 BLOCKS = {"post_norm": post_norm_block, "pre_norm": pre_norm_block}
 
 
-def encoder_block(config: EncoderConfig, *, layer: int, **kwargs: Any) -> Block:
+def encoder_block(
+    config: EncoderConfig,
+    *,
+    layer: int,
+    attention: keras.layers.Layer | None = None,
+    **kwargs: Any,
+) -> Block:
     """The block of an encoder's layer, as its config says.
 
     Args:
         config: the encoder's.
         layer: which of its layers; of several that share a block the first.
+        attention: in the place of the config's, or None.
         **kwargs: `name` and `dtype` of the block.
     """
     slots = [_SLOTS[config.block.removesuffix("_except_first")].format(part) for part in _PARTS]
     if layer == 0 and config.block == "pre_norm_except_first":
         slots = slots[1:]
-    attention = {
+    places = {
         "rotary_base": config.layer_rotary_base(layer),
         "alibi": config.positions == "alibi",
     }
@@ -66,6 +75,7 @@ def encoder_block(config: EncoderConfig, *, layer: int, **kwargs: Any) -> Block:
         use_bias=config.use_bias,
         gated=config.feed_forward == "gated",
         attention=attention,
+        places=places,
         **kwargs,
     )
 
@@ -169,21 +179,24 @@ def _block(
     norm: str = "layer",
     use_bias: bool = True,
     gated: bool = False,
-    attention: Mapping[str, Any] | None = None,
+    attention: keras.layers.Layer | None = None,
+    places: Mapping[str, Any] | None = None,
     dtype: DType = None,
     **kwargs: Any,
 ) -> Block:
     """A block with norms in the slots that are named."""
     common = {"initializer_range": config.initializer_range, "use_bias": use_bias, "dtype": dtype}
     epsilon = config.layer_norm_epsilon
-    return made(
-        SelfAttention(
+    if attention is None:
+        attention = SelfAttention(
             config.num_heads,
             dropout=config.attention_dropout,
             name="attention",
             **common,
-            **(attention or {}),
-        ),
+            **(places or {}),
+        )
+    return made(
+        attention,
         FeedForward(
             config.intermediate_size,
             activation=config.activation,

@@ -12,6 +12,7 @@ from kbert.models.elmo.description import ElmoDescription, describe_elmo
 from kbert.models.family import Row, family_row
 from kbert.models.generators.description import GeneratorDescription
 from kbert.models.memory import TrainingMemory, estimate_memory
+from kbert.models.parts import part_of
 
 # The rows of `family_table`: those one chooses among, smallest first within a kind.
 CHOICES = (
@@ -197,6 +198,7 @@ def describe(
         return GeneratorDescription(name, config, config.count_parameters(), tokenizer)
     pooler = _pooler(config)
     held = _embeddings(config) + _blocks(config) + pooler
+    held += part_of(config).count_parameters(config)
     return Description(
         name,
         config,

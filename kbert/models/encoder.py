@@ -18,6 +18,7 @@ from kbert.layers.recompute import run_layer
 from kbert.models.blocks import encoder_block, last_norm, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec, token_means
+from kbert.models.parts import part_of
 from kbert.models.weights import get_arrays
 from kbert.types import DType, PathLike, Shape, Tensor, Tensors
 
@@ -40,7 +41,7 @@ class Encoder(FromConfig, keras.Model):
         make_block: makes one block, `(config, name=, dtype=) -> layer` with the call of
             `kbert.layers.Block`, to change a part in code (adapters, another attention). Such an
             encoder is not saved as a preset. None: blocks as the config says.
-        embeddings: another part in the place of `kbert.layers.Embeddings`, with its call and a
+        embeddings: another layer in the place of `kbert.layers.Embeddings`, with its call and a
             `token` table of the config's shape, e.g. `kbert.layers.SharedEmbeddings`. None: one
             of the config's sizes. Such an encoder is not saved as a preset either.
         name: first part of the weights' paths.
@@ -80,6 +81,10 @@ class Encoder(FromConfig, keras.Model):
         self.config = config
         self.make_block = make_block
         self.has_own_embeddings = embeddings is None
+        policy = {"dtype": self.dtype_policy}
+        self.part = part_of(config)
+        if embeddings is None:
+            embeddings = self.part.make_embeddings(config, name="embeddings", **policy)
         if embeddings is None:
             embeddings = Embeddings(
                 vocabulary_size=config.vocabulary_size,
@@ -93,12 +98,12 @@ class Encoder(FromConfig, keras.Model):
                 positions="none" if self._attention_has_positions else config.positions,
                 norm=config.norm if config.embedding_norm else None,
                 use_bias=config.use_bias,
-                dtype=self.dtype_policy,
                 name="embeddings",
+                **policy,
             )
         self.embeddings = embeddings
+        self.shared = self.part.make_shared(config, name="shared", **policy)
         self.blocks = [self._make_block(group) for group in range(config.num_blocks)]
-        policy = {"dtype": self.dtype_policy}
         self.norm = last_norm(config, kind=config.norm, name="norm", **policy)
         self.pooler = None
         if config.pooler_activation is not None:
@@ -106,11 +111,17 @@ class Encoder(FromConfig, keras.Model):
         self.build()
 
     def _make_block(self, group: int) -> keras.layers.Layer:
-        options = {"name": f"layers_{group}", "dtype": self.dtype_policy}
+        policy = {"dtype": self.dtype_policy}
+        options = {"name": f"layers_{group}", **policy}
         if self.make_block is not None:
             return self.make_block(self.config, **options)
         first_layer = -(-group * self.config.num_layers // self.config.num_blocks)
-        return encoder_block(self.config, layer=first_layer, **options)
+        kind = {"config": self.config, "layer": first_layer}
+        block = self.part.make_block(**kind, **options)
+        if block is not None:
+            return block
+        attention = self.part.make_attention(**kind, name="attention", **policy)
+        return encoder_block(**kind, attention=attention, **options)
 
     @property
     def _pools_means(self) -> bool:
@@ -124,7 +135,7 @@ class Encoder(FromConfig, keras.Model):
         self.embeddings.build((None, None))
         for block in self.blocks:
             block.build((None, None, self.config.hidden_size))
-        for layer in (self.norm, self.pooler):
+        for layer in (self.shared, self.norm, self.pooler):
             if layer is not None:
                 layer.build((None, self.config.hidden_size))
 
@@ -190,6 +201,8 @@ class Encoder(FromConfig, keras.Model):
                 options["position_ids"] = inputs["position_ids"]
         segments = inputs.get("segment_ids")
         x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
+        if self.shared is not None:
+            options["shared"] = self.shared(x, training=training)
         if return_internals:  # other blocks have none
             options["return_internals"] = True
         *blocks, last = self.layer_blocks

@@ -9,7 +9,6 @@ from pathlib import Path
 from absl import flags
 from absl.testing import flagsaver
 
-import kbert.tasks  # whose settings are flags
 from kbert import registry
 
 PROGRAMS = (

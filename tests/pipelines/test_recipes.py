@@ -163,7 +163,10 @@ def test_a_head_without_its_data_is_told_in_one_line(data_dir, tmp_path, call):
 @pytest.mark.parametrize(
     "recipe",
     ["bert", "electra"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "albert", "spanbert", "modernbert")],
+    + [
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("roberta", "albert", "spanbert", "modernbert")
+    ],
 )
 def test_every_recipe_with_masks_trains_on_packed_rows(data_dir, tmp_path, call, recipe):
     from pipelines import pretrain

@@ -112,7 +112,15 @@ def adagrad_in_numpy(w, g, m, v, decay, n):
         (Lamb(RATE, weight_decay=DECAY, bias_correction=True), corrected_lamb_in_numpy),
         (make_optimizer("adagrad", RATE, recipe("elmo")), adagrad_in_numpy),
     ],
-    ids=["adamw", "corrected_adamw", "stable_adamw", "transformer", "lamb", "corrected_lamb", "adagrad"],
+    ids=[
+        "adamw",
+        "corrected_adamw",
+        "stable_adamw",
+        "transformer",
+        "lamb",
+        "corrected_lamb",
+        "adagrad",
+    ],
 )
 def test_steps_equal_numpy(optimizer, step):
     model = layer()

@@ -1,0 +1,142 @@
+"""Parts of encoders that one family has in code: under a name, with settings of their own.
+
+A config says a part by its name and options (`EncoderConfig.part`). So an encoder with a part is
+saved, loaded, exported and described like every other, once the module that registers the part was
+imported: a folder that names a part never makes anything be imported.
+"""
+
+from typing import Any, ClassVar, TypeVar
+
+import keras
+
+from kbert import registry
+from kbert.configs.encoder import EncoderConfig
+from kbert.options import Options
+
+_Made = TypeVar("_Made", bound=type["Part"])
+
+
+class Part(Options):
+    """A frozen dataclass of its options that makes some of an encoder's layers.
+
+    What it does not make is made as the config says. Layers that it makes are built by the encoder,
+    and hold all of their weights themselves; layers inside them need a `name`, for weights are
+    saved by their paths. See `register_part` for an example.
+
+    Attributes:
+        name: what configs call it.
+    """
+
+    name: ClassVar[str]
+
+    def check_config(self, config: EncoderConfig) -> None:
+        """Raises ValueError where a config and these options do not fit."""
+
+    def count_parameters(self, config: EncoderConfig) -> int:
+        """Weights of an encoder with this part beyond those that its config says.
+
+        Negative where the part has fewer. `kbert.describe` counts by it.
+        """
+        raise NotImplementedError
+
+    def make_embeddings(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | None:
+        """In the place of `kbert.layers.Embeddings`; None = not of this part.
+
+        Args:
+            config: the encoder's.
+            **kwargs: `name` and `dtype` of the layer.
+        """
+        return None
+
+    def make_shared(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | None:
+        """A layer `(x, training) -> tensors` that is called once, with the embeddings' output.
+
+        Every attention gets what it gives, as `shared`. Arguments as of `make_embeddings`.
+        """
+        return None
+
+    def make_attention(
+        self, config: EncoderConfig, *, layer: int, **kwargs: Any
+    ) -> keras.layers.Layer | None:
+        """In the place of `kbert.layers.SelfAttention`, with its call.
+
+        Args:
+            config: the encoder's.
+            layer: of which layer.
+            **kwargs: `name` and `dtype` of the layer.
+        """
+        return None
+
+    def make_block(
+        self, config: EncoderConfig, *, layer: int, **kwargs: Any
+    ) -> keras.layers.Layer | None:
+        """In the place of `kbert.layers.Block`, with its call. Arguments as of `make_attention`."""
+        return None
+
+
+def register_part(part: _Made) -> _Made:
+    """Makes a part known by its name, as a decorator or a function.
+
+    Args:
+        part: a subclass of `Part` with a `name`.
+
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: another class has the name.
+
+    Example:
+        >>> import kbert
+        >>> from kbert.layers import SelfAttention
+        >>> class Sharper(SelfAttention):
+        ...     sharpness = 1.0
+        ...     @property
+        ...     def _scale(self):
+        ...         return self.sharpness * super()._scale
+        >>> @register_part
+        ... class SharpAttention(Part):
+        ...     name = "sharp_attention"
+        ...     sharpness: float = kbert.options.option(2.0, help="Factor of scores.", above=0)
+        ...     def count_parameters(self, config):
+        ...         return 0
+        ...     def make_attention(self, config, *, layer, **kwargs):
+        ...         made = Sharper(config.num_heads, **kwargs)
+        ...         made.sharpness = self.sharpness
+        ...         return made
+        >>> config = kbert.family("bert-tiny").replace(
+        ...     part={"name": "sharp_attention", "sharpness": 3.0})
+        >>> kbert.Encoder(config).layer_blocks[0].attention.sharpness
+        3.0
+        >>> config.to_dict()["part"]
+        {'name': 'sharp_attention', 'sharpness': 3.0}
+    """
+    registry.register("part", part.name, part)
+    return part
+
+
+def part_of(config: EncoderConfig) -> Part:
+    """The part that a config names, or one that makes nothing.
+
+    Raises:
+        ValueError: no part of that name was registered; the message lists the known ones.
+    """
+    if config.part is None:
+        return _Nothing()
+    options = dict(config.part)
+    name = options.pop("name")
+    cls: Any = registry.find("part", name)
+    if cls is None:
+        raise ValueError(
+            "A part is known once the module that registers it was imported; the programs import "
+            f"one by --task_module. Known: {', '.join(registry.names('part')) or 'none'}. "
+            f"Received: part={name!r}"
+        )
+    return cls.from_dict(options)
+
+
+class _Nothing(Part):
+    """Of a config without a part."""
+
+    def count_parameters(self, config: EncoderConfig) -> int:
+        return 0
