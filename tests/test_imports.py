@@ -37,6 +37,7 @@ ORDER = {
     """,
     "configs": """
         base
+        transformer
         decoder elmo encoder seq2seq
     """,
     "conversion": """

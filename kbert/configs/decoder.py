@@ -1,19 +1,15 @@
 """The configuration of decoders: language models that read from left to right."""
 
 import dataclasses
+from typing import ClassVar
 
-from kbert.configs.base import (
-    BLOCKS,
-    Config,
-    check_choice,
-    check_positive,
-    check_transformer,
-    count_block,
-)
+from kbert.configs.transformer import TransformerConfig
+
+OUTPUTS = ("tied", "transformed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecoderConfig(Config):
+class DecoderConfig(TransformerConfig):
     """The sizes and values that tell one decoder from another.
 
     The defaults are GPT-2's (https://github.com/openai/gpt-2, src/model.py).
@@ -25,14 +21,23 @@ class DecoderConfig(Config):
         num_heads: attention heads; divides `hidden_size`.
         intermediate_size: width inside the feed-forward part.
         max_positions: longest sequence, in tokens.
-        block: which part a layer is: "pre_norm" normalises what goes into attention and
-            feed-forward, and the last layer's output (GPT-2); "post_norm" normalises after each
-            residual (GPT).
         activation: of the feed-forward part.
         dropout: rate on embeddings and on the output of each sub-layer.
         attention_dropout: rate on attention probabilities.
         layer_norm_epsilon: added to the variance.
         initializer_range: sigma of the truncated normal that kernels and tables start from.
+        positions: "learned", "sinusoidal", "rotary" or "none", see `EncoderConfig`.
+        rotary_base, local_rotary_base: see `EncoderConfig`.
+        attention_pattern: see `EncoderConfig`; a window is the number of tokens that a token
+            attends to, itself the last of them.
+        feed_forward, norm: see `EncoderConfig`.
+        block: where a layer normalises: "pre_norm", what goes into attention and feed-forward, and
+            the last layer's output (GPT-2); "post_norm", after each residual (GPT);
+            "pre_norm_except_first", see `EncoderConfig`.
+        embedding_norm: whether the embeddings are normalised.
+        use_bias: whether dense layers have biases.
+        output: what makes logits of the last layer: "tied", the token table alone; "transformed", a
+            dense layer, the activation and a norm before it, and a bias behind it (Ettin).
 
     Raises:
         ValueError: a value is out of range, or two of them do not fit together.
@@ -43,27 +48,25 @@ class DecoderConfig(Config):
         124439808
     """
 
-    vocabulary_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    intermediate_size: int
     max_positions: int = 1024
-    block: str = "pre_norm"
-    activation: str = "gelu_tanh"
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
     layer_norm_epsilon: float = 1e-5
-    initializer_range: float = 0.02
+    block: str = "pre_norm"
+    embedding_norm: bool = False
+    output: str = "tied"
 
-    def __post_init__(self) -> None:
-        check_transformer(self)
-        check_choice("block", self.block, BLOCKS)
-        check_positive("initializer_range", self.initializer_range)
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **TransformerConfig.CHOICES,
+        "positions": ("learned", "sinusoidal", "rotary", "none"),
+        "output": OUTPUTS,
+    }
+    WINDOW_MULTIPLE: ClassVar[int] = 1
 
     def count_parameters(self) -> int:
         """Weights of a decoder of this config, by formula."""
-        tables = (self.vocabulary_size + self.max_positions) * self.hidden_size
-        last_norm = 2 * self.hidden_size if self.block == "pre_norm" else 0
-        block = count_block(self.hidden_size, self.intermediate_size)
-        return tables + self.num_layers * block + last_norm
+        width = self.hidden_size
+        rows = self.vocabulary_size
+        rows += self.max_positions if self.positions == "learned" else 0
+        count = rows * width + self.embedding_norm * self.count_norm(width) + self.count_blocks()
+        if self.output == "transformed":
+            count += self.count_dense(width, width) + self.count_norm(width) + self.vocabulary_size
+        return count

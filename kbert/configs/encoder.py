@@ -9,28 +9,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from kbert import registry
-from kbert.configs.base import (
-    BLOCKS,
-    NORMS,
-    Config,
-    check_activation,
-    check_choice,
-    check_count,
-    check_flag,
-    check_positive,
-    check_real,
-    check_transformer,
-)
-
-GLOBAL = "global"  # in `attention_pattern`: every token attends to every token
-ROTARY_BASE = 10_000.0
-_CHOICES = {
-    "pooling": ("first", "mean"),
-    "positions": ("learned", "rotary", "sinusoidal", "alibi", "none"),
-    "feed_forward": ("dense", "gated"),
-    "norm": NORMS,
-    "block": (*BLOCKS, "pre_norm_except_first"),
-}
+from kbert.configs.base import check_activation, check_choice, check_count, check_flag
+from kbert.configs.transformer import TransformerConfig
 
 
 class _Frozen(dict):
@@ -41,7 +21,7 @@ class _Frozen(dict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderConfig(Config):
+class EncoderConfig(TransformerConfig):
     """The sizes and values that tell one encoder from another.
 
     Args:
@@ -94,44 +74,22 @@ class EncoderConfig(Config):
         4
     """
 
-    vocabulary_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    intermediate_size: int
-    max_positions: int = 512
     num_segments: int = 2
     embedding_size: int | None = None
     num_layer_groups: int | None = None
-    activation: str = "gelu_tanh"
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    layer_norm_epsilon: float = 1e-12
-    initializer_range: float = 0.02
     pooler_activation: str | None = "tanh"
     pooler_norm: bool = False
     pooling: str = "first"
-    positions: str = "learned"
-    rotary_base: float | None = None
-    local_rotary_base: float | None = None
-    attention_pattern: tuple[str | int, ...] = (GLOBAL,)
-    feed_forward: str = "dense"
-    norm: str = "layer"
-    block: str = "post_norm"
-    embedding_norm: bool = True
-    use_bias: bool = True
     part: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.attention_pattern, list):  # as JSON has it
-            object.__setattr__(self, "attention_pattern", tuple(self.attention_pattern))
         if self.part is not None:
             object.__setattr__(self, "part", _Frozen(self._checked_part(self.part)))
-        check_transformer(self)
         check_count("num_segments", self.num_segments, minimum=0)
         for name in ("embedding_size", "num_layer_groups"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), minimum=1)
+        super().__post_init__()
         if self.num_layer_groups is not None and self.num_layer_groups > self.num_layers:
             raise ValueError(
                 "`num_layer_groups` must not exceed `num_layers`. Received: "
@@ -139,19 +97,13 @@ class EncoderConfig(Config):
             )
         if self.pooler_activation is not None:
             check_activation("pooler_activation", self.pooler_activation)
-        check_positive("initializer_range", self.initializer_range)
-        for name, choices in _CHOICES.items():
-            check_choice(name, getattr(self, name), choices)
-        for name in ("pooler_norm", "embedding_norm", "use_bias"):
-            check_flag(name, getattr(self, name))
-        self._check_pattern()
-        self._check_rotary()
+        check_choice("pooling", self.pooling, ("first", "mean"))
+        check_flag("pooler_norm", self.pooler_norm)
         if self.block == "pre_norm_except_first" and self.num_blocks < self.num_layers:
             raise ValueError(
                 "Layers that share weights normalise alike: block='pre_norm_except_first' takes "
                 f"no `num_layer_groups`. Received: num_layer_groups={self.num_layer_groups}"
             )
-
         if self.part is not None and (part := registry.find("part", self.part["name"])):
             options = {name: value for name, value in self.part.items() if name != "name"}
             cast(Any, part).from_dict(options).check_config(self)
@@ -167,70 +119,6 @@ class EncoderConfig(Config):
         """The fields as a plain dict that JSON can hold."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**fields, "part": None if self.part is None else dict(self.part)}
-
-    def _check_pattern(self) -> None:
-        pattern = self.attention_pattern
-        if not isinstance(pattern, tuple) or not pattern:
-            raise ValueError(
-                '`attention_pattern` must name an attention or more, such as ("global", 128, 128). '
-                f"Received: {pattern!r}"
-            )
-        for window in pattern:
-            if window == GLOBAL:
-                continue
-            check_count("attention_pattern", window, minimum=2)
-            if window % 2 or window > self.max_positions:
-                raise ValueError(
-                    "A window of `attention_pattern` must be an even number of tokens, and not "
-                    f"above max_positions={self.max_positions}. Received: {window}"
-                )
-
-    def _check_rotary(self) -> None:
-        bases = {name: getattr(self, name) for name in ("rotary_base", "local_rotary_base")}
-        given = {name: base for name, base in bases.items() if base is not None}
-        for name, base in given.items():
-            check_real(name, base, "above 1", lambda x: x > 1)
-        if self.positions != "rotary":
-            if given:
-                raise ValueError(
-                    f"Only positions='rotary' have a base. Received: {given}, "
-                    f"positions={self.positions!r}"
-                )
-            return
-        if self.hidden_size // self.num_heads % 2:
-            raise ValueError(
-                "positions='rotary' turns pairs of numbers: heads must be of an even width. "
-                f"Received: {self.hidden_size // self.num_heads} (hidden_size={self.hidden_size}, "
-                f"num_heads={self.num_heads})"
-            )
-        if self.local_rotary_base is not None and (
-            set(self.attention_pattern) <= {GLOBAL} or self.num_blocks < self.num_layers
-        ):
-            raise ValueError(
-                "`local_rotary_base` is of layers with a window and weights of their own. "
-                f"Received: attention_pattern={self.attention_pattern}, "
-                f"num_layer_groups={self.num_layer_groups}"
-            )
-
-    def window(self, layer: int) -> int | None:
-        """Tokens that those of a layer attend to; None = all.
-
-        Example:
-            >>> from kbert import family
-            >>> [family("answerdotai/ModernBERT-base").window(layer) for layer in range(4)]
-            [None, 128, 128, None]
-        """
-        window = self.attention_pattern[layer % len(self.attention_pattern)]
-        return None if window == GLOBAL else cast(int, window)
-
-    def layer_rotary_base(self, layer: int) -> float | None:
-        """The base of a layer's rotary positions; None where its positions are others."""
-        if self.positions != "rotary":
-            return None
-        local = self.local_rotary_base
-        if local is not None and self.window(layer) is not None:
-            return local
-        return ROTARY_BASE if self.rotary_base is None else self.rotary_base
 
     @property
     def embedding_width(self) -> int:

@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from kbert.layers import fused
-from kbert.layers.bias import cut_blocks, decoded_bias, neighbour_blocks
+from kbert.layers.bias import cut_blocks, decoded_bias, neighbour_blocks, prompt_bias
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.gather import gather_rows
@@ -176,9 +176,7 @@ class SelfAttention(_Attention):
             with a bias in blocks.
         """
         query, key, value = self._project(x)
-        if self.rotary_base is not None:
-            cos, sin = rotation(self._places(x, position_ids), self.head_size, self.rotary_base)
-            query, key = (rotate(x, cos, sin, training) for x in (query, key))
+        query, key = self._turned(x, query, key, position_ids, training)
         if bias is not None and len(bias.shape) == 5:
             return self._attend_in_blocks(query, key, value, bias, position_ids, training), None
         if self.alibi:
@@ -224,6 +222,20 @@ class SelfAttention(_Attention):
         )
         return ops.reshape(outputs, (batch, number * size, -1))[:, :length]
 
+    def _turned(
+        self,
+        x: Tensor,
+        query: Tensor,
+        key: Tensor,
+        position_ids: Tensor | None,
+        training: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Query and key, by rotary positions."""
+        if self.rotary_base is None:
+            return query, key
+        cos, sin = rotation(self._places(x, position_ids), self.head_size, self.rotary_base)
+        return rotate(query, cos, sin, training), rotate(key, cos, sin, training)
+
     def _places(self, x: Tensor, position_ids: Tensor | None) -> Tensor:
         """(T,) where no places are given, else (B, T)."""
         return ops.arange(ops.shape(x)[1]) if position_ids is None else position_ids
@@ -231,6 +243,7 @@ class SelfAttention(_Attention):
     def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
         """As `call`, but returns besides the outputs "key" and "value", each (B, N, T, D)."""
         query, key, value = self._project(x)
+        query, key = self._turned(x, query, key, None)
         outputs, *_ = self._attend(query, key, value, bias, training=False)
         return outputs, {"key": key, "value": value}
 
@@ -241,7 +254,14 @@ class SelfAttention(_Attention):
         return {name: ops.zeros(shape, dtype=self.compute_dtype) for name in ("key", "value")}
 
     def step(
-        self, x: Tensor, prompt: dict[str, Any], bias: Tensor, decoded: dict[str, Any], t: Tensor
+        self,
+        x: Tensor,
+        prompt: dict[str, Any],
+        bias: Tensor,
+        decoded: dict[str, Any],
+        t: Tensor,
+        position_ids: Tensor | None = None,
+        window: int | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Attends from one more token of each row.
 
@@ -251,11 +271,16 @@ class SelfAttention(_Attention):
             bias: (R, 1, 1, P), added to the scores of the prompt's keys.
             decoded: "key" and "value" (R, N, G, D), filled before token `t`.
             t: scalar integer.
+            position_ids: (R, 1), where the token stands, for rotary positions.
+            window: how many of the last tokens it attends to; None = all.
 
         Returns:
             outputs (R, 1, H) and `decoded` with those of token `t`.
         """
         query, key, value = self._project(x)  # (R, N, 1, D)
+        query, key = self._turned(x, query, key, position_ids)
+        if window is not None:
+            bias = prompt_bias(bias, position_ids, window)
         length = ops.shape(decoded["key"])[2]  # a graph for several limits does not know it
         here = ops.equal(ops.arange(length), t)[None, None, :, None]
         decoded = {
@@ -265,7 +290,7 @@ class SelfAttention(_Attention):
         scores = ops.concatenate(
             [
                 self._scores_in_loop(query, prompt["key"], bias),
-                self._scores_in_loop(query, decoded["key"], decoded_bias(length, t)),
+                self._scores_in_loop(query, decoded["key"], decoded_bias(length, t, window)),
             ],
             axis=-1,
         )  # (R, N, 1, P + G)

@@ -57,6 +57,7 @@ def layer_biases(
     padding_mask: Tensor | None = None,
     example_ids: Tensor | None = None,
     *,
+    causal: bool = False,
     in_blocks: bool = True,
 ) -> list[Tensor | None]:
     """The bias of each layer; layers of one window have the same tensor.
@@ -66,6 +67,8 @@ def layer_biases(
         length: T.
         padding_mask: (B, T), see `attention_bias`; or None.
         example_ids: (B, T), see `example_bias`; or None. They take the place of the mask.
+        causal: whether tokens attend to none behind them; a window is then of the tokens before,
+            the token itself among them.
         in_blocks: False gives biases for whole rows of scores, which somebody reads.
 
     Returns:
@@ -83,22 +86,34 @@ def layer_biases(
     found: dict[int | None, Any] = {}
     for window in windows:
         if window not in found:
-            found[window] = _layer_bias(window, length, padding_mask, example_ids, in_blocks)
+            found[window] = _layer_bias(
+                window, length, padding_mask, example_ids, causal, in_blocks
+            )
     return [found[window] for window in windows]
 
 
 def _layer_bias(
-    window: int | None, length: Tensor, mask: Tensor | None, ids: Tensor | None, in_blocks: bool
+    window: int | None,
+    length: Tensor,
+    mask: Tensor | None,
+    ids: Tensor | None,
+    causal: bool,
+    in_blocks: bool,
 ) -> Tensor | None:
-    reach = None if window is None else window // 2
     known = isinstance(length, int)
-    if reach is None or (known and length <= reach + 1):
+    reach = None
+    if window is not None:
+        reach = window - 1 if causal else window // 2
+    if reach is not None and known and length <= reach + 1:
+        reach = None
+    if reach is None and not causal:
         if ids is not None:
             return example_bias(ids)
         return None if mask is None else attention_bias(mask)
-    if not in_blocks or (known and length <= 3 * reach):  # not fewer keys in blocks
+    # Not fewer keys in blocks where a row is short.
+    if reach is None or not in_blocks or (known and length <= 3 * reach):
         places = ops.arange(length)
-        keep = (ops.abs(places[:, None] - places[None]) <= reach)[None, None]
+        keep = _near(places[:, None], places[None], reach, causal)[None, None]
         if ids is not None:
             keep = ops.logical_and(keep, ids[:, None, None, :] == ids[:, None, :, None])
         elif mask is not None:
@@ -106,7 +121,7 @@ def _layer_bias(
         return _unless(keep)
     size = ops.minimum(reach, length) if not known else reach
     columns = ops.arange(3 * size)[None] - size  # of the keys, from the block's first token on
-    near = ops.abs(ops.arange(size)[:, None] - columns) <= reach  # (W, 3 W)
+    near = _near(ops.arange(size)[:, None], columns, reach, causal)  # (W, 3 W)
     inside = neighbour_blocks(ops.ones((1, length, 1), "int32"), size)[:, :, None, None, :, 0] > 0
     keep = ops.logical_and(near[None, None, None], inside)
     if ids is not None:
@@ -118,6 +133,14 @@ def _layer_bias(
         keys = neighbour_blocks(ops.cast(mask > 0, "int32")[:, :, None], size)
         keep = ops.logical_and(keep, keys[:, :, None, None, :, 0] > 0)
     return _unless(keep)
+
+
+def _near(queries: Tensor, keys: Tensor, reach: int | None, causal: bool) -> Tensor:
+    """Whether places lie no further apart than that, and none behind where it is causal."""
+    before = queries - keys
+    if not causal:
+        return ops.abs(before) <= reach
+    return before >= 0 if reach is None else ops.logical_and(before >= 0, before <= reach)
 
 
 def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
@@ -161,14 +184,42 @@ def causal_bias(length: Tensor) -> Tensor:
     return _unless(places[None, :] <= places[:, None])[None, None]
 
 
-def decoded_bias(length: int, t: Tensor) -> Tensor:
+def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
+    """The bias of a prompt's keys for one token behind it: those that its window has left behind.
+
+    Args:
+        bias: (R, 1, 1, P), of padding.
+        places: (R, 1), where the token stands.
+        window: of the layer; None = the prompt as it is.
+
+    Returns:
+        (R, 1, 1, P).
+
+    Example:
+        >>> bias = prompt_bias(ops.zeros((1, 1, 1, 3)), ops.array([[4]]), window=3)
+        >>> ops.convert_to_numpy(bias)[0, 0, 0].tolist()
+        [-30000.0, -30000.0, 0.0]
+    """
+    if window is None:
+        return bias
+    near = places[:, None, None] - ops.arange(ops.shape(bias)[3]) < window
+    return bias + _unless(near)
+
+
+def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
     """(1, 1, 1, length), added so that only the first t + 1 of `length` tokens are attended.
+
+    Of them the last `window`, where there is one.
 
     Example:
         >>> ops.convert_to_numpy(decoded_bias(3, 1))[0, 0, 0].tolist()
         [0.0, 0.0, -30000.0]
     """
-    return _unless(ops.arange(length) <= t)[None, None, None]
+    places = ops.arange(length)
+    keep = places <= t
+    if window is not None:
+        keep = ops.logical_and(keep, t - places < window)
+    return _unless(keep)[None, None, None]
 
 
 def _unless(keep: Tensor) -> Tensor:

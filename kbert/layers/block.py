@@ -113,10 +113,18 @@ class Block(keras.layers.Layer):
         return self._forwarded(x), keys_values
 
     def step(
-        self, x: Tensor, prompt: dict[str, Any], bias: Tensor, decoded: dict[str, Any], t: Tensor
+        self,
+        x: Tensor,
+        prompt: dict[str, Any],
+        bias: Tensor,
+        decoded: dict[str, Any],
+        t: Tensor,
+        **options: Any,
     ) -> tuple[Any, dict[str, Any]]:
         """One more token of each row, (R, 1, H), see `SelfAttention.step`."""
-        x, decoded = self._attended(x, lambda x: self.attention.step(x, prompt, bias, decoded, t))
+        x, decoded = self._attended(
+            x, lambda x: self.attention.step(x, prompt, bias, decoded, t, **options)
+        )
         return self._forwarded(x), decoded
 
     def _empty_slot(self) -> keras.layers.Layer:

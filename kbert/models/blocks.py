@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from kbert.configs.base import Config
-from kbert.configs.encoder import EncoderConfig
+from kbert.configs.transformer import TransformerConfig
 from kbert.layers import (
     Block,
     CrossAttention,
@@ -46,17 +46,17 @@ _PARTS = ("attention", "feed_forward")
 BLOCKS = {"post_norm": post_norm_block, "pre_norm": pre_norm_block}
 
 
-def encoder_block(
-    config: EncoderConfig,
+def layer_block(
+    config: TransformerConfig,
     *,
     layer: int,
     attention: keras.layers.Layer | None = None,
     **kwargs: Any,
 ) -> Block:
-    """The block of an encoder's layer, as its config says.
+    """The block of a layer of an encoder or a decoder, as its config says.
 
     Args:
-        config: the encoder's.
+        config: the model's.
         layer: which of its layers; of several that share a block the first.
         attention: in the place of the config's, or None.
         **kwargs: `name` and `dtype` of the block.
@@ -112,7 +112,7 @@ def run_blocks(
 
 
 def prefill_blocks(
-    blocks: Sequence[Any], x: Tensor, max_new_tokens: int, *context: Any
+    blocks: Sequence[Any], x: Tensor, max_new_tokens: int, bias: Any, *context: Any
 ) -> tuple[Any, list, list]:
     """Reads a prompt, and keeps what later tokens attend to.
 
@@ -120,6 +120,7 @@ def prefill_blocks(
         blocks: L of them.
         x: (B, P, H).
         max_new_tokens: G, the tokens that the cache of what is decoded has places for.
+        bias: of the attention scores; a list has one for each block.
         *context: what else a block's `prefill` takes.
 
     Returns:
@@ -127,15 +128,21 @@ def prefill_blocks(
         is decoded.
     """
     prompt, decoded = [], []
-    for block in blocks:
-        x, keys_values = block.prefill(x, *context)
+    biases = bias if isinstance(bias, list) else [bias] * len(blocks)
+    for block, bias in zip(blocks, biases, strict=True):
+        x, keys_values = block.prefill(x, bias, *context)
         prompt.append(keys_values)
         decoded.append(block.attention.empty_cache(keys_values, max_new_tokens))
     return x, prompt, decoded
 
 
 def step_blocks(
-    blocks: Sequence[Any], x: Tensor, cache: dict, t: Tensor, *context: Any
+    blocks: Sequence[Any],
+    x: Tensor,
+    cache: dict,
+    t: Tensor,
+    *context: Any,
+    options: Sequence[dict[str, Any]] | None = None,
 ) -> tuple[Any, dict]:
     """Reads the token that was decoded last.
 
@@ -145,13 +152,16 @@ def step_blocks(
         cache: "prompt" with its "layers" and "bias", and "decoded"; see `prefill_blocks`.
         t: number of tokens that were decoded before.
         *context: what else a block's `step` takes.
+        options: named arguments of each block's `step`; None = no such.
 
     Returns:
         The last hidden state, and the cache with the token in it.
     """
     prompt, decoded = cache["prompt"], []
-    for block, keys_values, new in zip(blocks, prompt["layers"], cache["decoded"], strict=True):
-        x, new = block.step(x, keys_values, prompt["bias"], new, t, *context)
+    layers = zip(blocks, prompt["layers"], cache["decoded"], strict=True)
+    for number, (block, keys_values, new) in enumerate(layers):
+        own = {} if options is None else options[number]
+        x, new = block.step(x, keys_values, prompt["bias"], new, t, *context, **own)
         decoded.append(new)
     return x, {"prompt": prompt, "decoded": decoded}
 

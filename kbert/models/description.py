@@ -197,7 +197,7 @@ def describe(
     if isinstance(config, DecoderConfig | Seq2SeqConfig):
         return GeneratorDescription(name, config, config.count_parameters(), tokenizer)
     pooler = _pooler(config)
-    held = _embeddings(config) + _blocks(config) + pooler
+    held = _embeddings(config) + config.count_blocks() + pooler
     held += part_of(config).count_parameters(config)
     return Description(
         name,
@@ -247,38 +247,17 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
     return "\n".join(lines)
 
 
-def _dense(width_in: int, width_out: int, use_bias: bool = True) -> int:
-    return width_in * width_out + use_bias * width_out
-
-
-def _norm(config: EncoderConfig, width: int) -> int:
-    return 2 * width if config.norm == "layer" else width
-
-
 def _embeddings(config: EncoderConfig) -> int:
     width = config.embedding_width
     rows = config.vocabulary_size + config.num_segments
     if config.positions == "learned":
         rows += config.max_positions
-    widening = 0
-    if width != config.hidden_size:
-        widening = _dense(width, config.hidden_size, config.use_bias)
-    return rows * width + config.embedding_norm * _norm(config, width) + widening
-
-
-def _blocks(config: EncoderConfig) -> int:
-    """Of all layers, the norm behind the last one included."""
-    width, bias = config.hidden_size, config.use_bias
-    attention = _dense(width, 3 * width, bias) + _dense(width, width, bias)
-    halves = 2 if config.feed_forward == "gated" else 1
-    feed_forward = _dense(width, halves * config.intermediate_size, bias)
-    feed_forward += _dense(config.intermediate_size, width, bias)
-    norms = 2 * config.num_blocks + {"post_norm": 0, "pre_norm": 1}.get(config.block, 0)
-    return config.num_blocks * (attention + feed_forward) + norms * _norm(config, width)
+    widening = config.count_dense(width, config.hidden_size) if width != config.hidden_size else 0
+    return rows * width + config.embedding_norm * config.count_norm(width) + widening
 
 
 def _pooler(config: EncoderConfig) -> int:
     if config.pooler_activation is None:
         return 0
-    norm = _norm(config, config.hidden_size) if config.pooler_norm else 0
-    return _dense(config.hidden_size, config.hidden_size, config.use_bias) + norm
+    norm = config.count_norm(config.hidden_size) if config.pooler_norm else 0
+    return config.count_dense(config.hidden_size, config.hidden_size) + norm

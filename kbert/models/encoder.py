@@ -15,7 +15,7 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.layers import Dense, Embeddings, LayerNorm, gather_positions
 from kbert.layers.bias import layer_biases
 from kbert.layers.recompute import run_layer
-from kbert.models.blocks import encoder_block, last_norm, run_blocks
+from kbert.models.blocks import last_norm, layer_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec, token_means
 from kbert.models.parts import part_of
@@ -121,7 +121,7 @@ class Encoder(FromConfig, keras.Model):
         if block is not None:
             return block
         attention = self.part.make_attention(**kind, name="attention", **policy)
-        return encoder_block(**kind, attention=attention, **options)
+        return layer_block(**kind, attention=attention, **options)
 
     @property
     def _pools_means(self) -> bool:

@@ -156,6 +156,15 @@ def _transformer(
     return Row(config, "bpe")
 
 
+def _twin(name: str) -> Row:
+    """The decoder of an encoder's sizes, half of whose window lies behind a token."""
+    fields = FAMILY[name].config.to_dict()
+    known = {field.name for field in dataclasses.fields(DecoderConfig)}
+    fields = {key: value for key, value in fields.items() if key in known}
+    fields |= {"attention_pattern": ("global", 64, 64), "output": "transformed"}
+    return Row(DecoderConfig(**fields), "bpe")
+
+
 # fmt: off
 FAMILY: dict[str, Row] = {
     # name                                          layers hidden vocabulary
@@ -256,6 +265,11 @@ DECODERS: dict[str, Row] = {
     "gpt2-medium":    _gpt2(24, 1024),
     "gpt2-large":     _gpt2(36, 1280),
     "gpt2-xl":        _gpt2(48, 1600),
+    # Twins of Ettin's encoders (https://arxiv.org/abs/2507.11412).
+    **{
+        f"jhu-clsp/ettin-decoder-{size}": _twin(f"jhu-clsp/ettin-encoder-{size}")
+        for size in ("17m", "32m", "68m", "150m", "400m", "1b")
+    },
 }
 
 # The Transformer (https://arxiv.org/abs/1706.03762, table 3) with the vocabulary of its English to

@@ -118,7 +118,7 @@ def test_two_devices_train_as_one(texts, tiny, tmp_path, call, mirrored, monkeyp
     flags = ("--train_steps=4", "--checkpoint_every=1", "--set=dropout=0")
     flags += ("--set=attention_dropout=0",)
     two = Strategy(name="mirrored", num_replicas=2, num_hosts=1, host_index=0, engine=mirrored)
-    monkeypatch.setattr(pretrain, "make_strategy", lambda name: two)
+    monkeypatch.setattr(pretrain, "make_strategy", lambda *_: two)
     call(pretrain, *arguments(texts, tiny, tmp_path / "two", *flags))
     monkeypatch.undo()
     # The same rows: of an even number for one device too.

@@ -220,7 +220,7 @@ def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) 
     if head:
         return CLASSIFIERS[head]
     if architecture.task == "causal_lm":
-        return "LMHeadModel"
+        return architecture.causal_class
     if "span/dense/kernel" in arrays:
         return "ForQuestionAnswering"
     masked, sentence = "masked_lm/bias" in arrays, "sentence/dense/kernel" in arrays

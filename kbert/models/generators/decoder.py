@@ -10,8 +10,18 @@ import keras
 from keras import ops
 
 from kbert.configs.decoder import DecoderConfig
-from kbert.layers import Dropout, LearnedPositions, TokenEmbeddings, attention_bias, causal_bias
-from kbert.models.blocks import BLOCKS, last_norm, prefill_blocks, run_blocks, step_blocks
+from kbert.layers import (
+    Dense,
+    Dropout,
+    LayerNorm,
+    LearnedPositions,
+    SinusoidalPositions,
+    TokenEmbeddings,
+    attention_bias,
+)
+from kbert.layers.bias import layer_biases
+from kbert.layers.positions import check_length
+from kbert.models.blocks import last_norm, layer_block, prefill_blocks, run_blocks, step_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import check_rank, named_inputs, output_spec
 from kbert.types import DType, Shape, Tensor, Tensors
@@ -61,23 +71,35 @@ class Decoder(FromConfig, keras.Model):
         self.embeddings = TokenEmbeddings(
             config.vocabulary_size, *sizes, name="embeddings", **common
         )
-        self.positions = LearnedPositions(config.max_positions, *sizes, name="positions", **common)
+        policy = {"dtype": self.dtype_policy}
+        self.positions: Any = None  # but in the attention, if there
+        sizes = (config.max_positions, *sizes)
+        if config.positions == "learned":
+            self.positions = LearnedPositions(*sizes, name="positions", **common)
+        elif config.positions == "sinusoidal":
+            self.positions = SinusoidalPositions(*sizes, name="positions", **policy)
+        self.embedding_norm = None
+        if config.embedding_norm:
+            self.embedding_norm = LayerNorm(
+                config.layer_norm_epsilon, kind=config.norm, name="embedding_norm", **policy
+            )
         self.dropout = Dropout(config.dropout, dtype=self.dtype_policy, name="dropout")
         self.blocks = [
-            BLOCKS[config.block](config, name=f"layers_{i}", dtype=self.dtype_policy)
+            layer_block(config, layer=i, name=f"layers_{i}", **policy)
             for i in range(config.num_layers)
         ]
-        self.norm = last_norm(config, dtype=self.dtype_policy, name="norm")
+        self.norm = last_norm(config, kind=config.norm, name="norm", **policy)
+        self.head = None
+        if config.output == "transformed":
+            self.head = _OutputHead(config, name="head", **policy)
         self.build()
 
     def build(self, input_shape: Shape | None = None) -> None:
         width = self.config.hidden_size
         self.embeddings.build((None, None))
-        self.positions.build((None, None, width))
-        for block in self.blocks:
-            block.build((None, None, width))
-        if self.norm is not None:
-            self.norm.build((None, None, width))
+        for part in (self.positions, self.embedding_norm, *self.blocks, self.norm, self.head):
+            if part is not None:
+                part.build((None, None, width))
 
     @property
     def token_embedding(self) -> keras.Variable:
@@ -111,9 +133,15 @@ class Decoder(FromConfig, keras.Model):
         """
         inputs = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
         x = self._embed(inputs["token_ids"], training=training)
-        bias = self._bias(inputs["token_ids"], inputs.get("padding_mask"))
+        biases = layer_biases(
+            self._windows,
+            ops.shape(inputs["token_ids"])[1],
+            inputs.get("padding_mask"),
+            causal=True,
+            in_blocks=not return_attention,
+        )
         hidden_states, attention = run_blocks(
-            self.blocks, x, bias, attention_is_read=return_attention, training=training
+            self.blocks, x, biases, attention_is_read=return_attention, training=training
         )
         hidden_states[-1] = self._normed(hidden_states[-1])
         outputs: dict[str, Any] = {"sequence": hidden_states[-1]}
@@ -125,7 +153,9 @@ class Decoder(FromConfig, keras.Model):
 
     def logits(self, sequence: Tensor) -> Tensor:
         """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
-        return self.embeddings.logits(sequence)
+        if self.head is None:
+            return self.embeddings.logits(sequence)
+        return self.embeddings.logits(self.head(sequence)) + self.head.bias
 
     def prefill(
         self, token_ids: Tensor, padding_mask: Tensor, max_new_tokens: int
@@ -149,8 +179,9 @@ class Decoder(FromConfig, keras.Model):
         if padding_mask is None:
             padding_mask = ops.ones_like(token_ids)
         x = self._embed(token_ids)
-        bias = causal_bias(ops.shape(token_ids)[1])
-        x, layers, decoded = prefill_blocks(self.blocks, x, max_new_tokens, bias)
+        length = ops.shape(token_ids)[1]
+        biases = layer_biases(self._windows, length, causal=True, in_blocks=False)
+        x, layers, decoded = prefill_blocks(self.blocks, x, max_new_tokens, biases)
         lengths = ops.sum(ops.cast(padding_mask, "int32"), axis=1)  # (B,)
         last = ops.take_along_axis(x, lengths[:, None, None] - 1, axis=1)[:, 0]  # (B, H)
         bias = attention_bias(padding_mask)
@@ -170,7 +201,8 @@ class Decoder(FromConfig, keras.Model):
         """
         places = (cache["prompt"]["lengths"] + t)[:, None]  # (R, 1)
         x = self._embed(token_ids[:, None], places)
-        x, cache = step_blocks(self.blocks, x, cache, t)
+        options = [{"position_ids": places, "window": window} for window in self._windows]
+        x, cache = step_blocks(self.blocks, x, cache, t, options=options)
         return self.logits(self._normed(x)[:, 0]), cache
 
     def compute_output_spec(
@@ -194,12 +226,18 @@ class Decoder(FromConfig, keras.Model):
     def _embed(
         self, token_ids: Tensor, places: Tensor | None = None, training: bool = False
     ) -> Tensor:
-        x = self.positions(self.embeddings(token_ids), places)
+        x = self.embeddings(token_ids)
+        if self.positions is not None:
+            x = self.positions(x, places)
+        elif places is None:
+            check_length(ops.shape(token_ids)[1], self.config.max_positions)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x, training=training)
         return self.dropout(x, training=training)
 
-    def _bias(self, token_ids: Tensor, padding_mask: Tensor) -> Tensor:
-        bias = causal_bias(ops.shape(token_ids)[1])  # (1, 1, T, T)
-        return bias if padding_mask is None else bias + attention_bias(padding_mask)
+    @property
+    def _windows(self) -> list[int | None]:
+        return [self.config.window(layer) for layer in range(self.config.num_layers)]
 
     def _normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
@@ -211,3 +249,33 @@ class Decoder(FromConfig, keras.Model):
                 f"Prompt and new tokens together must not be longer than max_positions={most}. "
                 f"Received: {length} tokens in the prompt, {max_new_tokens} to come"
             )
+
+
+class _OutputHead(keras.layers.Layer):
+    """What stands between the last layer and the token table, and the bias behind it."""
+
+    def __init__(self, config: DecoderConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rows = config.vocabulary_size
+        self.transform = Dense(
+            config.hidden_size,
+            activation=config.activation,
+            initializer_range=config.initializer_range,
+            use_bias=config.use_bias,
+            dtype=self.dtype_policy,
+            name="transform",
+        )
+        self.norm = LayerNorm(
+            config.layer_norm_epsilon, kind=config.norm, dtype=self.dtype_policy, name="norm"
+        )
+
+    def build(self, input_shape: Shape) -> None:
+        self.transform.build(input_shape)
+        self.norm.build(input_shape)
+        self.bias = self.add_weight(
+            name="bias", shape=(self.rows,), initializer="zeros", autocast=False
+        )
+
+    def call(self, x: Tensor, training: bool = False) -> Tensor:
+        """(…, H) -> (…, H)."""
+        return self.norm(self.transform(x, training=training), training=training)

@@ -18,6 +18,7 @@ from kbert.types import Arrays, DType, Tensor, Tensors
 # What the last rows of the token table stand for, in their order.
 INPUT_TOKENS = ("start", "delimiter", "extract")
 _TABLE = "decoder/embeddings/token"
+_BIAS = "decoder/head/bias"  # of its logits, where there is one
 
 
 class DecoderEncoderConfig(DecoderConfig):
@@ -150,6 +151,8 @@ class DecoderEncoder(keras.Model):
         if _TABLE in arrays:
             drawn = ops.convert_to_numpy(decoder.token_embedding.value)[config.vocabulary_size :]
             arrays[_TABLE] = np.concatenate([arrays[_TABLE], drawn.astype(arrays[_TABLE].dtype)])
+        if _BIAS in arrays:
+            arrays[_BIAS] = np.append(arrays[_BIAS], np.zeros(len(INPUT_TOKENS), "float32"))
         set_arrays(decoder, "decoder", arrays, source, strict)
         return cls(decoder)
 

@@ -33,6 +33,8 @@ class GeneratorDescription:
         if isinstance(config, Seq2SeqConfig):
             layers = f"{layers} of the encoder, {config.decoder_layers} of the decoder"
             positions = f"{positions}, {config.positions}"
+        elif config.positions != "learned":
+            positions = f"{positions}, {config.positions}"
         lines = {
             "model": self.name or "a custom config",
             "layers": f"{layers}, {config.block}",

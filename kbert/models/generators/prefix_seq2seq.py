@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.configs.encoder import GLOBAL
+from kbert.configs.transformer import GLOBAL
 from kbert.layers import attention_bias, causal_bias
 from kbert.layers.token_embeddings import tied_logits
 from kbert.models.blocks import prefill_blocks, run_blocks, step_blocks

@@ -9,6 +9,7 @@ from kbert.checkpoints.huggingface.architectures.distilbert import DistilBert
 from kbert.checkpoints.huggingface.architectures.electra import Electra
 from kbert.checkpoints.huggingface.architectures.gpt2 import Gpt2
 from kbert.checkpoints.huggingface.architectures.modernbert import ModernBert
+from kbert.checkpoints.huggingface.architectures.modernbert_decoder import ModernBertDecoder
 from kbert.checkpoints.huggingface.architectures.openai_gpt import OpenAIGpt
 from kbert.checkpoints.huggingface.architectures.roberta import Roberta, XlmRoberta
 from kbert.configs.base import Config
@@ -19,7 +20,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
     for architecture in (
         *(Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra(), ModernBert()),
-        *(Gpt2(), OpenAIGpt()),
+        *(Gpt2(), OpenAIGpt(), ModernBertDecoder()),
     )
 }
 
@@ -51,9 +52,9 @@ def find(model_type: str, source: str) -> Architecture:
 def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> str:
     """The architecture that a model is written as where none is named.
 
-    A decoder is GPT-2 with norms before its parts, GPT with norms behind them. Of encoders, in this
-    order: one with rotary positions is ModernBERT; one with `num_layer_groups` is ALBERT's; one
-    with `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA's. With segments it is
+    A decoder is ModernBERT's with rotary positions, else GPT-2 with norms before its parts, GPT
+    with norms behind them. Of encoders, in this order: one with rotary positions is ModernBERT; one
+    with `num_layer_groups` is ALBERT's; one with `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA's. With segments it is
     BERT. Without, it is DistilBERT where epsilon is 1e-12 and there is no pooler but one with ReLU;
     else XLM-RoBERTa over a unigram vocabulary and RoBERTa over another. Several architectures can
     be the same function; name the one that is meant where this order finds another.
@@ -75,6 +76,8 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
         'bert'
     """
     if isinstance(config, DecoderConfig):
+        if config.positions == "rotary":
+            return "modernbert-decoder"
         return "gpt2" if config.block == "pre_norm" else "openai-gpt"
     if not isinstance(config, EncoderConfig):
         raise ValueError(

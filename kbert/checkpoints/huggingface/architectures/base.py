@@ -86,6 +86,7 @@ class Architecture:
         sentence_objective: name of the setting of `kbert.tasks.Pretraining` that its sentence
             head stands for, or None.
         sentence_class: end of the name of the class with the sentence head alone.
+        causal_class: end of the name of the class of a decoder.
     """
 
     model_type: ClassVar[str]
@@ -118,6 +119,7 @@ class Architecture:
     masked_lm_activation: ClassVar[str | None] = None
     sentence_objective: ClassVar[str | None] = None
     sentence_class: ClassVar[str] = "ForPreTraining"
+    causal_class: ClassVar[str] = "LMHeadModel"
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         """The renames: the model's, and those of heads as far as there are any.

@@ -17,7 +17,8 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.renames import Rule
 from kbert.checkpoints.sizes import MOST_LAYERS
-from kbert.configs.encoder import GLOBAL
+from kbert.configs.encoder import EncoderConfig
+from kbert.configs.transformer import GLOBAL
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays
 
@@ -177,7 +178,7 @@ class ModernBert(Architecture):
             "mlp_dropout": config.dropout,
             **dict.fromkeys(_BIASES, config.use_bias),
             "norm_bias": config.norm == "layer",
-            "classifier_pooling": "cls" if config.pooling == "first" else "mean",
+            "classifier_pooling": "mean" if getattr(config, "pooling", "") == "mean" else "cls",
             "local_attention": next((window for window in windows if window is not None), 128),
             "layer_types": kinds,
             "rope_parameters": {
@@ -202,7 +203,7 @@ class ModernBert(Architecture):
 
     def misfits(self, config: Any) -> list[str]:
         windows = {config.window(layer) for layer in range(config.num_layers)} - {None}
-        found = super().misfits(config)
+        found = super().misfits(config) if isinstance(config, EncoderConfig) else []
         if len(windows) > 1:
             found.append("its windows are of one size")
         if config.norm == "rms":

@@ -1,0 +1,92 @@
+"""Hugging Face's decoder of ModernBERT's parts: Ettin's decoders."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from kbert.checkpoints.huggingface.architectures.base import dense, norm
+from kbert.checkpoints.huggingface.architectures.modernbert import ModernBert
+from kbert.checkpoints.renames import Rule
+from kbert.configs.base import Config
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.transformer import GLOBAL
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
+
+
+class ModernBertDecoder(ModernBert):
+    """A language model from left to right; a token sees half of an encoder's window."""
+
+    model_type = "modernbert-decoder"
+    title = "ModernBERT decoder"
+    config_class: ClassVar[type[Config]] = DecoderConfig
+    root = "decoder"
+    task = "causal_lm"
+    class_prefix = "ModernBertDecoder"
+    causal_class = "ForCausalLM"
+    heads = ("lm_head.", "decoder.", "head.", "classifier.")
+    ignored = ModernBert.ignored | {"sliding_window"}  # half of `local_attention`, always
+    own_fields = ("attention_pattern", "rotary_base", "local_rotary_base", "norm", "use_bias")
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "positions": "rotary",
+        "block": "pre_norm_except_first",
+        "feed_forward": "gated",
+        "embedding_norm": True,
+        "output": "transformed",
+    }
+    unsaid: ClassVar[Mapping[str, Any]] = {}
+    head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = {}
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        table = [
+            Rule(
+                "decoder/embeddings/token",
+                ("model.embeddings.tok_embeddings.weight",),
+                aliases=("decoder.weight",),
+            ),
+            *norm("decoder/embedding_norm", "model.embeddings.norm"),
+        ]
+        for i in range(config.num_layers):
+            here, there = f"decoder/layers/{i}", f"model.layers.{i}"
+            parts = [f"{there}.attn.{part}_proj" for part in ("q", "k", "v")]
+            table += [
+                *dense(f"{here}/attention/qkv", *parts),
+                *dense(f"{here}/attention/output", f"{there}.attn.Wo"),
+                *norm(f"{here}/attention_input_norm", f"{there}.attn_norm"),
+                *dense(f"{here}/feed_forward/intermediate", f"{there}.mlp.Wi"),
+                *dense(f"{here}/feed_forward/output", f"{there}.mlp.Wo"),
+                *norm(f"{here}/feed_forward_input_norm", f"{there}.mlp_norm"),
+            ]
+        return [
+            *table,
+            *norm("decoder/norm", "model.final_norm"),
+            *dense("decoder/head/transform", "lm_head.dense"),
+            *norm("decoder/head/norm", "lm_head.norm"),
+            Rule("decoder/head/bias", ("decoder.bias",)),
+        ]
+
+    def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
+        return None  # on a layer of its own there, which kbert's classifiers of decoders have not
+
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        return arrays
+
+    def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        return arrays
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        found = super().read_fields(content, source)
+        del found["pooling"]
+        found["attention_pattern"] = tuple(
+            window if window == GLOBAL or not isinstance(window, int) else window // 2
+            for window in found["attention_pattern"]
+        )
+        return found
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        fields = super().write_fields(config, tokenizer)
+        del fields["classifier_pooling"]
+        if any(config.window(layer) is not None for layer in range(config.num_layers)):
+            fields["local_attention"] *= 2
+        if tokenizer is None:  # its ids must be numbers, but of the end
+            fields |= dict.fromkeys((f"{role}_token_id" for role in ("pad", "bos", "cls", "sep")), 0)
+        return fields

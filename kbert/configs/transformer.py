@@ -1,0 +1,159 @@
+"""What the configurations of encoders and of decoders have in common: the stack of blocks."""
+
+import dataclasses
+from typing import ClassVar, cast
+
+from kbert.configs.base import (
+    BLOCKS,
+    NORMS,
+    Config,
+    check_choice,
+    check_count,
+    check_flag,
+    check_positive,
+    check_real,
+    check_transformer,
+)
+
+GLOBAL = "global"  # in `attention_pattern`: every token attends to every token
+ROTARY_BASE = 10_000.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig(Config):
+    """Fields and checks of a stack of blocks; see `EncoderConfig` and `DecoderConfig`.
+
+    Attributes:
+        CHOICES: field -> the values that this kind of model takes.
+        WINDOW_MULTIPLE: of what a window is a multiple.
+    """
+
+    vocabulary_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+    max_positions: int = 512
+    activation: str = "gelu_tanh"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    layer_norm_epsilon: float = 1e-12
+    initializer_range: float = 0.02
+    positions: str = "learned"
+    rotary_base: float | None = None
+    local_rotary_base: float | None = None
+    attention_pattern: tuple[str | int, ...] = (GLOBAL,)
+    feed_forward: str = "dense"
+    norm: str = "layer"
+    block: str = "post_norm"
+    embedding_norm: bool = True
+    use_bias: bool = True
+
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "positions": ("learned", "rotary", "sinusoidal", "alibi", "none"),
+        "feed_forward": ("dense", "gated"),
+        "norm": NORMS,
+        "block": (*BLOCKS, "pre_norm_except_first"),
+    }
+
+    WINDOW_MULTIPLE: ClassVar[int] = 2  # half on either side
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attention_pattern, list):  # as JSON has it
+            object.__setattr__(self, "attention_pattern", tuple(self.attention_pattern))
+        check_transformer(self)
+        check_positive("initializer_range", self.initializer_range)
+        for name, choices in self.CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
+        for name in ("embedding_norm", "use_bias"):
+            check_flag(name, getattr(self, name))
+        self._check_pattern()
+        self._check_rotary()
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks with weights of their own."""
+        return self.num_layers
+
+    def _check_pattern(self) -> None:
+        pattern = self.attention_pattern
+        if not isinstance(pattern, tuple) or not pattern:
+            raise ValueError(
+                '`attention_pattern` must name an attention or more, such as ("global", 128, 128). '
+                f"Received: {pattern!r}"
+            )
+        for window in pattern:
+            if window == GLOBAL:
+                continue
+            check_count("attention_pattern", window, minimum=2)
+            if window % self.WINDOW_MULTIPLE or window > self.max_positions:
+                even = "an even" if self.WINDOW_MULTIPLE == 2 else "a"
+                raise ValueError(
+                    f"A window of `attention_pattern` must be {even} number of tokens, and not "
+                    f"above max_positions={self.max_positions}. Received: {window}"
+                )
+
+    def _check_rotary(self) -> None:
+        bases = {name: getattr(self, name) for name in ("rotary_base", "local_rotary_base")}
+        given = {name: base for name, base in bases.items() if base is not None}
+        for name, base in given.items():
+            check_real(name, base, "above 1", lambda x: x > 1)
+        if self.positions != "rotary":
+            if given:
+                raise ValueError(
+                    f"Only positions='rotary' have a base. Received: {given}, "
+                    f"positions={self.positions!r}"
+                )
+            return
+        if self.hidden_size // self.num_heads % 2:
+            raise ValueError(
+                "positions='rotary' turns pairs of numbers: heads must be of an even width. "
+                f"Received: {self.hidden_size // self.num_heads} (hidden_size={self.hidden_size}, "
+                f"num_heads={self.num_heads})"
+            )
+        if self.local_rotary_base is not None and (
+            set(self.attention_pattern) <= {GLOBAL} or self.num_blocks < self.num_layers
+        ):
+            raise ValueError(
+                "`local_rotary_base` is of layers with a window and weights of their own. "
+                f"Received: attention_pattern={self.attention_pattern}, "
+                f"num_layer_groups={self.num_layer_groups}"
+            )
+
+    def window(self, layer: int) -> int | None:
+        """Tokens that those of a layer attend to; None = all.
+
+        Example:
+            >>> from kbert import family
+            >>> [family("answerdotai/ModernBERT-base").window(layer) for layer in range(4)]
+            [None, 128, 128, None]
+        """
+        window = self.attention_pattern[layer % len(self.attention_pattern)]
+        return None if window == GLOBAL else cast(int, window)
+
+    def layer_rotary_base(self, layer: int) -> float | None:
+        """The base of a layer's rotary positions; None where its positions are others."""
+        if self.positions != "rotary":
+            return None
+        local = self.local_rotary_base
+        if local is not None and self.window(layer) is not None:
+            return local
+        return ROTARY_BASE if self.rotary_base is None else self.rotary_base
+
+    def count_norm(self, width: int) -> int:
+        """Weights of a normalisation of that width."""
+        return 2 * width if self.norm == "layer" else width
+
+    def count_dense(self, width_in: int, width_out: int) -> int:
+        """Weights of a dense layer."""
+        return width_in * width_out + self.use_bias * width_out
+
+    def count_blocks(self) -> int:
+        """Weights of all blocks, the norm behind the last one included."""
+        width = self.hidden_size
+        attention = self.count_dense(width, 3 * width) + self.count_dense(width, width)
+        halves = 2 if self.feed_forward == "gated" else 1
+        feed_forward = self.count_dense(width, halves * self.intermediate_size)
+        feed_forward += self.count_dense(self.intermediate_size, width)
+        norms = 2 * self.num_blocks + {"post_norm": 0, "pre_norm": 1}.get(self.block, 0)
+        return self.num_blocks * (attention + feed_forward) + norms * self.count_norm(width)
