@@ -117,7 +117,7 @@ class TransformerConfig(Config):
             raise ValueError(
                 "`local_rotary_base` is of layers with a window and weights of their own. "
                 f"Received: attention_pattern={self.attention_pattern}, "
-                f"num_layer_groups={self.num_layer_groups}"
+                f"{self.num_blocks} blocks of {self.num_layers} layers"
             )
 
     def window(self, layer: int) -> int | None:

@@ -11,9 +11,30 @@ from tests.models.generators.tiny import MODES, SIZES, padded, tiny_decoder
 LENGTHS = (9, 5, 1)
 
 
-@pytest.fixture(scope="module", params=["pre_norm", "post_norm"])
+# The last one's windows are of two and four tokens, of rows of nine and more.
+KINDS = {
+    "pre_norm": {},
+    "post_norm": {"block": "post_norm"},
+    "modern": {
+        "block": "pre_norm_except_first",
+        "positions": "rotary",
+        "rotary_base": 160_000.0,
+        "local_rotary_base": 10_000.0,
+        "attention_pattern": (2, 4, "global"),
+        "feed_forward": "gated",
+        "norm": "layer_no_bias",
+        "embedding_norm": True,
+        "use_bias": False,
+        "output": "transformed",
+        "num_layers": 3,
+    },
+    "sines": {"positions": "sinusoidal", "norm": "rms", "attention_pattern": (3,)},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def decoder(request):
-    return tiny_decoder(block=request.param)
+    return tiny_decoder(**KINDS[request.param])
 
 
 def logits_behind(decoder, texts):
@@ -46,9 +67,14 @@ def test_a_token_knows_nothing_of_those_behind_it(decoder):
     changed[0, 5:] = 7
     a, b = (to_numpy(decoder(x)["sequence"]) for x in (ids, changed))
     np.testing.assert_array_equal(a[0, :5], b[0, :5])
-    assert (np.abs(a[0, 5:] - b[0, 5:]).max(-1) > 1e-3).all()
-    probabilities = to_numpy(decoder(ids, return_attention=True)["attention"][0])
-    assert (np.triu(probabilities[0, 0], 1) == 0).all()
+    assert (np.abs(a[0, 5:7] - b[0, 5:7]).max(-1) > 1e-3).all()
+    attention = decoder(ids, return_attention=True)["attention"]
+    for layer, probabilities in enumerate(map(to_numpy, attention)):
+        assert (np.triu(probabilities[0, 0], 1) == 0).all()
+        window = decoder.config.window(layer)
+        if window is not None:
+            assert (np.tril(probabilities[0, 0], -window) == 0).all()
+            assert np.diagonal(probabilities[0, 0], 1 - window).min() > 0
 
 
 @pytest.mark.jax_slow

@@ -30,23 +30,43 @@ SIZES = {
     "n_head": 4,
     **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
 }
-# model_type -> first part of the names of classes, and values of the config.
+# model_type -> names of config and class, and values of the config.
 MODELS = {
-    "gpt2": ("GPT2", {"n_inner": 96}),
-    "openai-gpt": ("OpenAIGPT", {}),
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {**SIZES, "n_inner": 96}),
+    "openai-gpt": ("OpenAIGPTConfig", "OpenAIGPTLMHeadModel", SIZES),
+    "modernbert-decoder": (
+        "ModernBertDecoderConfig",
+        "ModernBertDecoderForCausalLM",
+        {
+            "vocab_size": V,
+            "max_position_embeddings": P,
+            "hidden_size": 64,
+            "intermediate_size": 48,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "local_attention": 8,  # four tokens, of prompts of 3 to 8
+            **dict.fromkeys((f"{x}_token_id" for x in ("pad", "bos", "eos", "cls", "sep")), 0),
+        },
+    ),
+}
+# model_type -> the row of the family that is written as it.
+ROWS = {
+    "gpt2": "gpt2",
+    "openai-gpt": "openai-gpt",
+    "modernbert-decoder": "jhu-clsp/ettin-decoder-17m",
 }
 
 
 def reference(model_type, **changes):
     """A language model of transformers, every weight drawn."""
-    prefix, own = MODELS[model_type]
-    config = getattr(transformers, f"{prefix}Config")(**{**SIZES, **own, **changes})
+    config_class, name, own = MODELS[model_type]
+    config = getattr(transformers, config_class)(**{**own, **changes})
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{prefix}LMHeadModel")(config).eval()
+    model = getattr(transformers, name)(config).eval()
     torch.manual_seed(0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            scale = ".ln_" in name and name.endswith("weight")
+            scale = (".ln_" in name or "norm" in name) and name.endswith("weight")
             weight.normal_(1.0 if scale else 0.0, SIGMA)
     return model
 
@@ -107,14 +127,16 @@ def test_gradients_equal_hugging_face(model_type):
 def test_transformers_loads_what_is_written_and_gives_the_same(model_type, tmp_path):
     small = {"vocabulary_size": V, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
     small |= {"intermediate_size": 128, "max_positions": P}
-    decoder = Decoder(family(model_type).replace(**small))
+    if model_type == "modernbert-decoder":
+        small["attention_pattern"] = ("global", 5)
+    decoder = Decoder(family(ROWS[model_type]).replace(**small))
     randomise(decoder)
     decoder.save_to_preset(tmp_path, format="huggingface")
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, output_loading_info=True
     )
     assert not any(report.values()), report
-    assert type(model).__name__ == f"{MODELS[model_type][0]}LMHeadModel"
+    assert type(model).__name__ == MODELS[model_type][1]
     with torch.no_grad():
         theirs = run(model.eval(), inputs()).logits.numpy()
     ours = to_numpy(decoder.logits(decoder(inputs())["sequence"]))
@@ -138,7 +160,7 @@ def test_there_and_back_is_bit_equal(model_type, tmp_path):
     assert before.keys() == after.keys()
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
-    keys = {**SIZES, **MODELS[model_type][1]}
+    keys = [key for key in MODELS[model_type][2] if "token_id" not in key]
     first, second = (
         json.loads((tmp_path / x / "config.json").read_text()) for x in ("theirs", "ours")
     )
@@ -155,13 +177,17 @@ def test_there_and_back_is_bit_equal(model_type, tmp_path):
         ("gpt2", 124_439_808),
         ("gpt2-medium", 354_823_168),
         ("gpt2-large", 774_030_080),
+        ("jhu-clsp/ettin-decoder-17m", 16_913_600),
+        ("jhu-clsp/ettin-decoder-1b", 1_031_314_112),
     ],
 )
 def test_parameters_of_the_published_sizes(name, parameters):
     config = family(name)
     assert config.count_parameters() == parameters
     # The formula's, and those of a model of two layers and few entries.
-    small = config.replace(num_layers=2, vocabulary_size=9, max_positions=4)
+    small = config.replace(
+        num_layers=2, vocabulary_size=9, max_positions=4, attention_pattern=("global",)
+    )
     assert Decoder(small).count_params() == small.count_parameters()
 
 

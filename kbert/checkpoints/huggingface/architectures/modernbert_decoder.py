@@ -88,5 +88,7 @@ class ModernBertDecoder(ModernBert):
         if any(config.window(layer) is not None for layer in range(config.num_layers)):
             fields["local_attention"] *= 2
         if tokenizer is None:  # its ids must be numbers, but of the end
-            fields |= dict.fromkeys((f"{role}_token_id" for role in ("pad", "bos", "cls", "sep")), 0)
+            fields |= dict.fromkeys(
+                (f"{role}_token_id" for role in ("pad", "bos", "cls", "sep")), 0
+            )
         return fields
