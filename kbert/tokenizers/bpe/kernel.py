@@ -32,7 +32,7 @@ class BytePairKernel:
         with tf.init_scope(), tf.device("CPU"):
             self._model_ids = tf.constant([0, *(id_of[piece] for piece in pieces)])
             words = tf.constant([piece_bytes(piece) for piece in pieces])
-            hashes = _hash(words)
+            hashes = fingerprints(words)
             order = tf.argsort(hashes)
             self._hashes = tf.gather(hashes, order)  # (V,)
             self._words = tf.gather(words, order)  # (V,)
@@ -64,7 +64,7 @@ class BytePairKernel:
         The first V rows hold one id each; after them come the words that SentencePiece merged.
         """
         size = tf.size(self._hashes)
-        place = tf.minimum(tf.searchsorted(self._hashes, _hash(words)), size - 1)
+        place = tf.minimum(tf.searchsorted(self._hashes, fingerprints(words)), size - 1)
         is_piece = tf.gather(self._words, place) == words
         merged, row_splits = self._merged(tf.boolean_mask(words, ~is_piece))
         rows = tf.RaggedTensor.from_row_splits(
@@ -85,5 +85,6 @@ class BytePairKernel:
         return tf.gather(self._model_ids, pieces), row_splits
 
 
-def _hash(words: tf.Tensor) -> tf.Tensor:
+def fingerprints(words: tf.Tensor) -> tf.Tensor:
+    """Numbers to find strings by, int64 of the same shape."""
     return tf.strings.to_hash_bucket_fast(words, 2**62)

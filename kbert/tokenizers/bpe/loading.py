@@ -42,13 +42,22 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
     for token in added:
         vocabulary.setdefault(token["content"], token["id"])
     roles = _ends(folder.special_tokens()) or known_tokens(vocabulary)
+    found = _found_in_every_text(folder, roles, added)
     settings = {
         "special_tokens": roles,
-        "additional_special_tokens": _without_role(folder, roles, added),
+        "additional_special_tokens": _without_role(folder, roles, added, found),
         "add_prefix_space": _add_prefix_space(folder),
         "special_tokens_in_text": folder.config.get("special_tokens_in_text", False),
         "mask_takes_space": _mask_takes_space(folder, roles.get("mask"), added),
+        "normalization": "nfc" if _normalizers(folder) else None,
+        "added_tokens": found,
     }
+    if settings["normalization"] or found:  # else all are found at once
+        settings["normalized_tokens"] = [
+            entry["content"]
+            for entry in added
+            if entry.get("normalized", entry["content"] in found)
+        ]
     try:
         return BytePairTokenizer(vocabulary, merges, **(settings | options))
     except ValueError as error:
@@ -67,21 +76,31 @@ def _refuse_suffixes(folder: TokenizerFolder, vocabulary: dict[str, int]) -> Non
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
-    """Refuses what tokenizer.json asks for besides GPT-2's words and merges."""
+    """Refuses what tokenizer.json asks for besides NFC and GPT-2's words and merges."""
     model = folder.full["model"]
     asked = {name: model.get(name) for name, plain in _MODEL.items() if model.get(name) != plain}
     asked = {name: value for name, value in asked.items() if value}
     words = folder.full.get("pre_tokenizer") or {}
     if words.get("type") != "ByteLevel" or not words.get("use_regex", True):
         asked["pre_tokenizer"] = words.get("type")
-    if folder.full.get("normalizer"):
-        asked["normalizer"] = folder.full["normalizer"]["type"]
+    others = [kind for kind in _normalizers(folder) if kind != "NFC"]
+    if others:
+        asked["normalizer"] = others[0]
     if asked:
         shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
         raise ValueError(
-            "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel), no normalizer "
-            f"and plain merges. Received: {shown} in {folder.path / 'tokenizer.json'}"
+            "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel), plain merges "
+            "and no normalizer but NFC. "
+            f"Received: {shown} in {folder.path / 'tokenizer.json'}"
         )
+
+
+def _normalizers(folder: TokenizerFolder) -> list[str]:
+    """The types of the normalizers, one after the other."""
+    normalizer = folder.full.get("normalizer")
+    if not normalizer:
+        return []
+    return [step["type"] for step in normalizer.get("normalizers", [normalizer])]
 
 
 def _ends(roles: dict[str, str]) -> dict[str, str]:
@@ -103,24 +122,32 @@ def _added_tokens(folder: TokenizerFolder) -> list[dict[str, Any]]:
     return []
 
 
-def _without_role(
+def _found_in_every_text(
     folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]]
 ) -> list[str]:
-    """Special tokens without a role, in the order of their ids."""
+    """Added tokens that are not special."""
+    specials = {*roles.values(), *_named(folder)}
+    return [
+        token["content"]
+        for token in added
+        if token["content"] not in roles.values()
+        and not token.get("special", token["content"] in specials)
+    ]
+
+
+def _named(folder: TokenizerFolder) -> set[str]:
+    """Special tokens without a role that the settings name."""
     key = "additional_special_tokens"
-    named = {text_of(entry) for entry in folder.config.get(key) or folder.special.get(key) or []}
-    names = []
-    for token in sorted(added, key=lambda token: token["id"]):
-        content = token["content"]
-        if content in roles.values():
-            continue
-        if not token.get("special", content in named):
-            raise ValueError(
-                "Added tokens must be special tokens: others would have to be found "
-                f"in every text. Received: {content!r} in {folder.path}"
-            )
-        names.append(content)
-    return [*names, *sorted(named - {*names, *roles.values()})]
+    return {text_of(entry) for entry in folder.config.get(key) or folder.special.get(key) or []}
+
+
+def _without_role(
+    folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]], found: list[str]
+) -> list[str]:
+    """Special tokens without a role, in the order of their ids."""
+    in_order = [token["content"] for token in sorted(added, key=lambda token: token["id"])]
+    names = [name for name in in_order if name not in {*roles.values(), *found}]
+    return [*names, *sorted(_named(folder) - {*names, *roles.values(), *found})]
 
 
 def _add_prefix_space(folder: TokenizerFolder) -> bool:

@@ -62,16 +62,17 @@ def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
 
 
 def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
-    """(B,) valid UTF-8 -> (B, None) matches of a pattern and what is between; all the text.
+    """(B,) valid UTF-8 -> (B, None) in turn what is between matches of a pattern, and a match.
 
+    It is all of the text; an odd number of strings a text, those between perhaps empty.
     tensorflow-text's `regex_split` loses texts with U+0000.
 
     Example:
         >>> import tensorflow as tf
         >>> split_at(tf.constant(["a <s> b<s>"]), "<s>").to_list()
-        [[b'a ', b'<s>', b' b', b'<s>']]
+        [[b'a ', b'<s>', b' b', b'<s>', b'']]
     """
-    return _split(tf.strings.regex_replace(texts, pattern, _CUT + rb"\0" + _CUT))
+    return tf.strings.split(tf.strings.regex_replace(texts, pattern, _CUT + rb"\0" + _CUT), _CUT)
 
 
 def _split(cut: tf.Tensor) -> tf.RaggedTensor:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,13 +14,20 @@ import tensorflow as tf
 from kbert.files import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, piece_bytes
-from kbert.tokenizers.bpe.files import as_merges, as_vocabulary, check_model, save_model
+from kbert.tokenizers.bpe.files import (
+    as_merges,
+    as_vocabulary,
+    check_added_tokens,
+    check_model,
+    save_model,
+)
 from kbert.tokenizers.bpe.kernel import BytePairKernel
+from kbert.tokenizers.bpe.nfc import nfc, ranges_before_nfc
 from kbert.tokenizers.bpe.pre_split import WHITE_SPACE, prefix_space
-from kbert.tokenizers.bpe.special_segments import SpecialSegments
+from kbert.tokenizers.bpe.token_segments import TokenSegments
+from kbert.tokenizers.bpe.tokenizer_json import save_tokenizer_json
 from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.offsets import given_ranges
-from kbert.types import MaybeNone
 
 _SPACE = CHARACTERS[ord(" ")]
 _ROBERTA = "RobertaTokenizer"
@@ -29,6 +37,8 @@ ROBERTA_TOKENS = {
     "bos": "<s>", "eos": "</s>",
 }  # fmt: skip
 GPT2_TOKENS = dict.fromkeys(("unk", "cls", "sep", "bos", "eos"), "<|endoftext|>")
+# Arguments younger than the first corpora -> their defaults, which the checksum leaves out.
+_YOUNGER: dict[str, Any] = {"normalization": None, "added_tokens": [], "normalized_tokens": None}
 
 
 class BytePairTokenizer(Tokenizer):
@@ -37,11 +47,13 @@ class BytePairTokenizer(Tokenizer):
     It gives the ids of openai/gpt-2's `Encoder` (Radford et al. 2019; encoder.py) and of Hugging
     Face's `tokenizers`, eagerly, inside `tf.data` and inside a SavedModel, and holds no resource
     that an export would have to track. No text is unknown to it: `decode` gives back what was
-    encoded.
+    encoded (with a normalization, what that made of it).
 
     A piece covers the space before its word, and its range does so too. Bytes that are not valid
     UTF-8 are dropped. Where pieces end inside a character, their ranges in characters take the
-    whole of it; where ids spell bytes that are no UTF-8, `decode` puts U+FFFD as Python does.
+    whole of it; where they end inside of what NFC composed, both kinds of ranges take the whole of
+    that, a letter with its accents or a syllable with its letters. Where ids spell bytes that are
+    no UTF-8, `decode` puts U+FFFD as Python does.
 
     Args:
         vocabulary: piece -> id, or the pieces in the order of their ids, or the path of a
@@ -58,9 +70,16 @@ class BytePairTokenizer(Tokenizer):
         special_tokens_in_text: "<mask>" in a text becomes the mask id (and so do the others).
             Hugging Face always does so; leave it off where texts come from strangers.
         mask_takes_space: white space before the mask token belongs to it, as in RoBERTa.
+        normalization: "nfc", Unicode's canonical composition, as in ModernBERT; None, none.
+        added_tokens: pieces without a special meaning that are found in every text, such as
+            ModernBERT's runs of spaces and "[unused0]". At one place the longest is found.
+        normalized_tokens: those of the added and special tokens that are looked for in the
+            normalised text, after the others. None: the added tokens. (Hugging Face's
+            `AddedToken(normalized=True)`.)
 
-    Where it differs from Hugging Face: letters and numbers that one side's Unicode tables do not
-    know yet (ours go up to Unicode 16), and special tokens in the text, see above.
+    Where it differs from Hugging Face: letters, numbers and compositions that one side's Unicode
+    tables do not know yet (ours go up to Unicode 16), ranges of what NFC composed (there they leave
+    out some of its characters), and special tokens in the text, see above.
 
     Example:
         >>> from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
@@ -84,34 +103,67 @@ class BytePairTokenizer(Tokenizer):
         add_prefix_space: bool = False,
         special_tokens_in_text: bool = False,
         mask_takes_space: bool = True,
+        normalization: str | None = None,
+        added_tokens: Sequence[str] = (),
+        normalized_tokens: Sequence[str] | None = None,
     ) -> None:
+        if normalization not in (None, "nfc"):
+            raise ValueError(f'normalization must be "nfc" or None. Received: {normalization!r}')
         vocabulary = as_vocabulary(vocabulary)
         self.merges: list[tuple[str, str]] = as_merges(merges)
         if special_tokens is None:
             special_tokens = known_tokens(vocabulary)
-        check_model(vocabulary, self.merges, [*special_tokens.values(), *additional_special_tokens])
+        named = [*special_tokens.values(), *additional_special_tokens]
+        check_model(vocabulary, self.merges, named)
+        check_added_tokens(vocabulary, named, added_tokens, normalized_tokens, normalization)
         super().__init__(vocabulary, special_tokens, additional_special_tokens)
+        self.normalization = normalization
+        self.added_tokens = sorted(set(added_tokens), key=self._id_of.__getitem__)
+        self.normalized_tokens = None
+        if normalized_tokens is not None and set(normalized_tokens) != set(added_tokens):
+            self.normalized_tokens = sorted(set(normalized_tokens), key=self._id_of.__getitem__)
         self.add_prefix_space = add_prefix_space
         self.special_tokens_in_text = special_tokens_in_text
         self.mask_takes_space = mask_takes_space
         if self.cls_token == "<s>":  # RoBERTa: <s> A </s></s> B </s>
             self.pair_separators = 2
-        specials = {vocabulary[i]: i for i in self.special_ids}
+        specials = {vocabulary[i] for i in self.special_ids}
+        whole = specials.union(added_tokens)
         self.continuation = np.array(
-            [not piece.startswith(_SPACE) and piece not in specials for piece in vocabulary]
+            [not piece.startswith(_SPACE) and piece not in whole for piece in vocabulary]
         )
-        self._segments: SpecialSegments | MaybeNone = (
-            SpecialSegments(specials, self.mask_token if mask_takes_space else None)
-            if special_tokens_in_text and specials
-            else None
-        )
-        self._bytes = [p.encode() if p in specials else piece_bytes(p) for p in vocabulary]
+        found = whole if special_tokens_in_text else set(added_tokens)
+        late = set(added_tokens if self.normalized_tokens is None else self.normalized_tokens)
+        self._in_given = self._segments(found - late, lambda token: token)
+        self._in_normal = self._segments(found & late, self._normal_token)
+        # A token that merges make too stands for the bytes that they make.
+        written = whole - {*CHARACTERS, *(first + second for first, second in self.merges)}
+        self._bytes = [p.encode() if p in written else piece_bytes(p) for p in vocabulary]
         self._num_bytes = np.array([len(data) for data in self._bytes], np.int32)
+
+    def _normal_token(self, token: str) -> str:
+        return token if self.normalization is None else unicodedata.normalize("NFC", token)
+
+    def _segments(
+        self, tokens: Collection[str], written: Callable[[str], str]
+    ) -> TokenSegments | None:
+        """Finds tokens as they are `written` in texts."""
+        if not tokens:
+            return None
+        mask = self.mask_token if self.mask_takes_space and self.mask_token in tokens else None
+        ids = {written(token): self._id_of[token] for token in tokens}
+        return TokenSegments(ids, None if mask is None else written(mask))
 
     @cached_property
     def checksum(self) -> str:
         """SHA-256 of the vocabulary, the merges and the settings, in hexadecimal."""
-        return hashlib.sha256(json.dumps(self.get_config(), sort_keys=True).encode()).hexdigest()
+        config = self.get_config()
+        content = {
+            name: value
+            for name, value in config.items()
+            if name not in _YOUNGER or value != _YOUNGER[name]
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -123,6 +175,9 @@ class BytePairTokenizer(Tokenizer):
             "add_prefix_space": self.add_prefix_space,
             "special_tokens_in_text": self.special_tokens_in_text,
             "mask_takes_space": self.mask_takes_space,
+            "normalization": self.normalization,
+            "added_tokens": list(self.added_tokens),
+            "normalized_tokens": self.normalized_tokens and list(self.normalized_tokens),
         }
 
     def cut_at_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -139,25 +194,54 @@ class BytePairTokenizer(Tokenizer):
         return pieces.with_flat_values(tf.where(is_last, pieces.flat_values, bare))
 
     def _options(self) -> dict[str, Any]:
-        options = {
+        options: dict[str, Any] = {
             "tokenizer_class": _ROBERTA if self.pair_separators == 2 else "GPT2Tokenizer",
             "add_prefix_space": self.add_prefix_space,
             "special_tokens_in_text": self.special_tokens_in_text,
         }
+        if self._needs_pipeline:
+            options["tokenizer_class"] = "PreTrainedTokenizerFast"
+            # As those two classes have it: what models with such tokenizers take.
+            options["model_input_names"] = ["input_ids", "attention_mask"]
         if self.mask_token is not None:
-            options["mask_token"] = {
-                "__type": "AddedToken",
-                "content": self.mask_token,
-                "lstrip": self.mask_takes_space,
-                "normalized": False,
-                "rstrip": False,
-                "single_word": False,
-                "special": True,
-            }
+            entry = self._entry(self.mask_token)
+            del entry["id"]
+            options["mask_token"] = {"__type": "AddedToken", **entry}
         return options
 
+    @property
+    def _needs_pipeline(self) -> bool:
+        """Whether vocab.json and merges.txt cannot say what this tokenizer does."""
+        return bool(self.normalization or self.added_tokens)
+
+    def _entry(self, token: str) -> dict[str, Any]:
+        """An added or special token as tokenizer.json has it."""
+        late = self.added_tokens if self.normalized_tokens is None else self.normalized_tokens
+        return {
+            "id": self._id_of[token],
+            "content": token,
+            "lstrip": token == self.mask_token and self.mask_takes_space,
+            "normalized": token in late,
+            "rstrip": False,
+            "single_word": False,
+            "special": token not in self.added_tokens,
+        }
+
     def _save_model(self, folder: Path) -> None:
-        save_model(folder, self.vocabulary, self.merges)
+        if not self._needs_pipeline:
+            save_model(folder, self.vocabulary, self.merges)
+            return
+        whole = sorted({*self.special_ids, *(self._id_of[token] for token in self.added_tokens)})
+        save_tokenizer_json(
+            folder / "tokenizer.json",
+            self.vocabulary,
+            self.merges,
+            added_tokens=[self._entry(self.vocabulary[i]) for i in whole],
+            normalization=self.normalization,
+            add_prefix_space=self.add_prefix_space,
+            ends=(self.cls_token, self.sep_token),
+            pair_separators=self.pair_separators,
+        )
 
     @cached_property
     def _kernel(self) -> BytePairKernel:
@@ -178,16 +262,24 @@ class BytePairTokenizer(Tokenizer):
 
     def _pieces(self, texts: tf.Tensor) -> Pieces:
         """Pieces of valid texts."""
-        if self._segments is None:
-            return self._plain_pieces(texts)
-        return tf.cond(
-            self._segments.found(texts),
-            lambda: self._pieces_and_specials(texts),
-            lambda: self._plain_pieces(texts),
-        )
+        if self._in_given is None:
+            return self._normalized_pieces(texts)
+        return self._in_given.encode(texts, self._normalized_pieces)
+
+    def _normalized_pieces(self, texts: tf.Tensor) -> Pieces:
+        """Pieces of valid texts in which tokens that are looked for before are text."""
+        normal = texts if self.normalization is None else nfc(texts)
+        if self._in_normal is None:
+            pieces = self._plain_pieces(normal)
+        else:
+            pieces = self._in_normal.encode(normal, self._plain_pieces)
+        if self.normalization is None:
+            return pieces
+        ids, starts, ends, is_first = pieces
+        return ids, *ranges_before_nfc(texts, normal, starts, ends), is_first
 
     def _plain_pieces(self, texts: tf.Tensor) -> Pieces:
-        """Pieces of valid texts in which special tokens are text."""
+        """Pieces of valid texts in which all tokens are text."""
         added = tf.zeros_like(texts, tf.int32)
         if self.add_prefix_space:
             texts, added = prefix_space(texts)
@@ -200,33 +292,6 @@ class BytePairTokenizer(Tokenizer):
         before = tf.gather(before, ids.value_rowids())
         starts = tf.maximum(ends - num_bytes - before, 0)  # the added space is not in the text
         return ids, ids.with_flat_values(starts), ids.with_flat_values(ends - before), is_first
-
-    def _pieces_and_specials(self, texts: tf.Tensor) -> Pieces:
-        """Pieces of valid texts, special tokens among them."""
-        segments, begins, special_ids = self._segments.cut(texts)
-        is_special = special_ids.row_lengths() > 0
-        lengths = tf.strings.length(segments.flat_values)
-        ids, starts, ends, is_first = self._plain_pieces(
-            tf.where(is_special, "", segments.flat_values)
-        )
-
-        def joined(of_text: tf.RaggedTensor, of_specials: tf.Tensor) -> tf.RaggedTensor:
-            of_specials = special_ids.with_flat_values(of_specials)
-            return segments.with_values(tf.concat([of_text, of_specials], 1)).merge_dims(1, 2)
-
-        shift = tf.gather(begins, ids.value_rowids())
-        special_begins = tf.boolean_mask(begins, is_special)
-        return (
-            joined(ids, special_ids.flat_values),
-            joined(starts.with_flat_values(starts.flat_values + shift), special_begins),
-            joined(
-                ends.with_flat_values(ends.flat_values + shift),
-                special_begins + tf.boolean_mask(lengths, is_special),
-            ),
-            joined(
-                ids.with_flat_values(is_first), tf.ones_like(special_begins, tf.bool)
-            ).flat_values,
-        )
 
     @property
     def _skipped_ids(self) -> list[int]:

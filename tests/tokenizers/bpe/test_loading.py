@@ -82,14 +82,20 @@ def test_arguments_go_before_the_folder(tmp_path):
     assert load_tokenizer(tmp_path, add_prefix_space=True).add_prefix_space
 
 
-def test_added_tokens_that_change_texts_are_refused(tmp_path):
+def test_added_tokens_without_a_meaning_are_found_in_every_text(tmp_path):
     entry = {"content": "zebra", "special": False}
     write(tmp_path, GPT2, tokenizer_config={"added_tokens_decoder": {str(len(GPT2)): entry}})
-    with pytest.raises(ValueError, match=r"must be special tokens.*Received: 'zebra'"):
-        load_tokenizer(tmp_path)
-    entry = {"content": "[X]", "special": True, "lstrip": True, "rstrip": True}
+    ours = load_tokenizer(tmp_path)
+    assert (ours.added_tokens, ours.normalized_tokens) == (["zebra"], None)
+    assert ours.encode("zebra<|endoftext|>").numpy().tolist()[:2] == [260, ord("<")]
+
+
+@pytest.mark.parametrize("flag", ["rstrip", "single_word", "lstrip"])
+@pytest.mark.parametrize("special", [True, False])
+def test_added_tokens_that_take_what_is_around_them_are_refused(tmp_path, flag, special):
+    entry = {"content": "[X]", "special": special, flag: True}
     write(tmp_path, GPT2, tokenizer_config={"added_tokens_decoder": {str(len(GPT2)): entry}})
-    with pytest.raises(ValueError, match=r"Only the mask .*'\[X\]' with rstrip, lstrip in"):
+    with pytest.raises(ValueError, match=rf"Only the mask .*Received: '\[X\]' with {flag} in"):
         load_tokenizer(tmp_path)
 
 
@@ -99,6 +105,7 @@ def test_added_tokens_that_change_texts_are_refused(tmp_path):
         ("model", {"byte_fallback": True}, "Received: byte_fallback=True in"),
         ("model", {"end_of_word_suffix": "</w>"}, "Received: end_of_word_suffix='</w>' in"),
         ("pre_tokenizer", {"type": "Whitespace"}, "Received: pre_tokenizer='Whitespace' in"),
+        ("pre_tokenizer", {"type": "Sequence"}, "Received: pre_tokenizer='Sequence' in"),
         ("pre_tokenizer", {"use_regex": False}, "Received: pre_tokenizer='ByteLevel' in"),
     ],
 )
@@ -110,12 +117,27 @@ def test_other_bpe_is_refused(tmp_path, section, change, message):
         load_tokenizer(tmp_path)
 
 
-def test_normalizers_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("normalizer", "kind"),
+    [
+        (normalizers.NFKC(), "NFKC"),
+        (normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]), "Lowercase"),
+    ],
+)
+def test_normalizers_but_nfc_are_refused(tmp_path, normalizer, kind):
     theirs = raw(GPT2)
-    theirs.normalizer = normalizers.NFC()
+    theirs.normalizer = normalizer
     theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ValueError, match=r"no normalizer .*Received: normalizer='NFC' in"):
+    with pytest.raises(ValueError, match=rf"no normalizer but NFC. Received: normalizer='{kind}'"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("steps", [[], [normalizers.NFC()]])
+def test_a_sequence_of_normalizers(tmp_path, steps):
+    theirs = raw(GPT2)
+    theirs.normalizer = normalizers.Sequence(steps)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path).normalization == ("nfc" if steps else None)
 
 
 TORTURE = [

@@ -15,6 +15,7 @@ from tests.processes import run_code
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 MERGES = ["l o", "lo w", "Ġ low", "e r", "low er", "Ġ Ġ"]
 VOCABULARY = [*SPECIALS, *CHARACTERS, "lo", "low", "Ġlow", "er", "lower", "ĠĠ"]
+VOCABULARY_AND_ADDED = [*VOCABULARY, "  ", "    ", "[unused0]"]
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,17 @@ def plain() -> BytePairTokenizer:
 @pytest.fixture(scope="module")
 def keeping() -> BytePairTokenizer:
     return BytePairTokenizer(VOCABULARY, MERGES, special_tokens_in_text=True)
+
+
+@pytest.fixture(scope="module")
+def composing() -> BytePairTokenizer:
+    return BytePairTokenizer(
+        VOCABULARY_AND_ADDED,
+        MERGES,
+        special_tokens_in_text=True,
+        normalization="nfc",
+        added_tokens=["    ", "  ", "[unused0]"],
+    )
 
 
 def pieces(tokenizer, text):
@@ -87,6 +99,52 @@ def test_special_tokens_in_text(plain, keeping):
     assert out["word_index"].to_list()[0][:6] == [0, 1, 2, 3, 4, 5]
 
 
+def test_normalized_text_and_added_tokens(composing):
+    assert pieces(composing, "low   low[unused0]") == "low    Ġlow [unused0]"
+    assert pieces(composing, "     lower") == "     Ġlow er"
+    assert pieces(composing, "e\u0301   <mask>  ") == "Ã © <mask>   "
+    whole = ["    ", "[unused0]", "<s>"]
+    assert not composing.continuation[[VOCABULARY_AND_ADDED.index(token) for token in whole]].any()
+    assert composing.special_ids == [0, 1, 2, 3, 4]
+    ids = composing.encode("low    e\u0301[unused0]<s>").numpy()
+    assert composing.decode(ids.tolist()) == "low    é[unused0]"
+
+
+def test_ranges_are_those_of_the_given_bytes(composing):
+    """U+0301 is a byte away from its letter, which is no UTF-8, and between are none."""
+    out = composing.encode_with_offsets([b"lowe\xff\xcc\x81  r", b"\xff", b"  "])
+    names = [[VOCABULARY_AND_ADDED[i] for i in row] for row in out["token_ids"].to_list()]
+    assert names == [["low", "Ã", "©", "  ", "r"], [], ["  "]]
+    assert out["starts"].to_list() == [[0, 3, 3, 7, 9], [], [0]]
+    assert out["ends"].to_list() == [[3, 7, 7, 9, 10], [], [2]]
+    assert out["word_index"].to_list() == [[0, 0, 0, 1, 2], [], [0]]
+
+
+def test_words_with_added_tokens(composing):
+    words = ["low", "[unused0]", "  ", "e\u0301", ""]
+    names = [[VOCABULARY_AND_ADDED[i] for i in row] for row in composing.encode_words(words)]
+    assert names == [["Ġlow"], ["Ġ", "[unused0]"], ["  "], ["Ġ", "Ã", "©"], ["<unk>"]]
+
+
+def test_an_added_token_that_is_also_a_byte():
+    """Hugging Face gives it the byte's id; texts with that byte keep their ranges."""
+    tokenizer = BytePairTokenizer(CHARACTERS, [], added_tokens=["é"])
+    out = tokenizer.encode_with_offsets("é驩")  # the latter is E9 A9 A9
+    assert out["token_ids"].numpy().tolist() == [0xE9, *"驩".encode()]
+    assert out["ends"].numpy().tolist() == [2, 3, 4, 5]
+
+
+def test_tokens_in_whatever_form_or_order(composing):
+    config = composing.get_config() | {
+        "added_tokens": ["  ", "[unused0]", "    ", "  "],
+        "normalized_tokens": ["[unused0]", "    ", "  "],
+    }
+    assert BytePairTokenizer.from_config(config).checksum == composing.checksum
+    other = BytePairTokenizer.from_config(config | {"normalized_tokens": ["  ", "<mask>"]})
+    assert other.normalized_tokens == ["<mask>", "  "]
+    assert other.checksum != composing.checksum
+
+
 def test_only_the_mask_takes_space_and_only_if_told():
     keep = {"special_tokens_in_text": True}
     bare = BytePairTokenizer(VOCABULARY, MERGES, mask_takes_space=False, **keep)
@@ -102,10 +160,16 @@ def test_only_the_mask_takes_space_and_only_if_told():
     assert named.special_ids == [256, 257, 258]
 
 
-def test_masks_of_texts_to_fill(plain, keeping):
+def test_masks_of_texts_to_fill(plain, keeping, composing):
     texts = ["low <mask> low", "<mask>", "low", "", "low \t<mask><mask>  "]
     expected = keeping.encode(texts).to_list()
     assert encode_with_masks(plain, tf.constant(texts)).to_list() == expected
+    bare = composing.get_config() | {"special_tokens_in_text": False}
+    texts += ["low   <mask>  e\u0301 <mask>\u0301", "    <mask>     low"]
+    assert (
+        encode_with_masks(BytePairTokenizer.from_config(bare), tf.constant(texts)).to_list()
+        == composing.encode(texts).to_list()
+    )
     prefixed = {"add_prefix_space": True}
     texts = ["low <mask> low<mask>low"]
     assert (
@@ -149,13 +213,15 @@ def test_invalid_bytes_are_dropped_and_ranges_stay(plain):
     assert out["ends"].to_list() == [[4, 9], [], [3]]
 
 
-def test_inside_tf_data(keeping):
-    texts = ["low lower", "é <mask>", "", "lower"] * 3
-    expected = keeping.encode_with_offsets(texts)
-    data = tf.data.Dataset.from_tensor_slices(texts).batch(5)
+@pytest.mark.parametrize("name", ["keeping", "composing"])
+def test_inside_tf_data(request, name):
+    tokenizer = request.getfixturevalue(name)
+    texts = ["low lower", "é <mask>", "", "lower", "e\u0301   low"] * 3
+    expected = tokenizer.encode_with_offsets(texts)
+    data = tf.data.Dataset.from_tensor_slices(texts).batch(4)
     for _ in range(2):  # each iterator loads the model for itself
         rows = {key: [] for key in expected}
-        for batch in data.map(keeping.encode_with_offsets, num_parallel_calls=2):
+        for batch in data.map(tokenizer.encode_with_offsets, num_parallel_calls=2):
             for key, value in batch.items():
                 rows[key] += value.to_list()
         assert rows == {key: value.to_list() for key, value in expected.items()}
@@ -171,19 +237,21 @@ def test_two_tokenizers_in_one_graph(plain):
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
-def test_saved_model_by_the_session_loader(keeping, tmp_path):
+@pytest.mark.parametrize("name", ["keeping", "composing"])
+def test_saved_model_by_the_session_loader(request, name, tmp_path):
     """TensorFlow Serving loads by session; nothing in the tokenizer may need tracking."""
     import keras
 
+    tokenizer = request.getfixturevalue(name)
     spec = [tf.TensorSpec([None], tf.string, name="texts")]
     archive = keras.export.ExportArchive()
-    archive.add_endpoint("ids", lambda texts: keeping.encode(texts).to_tensor(), spec)
+    archive.add_endpoint("ids", lambda texts: tokenizer.encode(texts).to_tensor(), spec)
     archive.add_endpoint(
-        "ends", lambda texts: keeping.encode_with_offsets(texts)["ends"].to_tensor(), spec
+        "ends", lambda texts: tokenizer.encode_with_offsets(texts)["ends"].to_tensor(), spec
     )
-    archive.add_endpoint("back", lambda texts: keeping.decode(keeping.encode(texts)), spec)
+    archive.add_endpoint("back", lambda texts: tokenizer.decode(tokenizer.encode(texts)), spec)
     archive.write_out(tmp_path / "model", verbose=False)
-    texts = ["low <mask> lower", "é", ""]
+    texts = ["low <mask> lower", "é", "", "e\u0301   low"]
     program = f"""
         import tensorflow as tf, tensorflow_text
         with tf.compat.v1.Session(graph=tf.Graph()) as session:
@@ -197,9 +265,10 @@ def test_saved_model_by_the_session_loader(keeping, tmp_path):
     """
     out = run_code(textwrap.dedent(program))
     ids, ends, back = map(eval, out.splitlines()[:3])
-    assert ids == keeping.encode(texts).to_tensor().numpy().tolist()
-    assert ends == [[3, 10, 14, 16], [1, 2, 0, 0], [0, 0, 0, 0]]
-    assert back == [b"low lower", "é".encode(), b""]
+    assert ids == tokenizer.encode(texts).to_tensor().numpy().tolist()
+    assert ends == tokenizer.encode_with_offsets(texts)["ends"].to_tensor().numpy().tolist()
+    assert [row[:4] for row in ends[:3]] == [[3, 10, 14, 16], [1, 2, 0, 0], [0, 0, 0, 0]]
+    assert back == [b"low lower", "é".encode(), b"", tokenizer.decode(ids[3]).encode()]
 
 
 def test_config_pickle_and_checksum(keeping, plain):
@@ -211,6 +280,10 @@ def test_config_pickle_and_checksum(keeping, plain):
         assert copy.checksum == keeping.checksum != plain.checksum
         np.testing.assert_array_equal(copy.encode(" <mask>low"), keeping.encode(" <mask>low"))
     assert plain.checksum != BytePairTokenizer(VOCABULARY, MERGES[::-1]).checksum
+    # It lies in prepared corpora: arguments that are new do not change it.
+    assert plain.checksum[:16] == "dbcd0ff72031c51b"
+    assert plain.checksum != BytePairTokenizer(VOCABULARY, MERGES, normalization="nfc").checksum
+    assert plain.checksum != BytePairTokenizer(VOCABULARY, MERGES, added_tokens=["er"]).checksum
     assert set(plain.settings) == set(plain.get_config()) - {"vocabulary", "merges"}
 
 
@@ -238,6 +311,17 @@ def test_vocabulary_and_merges_in_every_form(plain, tmp_path):
         (VOCABULARY, ["l o", "l w"], {}, "and its result. Received: merge l w without 'lw'"),
         ([*VOCABULARY, "東", "東l"], ["東 l"], {}, "stand for bytes .*Received: 東 l"),
         (VOCABULARY, [], {"special_tokens": {"cls": "[CLS]"}}, "Received: '\\[CLS\\]'"),
+        (VOCABULARY, [], {"normalization": "nfkc"}, "\"nfc\" or None. Received: 'nfkc'"),
+        (VOCABULARY, [], {"added_tokens": ["er", "x y"]}, "must be pieces .*Received: 'x y'"),
+        (["", *VOCABULARY], [], {"added_tokens": [""]}, "and not empty. Received: ''"),
+        (VOCABULARY, [], {"added_tokens": ["<s>"]}, "Received: '<s>' as both"),
+        (VOCABULARY, [], {"normalized_tokens": ["<s>"]}, "found at once. .*'<s>'. without"),
+        (
+            VOCABULARY,
+            [],
+            {"normalized_tokens": ["er"], "normalization": "nfc"},
+            "added or special .*Received: 'er'",
+        ),
     ],
 )
 def test_errors(vocabulary, merges, options, message):

@@ -1,0 +1,89 @@
+"""Canonical composition (NFC) in the graph, and ranges in the text before it.
+
+Shapes: B texts, S parts of all texts together.
+"""
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from kbert.tokenizers.bpe.pre_split import split_at
+
+# What may compose with, or be reordered among, the characters before it: marks, the vowels and
+# final consonants of Hangul, and what Unicode 15 and 16 know beyond RE2's tables.
+_JOINING = (
+    r"\p{M}\x{1160}-\x{11FF}\x{897}\x{10D69}-\x{10D6D}\x{113B8}-\x{113C9}\x{113CE}-\x{113D0}"
+    r"\x{1611E}-\x{1612F}\x{16D67}\x{16D68}\x{1E5EE}\x{1E5EF}"
+)
+# What most texts are of and NFC leaves as it is: Latin, Cyrillic, Chinese, Hangul.
+_PLAIN = (
+    r"\x{0}-\x{2FF}\x{400}-\x{482}\x{48A}-\x{52F}\x{1E00}-\x{1EFF}\x{3400}-\x{4DBF}"
+    r"\x{4E00}-\x{9FFF}\x{AC00}-\x{D7A3}"
+)
+# A group of characters that composes by itself, whatever stands around it.
+_GROUP = rf"[^{_JOINING}]?[{_JOINING}]+|[^{_PLAIN}]"
+
+
+def nfc(texts: tf.Tensor) -> tf.Tensor:
+    """(B,) valid UTF-8 -> (B,) the same texts in Unicode's composed form.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> nfc(tf.constant(["cafe\\u0301"])).numpy()[0].decode()
+        'café'
+    """
+    return tf_text.normalize_utf8(texts, "NFC")
+
+
+def ranges_before_nfc(
+    texts: tf.Tensor, composed: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Ranges in composed texts as ranges in the texts before.
+
+    Args:
+        texts: (B,) valid UTF-8.
+        composed: (B,) `nfc` of them.
+        starts: (B, None) byte offsets in that.
+        ends: (B, None) likewise.
+
+    Returns:
+        Starts and ends of the same shapes, in bytes of `texts`. What begins or ends inside of what
+        was composed takes the whole of it: a letter with its accents, a syllable with its letters.
+    """
+    return tf.cond(
+        tf.reduce_all(texts == composed),
+        lambda: (starts, ends),
+        lambda: _ranges_before(texts, composed, starts, ends),
+    )
+
+
+def _ranges_before(
+    texts: tf.Tensor, composed: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    parts = split_at(texts, _GROUP).flat_values  # (S,)
+    after = nfc(parts)
+    changed = after != parts
+    # Everything counts from the start of the batch, so that texts need no loop.
+    part_bytes = tf.strings.length(parts)
+    begins = tf.cumsum(part_bytes, exclusive=True)
+    begins_after = tf.cumsum(tf.strings.length(after), exclusive=True)
+    rows = starts.value_rowids()
+    text_start = tf.gather(tf.cumsum(tf.strings.length(texts), exclusive=True), rows)
+    base = tf.gather(tf.cumsum(tf.strings.length(composed), exclusive=True), rows)
+
+    def part_of(byte: tf.Tensor) -> tf.Tensor:
+        return tf.searchsorted(begins_after, byte, side="right") - 1
+
+    def before(byte: tf.Tensor, part: tf.Tensor, in_changed: tf.Tensor) -> tf.Tensor:
+        in_part = tf.where(
+            tf.gather(changed, part), in_changed, byte - tf.gather(begins_after, part)
+        )
+        return tf.gather(begins, part) + in_part - text_start
+
+    first = starts.flat_values + base
+    part = part_of(first)
+    start = before(first, part, tf.zeros_like(part))
+    end = ends.flat_values + base
+    part = part_of(tf.maximum(end, 1) - 1)
+    is_empty = starts.flat_values == ends.flat_values
+    end = tf.where(is_empty, start, before(end, part, tf.gather(part_bytes, part)))
+    return starts.with_flat_values(start), ends.with_flat_values(end)

@@ -1,0 +1,127 @@
+"""Tokens that are written in texts: found, and the rest encoded around them.
+
+Shapes: B texts, S segments of all texts together, T tokens found in all texts together, P pieces of
+all segments together.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.tokenizers.base import Pieces
+from kbert.tokenizers.bpe.kernel import fingerprints
+from kbert.tokenizers.bpe.pre_split import WHITE_SPACE, split_at
+
+
+class _Cut(NamedTuple):
+    """Texts in segments; each text's are text, token, text, … and begin and end with text."""
+
+    rest: tf.Tensor  # (S,) the texts between tokens, "" in the place of a token
+    begins: tf.Tensor  # (S,) int32, first byte in the text
+    is_token: tf.Tensor  # (S,) bool
+    token_ids: tf.Tensor  # (T,) int32
+    token_bytes: tf.Tensor  # (T,) int32
+    row_splits: tf.Tensor  # (B + 1,) int64, of the segments
+
+
+class TokenSegments:
+    """Finds tokens in texts as the `AddedVocabulary` of Hugging Face's `tokenizers` does.
+
+    The leftmost is found first, of those that begin at one place the longest. Then white space
+    goes to the token that takes it.
+
+    Args:
+        tokens: token -> id.
+        takes_space: the token that takes the white space before it, None for none.
+    """
+
+    def __init__(self, tokens: Mapping[str, int], takes_space: str | None) -> None:
+        longest_first = sorted(tokens, key=lambda token: (-len(token), token))
+        self._pattern = "|".join(map(re.escape, longest_first))
+        self._takes_space = None if takes_space is None else tokens[takes_space]
+        with tf.init_scope(), tf.device("CPU"):
+            found = fingerprints(tf.constant(longest_first)).numpy()
+        order = np.argsort(found)
+        self._hashes = found[order]
+        self._ids = np.array([tokens[token] for token in longest_first], np.int32)[order]
+
+    def encode(self, texts: tf.Tensor, encode_rest: Callable[[tf.Tensor], Pieces]) -> Pieces:
+        """Pieces of texts, the tokens that are found among them.
+
+        Args:
+            texts: (B,) valid UTF-8.
+            encode_rest: gives the pieces of texts, "" none. It is called once, so that the graph
+                holds its model once.
+        """
+        # Most batches have no token.
+        found = tf.reduce_any(tf.strings.regex_full_match(texts, rf"(?s).*?({self._pattern}).*"))
+        cut = tf.cond(found, lambda: self._cut(texts), lambda: _uncut(texts))
+        pieces = encode_rest(cut.rest)
+        return tf.cond(found, lambda: _joined(pieces, cut), lambda: pieces)
+
+    def _cut(self, texts: tf.Tensor) -> _Cut:
+        segments = split_at(texts, self._pattern)
+        flat = segments.flat_values
+        in_text = tf.range(tf.size(flat, tf.int64)) - tf.repeat(
+            segments.row_starts(), segments.row_lengths()
+        )
+        is_token = in_text % 2 == 1
+        tokens = tf.boolean_mask(flat, is_token)
+        token_ids = tf.gather(self._ids, tf.searchsorted(self._hashes, fingerprints(tokens)))
+        rest = tf.where(is_token, "", flat)
+        num_bytes = tf.strings.length(flat)
+        if self._takes_space is not None:
+            # A token has a text before it, if an empty one.
+            place = tf.boolean_mask(tf.where(is_token), token_ids == self._takes_space)
+            before = tf.gather_nd(rest, place - 1)
+            bare = tf.strings.regex_replace(before, f"[{WHITE_SPACE}]+$", "")
+            taken = tf.strings.length(before) - tf.strings.length(bare)
+            rest = tf.tensor_scatter_nd_update(rest, place - 1, bare)
+            num_bytes = tf.tensor_scatter_nd_add(num_bytes, place, taken)
+            num_bytes = tf.tensor_scatter_nd_sub(num_bytes, place - 1, taken)
+        text_starts = tf.cumsum(tf.strings.length(texts), exclusive=True)
+        begins = tf.cumsum(num_bytes, exclusive=True)
+        begins -= tf.repeat(text_starts, segments.row_lengths())
+        token_bytes = tf.boolean_mask(num_bytes, is_token)
+        return _Cut(rest, begins, is_token, token_ids, token_bytes, segments.row_splits)
+
+
+def _uncut(texts: tf.Tensor) -> _Cut:
+    no_bytes = tf.zeros_like(texts, tf.int32)
+    none = tf.zeros([0], tf.int32)
+    is_token = tf.zeros_like(texts, tf.bool)
+    return _Cut(texts, no_bytes, is_token, none, none, tf.range(tf.size(texts, tf.int64) + 1))
+
+
+def _joined(pieces: Pieces, cut: _Cut) -> Pieces:
+    """Pieces of texts from those of their segments, whose tokens have none yet."""
+    ids, starts, ends, is_first = pieces
+    is_token = tf.cast(cut.is_token, tf.int64)
+    before = tf.cumsum(tf.concat([[0], is_token], 0))  # (S + 1,) tokens before each segment
+    row_splits = tf.gather(ids.row_splits + before, cut.row_splits)
+    places = tf.boolean_mask(ids.row_starts() + before[:-1], cut.is_token)[:, None]  # (T, 1)
+    num_pieces, num_tokens = tf.size(ids.flat_values), tf.size(cut.token_ids)
+    of_text = tf.ones([num_pieces + num_tokens], tf.int32)
+    of_text = tf.tensor_scatter_nd_update(of_text, places, tf.zeros_like(cut.token_ids))
+    # Where in the pieces, behind which are the tokens, each of the result is.
+    index = tf.tensor_scatter_nd_update(
+        tf.cumsum(of_text) - 1, places, num_pieces + tf.range(num_tokens)
+    )
+
+    def joined(of_text: tf.Tensor, of_tokens: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tf.concat([of_text, of_tokens], 0), index)
+
+    shift = tf.gather(cut.begins, ids.value_rowids())
+    begins = tf.boolean_mask(cut.begins, cut.is_token)
+    ids = tf.RaggedTensor.from_row_splits(
+        joined(ids.flat_values, cut.token_ids), row_splits, validate=False
+    )
+    return (
+        ids,
+        ids.with_flat_values(joined(starts.flat_values + shift, begins)),
+        ids.with_flat_values(joined(ends.flat_values + shift, begins + cut.token_bytes)),
+        joined(is_first, tf.ones_like(begins, tf.bool)),
+    )
