@@ -307,6 +307,7 @@ def test_what_is_inferred_can_be_written(model_type):
         "distilbert": "distilbert-base-uncased",
         "electra": "google/electra-base-discriminator",
         "modernbert": "answerdotai/ModernBERT-base",
+        "modernbert-decoder": "jhu-clsp/ettin-decoder-17m",
         "gpt2": "gpt2-large",
         "openai-gpt": "openai-gpt",
     }
