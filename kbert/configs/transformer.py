@@ -86,6 +86,7 @@ class TransformerConfig(Config):
             if window == GLOBAL:
                 continue
             check_count("attention_pattern", window, minimum=2)
+            window = cast(int, window)
             if window % self.WINDOW_MULTIPLE or window > self.max_positions:
                 even = "an even" if self.WINDOW_MULTIPLE == 2 else "a"
                 raise ValueError(

@@ -259,7 +259,8 @@ def _norm(epsilon: float, centred: bool) -> tuple[Callable, Callable]:
         return _normalised(x, gamma, beta, epsilon, centred)
 
     def backward(upstream: tf.Tensor, x: tf.Tensor, *kept: tf.Tensor) -> Any:
-        of_x, of_gamma, of_beta = _norm_gradient(upstream, x, *kept, centred=centred)
+        mean, scale, gamma = kept
+        of_x, of_gamma, of_beta = _norm_gradient(upstream, x, mean, scale, gamma, centred)
         return tf.cast(of_x, x.dtype), of_gamma, of_beta
 
     return _compiled(forward), _compiled(backward)

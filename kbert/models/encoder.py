@@ -111,17 +111,16 @@ class Encoder(FromConfig, keras.Model):
         self.build()
 
     def _make_block(self, group: int) -> keras.layers.Layer:
-        policy = {"dtype": self.dtype_policy}
-        options = {"name": f"layers_{group}", **policy}
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        options: dict[str, Any] = {"name": f"layers_{group}", **policy}
         if self.make_block is not None:
-            return self.make_block(self.config, **options)
-        first_layer = -(-group * self.config.num_layers // self.config.num_blocks)
-        kind = {"config": self.config, "layer": first_layer}
-        block = self.part.make_block(**kind, **options)
+            return self.make_block(config, **options)
+        layer = -(-group * config.num_layers // config.num_blocks)  # the group's first
+        block = self.part.make_block(config, layer=layer, **options)
         if block is not None:
             return block
-        attention = self.part.make_attention(**kind, name="attention", **policy)
-        return layer_block(**kind, attention=attention, **options)
+        attention = self.part.make_attention(config, layer=layer, name="attention", **policy)
+        return layer_block(config, layer=layer, attention=attention, **options)
 
     @property
     def _pools_means(self) -> bool:

@@ -190,9 +190,7 @@ def test_parameters_of_the_published_sizes(name, parameters):
         num_layers=2,
         vocabulary_size=9,
         max_positions=4,
-        attention_pattern=tuple(
-            2 if kind != "global" else kind for kind in config.attention_pattern
-        ),
+        attention_pattern=tuple(x if x == "global" else 2 for x in config.attention_pattern),
     )
     assert Decoder(small).count_params() == small.count_parameters()
 

@@ -66,7 +66,7 @@ class DecoderArchitecture(Architecture):
         "summary_use_proj".split()
     )
     unsaid: ClassVar[Mapping[str, Any]] = {}
-    own_fields = ()
+    own_fields: ClassVar[tuple[str, ...]] = ()
     # Names there of the token table, of the position table, and of a layer's two norms here.
     tables: tuple[str, str]
     norms: tuple[str, str]

@@ -78,7 +78,7 @@ class ModernBert(Architecture):
         )
         | {*_BIASES, *_FORMER, *_PATTERN}
     )
-    own_fields = (
+    own_fields: ClassVar[tuple[str, ...]] = (
         *("attention_pattern", "rotary_base", "local_rotary_base", "norm", "use_bias"),
         *("num_layer_groups", "embedding_size", "pooling"),
     )
@@ -90,7 +90,9 @@ class ModernBert(Architecture):
         "embedding_norm": True,
         "pooler_norm": True,
     }
-    head_dropouts = dict.fromkeys(("classifier", "choice"), ("classifier_dropout", 0.0))
+    head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = dict.fromkeys(
+        ("classifier", "choice"), ("classifier_dropout", 0.0)
+    )
     pooler_activations = ("gelu",)
     min_segments = 0
     masked_lm_activation = "gelu"
@@ -240,7 +242,7 @@ def _theta(content: Mapping[str, Any], kind: str, source: str) -> float:
     rope = content.get("rope_parameters")
     if rope is None:
         return theta
-    said = rope.get(kind) if isinstance(rope, dict) else None
+    said: Any = rope.get(kind) if isinstance(rope, dict) else None
     extra = set(said) - {"rope_type", "rope_theta"} if isinstance(said, dict) else {"nothing"}
     if extra or said.get("rope_type", "default") != "default":
         raise ValueError(

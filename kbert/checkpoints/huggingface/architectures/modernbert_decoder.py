@@ -25,7 +25,13 @@ class ModernBertDecoder(ModernBert):
     causal_class = "ForCausalLM"
     heads = ("lm_head.", "decoder.", "head.", "classifier.")
     ignored = ModernBert.ignored | {"sliding_window"}  # half of `local_attention`, always
-    own_fields = ("attention_pattern", "rotary_base", "local_rotary_base", "norm", "use_bias")
+    own_fields: ClassVar[tuple[str, ...]] = (
+        "attention_pattern",
+        "rotary_base",
+        "local_rotary_base",
+        "norm",
+        "use_bias",
+    )
     fixed: ClassVar[Mapping[str, Any]] = {
         "positions": "rotary",
         "block": "pre_norm_except_first",

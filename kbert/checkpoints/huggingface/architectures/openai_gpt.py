@@ -15,7 +15,7 @@ class OpenAIGpt(DecoderArchitecture):
     fields: ClassVar[Mapping[str, str]] = {**DecoderArchitecture.fields, "afn": "activation"}
     defaults: ClassVar[Mapping[str, Any]] = {**DecoderArchitecture.defaults, "afn": "gelu"}
     fixed: ClassVar[Mapping[str, Any]] = {"block": "post_norm"}
-    own_fields = ("intermediate_size",)
+    own_fields: ClassVar[tuple[str, ...]] = ("intermediate_size",)
     # "gelu" is the tanh form in this architecture alone.
     activations: ClassVar[Mapping[str, str]] = {
         "gelu": "gelu_tanh",
