@@ -32,7 +32,7 @@ from benchmarks import _measures as measures
 from benchmarks._experiments import mean, print_table
 from kbert.data.masking.masking import max_predictions
 from kbert.layers import causal_bias
-from kbert.models.encoder import post_norm_block
+from kbert.models.blocks import post_norm_block
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.training import AdamW
 
