@@ -86,6 +86,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "schedule_free": {"optimizer": schedule_free, "rate": level},
     "bfloat16": {"dtype": "mixed_bfloat16"},
     "tied_layers": {"config": {"num_layer_groups": 1}},
+    "gated": {"config": {"feed_forward": "gated", "intermediate_size": 344}},  # as many weights
+    "no_biases": {"config": {"use_bias": False, "norm": "layer_no_bias"}},
+    "rotary": {"config": {"positions": "rotary"}},
+    "pre_norm": {"config": {"block": "pre_norm"}},
     "batch_16_then_64": {"stages": ((0.3, {"batch_size": 16}), (0.7, {"batch_size": 64}))},
     "short_first": {"stages": SHORT_FIRST},
     "shorter_first": {"stages": SHORTER_FIRST},
