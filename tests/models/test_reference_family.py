@@ -105,7 +105,9 @@ def test_choices_equal_hugging_face(model_type, tmp_path):
 
 
 @pytest.mark.jax_slow
-@pytest.mark.parametrize("model_type", ["albert", "distilbert", "electra", "modernbert"])
+@pytest.mark.parametrize(
+    "model_type", ["albert", "distilbert", "electra", "modernbert", "deberta-v2"]
+)
 def test_gradients_equal_hugging_face(model_type):
     model = make_reference(model_type, "Model")
     values = {name: array.numpy() for name, array in model.state_dict().items()}
