@@ -163,9 +163,13 @@ class DisentangledAttention(SelfAttention):
             return_internals: gives a dict in the place of the probabilities.
             positions: (B, P), the tokens that attend; None = every token.
             shared: what `DistanceTable` gives for x.
+
+        Raises:
+            ValueError: there is no table.
         """
         if shared is None:
             raise ValueError("Disentangled attention reads a table: `shared`. Received: None")
+        query: Any
         query, key, value = self._project(x)
         table = self.table_dropout(ops.cast(shared["table"], self.compute_dtype), training=training)
         # With the values of distances, which nobody reads: R is small.
