@@ -44,6 +44,11 @@ KINDS = {
     "alibi": {"positions": "alibi", "attention_pattern": (4, "global"), "feed_forward": "gated"},
     "rms": {"norm": "rms", "block": "pre_norm", "embedding_norm": False, "positions": "rotary"},
     "sines": {"positions": "sinusoidal", "embedding_size": 8, "use_bias": False},
+    "disentangled": {
+        "part": {"name": "disentangled", "position_buckets": 8, "max_distance": 10},
+        "positions": "none",
+        "num_segments": 0,
+    },
     "shared": {"num_layer_groups": 1, "attention_pattern": ("global", 4), "positions": "none"},
 }
 

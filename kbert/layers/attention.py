@@ -82,7 +82,10 @@ class _Attention(keras.layers.Layer):
     ) -> Tensor:
         """-> outputs (B, T, H), the probabilities before dropout and the scores (B, N, T, S)."""
         scaled = query * ops.cast(self._scale, query.dtype)  # less than to scale the scores
-        products = _product(scaled, key)
+        return self._attend_by(_product(scaled, key), value, bias, training)
+
+    def _attend_by(self, products: Tensor, value: Tensor, bias: Tensor, training: bool) -> Tensor:
+        """As `_attend`, by scores of the compute dtype."""
         scores = ops.cast(products, "float32")
         probabilities = self._normalised(_biased(scores, bias))
         if fused.fuses(self.num_heads * self.head_size, training):

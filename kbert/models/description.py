@@ -50,6 +50,7 @@ CHOICES = (
     "answerdotai/ModernBERT-base",
     "answerdotai/ModernBERT-large",
     "jhu-clsp/ettin-encoder-1b",
+    "microsoft/deberta-v3-base",
 )
 
 
@@ -143,6 +144,7 @@ class Description:
             + (", gated" if config.feed_forward == "gated" else ""),
             **({"normalisation": ", ".join(norms)} if norms else {}),
             **({"attention": ", ".join(map(str, pattern))} if len(set(pattern)) > 1 else {}),
+            **({"part": str(config.part["name"])} if config.part is not None else {}),
             **({"embedding width": f"{config.embedding_width:,}"} if narrow else {}),
             "vocabulary": f"{config.vocabulary_size:,}"
             + (f", {self.tokenizer}" if self.tokenizer else ""),

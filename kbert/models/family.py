@@ -25,6 +25,7 @@ _MULTILINGUAL_CASED = 119547
 _ROBERTA = 50265
 _XLM_R = 250002
 _MODERN = 50368
+_DEBERTA = 128100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +125,19 @@ def _modernbert(
         **changes,
     }
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **values), "bpe")
+
+
+def _deberta(num_layers: int, hidden_size: int) -> Row:
+    values: dict[str, Any] = {
+        "num_segments": 0,
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-7,
+        "pooler_activation": None,
+        "positions": "none",
+        "part": {"name": "disentangled", "position_buckets": 256, "max_distance": 512},
+    }
+    heads = hidden_size // 64
+    return Row(_config(num_layers, hidden_size, heads, _DEBERTA, **values), "unigram")
 
 
 def _elmo(num_highway: int, lstm_size: int, projection_size: int) -> Row:
@@ -242,6 +256,12 @@ FAMILY: dict[str, Row] = {
     "jhu-clsp/ettin-encoder-150m":  _modernbert(22,  768, 12, 1152),
     "jhu-clsp/ettin-encoder-400m":  _modernbert(28, 1024, 16, 2624),
     "jhu-clsp/ettin-encoder-1b":    _modernbert(28, 1792, 28, 3840),
+    # DeBERTa-v3 (https://arxiv.org/abs/2111.09543): discriminators, no pooler.
+    #                               layers hidden
+    "microsoft/deberta-v3-xsmall": _deberta(12,  384),
+    "microsoft/deberta-v3-small":  _deberta(6,   768),
+    "microsoft/deberta-v3-base":   _deberta(12,  768),
+    "microsoft/deberta-v3-large":  _deberta(24, 1024),
 }
 
 # ELMo (https://arxiv.org/abs/1802.05365): no encoders of the family but bidirectional language

@@ -9,7 +9,7 @@ import pytest
 from kbert.checkpoints import read_checkpoint, write_huggingface
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
-from tests.harness import randomise, tiny_config
+from tests.harness import KINDS, randomise, tiny_config
 from tests.models.references import CLASSES, make_reference
 
 pytest.importorskip("torch")
@@ -69,6 +69,7 @@ def clear_unused_rows(model):
         ("albert", {"num_layer_groups": 2, "embedding_size": 16, "pooler_activation": None}),
         ("distilbert", {"num_segments": 0, "pooler_activation": "relu"}),
         ("electra", {"embedding_size": 8, "pooler_activation": "gelu"}),
+        ("deberta-v2", {**KINDS["disentangled"], "pooler_activation": None}),
     ],
 )
 def test_an_encoder_of_kbert_s_comes_back_as_it_was(model_type, changes, tmp_path):

@@ -94,7 +94,14 @@ def weighted_sum(structure):
 
 @WIDTHS
 @pytest.mark.parametrize(
-    "changes", [{}, {"num_layer_groups": 1, "num_layers": 3}, KINDS["modern"], KINDS["alibi"]]
+    "changes",
+    [
+        {},
+        {"num_layer_groups": 1, "num_layers": 3},
+        KINDS["modern"],
+        KINDS["alibi"],
+        KINDS["disentangled"],
+    ],
 )
 def test_an_encoder_has_the_same_gradients(monkeypatch, min_width, changes):
     """With dropout; of shared layers each call has masks of its own."""

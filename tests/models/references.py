@@ -62,6 +62,22 @@ ARCHITECTURES = {
         "Electra",
         {**_BERT, "max_position_embeddings": POSITIONS, "embedding_size": 24},
     ),
+    # Rows of 16 tokens reach beyond the last bucket.
+    "deberta-v2": (
+        "DebertaV2",
+        {
+            **_BERT,
+            "type_vocab_size": 0,
+            "max_position_embeddings": POSITIONS,
+            "relative_attention": True,
+            "position_buckets": 8,
+            "max_relative_positions": 12,
+            "position_biased_input": False,
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+            "pos_att_type": "p2c|c2p",
+        },
+    ),
     # A window of 4: rows of 16 tokens are read in blocks. No id of another vocabulary.
     "modernbert": (
         "ModernBert",

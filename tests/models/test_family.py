@@ -54,7 +54,7 @@ def test_every_size_of_bert_is_there():
 
 def is_plain(name):
     """Whether a row's encoder is BERT's block."""
-    return family(name).block == "post_norm"
+    return family(name).block == "post_norm" and family(name).part is None
 
 
 def test_activations_are_those_of_the_original_code():
@@ -83,7 +83,9 @@ def test_poolers_are_there_where_they_were_released():
 def test_tokenizers():
     for name in FAMILY:
         kind = "wordpiece"
-        if name.startswith(("roberta", "distilroberta")) or not is_plain(name):
+        if name.startswith("microsoft/deberta"):
+            kind = "unigram"
+        elif name.startswith(("roberta", "distilroberta")) or not is_plain(name):
             kind = "bpe"
         elif name.startswith(("albert", "xlm-roberta", "bert-xlarge")):
             kind = "unigram"
@@ -171,6 +173,15 @@ HUB = {
             "jhu-clsp/ettin-encoder-1b": (28, 1792, 28, 3840),
         }.items()
     },
+    "deberta-v2": {
+        f"microsoft/deberta-v3-{size}": (*numbers, {"intermediate_size": 4 * numbers[1]})
+        for size, numbers in {
+            "xsmall": (12, 384, 6),
+            "small": (6, 768, 12),
+            "base": (12, 768, 12),
+            "large": (24, 1024, 16),
+        }.items()
+    },
 }
 for _name in FAMILY:
     if _name.startswith("google/bert_uncased"):
@@ -193,6 +204,11 @@ def _reference_config(architecture, layers, hidden, heads, changes):
     if architecture == "roberta":
         rows = {"max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 50265}
         return transformers.RobertaConfig(**{**common, **rows, **changes})
+    if architecture == "deberta-v2":
+        attention = {"relative_attention": True, "share_att_key": True, "position_buckets": 256}
+        attention |= {"norm_rel_ebd": "layer_norm", "pos_att_type": "p2c|c2p"}
+        changes = {**changes, **attention, "position_biased_input": False}
+        return transformers.DebertaV2Config(**common, **changes)
     kind = {"bert": "BertConfig", "albert": "AlbertConfig", "electra": "ElectraConfig"}
     kind["modernbert"] = "ModernBertConfig"
     return getattr(transformers, kind[architecture])(**common, **changes)

@@ -17,6 +17,12 @@ def cased_model() -> bytes:
 
 
 @pytest.fixture(scope="session")
+def deberta_model() -> bytes:
+    """As DeBERTa-v3's: text as it is, special tokens first, and [MASK] none of its pieces."""
+    return train_unigram(corpus(), 300, layout="deberta")
+
+
+@pytest.fixture(scope="session")
 def multilingual_model() -> bytes:
     """As XLM-R's: text as it is."""
     return train_unigram(corpus(), 300, layout="fairseq")

@@ -6,6 +6,7 @@ from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.unigram.model import (
+    DEBERTA_BEGINNING,
     is_fairseq,
     model_of_tokenizer_json,
     normalizer_steps,
@@ -18,11 +19,13 @@ _CLASSES: dict[str, dict[str, Any]] = {
     "AlbertTokenizer": {"layout": "sentencepiece", "lowercase": True, "keep_accents": False},
     "XLNetTokenizer": {"layout": "sentencepiece", "lowercase": False, "keep_accents": False},
     "XLMRobertaTokenizer": {"layout": "fairseq"},
+    "DebertaV2Tokenizer": {"layout": "deberta"},
 }
 _MODEL_TYPES: dict[str | None, str] = {
     "albert": "AlbertTokenizer",
     "xlnet": "XLNetTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
 }
 _SETTINGS = ("preparation", "layout", "special_tokens_in_text")
 
@@ -63,6 +66,11 @@ def load_unigram(
         path = folder.path / "tokenizer.json"
         model = model_of_tokenizer_json(folder.full, path)
         pieces = [piece for piece, _ in folder.full["model"]["vocab"]]
+    if folder.config.get("split_by_punct"):
+        raise ValueError(
+            "kbert's unigram tokenizer does not split punctuation off before the model. Received: "
+            f"split_by_punct={folder.config['split_by_punct']!r} in {folder.path}"
+        )
     settings: dict[str, Any] = {"special_tokens": folder.special_tokens()}
     name = _class_name(folder, path, pieces)
     if name in _CLASSES:
@@ -91,6 +99,8 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
     if not name:
         if is_fairseq(pieces) or path.name == "sentencepiece.bpe.model":
             name = "XLMRobertaTokenizer"
+        elif tuple(pieces[: len(DEBERTA_BEGINNING)]) == DEBERTA_BEGINNING:
+            name = "DebertaV2Tokenizer"
         elif {"[CLS]", "<cls>"} & set(pieces):
             name = "AlbertTokenizer" if "[CLS]" in pieces else "XLNetTokenizer"
     return name

@@ -16,6 +16,9 @@ _UNIGRAM, _CHARACTER = 1, 4
 _KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 FAIRSEQ_BEGINNING = ("<s>", "<pad>", "</s>", "<unk>")
 FAIRSEQ_END = "<mask>"
+# What DeBERTa-v3's model begins with, and the token that is added behind it.
+DEBERTA_BEGINNING = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
+DEBERTA_END = "[MASK]"
 
 
 def read_model(model: str | os.PathLike | bytes) -> Any:

@@ -1,4 +1,4 @@
-"""SentencePiece's unigram tokenizer: ALBERT's, XLNet's, XLM-R's."""
+"""SentencePiece's unigram tokenizer: ALBERT's, XLNet's, XLM-R's, DeBERTa-v3's."""
 
 import hashlib
 import json
@@ -17,6 +17,8 @@ from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.offsets import original_ranges
 from kbert.tokenizers.unigram.kernel import UnigramKernel
 from kbert.tokenizers.unigram.model import (
+    DEBERTA_BEGINNING,
+    DEBERTA_END,
     FAIRSEQ_BEGINNING,
     FAIRSEQ_END,
     IN_TEXT,
@@ -37,6 +39,12 @@ _USUAL: dict[str, dict[str, tuple[str, ...]]] = {
         "mask": ("[MASK]", "<mask>"),
     },
     "fairseq": {"pad": ("<pad>",), "cls": ("<s>",), "sep": ("</s>",), "mask": ("<mask>",)},
+    "deberta": {"pad": ("[PAD]",), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)},
+}
+# layout -> the class and the file's name of Hugging Face's.
+_SAVED_AS = {
+    "fairseq": ("XLMRobertaTokenizer", "sentencepiece.bpe.model"),
+    "deberta": ("DebertaV2Tokenizer", "spm.model"),
 }
 _DECIDING = ("lowercase", "keep_accents", "preparation", "layout")
 _PUNCTUATION = set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')  # no apostrophe, and none of "<=>"
@@ -51,7 +59,8 @@ class UnigramTokenizer(Tokenizer):
     It gives the ids of the `sentencepiece` package for the same model (Kudo 2018), after the
     preparation that the model's authors gave their text: for ALBERT and XLNet `preprocess_text`
     and the digits before a comma in `encode_pieces` (zihangdai/xlnet, prepro_utils.py; taken over
-    by google-research/albert, tokenization.py, without its rule for quotes), for XLM-R none.
+    by google-research/albert, tokenization.py, without its rule for quotes), for XLM-R and
+    DeBERTa none.
     It works the same eagerly, inside `tf.data` and inside a SavedModel; a SavedModel with offsets
     has `resources` to track, one with ids alone has not.
 
@@ -62,9 +71,10 @@ class UnigramTokenizer(Tokenizer):
             `preparation`.
         preparation: do what ALBERT and XLNet do before the model: "``" and "''" become '"', white
             space of every kind a space, combining characters go (after NFKD, where accents are not
-            kept), and "2,012," becomes "2,012" and ",". None: unless the layout is fairseq's.
+            kept), and "2,012," becomes "2,012" and ",". None: where the layout is "sentencepiece".
         layout: "sentencepiece" for the ids in the model; "fairseq" for XLM-R's: `<s>`, `<pad>`,
-            `</s>`, `<unk>`, the model's fourth piece and all after it, `<mask>`.
+            `</s>`, `<unk>`, the model's fourth piece and all after it, `<mask>`; "deberta" for
+            DeBERTa-v3's: the model's, and [MASK] behind them.
         special_tokens: role ("pad", "unk", "cls", "sep", "mask", …) -> piece, before the usual
             names that the vocabulary is searched for.
         special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the others).
@@ -84,8 +94,9 @@ class UnigramTokenizer(Tokenizer):
     all marks, not those that combine alone (U+034F, U+FE0F, U+20E3); U+000B and U+001C to U+001F
     are no spaces to it; it normalises by grapheme clusters; where two splits have one score
     ("!!!!!") it may take the other; and transformers 5, reading a `.model`, makes added tokens of
-    user-defined pieces, which changes the spaces around them. Letters of Unicode 15 are not
-    lower-cased here.
+    user-defined pieces, which changes the spaces around them, and composes characters (NFC) where
+    DeBERTa's model has rules of its own, which transformers 4 followed. Letters of Unicode 15 are
+    not lower-cased here.
 
     Example:
         >>> from kbert.tokenizers import train_unigram
@@ -112,7 +123,7 @@ class UnigramTokenizer(Tokenizer):
             raise ValueError(f"layout is one of {', '.join(_USUAL)}. Received: {layout!r}")
         self._proto = read_model(model)
         self.layout = layout
-        self.preparation = layout != "fairseq" if preparation is None else preparation
+        self.preparation = layout == "sentencepiece" if preparation is None else preparation
         self.lowercase = self.preparation if lowercase is None else lowercase
         self.keep_accents = not self.preparation if keep_accents is None else keep_accents
         self.special_tokens_in_text = special_tokens_in_text
@@ -197,12 +208,12 @@ class UnigramTokenizer(Tokenizer):
 
     @property
     def _hugging_face_class(self) -> str:
-        if self.layout == "fairseq":
-            return "XLMRobertaTokenizer"
+        if self.layout in _SAVED_AS:
+            return _SAVED_AS[self.layout][0]
         return "XLNetTokenizer" if self.cls_token == "<cls>" else "AlbertTokenizer"
 
     def _save_model(self, folder: Path) -> None:
-        name = "sentencepiece.bpe.model" if self.layout == "fairseq" else "spiece.model"
+        name = _SAVED_AS[self.layout][1] if self.layout in _SAVED_AS else "spiece.model"
         atomic.write(folder / name, self._proto.SerializeToString(deterministic=True))
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -239,6 +250,14 @@ def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
     """The vocabulary in the order of the ids, and the id of each piece of the model."""
     if layout == "sentencepiece":
         return pieces, list(range(len(pieces)))
+    if layout == "deberta":
+        if tuple(pieces[: len(DEBERTA_BEGINNING)]) != DEBERTA_BEGINNING:
+            raise ValueError(
+                f"The deberta layout is for models that begin with {', '.join(DEBERTA_BEGINNING)}. "
+                f"Received: a model that begins with {', '.join(pieces[:4])}"
+            )
+        added = [] if DEBERTA_END in pieces else [DEBERTA_END]
+        return [*pieces, *added], list(range(len(pieces)))
     first = ["<unk>", "<s>", "</s>"]
     if pieces[: len(first)] != first:
         raise ValueError(

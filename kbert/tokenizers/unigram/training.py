@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, each_text, with_progress
+from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
 # As in ALBERT's 30k-clean.model; no other piece contains a user-defined one.
@@ -49,9 +50,10 @@ def train_unigram(
         keep_accents: as the tokenizer will be made.
         preparation: as the tokenizer will be made.
         layout: as the tokenizer will be made. "sentencepiece" begins as ALBERT's vocabulary does:
-            <pad>, <unk>, [CLS], [SEP], [MASK]; "fairseq" as XLM-R's.
+            <pad>, <unk>, [CLS], [SEP], [MASK]; "fairseq" as XLM-R's; "deberta" as
+            DeBERTa-v3's: [PAD], [CLS], [SEP], [UNK].
         user_defined: strings that are always pieces of their own. None: ALBERT's ( ) " - . – £ €,
-            and for the layout "fairseq" none.
+            and for the other layouts none.
         character_coverage: the share of the characters of the texts that are pieces.
         max_sentences: how many lines to learn from.
         seed: of the sample of lines.
@@ -72,7 +74,7 @@ def train_unigram(
     """
     import sentencepiece
 
-    preparation = layout != "fairseq" if preparation is None else preparation
+    preparation = layout == "sentencepiece" if preparation is None else preparation
     text = TextPreparation(
         albert=preparation,
         lowercase=preparation if lowercase is None else lowercase,
@@ -114,6 +116,12 @@ def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
     if layout == "fairseq":
         pieces: dict[str, Any] = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
         usual: tuple[str, ...] = ()
+    elif layout == "deberta":
+        roles = ("pad", "bos", "eos", "unk")
+        pieces = {f"{role}_id": number for number, role in enumerate(roles)}
+        named = zip(roles, DEBERTA_BEGINNING, strict=True)
+        pieces |= {f"{role}_piece": piece for role, piece in named}
+        usual = ()
     else:
         pieces = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
         pieces["control_symbols"] = list(_ALBERT_CONTROL)

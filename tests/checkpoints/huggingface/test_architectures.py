@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from kbert import family
 from kbert.checkpoints.huggingface import config as huggingface_config
 from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, find, infer
+from kbert.checkpoints.huggingface.architectures.deberta import USUAL
 from kbert.checkpoints.huggingface.huggingface import export_model, import_model
 from kbert.models import Encoder
+from kbert.models.parts import Disentangled
 from kbert.models.weights import get_arrays
-from tests.harness import randomise, tiny_config
+from tests.harness import KINDS, randomise, tiny_config
 
 # As published on the hub.
 PUBLISHED = {
@@ -145,6 +147,28 @@ PUBLISHED = {
         "transformers_version": "4.47.0.dev0",
         "vocab_size": 50368,
     },
+    "microsoft/deberta-v3-base": {
+        "attention_probs_dropout_prob": 0.1,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "hidden_size": 768,
+        "initializer_range": 0.02,
+        "intermediate_size": 3072,
+        "layer_norm_eps": 1e-7,
+        "max_position_embeddings": 512,
+        "max_relative_positions": -1,
+        "model_type": "deberta-v2",
+        "norm_rel_ebd": "layer_norm",
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "pos_att_type": "p2c|c2p",
+        "position_biased_input": False,
+        "position_buckets": 256,
+        "relative_attention": True,
+        "share_att_key": True,
+        "type_vocab_size": 0,
+        "vocab_size": 128100,
+    },
     "google/electra-small-discriminator": {
         "architectures": ["ElectraForPreTraining"],
         "attention_probs_dropout_prob": 0.1,
@@ -208,6 +232,46 @@ def read(name, **changes):
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}}},
             "type 'default' for full_attention.*yarn",
         ),
+        (
+            "microsoft/deberta-v3-base",
+            {"conv_kernel_size": 3},
+            "`conv_kernel_size` must be 0 .*Received: 3 in there",
+        ),
+        (
+            "microsoft/deberta-v3-base",
+            {"position_biased_input": True},
+            "`position_biased_input` must be False",
+        ),
+        (
+            "microsoft/deberta-v3-base",
+            {"pos_att_type": "p2p"},
+            "must name p2c or c2p, or both. Received: 'p2p' in there",
+        ),
+        (
+            "microsoft/deberta-v3-base",
+            {"position_buckets": -1},
+            "`position_buckets` must be given.*Received: -1 in",
+        ),
+        (
+            "microsoft/deberta-v3-base",
+            {"position_buckets": 7},
+            "must be even.*Received: position_buckets=7",
+        ),
+        (
+            "microsoft/deberta-v3-base",
+            {"max_relative_positions": 10**30},
+            "`max_distance` must be .* in there",
+        ),
+        (
+            "microsoft/deberta-v3-base",
+            {"max_relative_positions": "x"},
+            "must be a whole number. Received: 'x' in there",
+        ),
+        (
+            "microsoft/deberta-v3-base",
+            {"embedding_size": 128},
+            "must be the hidden size, 768. Received: 128 in there",
+        ),
     ],
 )
 def test_configs_that_are_not_understood_are_refused(name, changes, message):
@@ -243,6 +307,62 @@ def test_values_of_any_kind_are_read_or_refused(name, values, data):
         import_model({**PUBLISHED[name], **changes}, arrays, "there")
     except ValueError:
         return
+
+
+@pytest.mark.parametrize(
+    "key", ["relative_attention", "position_biased_input", "share_att_key", "norm_rel_ebd"]
+)
+def test_what_a_deberta_must_say(key):
+    """Absent, transformers makes another model."""
+    content = {k: v for k, v in PUBLISHED["microsoft/deberta-v3-base"].items() if k != key}
+    with pytest.raises(ValueError, match=f"`{key}` must be .*Received: none in there"):
+        import_model(content, {}, "there")
+
+
+def test_the_attention_of_a_deberta():
+    def part(**changes):
+        return dict(read("microsoft/deberta-v3-base", **changes).part)
+
+    usual = {"name": "disentangled", "position_buckets": 256, "max_distance": 512}
+    for both in ("c2p|p2c", "P2C | c2p", ["c2p", "p2c"]):
+        assert part(pos_att_type=both) == usual
+    assert part(pos_att_type=["c2p"]) == {**usual, "terms": ["content_to_position"]}
+    assert part(max_relative_positions=0, max_position_embeddings=600)["max_distance"] == 600
+    assert part(max_relative_positions=300)["max_distance"] == 300
+    written, _ = export_model(read("microsoft/deberta-v3-base", pos_att_type="c2p"), {})
+    assert written["pos_att_type"] == "c2p"
+    bare = family("microsoft/deberta-v3-base").replace(part={"name": "disentangled"})
+    written, _ = export_model(bare, {})
+    assert huggingface_config.read_config(find("deberta-v2", ""), written, "") == family(
+        "microsoft/deberta-v3-base"
+    )
+    assert {**Disentangled().to_dict(), "terms": USUAL["terms"]} == USUAL
+    assert Disentangled().terms == USUAL["terms"]
+
+
+def test_the_masked_lm_head_of_deberta_by_both_of_its_names():
+    config = tiny_config(**KINDS["disentangled"], activation="gelu", pooler_activation=None)
+    arrays = arrays_of(config)
+    rng = np.random.default_rng(0)
+    shapes = {"transform/kernel": (16, 16), "transform/bias": (16,), "bias": (40,)}
+    shapes |= {"norm/gamma": (16,), "norm/beta": (16,)}
+    arrays |= {f"masked_lm/{name}": rng.normal(size=shape) for name, shape in shapes.items()}
+    content, there = export_model(config, arrays)
+    assert "cls.predictions.transform.LayerNorm.weight" in there
+    head = "lm_predictions.lm_head."
+    other = {
+        name.replace("cls.predictions.transform.", head).replace("cls.predictions.", head): array
+        for name, array in there.items()
+    }
+    assert sum(name.startswith(head) for name in other) == 5
+    other["mask_predictions.dense.weight"] = np.zeros((16, 16))  # a head of Microsoft's
+    for names in (there, other):
+        found = import_model(content, names, "there")
+        assert found.task["kind"] == "pretrain"
+        assert found.arrays.keys() == arrays.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(found.arrays[name], array)
+    assert found.left == ("mask_predictions.dense.weight",)
 
 
 def test_a_number_of_layers_that_would_fill_memory():
@@ -308,6 +428,7 @@ def test_what_is_inferred_can_be_written(model_type):
         "electra": "google/electra-base-discriminator",
         "modernbert": "answerdotai/ModernBERT-base",
         "modernbert-decoder": "jhu-clsp/ettin-decoder-17m",
+        "deberta-v2": "microsoft/deberta-v3-small",
         "gpt2": "gpt2-large",
         "openai-gpt": "openai-gpt",
     }
@@ -329,6 +450,7 @@ def test_what_is_inferred_can_be_written(model_type):
         ("distilbert", {}, "num_segments is 0 in all of them; its pooler has relu"),
         ("distilbert", {"num_segments": 0, "layer_norm_epsilon": 1e-5}, "epsilon is 1e-12 in all"),
         ("electra", {}, "ELECTRA cannot be this model: its pooler has gelu"),
+        ("deberta-v2", {}, "positions is 'none' in all of them; its part is 'disentangled'"),
         ("t5", {}, "architectures bert, roberta, .* Received: 't5' in `architecture`"),
     ],
 )

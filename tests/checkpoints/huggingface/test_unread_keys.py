@@ -8,7 +8,7 @@ from kbert.checkpoints.huggingface.architectures import ARCHITECTURES
 from kbert.checkpoints.huggingface.huggingface import export_model, import_model
 from kbert.checkpoints.huggingface.unread_keys import says_nothing
 from kbert.configs.decoder import DecoderConfig
-from tests.harness import tiny_config
+from tests.harness import KINDS, tiny_config
 
 HARMLESS = {
     # What made the model, and what is made with it.
@@ -78,8 +78,9 @@ def config_of(model_type):
         fixed = architecture.fixed
         return DecoderConfig(**SIZES, intermediate_size=32, **fixed)
     changes = {"num_layer_groups": 1} if architecture.shared_layers else {}
+    changes |= KINDS["disentangled"] if model_type == "deberta-v2" else {}
     pooler = architecture.pooler_activations[0]
-    return tiny_config(**changes, pooler_activation=pooler, **dict(architecture.fixed))
+    return tiny_config(**{**changes, **architecture.fixed}, pooler_activation=pooler)
 
 
 def content_of(model_type):

@@ -1,10 +1,11 @@
 """Folders with a SentencePiece model: what is known of them by class, type, name or pieces."""
 
+import base64
 import json
 
 import pytest
 
-from kbert.tokenizers import load_tokenizer
+from kbert.tokenizers import UnigramTokenizer, load_tokenizer
 
 
 @pytest.fixture
@@ -42,6 +43,61 @@ def test_xlm_r_by_the_name_of_its_file(tmp_path, multilingual_model):
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.layout == "fairseq"
     assert not tokenizer.preparation
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (None, None),  # its pieces say it
+        ("tokenizer_config.json", {"tokenizer_class": "DebertaV2TokenizerFast"}),
+        ("tokenizer_config.json", {"do_lower_case": False, "vocab_type": "spm"}),  # as published
+        ("config.json", {"model_type": "deberta-v2"}),
+    ],
+)
+def test_deberta_s_folder(file, content, tmp_path, deberta_model):
+    (tmp_path / "spm.model").write_bytes(deberta_model)
+    if file:
+        (tmp_path / file).write_text(json.dumps(content))
+    tokenizer = load_tokenizer(tmp_path)
+    assert (tokenizer.layout, tokenizer.preparation) == ("deberta", False)
+    ids = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
+    assert ids == (0, 1, 2, 3)
+    assert tokenizer.mask_id == tokenizer.vocabulary_size - 1
+    (tmp_path / "tokenizer_config.json").write_text('{"split_by_punct": true}')
+    with pytest.raises(ValueError, match=r"does not split punctuation.*split_by_punct=True in"):
+        load_tokenizer(tmp_path)
+
+
+def test_deberta_s_tokenizer_json_of_transformers_4(tmp_path, deberta_model):
+    """As its converter wrote them: [MASK] is no piece, but an added token."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    tokenizer = UnigramTokenizer(deberta_model, layout="deberta")
+    proto = ModelProto.FromString(deberta_model)
+    charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
+    steps = [
+        {"type": "Strip", "strip_left": True, "strip_right": True},
+        {"type": "Precompiled", "precompiled_charsmap": charsmap},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+    ]
+    added = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": tokenizer.mask_id}
+    content = {
+        "added_tokens": [
+            {"id": number, "content": token, "special": True} for token, number in added.items()
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "model": {
+            "type": "Unigram",
+            "unk_id": 3,
+            "vocab": [[piece.piece, piece.score] for piece in proto.pieces],
+        },
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "DebertaV2Tokenizer"}')
+    again = load_tokenizer(tmp_path)
+    assert again.vocabulary == tokenizer.vocabulary
+    texts = ["The  naïve \u338f river [MASK], 東京 \U0001f600!", " ", "mountains \ufb01"]
+    assert again.encode(texts).to_list() == tokenizer.encode(texts).to_list()
 
 
 def test_a_class_of_which_nothing_is_known_is_refused(folder):

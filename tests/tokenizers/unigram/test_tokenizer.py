@@ -90,6 +90,40 @@ def test_fairseq_ids_are_those_of_xlm_r(multilingual, multilingual_model):
     assert t.pair_separators == 2
 
 
+@pytest.fixture(scope="module")
+def deberta(deberta_model) -> UnigramTokenizer:
+    return UnigramTokenizer(deberta_model, layout="deberta")
+
+
+def test_deberta_s_ids_are_those_of_its_model(deberta, deberta_model):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=deberta_model)
+    assert deberta.vocabulary[:4] == ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    assert deberta.vocabulary_size == processor.get_piece_size() + 1
+    assert deberta.vocabulary[deberta.mask_id] == "[MASK]"
+    assert deberta.encode(TEXTS).to_list() == processor.encode(TEXTS)
+    assert not deberta.lowercase
+    assert deberta.pair_separators == 1
+
+
+def test_deberta_s_ids_are_those_of_transformers(deberta, tmp_path):
+    """But for the texts that its model's rules change and NFC does not."""
+    deberta.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert type(theirs).__name__ == "DebertaV2Tokenizer"
+    assert len(theirs) == deberta.vocabulary_size
+    assert theirs.mask_token_id == deberta.mask_id
+    texts = [
+        "The Battle of the River, in 2012, of 10,000 ``men''.",
+        "don\u2019t  na\u00efve CAF\u00c9 \u0153uvre \t\n e\u0301",
+        "東京日本語 Москва किताब مدينة \U0001f600",
+        "x" * 300 + " night ",
+        *corpus(50, seed=1),
+    ]
+    for text in texts:
+        ids = deberta.encode(text).numpy()
+        assert theirs(text).input_ids == [deberta.cls_id, *ids, deberta.sep_id], text
+
+
 def test_special_tokens_of_albert(cased):
     assert cased.vocabulary[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     assert cased.special_ids == [0, 1, 2, 3, 4]
@@ -104,7 +138,7 @@ def test_a_vocabulary_without_special_tokens_has_no_ids_for_them(multilingual_mo
     assert (tokenizer.cls_token, tokenizer.sep_token) == ("<s>", "</s>")
 
 
-@pytest.mark.parametrize("name", ["keeping", "multilingual"])
+@pytest.mark.parametrize("name", ["keeping", "multilingual", "deberta"])
 def test_special_tokens_in_text(name, request):
     tokenizer = request.getfixturevalue(name)
     config = {**tokenizer.get_config(), "special_tokens_in_text": True}
@@ -197,7 +231,7 @@ def test_saved_model_by_the_session_loader(keeping, tmp_path):
     assert second == expected
 
 
-@pytest.mark.parametrize("name", ["cased", "keeping", "multilingual"])
+@pytest.mark.parametrize("name", ["cased", "keeping", "multilingual", "deberta"])
 def test_save_and_load(name, request, tmp_path):
     tokenizer = request.getfixturevalue(name)
     tokenizer.save(tmp_path / "folder")
@@ -238,10 +272,12 @@ def test_checksum_goes_by_everything_that_decides_ids(cased, cased_model, multil
 
 
 def test_errors(cased_model, multilingual_model, tmp_path):
-    with pytest.raises(ValueError, match=r"sentencepiece, fairseq. Received: 'bert'"):
+    with pytest.raises(ValueError, match=r"sentencepiece, fairseq, deberta. Received: 'bert'"):
         UnigramTokenizer(cased_model, layout="bert")
     with pytest.raises(ValueError, match=r"begin with <unk>, <s>, </s>. Received: .*<pad>"):
         UnigramTokenizer(cased_model, layout="fairseq")
+    with pytest.raises(ValueError, match=r"with \[PAD\], \[CLS\], .*Received: .*<pad>"):
+        UnigramTokenizer(cased_model, layout="deberta")
     with pytest.raises(ValueError, match=r"steps of the preparation. Received: .*lowercase=True"):
         UnigramTokenizer(cased_model, preparation=False, lowercase=True)
     with pytest.raises(ValueError, match=r"are pieces of the model. Received: \['<hole>'\]"):

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from kbert.checkpoints.huggingface.architectures.albert import Albert
 from kbert.checkpoints.huggingface.architectures.base import Architecture
 from kbert.checkpoints.huggingface.architectures.bert import Bert
+from kbert.checkpoints.huggingface.architectures.deberta import PART, DebertaV2
 from kbert.checkpoints.huggingface.architectures.distilbert import DistilBert
 from kbert.checkpoints.huggingface.architectures.electra import Electra
 from kbert.checkpoints.huggingface.architectures.gpt2 import Gpt2
@@ -20,7 +21,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
     for architecture in (
         *(Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra(), ModernBert()),
-        *(Gpt2(), OpenAIGpt(), ModernBertDecoder()),
+        *(DebertaV2(), Gpt2(), OpenAIGpt(), ModernBertDecoder()),
     )
 }
 
@@ -53,9 +54,9 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
     """The architecture that a model is written as where none is named.
 
     A decoder is ModernBERT's with rotary positions, else GPT-2 with norms before its parts, GPT
-    with norms behind them. Of encoders, in this order: one with rotary positions is ModernBERT; one
-    with `num_layer_groups` is ALBERT's; one with `embedding_size`, a pooler with GELU, or a
-    discriminator is ELECTRA's. With segments it is BERT. Without, it is DistilBERT where epsilon is
+    with norms behind them. Of encoders, in this order: one with disentangled attention is
+    DeBERTa-v2, one with rotary positions ModernBERT; one with `num_layer_groups` is ALBERT's; one
+    with `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA's. With segments it is BERT. Without, it is DistilBERT where epsilon is
     1e-12 and there is no pooler but one with ReLU; else XLM-RoBERTa over a unigram vocabulary and
     RoBERTa over another. Several architectures can be the same function; name the one that is meant
     where this order finds another.
@@ -85,6 +86,8 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
             "A model of another library is written of an EncoderConfig or a DecoderConfig. "
             f"Received: {config}"
         )
+    if config.part is not None and config.part["name"] == PART:
+        return "deberta-v2"
     if config.positions == "rotary":
         return "modernbert"
     if config.num_layer_groups is not None:
@@ -103,7 +106,7 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
 def usual_pooler(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | None) -> str:
     """The activation of the dense layer under a classifier, in the architecture a model is.
 
-    BERT, ALBERT and RoBERTa have tanh, DistilBERT ReLU, ELECTRA GELU.
+    BERT, ALBERT and RoBERTa have tanh, DistilBERT ReLU, ELECTRA and DeBERTa GELU.
 
     Args:
         config: the encoder's, without a pooler.
