@@ -14,7 +14,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from kbert.configs.encoder import GLOBAL, EncoderConfig
+from kbert.configs.encoder import EncoderConfig
+from kbert.configs.transformer import GLOBAL
 from kbert.layers import Dropout, LayerNorm, SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows

@@ -56,10 +56,10 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
     A decoder is ModernBERT's with rotary positions, else GPT-2 with norms before its parts, GPT
     with norms behind them. Of encoders, in this order: one with disentangled attention is
     DeBERTa-v2, one with rotary positions ModernBERT; one with `num_layer_groups` is ALBERT's; one
-    with `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA's. With segments it is BERT. Without, it is DistilBERT where epsilon is
-    1e-12 and there is no pooler but one with ReLU; else XLM-RoBERTa over a unigram vocabulary and
-    RoBERTa over another. Several architectures can be the same function; name the one that is meant
-    where this order finds another.
+    with `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA's. With segments it is
+    BERT. Without, it is DistilBERT where epsilon is 1e-12 and there is no pooler but one with ReLU;
+    else XLM-RoBERTa over a unigram vocabulary and RoBERTa over another. Several architectures can
+    be the same function; name the one that is meant where this order finds another.
 
     Args:
         config: the model's.
