@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 BLOCKS = ("pre_norm", "post_norm")  # where a block normalises, see kbert.models.blocks
@@ -13,11 +13,21 @@ NORMS = ("layer", "layer_no_bias", "rms")  # see kbert.layers.LayerNorm
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """What every configuration can do; a kind of model adds its fields and checks them."""
+    """What every configuration can do; a kind of model adds its fields and checks them.
+
+    Attributes:
+        LATER: fields that came after the first version. They are not said where they have their
+            default, so that presets, runs and caches of a model without them are what they were.
+    """
+
+    LATER: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as a plain dict that JSON can hold."""
-        return dataclasses.asdict(self)
+        unsaid = {field.name: field.default for field in dataclasses.fields(self)}
+        unsaid = {name: unsaid[name] for name in self.LATER}
+        fields = dataclasses.asdict(self)
+        return {k: v for k, v in fields.items() if k not in unsaid or v != unsaid[k]}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

@@ -60,6 +60,7 @@ class DecoderConfig(TransformerConfig):
         "output": OUTPUTS,
     }
     WINDOW_MULTIPLE: ClassVar[int] = 1
+    LATER: ClassVar[tuple[str, ...]] = (*TransformerConfig.LATER, "output")
 
     def count_parameters(self) -> int:
         """Weights of a decoder of this config, by formula."""

@@ -6,7 +6,7 @@ value. Where they disagree in code it is a part handed to the encoder (see `kber
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from kbert import registry
 from kbert.configs.base import check_activation, check_choice, check_count, check_flag
@@ -82,6 +82,11 @@ class EncoderConfig(TransformerConfig):
     pooling: str = "first"
     part: Mapping[str, Any] | None = None
 
+    LATER: ClassVar[tuple[str, ...]] = (
+        *TransformerConfig.LATER,
+        *("block", "pooler_norm", "pooling", "part"),
+    )
+
     def __post_init__(self) -> None:
         if self.part is not None:
             object.__setattr__(self, "part", _Frozen(self._checked_part(self.part)))
@@ -114,11 +119,6 @@ class EncoderConfig(TransformerConfig):
                 f"`part` must be an object with a `name` and options. Received: {part!r}"
             )
         return part
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as a plain dict that JSON can hold."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**fields, "part": None if self.part is None else dict(self.part)}
 
     @property
     def embedding_width(self) -> int:

@@ -57,6 +57,10 @@ class TransformerConfig(Config):
     }
 
     WINDOW_MULTIPLE: ClassVar[int] = 2  # half on either side
+    LATER: ClassVar[tuple[str, ...]] = (
+        *("positions", "rotary_base", "local_rotary_base", "attention_pattern", "feed_forward"),
+        *("norm", "embedding_norm", "use_bias"),
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.attention_pattern, list):  # as JSON has it

@@ -53,6 +53,15 @@ _PREFIXED = (
     "huawei-noah/TinyBERT_General_6L_768D",
     "nreimers/MiniLM-L6-H384-uncased",
     "microsoft/MiniLM-L12-H384-uncased",
+    *(f"microsoft/deberta-v3-{size}" for size in ("xsmall", "small", "base", "large")),
+    "answerdotai/ModernBERT-base",
+    "answerdotai/ModernBERT-large",
+    *(
+        f"jhu-clsp/ettin-{part}-{size}"
+        for part, size in itertools.product(
+            ("encoder", "decoder"), ("17m", "32m", "68m", "150m", "400m", "1b")
+        )
+    ),
     "sentence-transformers/all-MiniLM-L6-v2",
     "sentence-transformers/all-MiniLM-L12-v2",
 )

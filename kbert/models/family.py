@@ -172,9 +172,9 @@ def _transformer(
 
 def _twin(name: str) -> Row:
     """The decoder of an encoder's sizes, half of whose window lies behind a token."""
-    fields = FAMILY[name].config.to_dict()
-    known = {field.name for field in dataclasses.fields(DecoderConfig)}
-    fields = {key: value for key, value in fields.items() if key in known}
+    config = FAMILY[name].config
+    names = (field.name for field in dataclasses.fields(DecoderConfig))
+    fields = {name: getattr(config, name) for name in names if hasattr(config, name)}
     fields |= {"attention_pattern": ("global", 64, 64), "output": "transformed"}
     return Row(DecoderConfig(**fields), "bpe")
 

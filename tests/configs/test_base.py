@@ -50,6 +50,16 @@ def test_what_a_layer_attends_to():
     assert EncoderConfig(**SIZES).layer_rotary_base(0) is None
 
 
+def test_later_fields_are_said_where_they_are_used():
+    """So a preset of BERT is what the version before wrote and reads."""
+    plain = EncoderConfig(**SIZES)
+    assert not set(EncoderConfig.LATER) & set(plain.to_dict())
+    rotary = plain.replace(positions="rotary", attention_pattern=("global", 4))
+    assert set(EncoderConfig.LATER) & set(rotary.to_dict()) == {"positions", "attention_pattern"}
+    assert EncoderConfig.from_dict(rotary.to_dict()) == rotary
+    assert rotary.replace(positions="learned", attention_pattern=("global",)) == plain
+
+
 def test_it_is_frozen_and_hashable():
     config = EncoderConfig(**SIZES)
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -174,6 +174,7 @@ def test_masks_of_steps_and_layers_are_independent(rate):
                 assert abs(together - rate**2) < 5 * math.sqrt(rate**2 / size)
 
 
+@pytest.mark.slow
 def test_two_replicas_compute_what_one_device_does(monkeypatch, mirrored):
     """Losses and weights after three updates, and with micro-batches; without dropout."""
     import keras

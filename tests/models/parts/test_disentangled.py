@@ -208,7 +208,7 @@ def test_all_layers_share_one_table_and_its_gradient():
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_graph_reads_every_length(jit_compile):
     """Of lengths that the graph does not know, by gradients too."""
     import tensorflow as tf
