@@ -55,6 +55,7 @@ def finished(process: subprocess.Popen) -> str:
     return out
 
 
+@pytest.mark.slow
 def test_a_terminated_run_resumes_and_a_finished_one_takes_no_other_settings(
     data_dir, tmp_path, call, capsys
 ):

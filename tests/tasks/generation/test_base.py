@@ -56,6 +56,7 @@ def test_decoding_is_the_same_in_a_graph_of_any_shape(make, method):
     np.testing.assert_allclose(found.scores, want.scores, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_served_translator(tmp_path):
     task = writing.translator(sigma=0.3)

@@ -122,6 +122,7 @@ def test_a_task_learns_from_packed_rows(config, tokenizer, batches):
     assert all(np.isfinite(values).all() for values in history.history.values())
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored):
     """One has rows of three examples and one, the other of two and one."""

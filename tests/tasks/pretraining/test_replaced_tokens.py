@@ -185,7 +185,8 @@ def train(task, found, **settings):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("kind", ["replicas", pytest.param("micro", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["replicas", "micro"])
 def test_one_update_is_the_same_on_two_replicas_and_in_micro_batches(
     small, tokenizer, mirrored, kind
 ):
