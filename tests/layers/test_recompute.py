@@ -99,8 +99,8 @@ def weighted_sum(structure):
         {},
         {"num_layer_groups": 1, "num_layers": 3},
         KINDS["modern"],
-        KINDS["alibi"],
-        KINDS["disentangled"],
+        pytest.param(KINDS["alibi"], marks=pytest.mark.jax_slow),
+        pytest.param(KINDS["disentangled"], marks=pytest.mark.jax_slow),
     ],
 )
 def test_an_encoder_has_the_same_gradients(monkeypatch, min_width, changes):

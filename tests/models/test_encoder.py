@@ -24,6 +24,12 @@ from tests.harness import (
     to_numpy,
 )
 
+# Each shape of each kind is compiled there; one of them is enough.
+ON_JAX_SLOW = [
+    pytest.param("float32", kind, marks=() if kind == "modern" else pytest.mark.jax_slow)
+    for kind in KINDS
+]
+
 
 @pytest.fixture(scope="module")
 def encoder():
@@ -389,8 +395,7 @@ def packed_inputs(config, lengths=((5, 4, 3), (12,), (2, 7))):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind"),
-    [("float32", None), ("mixed_bfloat16", None), *(("float32", kind) for kind in KINDS)],
+    ("dtype", "kind"), [("float32", None), ("mixed_bfloat16", None), *ON_JAX_SLOW]
 )
 def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype, kind):
     config = tiny_config(**KINDS.get(kind, {}))
@@ -411,7 +416,13 @@ def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype, kind
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(
-    "changes", [{}, {"pooler_activation": None}, {"num_layer_groups": 1}, *KINDS.values()]
+    "changes",
+    [
+        {},
+        {"pooler_activation": None},
+        {"num_layer_groups": 1},
+        *(pytest.param(changes, marks=pytest.mark.jax_slow) for changes in KINDS.values()),
+    ],
 )
 def test_the_last_layer_computes_only_what_is_read(changes, packed):
     """The same vectors and gradients, of fewer tokens; what is asked besides is whole."""
@@ -473,7 +484,9 @@ def test_parts_of_others_compute_every_token(part):
     assert_close(to_numpy(found["sequence"]), want, 1e-6)
 
 
-@pytest.mark.parametrize("length", [1, 3, 6, 7, 12, 23])
+@pytest.mark.parametrize(
+    "length", [12, *(pytest.param(n, marks=pytest.mark.jax_slow) for n in (1, 3, 6, 7, 23))]
+)
 @pytest.mark.parametrize("kind", ["modern", "alibi", "windows in the last layer"])
 def test_windows_in_blocks_compute_what_whole_rows_of_scores_do(kind, length):
     """Of every length, also one that no number of blocks fills."""
