@@ -107,9 +107,13 @@ def measure_memory(name: str, length: int) -> None:
     print(status("VmHWM") - before)
 
 
-def peak(name: str, length: int) -> int:
+def peak(name: str, length: int) -> int | None:
+    """MiB; None where the system ended the process."""
     command = [sys.executable, "-m", "benchmarks.windows", "--memory", name, "--lengths"]
-    run = subprocess.run([*command, str(length)], capture_output=True, text=True, check=True)
+    run = subprocess.run([*command, str(length)], capture_output=True, text=True)
+    if run.returncode == -9:
+        return None
+    run.check_returncode()
     return int(run.stdout.split()[-1])
 
 
@@ -125,19 +129,24 @@ def main() -> None:
         return
     print(f"{'tokens':>6}  {'contender':13}{'forward':>10}{'step':>10}{'memory':>10}")
     for length in lengths:
-        made = {name: steps(name, length) for name in CONTENDERS}
+        # Before this process holds anything of that length itself.
+        peaks = {name: peak(name, length) for name in CONTENDERS}
+        fitting = [name for name in CONTENDERS if peaks[name] is not None]
+        made = {name: steps(name, length) for name in fitting}
         for run in (run for runs in made.values() for run in runs):
             run()  # traced and warm
-        times = {name: ([], []) for name in CONTENDERS}
+        times = {name: ([], []) for name in fitting}
         for _ in range(options.rounds):
             for name, runs in made.items():
                 for run, found in zip(runs, times[name], strict=True):
                     found.append(timed(run))
         del made
-        for name, found in times.items():
-            forward, both = (f"{1000 * statistics.median(x):,.0f} ms" for x in found)
-            memory = f"{peak(name, length):,} MiB"
-            print(f"{length:6,}  {name:13}{forward:>10}{both:>10}{memory:>10}", flush=True)
+        for name in CONTENDERS:
+            cells = ["", "", "too much"]
+            if name in times:
+                medians = (statistics.median(found) for found in times[name])
+                cells = [*(f"{1000 * x:,.0f} ms" for x in medians), f"{peaks[name]:,} MiB"]
+            print(f"{length:6,}  {name:13}{''.join(f'{x:>10}' for x in cells)}", flush=True)
 
 
 if __name__ == "__main__":
