@@ -89,6 +89,11 @@ ROWS: dict[str, dict[str, Any]] = {
     "gated": {"config": {"feed_forward": "gated", "intermediate_size": 344}},  # as many weights
     "no_biases": {"config": {"use_bias": False, "norm": "layer_no_bias"}},
     "rotary": {"config": {"positions": "rotary"}},
+    "rotary_from_8": {
+        "config": {"positions": "rotary", "use_bias": False, "norm": "layer_no_bias"},
+        "data": {"segments": "single"},
+        "stages": FROM_8,
+    },
     "pre_norm": {"config": {"block": "pre_norm"}},
     "batch_16_then_64": {"stages": ((0.3, {"batch_size": 16}), (0.7, {"batch_size": 64}))},
     "short_first": {"stages": SHORT_FIRST},

@@ -233,7 +233,7 @@ RECIPES: dict[str, Recipe] = {
             tokenizer="wordpiece",
             source="benchmarks/speedrun.py: the best of what was tried in minutes on two cores",
             model="bert-tiny",
-            set=("dropout=0", "attention_dropout=0"),
+            set=("dropout=0", "attention_dropout=0", "positions=rotary"),
             masking="token",
             segments="single",
             short_sequence_share=0.1,

@@ -66,13 +66,13 @@ def test_elmo_reads_words_and_masks_nothing(parse):
 def test_a_recipe_sets_values_of_the_model(parse):
     options = parse("--recipe=kbert-fast", "--train_steps=500")
     chosen = apply_recipe(options)
-    assert options.set == ["dropout=0", "attention_dropout=0"]
+    assert options.set == ["dropout=0", "attention_dropout=0", "positions=rotary"]
     assert options.warmup_steps == 50
     assert departures(options, chosen) == ["warmup_steps=50 (1000)", "train_steps=500 (10000)"]
     options = parse("--recipe=kbert-fast", "--set=dropout=0.1")
     chosen = apply_recipe(options)
     assert departures(options, chosen) == [
-        "set=['dropout=0.1'] (['dropout=0', 'attention_dropout=0'])"
+        "set=['dropout=0.1'] (['dropout=0', 'attention_dropout=0', 'positions=rotary'])"
     ]
 
 
