@@ -9,6 +9,7 @@ from pathlib import Path
 from absl import flags
 from absl.testing import flagsaver
 
+import kbert.tasks  # noqa: F401 - whose settings are flags
 from kbert import registry
 
 PROGRAMS = (
