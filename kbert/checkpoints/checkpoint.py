@@ -7,19 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 
 from kbert.configs.base import Config
-from kbert.configs.decoder import DecoderConfig
-from kbert.configs.elmo import ElmoConfig
-from kbert.configs.encoder import EncoderConfig
-from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.types import Arrays
-
-_LOADED_BY: dict[type[Config], str] = {
-    EncoderConfig: "an encoder of the BERT family, which kbert.Encoder loads",
-    ElmoConfig: "a language model of ELMo's, which kbert.Elmo loads",
-    DecoderConfig: "a decoder, which kbert.Decoder loads",
-    Seq2SeqConfig: "an encoder-decoder, which kbert.Seq2Seq loads",
-}
-
 
 ConfigT = TypeVar("ConfigT", bound=Config, covariant=True)
 Expected = TypeVar("Expected", bound=Config)
@@ -62,8 +50,7 @@ class Checkpoint(Generic[ConfigT]):
         """
         if not isinstance(self.config, kind):
             raise ValueError(
-                f"The folder must hold {_LOADED_BY[kind]}. "
-                f"Received: {_LOADED_BY[type(self.config)]}, in {self.source}"
+                f"The folder must hold {kind.told}. Received: {self.config.told}, in {self.source}"
             )
         return cast("Checkpoint[Expected]", self)
 

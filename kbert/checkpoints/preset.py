@@ -6,30 +6,19 @@ A task adds its tokenizer's files. Weight names are listed in
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from kbert import registry
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.keys import make_config
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.configs.base import Config
-from kbert.configs.decoder import DecoderConfig
-from kbert.configs.elmo import ElmoConfig
-from kbert.configs.encoder import EncoderConfig
-from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.types import Arrays, PathLike
 
 CONFIG_FILE = "kbert.json"
 FORMAT_VERSION = 1
-# The key under which a model's config lies says what it is.
-_KINDS: dict[str, type[Config]] = {
-    "encoder": EncoderConfig,
-    "elmo": ElmoConfig,
-    "decoder": DecoderConfig,
-    "seq2seq": Seq2SeqConfig,
-}
 
 
 def write_preset(
@@ -53,8 +42,8 @@ def write_preset(
     """
     refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
     refuse_other(Path(folder), "config.json", "a Hugging Face model")
-    (kind,) = (key for key, kind in _KINDS.items() if isinstance(config, kind))
-    content: dict[str, Any] = {"format_version": FORMAT_VERSION, kind: config.to_dict()}
+    # The key under which a model's config lies says what it is.
+    content: dict[str, Any] = {"format_version": FORMAT_VERSION, config.kind: config.to_dict()}
     if task is not None:
         content["task"] = dict(task)
     if labels is not None:
@@ -87,11 +76,12 @@ def read_folder(folder: Path) -> Checkpoint:
             f"This version of kbert reads presets of format {FORMAT_VERSION}. "
             f"Received: format_version={version!r} in {path}"
         )
-    kinds = [key for key in _KINDS if key in content]
-    unknown = set(content) - {"format_version", *_KINDS, "task", "labels"}
+    known = registry.names("config")
+    kinds = [key for key in known if key in content]
+    unknown = set(content) - {"format_version", *known, "task", "labels"}
     if unknown or len(kinds) != 1:
         raise ValueError(
-            f"A preset's kbert.json has the keys format_version and {' or '.join(_KINDS)} and may "
+            f"A preset's kbert.json has the keys format_version and {' or '.join(known)} and may "
             f"have task and labels. Received: {', '.join(content)} in {path}"
         )
     (kind,) = kinds
@@ -106,7 +96,7 @@ def read_folder(folder: Path) -> Checkpoint:
     labels = content.get("labels")
     if "labels" in content and not isinstance(labels, list):
         raise ValueError(f"`labels` must be a list. Received: {labels!r:.80} in {path}")
-    config = make_config(_KINDS[kind], content[kind], str(path))
+    config = make_config(cast(Any, registry.get("config", kind)), content[kind], str(path))
     return Checkpoint(
         config=config,
         arrays=read_safetensors(folder / WEIGHTS_FILE),

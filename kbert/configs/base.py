@@ -4,7 +4,9 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
+
+from kbert import registry
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 BLOCKS = ("pre_norm", "post_norm")  # where a block normalises, see kbert.models.blocks
@@ -16,10 +18,14 @@ class Config:
     """What every configuration can do; a kind of model adds its fields and checks them.
 
     Attributes:
+        kind: what presets call this kind of model, see `register_config`.
+        told: what it is of, and what loads it, for messages.
         LATER: fields that came after the first version. They are not said where they have their
             default, so that presets, runs and caches of a model without them are what they were.
     """
 
+    kind: ClassVar[str]
+    told: ClassVar[str]
     LATER: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,6 +62,25 @@ class Config:
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated again."""
         return type(self).from_dict({**self.to_dict(), **changes})
+
+
+_Made = TypeVar("_Made", bound=type[Config])
+
+
+def register_config(config: _Made) -> _Made:
+    """Decorates a kind of config that presets hold under its `kind`.
+
+    Args:
+        config: a subclass of `Config` with a `kind` of its own.
+
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: another class has the name.
+    """
+    registry.register("config", config.kind, config)
+    return config
 
 
 def check_count(name: str, value: Any, minimum: int) -> None:

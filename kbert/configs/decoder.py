@@ -3,11 +3,13 @@
 import dataclasses
 from typing import ClassVar
 
+from kbert.configs.base import register_config
 from kbert.configs.transformer import TransformerConfig
 
 OUTPUTS = ("tied", "transformed")
 
 
+@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig(TransformerConfig):
     """The sizes and values that tell one decoder from another.
@@ -47,6 +49,9 @@ class DecoderConfig(TransformerConfig):
         ...               intermediate_size=3072).count_parameters()
         124439808
     """
+
+    kind: ClassVar[str] = "decoder"
+    told: ClassVar[str] = "a decoder, which kbert.Decoder loads"
 
     max_positions: int = 1024
     layer_norm_epsilon: float = 1e-5

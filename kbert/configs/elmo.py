@@ -1,13 +1,22 @@
 """The configuration of ELMo's bidirectional language models."""
 
 import dataclasses
+from typing import ClassVar
 
-from kbert.configs.base import Config, check_activation, check_count, check_positive, check_rate
+from kbert.configs.base import (
+    Config,
+    check_activation,
+    check_count,
+    check_positive,
+    check_rate,
+    register_config,
+)
 
 # A word takes its begin, its end and at least one byte between them.
 _FEWEST_CHARACTERS = 3
 
 
+@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ElmoConfig(Config):
     """The sizes and values that tell one bidirectional language model from another.
@@ -38,6 +47,9 @@ class ElmoConfig(Config):
         >>> ElmoConfig().hidden_size, ElmoConfig().count_parameters()
         (1024, 93600848)
     """
+
+    kind: ClassVar[str] = "elmo"
+    told: ClassVar[str] = "a language model of ELMo's, which kbert.Elmo loads"
 
     character_size: int = 16
     filters: tuple[tuple[int, int], ...] = (

@@ -9,7 +9,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 from kbert import registry
-from kbert.configs.base import check_activation, check_choice, check_count, check_flag
+from kbert.configs.base import (
+    check_activation,
+    check_choice,
+    check_count,
+    check_flag,
+    register_config,
+)
 from kbert.configs.transformer import TransformerConfig
 
 
@@ -20,9 +26,14 @@ class _Frozen(dict):
         return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
 
 
+@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TransformerConfig):
     """The sizes and values that tell one encoder from another.
+
+    Where the loop over the layers differs, an encoder has a class of its own, and a config of its
+    own that is a subclass of this one. It names the fields that it has no use for in `UNUSED`, and
+    counts weights by `count_embeddings`, `count_blocks` and `count_pooler`.
 
     Args:
         vocabulary_size: rows of the token table.
@@ -74,6 +85,9 @@ class EncoderConfig(TransformerConfig):
         4
     """
 
+    kind: ClassVar[str] = "encoder"
+    told: ClassVar[str] = "an encoder of the BERT family, which kbert.Encoder loads"
+
     num_segments: int = 2
     embedding_size: int | None = None
     num_layer_groups: int | None = None
@@ -87,7 +101,10 @@ class EncoderConfig(TransformerConfig):
         *("block", "pooler_norm", "pooling", "part"),
     )
 
+    UNUSED: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
+        self._check_unused()
         if self.part is not None:
             object.__setattr__(self, "part", _Frozen(self._checked_part(self.part)))
         check_count("num_segments", self.num_segments, minimum=0)
@@ -112,6 +129,30 @@ class EncoderConfig(TransformerConfig):
         if self.part is not None and (part := registry.find("part", self.part["name"])):
             options = {name: value for name, value in self.part.items() if name != "name"}
             cast(Any, part).from_dict(options).check_config(self)
+
+    def count_embeddings(self) -> int:
+        """Weights of the embeddings."""
+        width = self.embedding_width
+        rows = self.vocabulary_size + self.num_segments
+        rows += self.max_positions if self.positions == "learned" else 0
+        widened = width != self.hidden_size
+        widening = self.count_dense(width, self.hidden_size) if widened else 0
+        return rows * width + self.embedding_norm * self.count_norm(width) + widening
+
+    def count_pooler(self) -> int:
+        """Weights of the pooler; 0 where there is none."""
+        if self.pooler_activation is None:
+            return 0
+        norm = self.count_norm(self.hidden_size) if self.pooler_norm else 0
+        return self.count_dense(self.hidden_size, self.hidden_size) + norm
+
+    def _check_unused(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in self.UNUSED and value != field.default:
+                raise ValueError(
+                    f"{type(self).__name__} has no use for `{field.name}`. Received: {value!r}"
+                )
 
     def _checked_part(self, part: Any) -> Mapping[str, Any]:
         if not isinstance(part, Mapping) or not isinstance(part.get("name"), str):

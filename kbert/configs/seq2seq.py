@@ -1,6 +1,7 @@
 """The configuration of the encoder-decoder Transformer."""
 
 import dataclasses
+from typing import ClassVar
 
 from kbert.configs.base import (
     BLOCKS,
@@ -10,12 +11,14 @@ from kbert.configs.base import (
     check_positive,
     check_transformer,
     count_block,
+    register_config,
 )
 
 POSITIONS = ("sinusoidal", "learned")
 EMBEDDINGS = ("plain", "normalised")
 
 
+@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig(Config):
     """The sizes and values that tell one encoder-decoder from another.
@@ -52,6 +55,9 @@ class Seq2SeqConfig(Config):
         ...               intermediate_size=2048).count_parameters()
         63082496
     """
+
+    kind: ClassVar[str] = "seq2seq"
+    told: ClassVar[str] = "an encoder-decoder, which kbert.Seq2Seq loads"
 
     vocabulary_size: int
     hidden_size: int

@@ -89,7 +89,7 @@ def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> Enc
         fields["num_layers"] = num_layers
     if config.num_layer_groups is not None and "num_layer_groups" not in changes:
         fields["num_layer_groups"] = min(config.num_layer_groups, fields["num_layers"])
-    found = EncoderConfig.from_dict(fields)
+    found = type(config).from_dict(fields)
     if found.vocabulary_size != config.vocabulary_size:
         raise ValueError(
             "Student and teacher must have the same vocabulary. Received: "

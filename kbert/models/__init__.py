@@ -4,7 +4,7 @@ from kbert.models.description import Description, describe, family_table
 from kbert.models.elmo.description import ElmoDescription
 from kbert.models.elmo.elmo import Elmo
 from kbert.models.elmo.encoder import ElmoEncoder
-from kbert.models.encoder import Encoder
+from kbert.models.encoder import Encoder, register_encoder
 from kbert.models.family import family
 from kbert.models.generators.decoder import Decoder
 from kbert.models.generators.decoder_encoder import DecoderEncoder
@@ -28,5 +28,6 @@ __all__ = [
     "describe",
     "family",
     "family_table",
+    "register_encoder",
     "register_part",
 ]

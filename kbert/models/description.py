@@ -198,8 +198,8 @@ def describe(
         return describe_elmo(config, name, tokenizer)
     if isinstance(config, DecoderConfig | Seq2SeqConfig):
         return GeneratorDescription(name, config, config.count_parameters(), tokenizer)
-    pooler = _pooler(config)
-    held = _embeddings(config) + config.count_blocks() + pooler
+    pooler = config.count_pooler()
+    held = config.count_embeddings() + config.count_blocks() + pooler
     held += part_of(config).count_parameters(config)
     return Description(
         name,
@@ -247,19 +247,3 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _embeddings(config: EncoderConfig) -> int:
-    width = config.embedding_width
-    rows = config.vocabulary_size + config.num_segments
-    if config.positions == "learned":
-        rows += config.max_positions
-    widening = config.count_dense(width, config.hidden_size) if width != config.hidden_size else 0
-    return rows * width + config.embedding_norm * config.count_norm(width) + widening
-
-
-def _pooler(config: EncoderConfig) -> int:
-    if config.pooler_activation is None:
-        return 0
-    norm = config.count_norm(config.hidden_size) if config.pooler_norm else 0
-    return config.count_dense(config.hidden_size, config.hidden_size) + norm

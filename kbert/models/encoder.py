@@ -5,11 +5,12 @@ examples of a packed row.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import keras
 from keras import ops
 
+from kbert import registry
 from kbert.checkpoints import write_checkpoint
 from kbert.configs.encoder import EncoderConfig
 from kbert.layers import Dense, Embeddings, LayerNorm, gather_positions
@@ -27,8 +28,31 @@ INPUTS = (
     *("token_ids", "segment_ids", "padding_mask"),
     *("position_ids", "example_ids", "cls_positions"),
 )
+_Made = TypeVar("_Made", bound=type["Encoder"])
 
 
+def register_encoder(encoder: _Made) -> _Made:
+    """Decorates an encoder whose layers are run in another way, the model of a config of its own.
+
+    Such a class has the inputs and outputs of `Encoder`, so that every task takes it; it defines
+    `_make_layers` and `_run_layers`. Its config is a subclass of `EncoderConfig` that
+    `kbert.configs.register_config` knows. `Encoder(config)` makes it of such a config, and
+    `Encoder.from_preset` of a folder with one.
+
+    Args:
+        encoder: a subclass of `Encoder` with a `config_class`.
+
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: another class is made of such a config.
+    """
+    registry.register("encoder", encoder.config_class.kind, encoder)
+    return encoder
+
+
+@register_encoder
 @keras.saving.register_keras_serializable(package="kbert")
 class Encoder(FromConfig, keras.Model):
     """Token ids in, contextual vectors out: BERT and every model that differs from it in values.
@@ -58,9 +82,15 @@ class Encoder(FromConfig, keras.Model):
         ((1, 4, 8), (1, 8))
     """
 
-    config_class = EncoderConfig
+    config_class: ClassVar[type[EncoderConfig]] = EncoderConfig
     prefix = "encoder"
     config: EncoderConfig
+    INPUTS: ClassVar[tuple[str, ...]] = INPUTS
+
+    def __new__(cls, config: EncoderConfig | None = None, *args: Any, **kwargs: Any) -> Self:
+        if cls is Encoder and isinstance(config, EncoderConfig):
+            cls = cast(type[Self], registry.get("encoder", config.kind))
+        return super().__new__(cls, config, *args, **kwargs)
 
     def __init__(
         self,
@@ -72,16 +102,21 @@ class Encoder(FromConfig, keras.Model):
         dtype: DType = None,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(config, EncoderConfig):
+        kind = self.config_class
+        if not isinstance(config, EncoderConfig) or config.kind != kind.kind:
             raise TypeError(
-                "An encoder is made of an EncoderConfig; kbert.Elmo takes an ElmoConfig. "
-                f"Received: {config!r}"
+                f"An encoder of this class is made of {kind.__name__}; kbert.Elmo takes an "
+                f"ElmoConfig. Received: {config!r}"
             )
         super().__init__(name=name, dtype=dtype, **kwargs)
         self.config = config
         self.make_block = make_block
         self.has_own_embeddings = embeddings is None
-        policy = {"dtype": self.dtype_policy}
+        self._make_layers(embeddings)
+        self.build()
+
+    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
         self.part = part_of(config)
         if embeddings is None:
             embeddings = self.part.make_embeddings(config, name="embeddings", **policy)
@@ -108,7 +143,6 @@ class Encoder(FromConfig, keras.Model):
         self.pooler = None
         if config.pooler_activation is not None:
             self.pooler = _Pooler(config, name="pooler", **policy)
-        self.build()
 
     def _make_block(self, group: int) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
@@ -189,40 +223,20 @@ class Encoder(FromConfig, keras.Model):
             ValueError: an input that is unknown, missing or too long, segment ids for a model
                 without segments, or example ids without position ids.
         """
-        inputs = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")
+        inputs = self._named_inputs(inputs)
         reads_attention = return_attention or return_internals
-        *biases, last_bias = self._layer_biases(inputs, in_blocks=not reads_attention)
-        options: dict[str, Any] = {"training": training}
-        places = {}  # other embeddings and blocks may have none
-        if inputs.get("position_ids") is not None:
-            places["places"] = inputs["position_ids"]
-            if self._attention_has_positions:
-                options["position_ids"] = inputs["position_ids"]
-        segments = inputs.get("segment_ids")
-        x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
-        if self.shared is not None:
-            options["shared"] = self.shared(x, training=training)
-        if return_internals:  # other blocks have none
-            options["return_internals"] = True
-        *blocks, last = self.layer_blocks
-        hidden_states, weights = run_blocks(
-            blocks, x, biases, attention_is_read=reads_attention, **options
-        )
         firsts, read = self._read_positions(inputs, output_positions)
         everywhere = read is None or return_hidden_states or reads_attention or self._pools_means
-        whole_rows = last_bias is None or len(last_bias.shape) == 4
-        if not everywhere and whole_rows and getattr(last, "takes_positions", False):
-            options["positions"] = read
-        sequence, attention = run_layer(
-            last, hidden_states[-1], last_bias, first_only=not reads_attention, **options
+        hidden_states, weights = self._run_layers(
+            inputs,
+            training,
+            reads_attention=reads_attention,
+            return_internals=return_internals,
+            positions=None if everywhere else read,
         )
-        if self.norm is not None:
-            sequence = self.norm(sequence, training=training)
-        if "positions" not in options:
-            hidden_states.append(sequence)
-            if read is not None:
-                sequence = gather_positions(sequence, read)
-        weights.append(attention)
+        sequence = hidden_states[-1]
+        if everywhere and read is not None:
+            sequence = gather_positions(sequence, read)
         outputs: dict[str, Any] = {"sequence": sequence}
         if self.pooler is not None:
             if self._pools_means:
@@ -244,6 +258,59 @@ class Encoder(FromConfig, keras.Model):
         if return_internals:
             outputs["internals"] = weights
         return outputs
+
+    def _run_layers(
+        self,
+        inputs: dict[str, Any],
+        training: bool,
+        *,
+        reads_attention: bool,
+        return_internals: bool,
+        positions: Tensor | None,
+    ) -> tuple[list, list]:
+        """From token ids to the last layer's output.
+
+        Args:
+            inputs: those of `call`, by name.
+            training: whether dropout is active.
+            reads_attention: whether the second of what is returned is read.
+            return_internals: whether it is "internals" and not "attention" of `call`.
+            positions: (B, P), the tokens that the last hidden state holds; None = all.
+
+        Returns:
+            The hidden states, L + 1 of them, and what each layer gives of its attention.
+        """
+        *biases, last_bias = self._layer_biases(inputs, in_blocks=not reads_attention)
+        options: dict[str, Any] = {"training": training}
+        places = {}  # other embeddings and blocks may have none
+        if inputs.get("position_ids") is not None:
+            places["places"] = inputs["position_ids"]
+            if self._attention_has_positions:
+                options["position_ids"] = inputs["position_ids"]
+        segments = inputs.get("segment_ids")
+        x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
+        if self.shared is not None:
+            options["shared"] = self.shared(x, training=training)
+        if return_internals:  # other blocks have none
+            options["return_internals"] = True
+        *blocks, last = self.layer_blocks
+        hidden_states, weights = run_blocks(
+            blocks, x, biases, attention_is_read=reads_attention, **options
+        )
+        whole_rows = last_bias is None or len(last_bias.shape) == 4
+        if positions is not None and whole_rows and getattr(last, "takes_positions", False):
+            options["positions"], positions = positions, None
+        sequence, attention = run_layer(
+            last, hidden_states[-1], last_bias, first_only=not reads_attention, **options
+        )
+        if self.norm is not None:
+            sequence = self.norm(sequence, training=training)
+        if positions is not None:
+            sequence = gather_positions(sequence, positions)
+        return [*hidden_states, sequence], [*weights, attention]
+
+    def _named_inputs(self, inputs: Any) -> dict[str, Any]:
+        return named_inputs(inputs, self.INPUTS[0], self.INPUTS[1:], "An encoder")
 
     def _layer_biases(self, inputs: Tensors, in_blocks: bool) -> list[Tensor | None]:
         """Of the attention scores of each layer."""
@@ -285,7 +352,7 @@ class Encoder(FromConfig, keras.Model):
         return_internals: bool = False,
         output_positions: Tensor | None = None,
     ) -> dict[str, Any]:
-        inputs = named_inputs(inputs, INPUTS[0], INPUTS[1:], "An encoder")
+        inputs = self._named_inputs(inputs)
         batch, length = inputs["token_ids"].shape
         hidden = (batch, length, self.config.hidden_size)
         scores = (batch, self.config.num_heads, length, length)

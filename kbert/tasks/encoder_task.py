@@ -17,7 +17,6 @@ from kbert.checkpoints import Checkpoint
 from kbert.data.tables.inputs import build_inputs
 from kbert.layers.gather import gather_positions
 from kbert.models import Decoder, DecoderEncoder, Encoder
-from kbert.models.encoder import INPUTS as ENCODER_INPUTS
 from kbert.serving import Signature
 from kbert.tasks.input_form import input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
@@ -146,7 +145,7 @@ class EncoderTask(Task):
             What the encoder gives.
         """
         encoder = self.encoder if encoder is None else encoder
-        names = set(ENCODER_INPUTS)
+        names = set(getattr(encoder, "INPUTS", Encoder.INPUTS))
         if not encoder.config.num_segments:
             names.remove("segment_ids")
         inputs = {name: x for name, x in features.items() if name in names}

@@ -65,6 +65,8 @@ class Backbone:
             for name in ("activation", "layer_norm_epsilon")
             if getattr(config, name) != getattr(self, name)
         ]
+        if config.kind != EncoderConfig.kind:
+            found.append(f"it is no {config.kind}")
         told = {*self.fields.values(), *_JUDGED}
         found += [
             f"{field.name} is {field.default!r} in it"

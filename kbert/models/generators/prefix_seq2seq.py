@@ -57,11 +57,15 @@ class PrefixSeq2Seq(keras.Model):
                 f"hidden_size={encoder.config.hidden_size}"
             )
         config = encoder.config
-        told = {name: getattr(config, name) for name in ("positions", "attention_pattern", "block")}
-        if told != {"positions": "learned", "attention_pattern": (GLOBAL,), "block": "post_norm"}:
+        plain = {
+            **{"kind": "encoder", "positions": "learned", "attention_pattern": (GLOBAL,)},
+            **{"block": "post_norm", "part": None},
+        }
+        told = {name: getattr(config, name) for name in plain}
+        if told != plain:
             raise ValueError(
-                "A target is decoded by an encoder with positions='learned', attention_pattern="
-                f"('global',) and block='post_norm'. Received: {told}"
+                "A target is decoded by a plain encoder: positions='learned', attention_pattern="
+                f"('global',), block='post_norm' and no part. Received: {told}"
             )
         super().__init__(name=name, dtype=encoder.dtype_policy, **kwargs)
         self.encoder = encoder

@@ -11,7 +11,8 @@ def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> 
     """The encoder-decoder whose source side is such an encoder.
 
     Raises:
-        ValueError: the encoder's embeddings are of another width than its layers.
+        ValueError: the encoder's embeddings are of another width than its layers, or it has what an
+            encoder-decoder has not.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=2, num_heads=2,
@@ -24,6 +25,12 @@ def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> 
             "One token table serves source, target and output, so an encoder's embeddings must be "
             "as wide as its layers. Received: an encoder with "
             f"embedding_size={config.embedding_size}, hidden_size={config.hidden_size}"
+        )
+    others = {name: value for name, value in config.to_dict().items() if name in config.LATER}
+    if others or config.kind != EncoderConfig.kind:
+        raise ValueError(
+            "An encoder-decoder begins with an encoder of BERT's kind: every field that is not of "
+            f"its own must have the default. Received: kind={config.kind!r}, {others}"
         )
     same = (
         *("vocabulary_size", "hidden_size", "num_layers", "num_heads", "intermediate_size"),

@@ -82,7 +82,7 @@ def adapt(
         seed=seed,
         known=known,
     )
-    config = EncoderConfig.from_dict({**config.to_dict(), **(changes or {})})
+    config = config.replace(**(changes or {}))
     task = make_task(Encoder(config, dtype=dtype), tokenizer)
     for prefix, part in task.parts.items():
         found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}

@@ -86,6 +86,9 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
             "A model of another library is written of an EncoderConfig or a DecoderConfig. "
             f"Received: {config}"
         )
+    for architecture in ARCHITECTURES.values():
+        if config.kind == architecture.config_class.kind != EncoderConfig.kind:
+            return architecture.model_type  # of a class of its own
     if config.part is not None and config.part["name"] == PART:
         return "deberta-v2"
     if config.positions == "rotary":

@@ -175,7 +175,7 @@ class Architecture:
     def incompatibilities(self, config: Any) -> list[str]:
         """Why this architecture cannot be the model, in words; empty if it can."""
         kind: type[Any] = self.config_class  # which all have an activation, unlike Config
-        if not isinstance(config, kind):
+        if not isinstance(config, kind) or config.kind != kind.kind:
             return [f"its config is of the kind {kind.__name__}"]
         told = {*self.fields.values(), *self.unsaid, *self.own_fields}
         values = {
