@@ -5,6 +5,7 @@ Shapes: B rows, T tokens, P masked positions, H hidden width, N rows of a whole 
 
 import csv
 import gzip
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,26 @@ PROBE_BATCHES = 200
 def masked_lm_score(
     task: keras.Model, corpus: experiments.Corpus, masking: str = "token"
 ) -> dict[str, float]:
-    """`mlm_loss` and `mlm_accuracy` on held-out text, one segment a row, masked in one way."""
+    """On held-out text, one segment a row, masked in one way: `mlm_loss`, `mlm_accuracy` and
+    `bits`, the loss in bits per byte of what was masked."""
     plain = kbert.tasks.Pretraining(task.encoder, corpus.tokenizer, next_sentence=False)
     plain.masked_lm.set_weights(task.masked_lm.get_weights())
     plain.compile(AdamW(), jit_compile=True)
     held_out = corpus.batches("held_out", segments="single", masking=masking)
     found = plain.evaluate(held_out, return_dict=True, verbose=0)
-    return {name: float(found[name]) for name in ("mlm_loss", "mlm_accuracy")}
+    score = {name: float(found[name]) for name in ("mlm_loss", "mlm_accuracy")}
+    masked, size = masked_bytes(held_out, corpus.tokenizer.vocabulary)
+    return {**score, "bits": score["mlm_loss"] / math.log(2) * masked / size}
+
+
+def masked_bytes(dataset: tf.data.Dataset, vocabulary: list[str]) -> tuple[int, int]:
+    """Masked pieces of a dataset, and the bytes that they stand for."""
+    sizes = np.array([len(piece.encode()) + 1 for piece in vocabulary])
+    sizes[[piece.startswith("##") for piece in vocabulary]] -= 3  # neither ## nor a space
+    masked = np.concatenate(
+        [batch["mask_ids"][batch["mask_weights"] > 0] for batch in dataset.as_numpy_iterator()]
+    )
+    return len(masked), int(sizes[masked].sum())
 
 
 class Sentiment(kbert.tasks.EncoderTask):
@@ -90,6 +104,29 @@ def fine_tune(encoder: kbert.Encoder, corpus: experiments.Corpus, folder: str, s
     task.fit(rows.batch(experiments.BATCH, drop_remainder=True), verbose=0)
     whole = tf.data.Dataset.from_tensors(dev)
     return float(task.evaluate(whole, return_dict=True, verbose=0)["accuracy"])
+
+
+def similarity(encoder: kbert.Encoder, corpus: experiments.Corpus, folder: str, seed: int) -> float:
+    """Spearman's correlation on STS-B's dev set of a copy of the encoder, fine-tuned on its train
+    set, mean-pooled."""
+    config = encoder.config.replace(pooler_activation="tanh", pooling="mean")
+    copy = kbert.Encoder(config)
+    for name, layer in (("embeddings", encoder.embeddings), ("norm", encoder.norm)):
+        if layer is not None:
+            getattr(copy, name).set_weights(layer.get_weights())
+    for mine, its in zip(copy.blocks, encoder.blocks, strict=True):
+        mine.set_weights(its.get_weights())
+    task = kbert.tasks.TextRegressor(copy, corpus.tokenizer, max_length=experiments.LENGTH)
+    (train, scores), (dev, truth) = (read_pairs(Path(folder), split) for split in ("train", "dev"))
+    task.fit(train, scores, learning_rate=3e-4, epochs=4, batch_size=32, seed=seed, verbose=0)
+    return float(task.evaluate(dev, truth, verbose=0)["spearman"])
+
+
+def read_pairs(folder: Path, split: str) -> tuple[list[tuple[str, str]], list[float]]:
+    """Pairs of STS-B and their scores from 0 to 5."""
+    with open(folder / f"en-{split}.tsv", encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return [(x["sentence1"], x["sentence2"]) for x in lines], [float(x["score"]) for x in lines]
 
 
 def probe(encoder: kbert.Encoder, corpus: experiments.Corpus, segments: str, label: str) -> float:

@@ -6,12 +6,17 @@
 - `detection`: replaced tokens against masked tokens at equal compute (ELECTRA, section 3.4)
 - `spans`: what is masked together (SpanBERT, section 5.1)
 - `direction`: masked tokens against left to right (BERT, section C.2)
+- `modern`: ModernBERT's parts one at a time, and all of them (arXiv 2412.13663, section 2.1), in
+  models of seven layers of 320: 10 million weights
 - `step_time`: ALBERT-base's step beside BERT-base's (ALBERT, section 4.3)
 
-Models have two layers of 128, rows 64 tokens, batches 32 rows. A value with ± is the mean of the
-seeds, and half of what lies between them.
+Models have two layers of 128 where nothing else is said, rows 64 tokens, batches 32 rows. With
+learned positions they hardly come to use a masked token's neighbours in so few steps; with
+`--positions=rotary` they do. A value with ± is the mean of the seeds, and half of what lies between
+them.
 
-`python -m benchmarks.objectives [masks …] [--text FILE] [--sst2 FOLDER] [--steps 1200]`
+`python -m benchmarks.objectives [masks …] [--text FILE] [--sst2 FOLDER] [--stsb FOLDER]
+[--positions rotary] [--steps 1200] [--seeds 0 1 2]`
 """
 
 import argparse
@@ -37,6 +42,27 @@ from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.training import AdamW
 
 FULL_SIZE_BATCHES, FULL_SIZE_LENGTH, FULL_SIZE_STEPS = (2, 8), 128, 5
+# ModernBERT's parts, each alone in BERT's block, and all. A gated feed-forward part has as many
+# weights with two thirds of the width; 16 of 64 tokens are a window as 128 are of 512.
+DEEP = {"num_layers": 7, "hidden_size": 320, "num_heads": 5, "intermediate_size": 1280}
+GATED = {"feed_forward": "gated", "intermediate_size": 856}
+NO_BIASES = {"use_bias": False, "norm": "layer_no_bias"}
+WINDOWS = {
+    "attention_pattern": ("global", 16, 16)
+}  # an eighth of a row on either side, as 128 of 512
+MODERN_PARTS: dict[str, dict[str, Any]] = {
+    "BERT's block": {},
+    "rotary positions": {"positions": "rotary"},
+    "norms before": {"block": "pre_norm_except_first"},
+    "gated": GATED,
+    "no biases": NO_BIASES,
+    "windows": WINDOWS,
+    "rotary, windows": {"positions": "rotary", **WINDOWS},
+    "all": {
+        **{"positions": "rotary", "block": "pre_norm_except_first"},
+        **{**GATED, **NO_BIASES, **WINDOWS},
+    },
+}
 SENTENCE_LABELS = {"pairs": "next_sentence_labels", "halves": "sentence_order_labels"}
 
 
@@ -45,7 +71,10 @@ class Laboratory:
 
     def __init__(self, flags: argparse.Namespace):
         self.flags = flags
-        self.folder = experiments.results_folder(flags.output_dir, text=flags.text, sst2=flags.sst2)
+        settings = {"text": flags.text, "sst2": flags.sst2, "stsb": flags.stsb}
+        self.folder = experiments.results_folder(
+            flags.output_dir, **settings, positions=flags.positions
+        )
 
     @functools.cached_property
     def corpus(self) -> experiments.Corpus:
@@ -70,7 +99,8 @@ class Laboratory:
 
     def config(self, **changes: Any) -> kbert.EncoderConfig:
         """The size of all runs; without a pooler where nothing reads it."""
-        return experiments.config(self.corpus.tokenizer, **{"pooler_activation": None, **changes})
+        usual = {"pooler_activation": None, "positions": self.flags.positions}
+        return experiments.config(self.corpus.tokenizer, **{**usual, **changes})
 
     def over_seeds(self, key: dict[str, Any], run: Callable[[int], dict]) -> list[dict]:
         """The results of all seeds, computed where they are missing."""
@@ -91,6 +121,7 @@ class Laboratory:
         changes: dict[str, Any] | None = None,
         span_boundary: bool = False,
         reviews: bool = True,
+        similarities: bool = False,
         **data: Any,
     ) -> list[dict]:
         """Pretraining with masks and, by its segments, a sentence objective; common measures."""
@@ -116,6 +147,9 @@ class Laboratory:
             result["span_loss"] = measures.masked_lm_score(task, self.corpus, "span")["mlm_loss"]
             if reviews:
                 result["reviews"] = self.fine_tune(encoder, seed)
+            if similarities and self.flags.stsb:
+                folder = self.flags.stsb
+                result["similarities"] = measures.similarity(encoder, self.corpus, folder, seed)
             if data["segments"] in ("pairs", "halves") or name == "token":
                 for segments, label in SENTENCE_LABELS.items():
                     result[f"probe_{segments}"] = measures.probe(
@@ -309,6 +343,21 @@ def direction(lab: Laboratory) -> None:
     print_table((*header, "own held-out loss", "own accuracy"), rows)
 
 
+def modern(lab: Laboratory) -> None:
+    """What each of ModernBERT's parts does in BERT's block, at equal steps."""
+    columns = ["common_bits", "common_mlm_accuracy", "reviews"]
+    columns += ["similarities"] if lab.flags.stsb else []
+    rows = []
+    for title, parts in MODERN_PARTS.items():
+        changes = {**DEEP, "positions": "learned", **parts}
+        found = lab.masked_lm(f"modern-{title}", changes=changes, similarities=True)
+        values = (mean(found, column) for column in columns)
+        minutes = statistics.mean(result["seconds"] for result in found) / 60
+        rows.append((title, f"{found[0]['parameters']:,}", *values, f"{minutes:.0f}"))
+    header = ("block", "parameters", "bits per byte", "accuracy", "SST-2")
+    print_table((*header, *(["STS-B"] if lab.flags.stsb else []), "minutes"), rows)
+
+
 def step_time(lab: Laboratory) -> None:
     """A training step at full size, in turn; the smaller the batch, the more its update counts."""
     tasks = {}
@@ -355,13 +404,16 @@ def full_size_batch(rows: int) -> dict[str, tf.Tensor]:
 
 COMPARISONS = {
     function.__name__: function
-    for function in (masks, sentence, sharing, detection, spans, direction, step_time)
+    for function in (masks, sentence, sharing, detection, spans, direction, modern, step_time)
 }
 
 
 def main() -> None:
     parser = experiments.parser("objectives", __doc__, steps=1200)
     parser.add_argument("--sst2", help="folder with SST-2's train.tsv.gz and dev.tsv")
+    parser.add_argument("--stsb", help="folder with STS-B's en-train.tsv and en-dev.tsv")
+    choices = ("learned", "rotary")
+    parser.add_argument("--positions", default="learned", choices=choices, help="of all models")
     flags = parser.parse_args()
     unknown = set(flags.names) - set(COMPARISONS)
     if unknown or flags.steps % experiments.EVALUATIONS:

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import kbert
 from benchmarks import _experiments as experiments
+from benchmarks import _measures as measures
 from kbert.training import AdamW
 
 RATE, WARM_UP = 2e-3, 0.1
@@ -136,7 +136,12 @@ def race(corpus: experiments.Corpus, row: dict[str, Any], minutes: float, seed: 
         use_averages(task)
     if not math.isfinite(losses[-1]):
         return {"bits": math.nan, "accuracy": 0.0, "steps": len(losses), "tokens": tokens}
-    return {**score(task, corpus), "steps": len(losses), "tokens": tokens}
+    return {**_score(task, corpus), "steps": len(losses), "tokens": tokens}
+
+
+def _score(task: kbert.tasks.Pretraining, corpus: experiments.Corpus) -> dict[str, float]:
+    found = measures.masked_lm_score(task, corpus)
+    return {"bits": found["bits"], "accuracy": found["mlm_accuracy"]}
 
 
 def use_averages(task: kbert.tasks.Pretraining) -> None:
@@ -145,28 +150,6 @@ def use_averages(task: kbert.tasks.Pretraining) -> None:
     for variable, sequence in zip(task.trainable_variables, optimizer._momentums, strict=True):
         average = (variable - (1 - optimizer.beta_1) * sequence) / optimizer.beta_1
         variable.assign(average)
-
-
-def score(task: kbert.tasks.Pretraining, corpus: experiments.Corpus) -> dict[str, float]:
-    """Bits per byte of held-out text, and the share of masked pieces that is found."""
-    held_out = functools.partial(corpus.batches, "held_out", segments="single")
-    plain = kbert.tasks.Pretraining(task.encoder, corpus.tokenizer, next_sentence=False)
-    plain.masked_lm.set_weights(task.masked_lm.get_weights())
-    plain.compile(AdamW(), jit_compile=True)
-    found = plain.evaluate(held_out(), return_dict=True, verbose=0)
-    masked, size = masked_bytes(held_out(), corpus.tokenizer.vocabulary)
-    bits = found["mlm_loss"] / math.log(2) * masked / size
-    return {"bits": bits, "accuracy": float(found["mlm_accuracy"])}
-
-
-def masked_bytes(dataset: tf.data.Dataset, vocabulary: list[str]) -> tuple[int, int]:
-    """Masked pieces of a dataset, and the bytes that they stand for."""
-    sizes = np.array([len(piece.encode()) + 1 for piece in vocabulary])
-    sizes[[piece.startswith("##") for piece in vocabulary]] -= 3  # neither ## nor a space
-    masked = np.concatenate(
-        [batch["mask_ids"][batch["mask_weights"] > 0] for batch in dataset.as_numpy_iterator()]
-    )
-    return len(masked), int(sizes[masked].sum())
 
 
 def main() -> None:

@@ -247,5 +247,5 @@ def test_a_preset_of_kbert_s_own_says_which_model_it_is(folder, tmp_path):
         again.expect(EncoderConfig)
     for bad in ({**content, "encoder": {}}, {"format_version": 1}):
         (target / "kbert.json").write_text(json.dumps(bad))
-        with pytest.raises(ValueError, match="keys format_version and .*encoder or"):
+        with pytest.raises(ValueError, match=r"keys format_version and .*encoder or"):
             read_checkpoint(target)
