@@ -63,6 +63,7 @@ setup(
     ],
     extras_require={
         "beam": ["apache-beam>=2.70"],
+        "chinese": ["jieba"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "jax": ["jax"],
         "test": TEST,

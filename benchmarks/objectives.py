@@ -4,6 +4,9 @@
 - `sentence`: next sentence, sentence order, neither (ALBERT, section 4.6)
 - `sharing`: one group of weights for all layers, against one each (ALBERT, section 4.5)
 - `detection`: replaced tokens against masked tokens at equal compute (ELECTRA, section 3.4)
+- `onset`: when the discriminator begins to tell replaced tokens, and from what
+- `permutation`: tokens in any order against masked tokens (XLNet, section 3.1)
+- `translations`: masked tokens beside a translation, and beside another text (XLM, section 3.3)
 - `spans`: what is masked together (SpanBERT, section 5.1)
 - `direction`: masked tokens against left to right (BERT, section C.2)
 - `modern`: ModernBERT's parts one at a time, and all of them (arXiv 2412.13663, section 2.1), in
@@ -16,7 +19,7 @@ learned positions they hardly come to use a masked token's neighbours in so few 
 them.
 
 `python -m benchmarks.objectives [masks …] [--text FILE] [--sst2 FOLDER] [--stsb FOLDER]
-[--positions rotary] [--steps 1200] [--seeds 0 1 2]`
+[--pairs SOURCE TARGET SOURCE TARGET] [--positions rotary] [--steps 1200] [--seeds 0 1 2]`
 """
 
 import argparse
@@ -239,13 +242,7 @@ def detection(lab: Laboratory) -> None:
     steps *= experiments.EVALUATIONS
 
     def run(seed):
-        task = kbert.tasks.ReplacedTokenDetection(
-            kbert.Encoder(config), lab.corpus.tokenizer, generator=generator, seed=seed
-        )
-        data = {"segments": "single", "masking": "independent"}
-        held_out = lab.corpus.batches("held_out", **data)
-        result = experiments.learn(task, lab.corpus.batches(seed=seed, **data), held_out, steps)
-        return {**result, "reviews": lab.fine_tune(task.encoder, seed)}
+        return detect(lab, kbert.Encoder(config), steps, seed)
 
     found = lab.over_seeds({"name": "detection", "steps": steps}, run)
     rows = [
@@ -256,6 +253,135 @@ def detection(lab: Laboratory) -> None:
     print_table(("objective", "steps of equal compute in all", "SST-2"), rows)
     shown = ("mlm_accuracy", "rtd_recall", "rtd_precision", "replaced_share")
     print(", ".join(f"{name} {mean(found, name)}" for name in shown))
+
+
+def detect(lab: Laboratory, encoder: kbert.Encoder, steps: int, seed: int) -> dict[str, Any]:
+    """ELECTRA's pretraining of an encoder."""
+    generator = kbert.tasks.generator_config(encoder.config)
+    task = kbert.tasks.ReplacedTokenDetection(
+        encoder, lab.corpus.tokenizer, generator=generator, seed=seed
+    )
+    data = {"segments": "single", "masking": "independent"}
+    held_out = lab.corpus.batches("held_out", **data)
+    result = experiments.learn(task, lab.corpus.batches(seed=seed, **data), held_out, steps)
+    return {**result, "reviews": lab.fine_tune(encoder, seed)}
+
+
+def onset(lab: Laboratory) -> None:
+    """A discriminator that can read context already, and one that has four times as long."""
+    steps = lab.flags.steps
+
+    def fresh(seed):
+        return detect(lab, kbert.Encoder(lab.config()), 4 * steps, seed)
+
+    def after_masks(seed):
+        encoder = kbert.Encoder(lab.config())
+        data = {"segments": "single", "masking": "token"}
+        held_out = lab.corpus.batches("held_out", **data)
+        task = kbert.tasks.Pretraining(encoder, lab.corpus.tokenizer, next_sentence=False)
+        experiments.learn(task, lab.corpus.batches(seed=seed, **data), held_out, steps)
+        return detect(lab, encoder, steps, seed)
+
+    runs = {"fresh": ("random weights", fresh), "warm": ("masked tokens' weights", after_masks)}
+    rows = []
+    for name, (title, run) in runs.items():
+        found = lab.over_seeds({"name": f"onset-{name}"}, run)
+        for at in range(experiments.EVALUATIONS):
+            points = [result["curve"][at] for result in found]
+            shares = [point["replaced_share"] for point in points]
+            # What a discriminator that says the share for every token pays.
+            known = statistics.mean(-p * np.log(p) - (1 - p) * np.log(1 - p) for p in shares)
+            columns = ("rtd_recall", "rtd_precision", "mlm_accuracy")
+            loss = f"{statistics.mean(point['rtd_loss'] for point in points) / known:.3f}"
+            values = (mean(points, column) for column in columns)
+            reviews = mean(found, "reviews") if at == experiments.EVALUATIONS - 1 else ""
+            rows.append((title, points[0]["step"], loss, *values, reviews))
+    header = ("from", "step", "loss over its base", "recall", "precision", "generator's accuracy")
+    print_table((*header, "SST-2"), rows)
+
+
+def permutation(lab: Laboratory) -> None:
+    """Tokens in any order, at equal steps: an XLNet as wide and as deep."""
+    sizes = {k: v for k, v in experiments.SIZES.items() if k != "max_positions"}
+    size = {"vocabulary_size": lab.corpus.tokenizer.vocabulary_size, **sizes}
+    config = kbert.configs.XlnetConfig(**size, pooler_activation=None)
+    data = {"segments": "single", "masking": "permutation", "masked_share": 1 / 6}
+
+    def run(seed):
+        encoder = kbert.Encoder(config)
+        task = kbert.tasks.PermutationLM(encoder, lab.corpus.tokenizer)
+        held_out = lab.corpus.batches("held_out", **data)
+        train = lab.corpus.batches(seed=seed, **data)
+        result = experiments.learn(task, train, held_out, lab.flags.steps)
+        return {**result, "reviews": lab.fine_tune(encoder, seed)}
+
+    def untrained(seed):
+        return {"reviews": lab.fine_tune(kbert.Encoder(config), seed)}
+
+    begun = lab.over_seeds({"name": "untrained-xlnet", "steps": 0}, untrained)
+    found = lab.over_seeds({"name": "permutation"}, run)
+    token = lab.token()
+    rows = [
+        ("BERT", "none", "", "", mean(lab.untrained(), "reviews")),
+        ("BERT", "masked tokens", mean(token, "mlm_loss"), mean(token, "mlm_accuracy"),
+         mean(token, "reviews")),
+        ("XLNet", "none", "", "", mean(begun, "reviews")),
+        ("XLNet", "permutations", mean(found, "plm_loss"), mean(found, "plm_accuracy"),
+         mean(found, "reviews")),
+    ]  # fmt: skip
+    print_table(("model", "objective", "loss on its own tokens", "accuracy", "SST-2"), rows)
+
+
+def translations(lab: Laboratory) -> None:
+    """What a text's translation adds to the text, and that it is the translation that adds it."""
+    if not lab.flags.pairs:
+        print("without --pairs there are none")
+        return
+    folder, (source, target, *held_out) = lab.folder / "pairs", lab.flags.pairs
+    pairs = kbert.text.read_pairs(source, target)
+    if not (folder / "train" / "manifest.json").exists():
+        sentences = (text for pair in pairs for text in pair)
+        vocabulary = kbert.tokenizers.train_wordpiece(sentences, experiments.VOCABULARY)
+        tokenizer = kbert.WordPieceTokenizer(vocabulary)
+        sides = [list(side) for side in zip(*kbert.text.read_pairs(*held_out), strict=True)]
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, shift in (("translation", 0), ("other", len(sides[0]) // 2)):
+            other = sides[1][shift:] + sides[1][:shift]
+            lines = (f"{one}\t{two}\n" for one, two in zip(sides[0], other, strict=True))
+            (folder / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+            beside = kbert.text.read_pairs(folder / f"{name}.tsv").aligned_documents()
+            kbert.data.prepare_corpus(beside, folder / name, tokenizer, held_out_share=0)
+        text = folder / "alone.txt"
+        text.write_text("\n\n".join(sides[0] + sides[1]), encoding="utf-8")
+        kbert.data.prepare_corpus(text, folder / "alone", tokenizer, held_out_share=0)
+        kbert.data.prepare_corpus(
+            pairs.aligned_documents(), folder / "train", tokenizer, held_out_share=0
+        )
+    tokenizer = kbert.load_tokenizer(folder / "train")
+    data = {"segments": "aligned", "masking": "token"}
+    changes = {"pooler_activation": None, "positions": lab.flags.positions}
+
+    def run(seed):
+        encoder = kbert.Encoder(experiments.config(tokenizer, **changes))
+        task = kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=False)
+        train = experiments.Corpus(folder / "train", tokenizer).batches(seed=seed, **data)
+        beside = {}
+        for name in ("translation", "other", "alone"):
+            how = {**data, "segments": "single"} if name == "alone" else data
+            corpus = experiments.Corpus(folder / name, tokenizer)
+            beside[name] = corpus.batches(epochs=1, seed=0, **how)
+        result = experiments.learn(task, train, beside["translation"], lab.flags.steps)
+        for name, batches in beside.items():
+            found = task.evaluate(batches, return_dict=True, verbose=0)
+            result[name] = found["mlm_accuracy"]
+        return result
+
+    found = lab.over_seeds({"name": "translations", "positions": lab.flags.positions}, run)
+    columns = ("translation", "other", "alone")
+    print_table(
+        ("steps", "accuracy beside the translation", "beside another text", "alone"),
+        [(lab.flags.steps, *(mean(found, column) for column in columns))],
+    )
 
 
 def spans(lab: Laboratory) -> None:
@@ -404,7 +530,10 @@ def full_size_batch(rows: int) -> dict[str, tf.Tensor]:
 
 COMPARISONS = {
     function.__name__: function
-    for function in (masks, sentence, sharing, detection, spans, direction, modern, step_time)
+    for function in (
+        *(masks, sentence, sharing, detection, onset, permutation, translations, spans),
+        *(direction, modern, step_time),
+    )
 }
 
 
@@ -412,6 +541,10 @@ def main() -> None:
     parser = experiments.parser("objectives", __doc__, steps=1200)
     parser.add_argument("--sst2", help="folder with SST-2's train.tsv.gz and dev.tsv")
     parser.add_argument("--stsb", help="folder with STS-B's en-train.tsv and en-dev.tsv")
+    parser.add_argument(
+        "--pairs", nargs=4, metavar=("SOURCE", "TARGET", "HELD_OUT_SOURCE", "HELD_OUT_TARGET"),
+        help="two files of texts with their translations, line by line; twice",
+    )  # fmt: skip
     choices = ("learned", "rotary")
     parser.add_argument("--positions", default="learned", choices=choices, help="of all models")
     flags = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`kbert-pretrain` for GPT: the next token of packed text."""
+"""`kbert-pretrain` for GPT and Transformer-XL: the next token of packed text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,20 @@ import tensorflow as tf
 from absl import flags
 
 import kbert
+from kbert.configs.transformer_xl import TransformerXlConfig
+from kbert.data.pretraining.settings import MaskingSettings
 from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
 
-from .flags import NegativesOptions, VocabularyOptions, parse_settings
+from .flags import (
+    HybridOptions,
+    NegativesOptions,
+    ReplacedTokensOptions,
+    VocabularyOptions,
+    parse_settings,
+)
 from .shards import MASKED, ShardsObjective
 from .translation_flags import TranslationOptions
 
@@ -46,17 +54,63 @@ class Causal(ShardsObjective):
         self.check_positions(phases, task.decoder.config.max_positions)
 
 
+class RememberedText(Causal):
+    """The objective memory_lm."""
+
+    UNREAD = (
+        *(MaskingSettings, ReplacedTokensOptions, HybridOptions, VocabularyOptions),
+        *(NegativesOptions, TranslationOptions),
+    )
+
+    def make_task(self) -> kbert.tasks.MemoryLM:
+        """The task that the flags describe, not compiled."""
+        options, changes = self.options, parse_settings(self.options.set)
+        sizes = {"memory_length": options.memory_length, "batch_size": options.batch_size}
+        if options.init_preset:
+            check_vocabulary(options.init_preset, self.tokenizer)
+            task = kbert.tasks.MemoryLM.from_preset(options.init_preset, options.precision, **sizes)
+            encoder = with_changes(task.encoder, changes, options.precision)
+            if encoder is task.encoder:
+                return task
+            changed = kbert.tasks.MemoryLM(encoder, self.tokenizer, **sizes)
+            changed.softmax.set_weights(task.softmax.get_weights())
+            return changed
+        config = read_config(options.model, TransformerXlConfig)
+        fields = {**config.to_dict(), "vocabulary_size": self.tokenizer.vocabulary_size, **changes}
+        encoder = kbert.Encoder(TransformerXlConfig.from_dict(fields), dtype=options.precision)
+        return kbert.tasks.MemoryLM(encoder, self.tokenizer, **sizes)
+
+    def model(self, task: kbert.tasks.MemoryLM) -> dict:
+        """What the task trains, by its name in run.json."""
+        return {"encoder": task.encoder.config.to_dict()}
+
+    def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
+        """The dataset of a phase."""
+        return super().batches(phase, runs=True, **settings)
+
+    def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.MemoryLM) -> None:
+        """Refuses what would fail days later, when a phase begins."""
+        self.check_rows(phases, task.batch_size)
+        for phase in phases:
+            self.batches(phase)  # raises for what it does not accept
+
+
+def check_vocabulary(preset: str, tokenizer: Tokenizer) -> None:
+    """Refuses a model that reads other tokens than the shards'."""
+    theirs = kbert.load_tokenizer(preset)
+    if theirs.checksum != tokenizer.checksum:
+        raise ValueError(
+            "A pretrained decoder keeps its own vocabulary: prepare the corpus with "
+            f"--vocabulary={preset}. Received: shards of another tokenizer, of "
+            f"{tokenizer.vocabulary_size} entries; the model's has {theirs.vocabulary_size}"
+        )
+
+
 def make_decoder(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.Decoder:
     """The model of --init_preset, or a new one with as many entries as the tokenizer has."""
     changes, dtype = parse_settings(options.set), options.precision
     if options.init_preset:
-        theirs = kbert.load_tokenizer(options.init_preset)
-        if theirs.checksum != tokenizer.checksum:
-            raise ValueError(
-                "A pretrained decoder keeps its own vocabulary: prepare the corpus with "
-                f"--vocabulary={options.init_preset}. Received: shards of another tokenizer, of "
-                f"{tokenizer.vocabulary_size} entries; the model's has {theirs.vocabulary_size}"
-            )
+        check_vocabulary(options.init_preset, tokenizer)
         decoder = kbert.Decoder.from_preset(options.init_preset, dtype=dtype)
         return with_changes(decoder, changes, dtype)
     config = read_config(options.model, kbert.DecoderConfig)
@@ -89,6 +143,7 @@ def read_config(model: str, kind: type) -> Any:
         examples = {
             kbert.DecoderConfig: ("causal_lm", "a decoder", "gpt2"),
             kbert.Seq2SeqConfig: ("translation", "an encoder and a decoder", "transformer-small"),
+            TransformerXlConfig: ("memory_lm", "a Transformer-XL", "transfo-xl-wt103"),
         }
         objective, parts, example = examples[kind]
         raise ValueError(

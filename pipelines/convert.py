@@ -4,6 +4,7 @@ r"""Converts a model between formats: config, weights, heads and tokenizer, with
   kbert-convert --from=hf:owner/name@v1.0 --to=folder --format=huggingface
   kbert-convert --from=uncased_L-12_H-768_A-12.zip --to=folder --format=huggingface --check
   kbert-convert --from=runs/preset --to=folder --format=huggingface --architecture=roberta
+  kbert-convert --from=roberta-base --to=long --window=512 --max_positions=4096
 
 Formats it reads, recognised by the files:
 
@@ -17,6 +18,12 @@ The report lists every weight with its shape, and what the target has no place f
 both models are loaded from their folders and run on the same random inputs, each in the library
 whose format it is, where that is installed; a difference above the printed tolerance ends the
 program with exit code 1. Nothing is overwritten: --to is a new or empty folder.
+
+With --window an encoder becomes one of long rows, as Longformer was made of RoBERTa: windows in
+every layer, projections for global tokens that begin as copies of the others, and with
+--max_positions more positions, which repeat those that are there. Pretrain it further on long rows
+(kbert-pretrain --init_preset), then convert it with --window once more: that copies the projections
+again, as masked language modelling has trained none but the others.
 """
 
 import sys
@@ -44,6 +51,19 @@ def define_flags() -> None:
     flags.DEFINE_boolean(
         "strict", True, "Refuse tensors that kbert has no place for; --nostrict leaves them out."
     )
+    flags.DEFINE_integer(
+        "window",
+        None,
+        "Tokens around each that it attends to from now on, half of them on either side. Default: "
+        "attention as it is.",
+        lower_bound=2,
+    )
+    flags.DEFINE_integer(
+        "max_positions",
+        None,
+        "With --window: the longest row from now on. Default: as it is.",
+        lower_bound=1,
+    )
     flags.DEFINE_boolean("check", False, "Run both models on random inputs and compare.")
     flags.mark_flags_as_required(["from", "to"])
 
@@ -66,6 +86,8 @@ def _convert(options: flags.FlagValues) -> bool:
         architecture=options.architecture,
         revision=options.revision,
         strict=options.strict,
+        window=options.window,
+        max_positions=options.max_positions,
     )
     print(done)
     checks = conversion.check(done.source, done.target) if options.check else []

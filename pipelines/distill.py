@@ -1,4 +1,4 @@
-r"""Distils a large model into a small one, as DistilBERT, TinyBERT, MiniLM; on text or on a task.
+r"""Distils a model into a small one, as DistilBERT, TinyBERT, MiniLM, MobileBERT: on text, a task.
 
 On the data of a task, from a model that kbert-finetune wrote to a student with half its layers:
 
@@ -23,11 +23,14 @@ The flags are those of kbert-pretrain: phases, optimizer, strategies, precision,
 --tensorboard, --dry_run. A recipe changes the defaults of the other flags, and a given flag
 overrides it; its batch size is meant for a cluster. A recipe that compares heads needs a teacher
 with a masked-LM head; tinybert-general and minilm take any encoder, and write an encoder alone.
+mobilebert trains twice, a third of the steps layer by layer (mobilebert-transfer) in a folder of
+the run; its teacher is an IB-BERT, kbert-pretrain --recipe=bert --model=ib-bert-large-uncased.
 
 The student and the loss, on either:
 
   --num_layers=3                          the teacher's width; initialised with every other layer
   --num_layers=6 --init=0,2,4,7,9,11      initialised with these layers, as DistilBERT
+  --init=embeddings                       as deep as given, with the teacher's embeddings and heads
   --student=bert-small                    a size of the family or a JSON file, randomly initialised
   --student=FOLDER                        a pretrained or distilled model to start from
   --set=hidden_size=312 --init=random     other fields of the teacher's config
@@ -42,17 +45,18 @@ SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
 import json
 import sys
 import textwrap
+from typing import cast
 
 from absl import flags
 
 from kbert import atomic, experiments, registry
-from kbert.distillation import DistillationExperiment
+from kbert.distillation import DistillationExperiment, DistillationRecipe
 from kbert.distillation.augmentation import read_augmented
 from kbert.distillation.published import table
 from kbert.experiments import Result, Series
 from kbert.files import Path
 from kbert.training.run.values import NonFiniteLoss
-from kbert.training.strategies import make_strategy
+from kbert.training.strategies import Strategy, make_strategy
 
 from . import command, option_flags
 from .distill_flags import (
@@ -130,11 +134,56 @@ def _keep_what_is_read(options: flags.FlagValues) -> None:
 
 def _on_text(options: flags.FlagValues) -> None:
     _needs(options, "model_dir")
+    strategy = None
+    found = chosen_recipe(options)
+    begun = found.first is None or student_preset(options) is not None
+    if not begun and options.train_steps is not None:
+        strategy = make_strategy(options.strategy, options.model_devices)
+        if not _train_first(options, found, strategy):
+            return
     apply_general(options)
     check_averaging(options)
-    strategy = make_strategy(options.strategy, options.model_devices)
+    strategy = strategy or make_strategy(options.strategy, options.model_devices)
     objective = DistilledText.from_flags(options, strategy)
     train_objective(objective, options, strategy, objective.describe())
+
+
+def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy: Strategy) -> bool:
+    """Trains by the recipe before the chosen one, in a folder of the run, for its share of steps.
+
+    What it writes is --student then, and --train_steps are those that are left; nothing of this is
+    so where it is a preview.
+    """
+    folder = Path(options.model_dir) / cast(str, found.first)
+    steps = round(found.first_share * options.train_steps)
+    if not 0 < steps < options.train_steps:
+        raise ValueError(
+            f"--recipe={found.name} takes {found.first_share:.0%} of the steps for "
+            f"{found.first}, and needs more of them. Received: --train_steps={options.train_steps}"
+        )
+    left = options.train_steps - steps
+    values = {
+        **{"recipe": found.first, "model_dir": str(folder), "train_steps": steps},
+        **{"preset_dir": str(folder / "preset"), "export_dir": None, "average_checkpoints": 1},
+        # Of the terms of the chosen recipe.
+        **{"term_weights": [], "temperature": None, "positions": None},
+    }
+    given = {name: options[name].value for name in values}
+    for name, value in values.items():
+        options[name].value = value
+    apply_general(options)
+    objective = DistilledText.from_flags(options, strategy)
+    train_objective(objective, options, strategy, objective.describe())
+    strategy.agrees(steps)  # all wait until the chief has written the student
+    for name, value in given.items():
+        options[name].value = value
+    if options.dry_run:
+        print(f"then {left:,} steps of {found.name}, from the student of these {steps:,}")
+        return False
+    made = {"student": str(folder / "preset"), "num_layers": None, "init": None, "set": []}
+    for name, value in {**made, "train_steps": left}.items():
+        options[name].value = value
+    return True
 
 
 def _on_task(options: flags.FlagValues) -> None:

@@ -10,10 +10,14 @@ from absl import flags
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.distillation import (
     RECIPES,
+    AttentionMaps,
     AttentionRelations,
     AttentionScores,
     DistillationRecipe,
     EmbeddingLoss,
+    FeatureMaps,
+    FeatureMeans,
+    FeatureVariances,
     HiddenStates,
     LastHiddenCosine,
     OwnLoss,
@@ -39,6 +43,10 @@ TERMS: dict[str, type[Term]] = {
     "hidden_states": HiddenStates,
     "attention_scores": AttentionScores,
     "relations": AttentionRelations,
+    "feature_maps": FeatureMaps,
+    "feature_means": FeatureMeans,
+    "feature_variances": FeatureVariances,
+    "attention_maps": AttentionMaps,
 }
 _NO_LAYER = "none"
 
@@ -68,8 +76,9 @@ class DistillationOptions(Options):
     num_layers: int | None = option(None, help="Layers of the student.", at_least=1)
     init: str | None = option(
         None,
-        help="Initial weights of the student's layers: every_other of the teacher's, random, or a "
-        "list of teacher layers counted from 0, as 0,2,4,7,9,11.",
+        help="Initial weights of the student's layers: every_other of the teacher's, a list of "
+        "teacher layers counted from 0, as 0,2,4,7,9,11, or random; embeddings: random layers, and "
+        "the teacher's embeddings and heads.",
     )
     set: tuple[str, ...] = option(
         (),
@@ -234,14 +243,14 @@ def describe_terms(terms: Sequence[Term]) -> str:
 
 
 def _parse_init(text: str) -> str | list[int]:
-    if text in ("every_other", "random"):
+    if text in ("every_other", "embeddings", "random"):
         return text
     try:
         return [int(layer) for layer in text.split(",")]
     except ValueError:
         raise ValueError(
-            "--init takes every_other, random, or layers of the teacher, counted from 0, as "
-            f"0,2,4. Received: --init={text}"
+            "--init takes every_other, embeddings, random, or layers of the teacher, counted from "
+            f"0, as 0,2,4. Received: --init={text}"
         ) from None
 
 

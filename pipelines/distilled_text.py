@@ -9,6 +9,8 @@ from absl import flags
 import kbert
 from kbert.checkpoints import read_checkpoint
 from kbert.distillation import RECIPES, DistillationRecipe, Distiller
+from kbert.distillation.student import EMBEDDINGS
+from kbert.distillation.transfer import progressive
 from kbert.files import Path
 from kbert.hub import locate
 from kbert.tasks import Pretraining
@@ -28,8 +30,9 @@ from .flags import default_checkpoints, differences
 from .masked_text import MaskedText
 from .shards import Corpus, read_corpus
 
-# Rows are single texts: no head for pairs, nor one for spans.
+# No other head than that of masked words; where a recipe is of pairs, theirs too.
 _HEADS = {"next_sentence": False, "sentence_order": False, "span_boundary": False}
+_PAIRS = "pairs"
 
 
 class DistilledText(MaskedText):
@@ -50,12 +53,20 @@ class DistilledText(MaskedText):
     def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: Corpus) -> None:
         super().__init__(options, tokenizer, manifest)
         self.recipe = chosen_recipe(options)
+        pairs = self.recipe.general["segments"] == options.segments == _PAIRS
+        self._heads = {**_HEADS, "next_sentence": pairs}
         self._lines: list[str] = []
 
     @property
     def reads_heads(self) -> bool:
         """Whether the loss trains the masked-LM head, and not the layers alone."""
-        return any(term.reads_heads for term in self.recipe.terms)
+        return _reads_heads(self.recipe)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the student has heads: trained ones, or those of its teacher."""
+        init = self.options.init or self.recipe.student.get("init")
+        return self.reads_heads or init == EMBEDDINGS
 
     def make_task(self) -> Distiller:
         """Teacher and student, not compiled."""
@@ -72,18 +83,21 @@ class DistilledText(MaskedText):
             _sizes("teacher", teacher),
             f"{_sizes('student', student)}; {self._initialised}",
         ]
-        return Distiller(student, teacher, self.recipe.terms)
+        terms = self.recipe.terms
+        if self.recipe.progressive:
+            terms = progressive(terms, student, options.train_steps)
+        return Distiller(student, teacher, terms)
 
     def _load_teacher(self) -> Pretraining:
         options = self.options
         try:
             teacher = Pretraining.from_preset(
-                options.teacher, options.precision, new_head=not self.reads_heads, **_HEADS
+                options.teacher, options.precision, new_head=not self.has_heads, **self._heads
             )
         except ValueError as error:
-            if not self.reads_heads:
+            if not self.has_heads:
                 raise
-            without = [n for n, x in RECIPES.items() if x.terms and not _reads_heads(x)]
+            without = [n for n, x in RECIPES.items() if x.terms and not _takes_heads(x)]
             raise ValueError(
                 f"The recipe {self.recipe.name} reads the teacher's masked-LM head; "
                 f"{' and '.join(without)} take a teacher without. {error}"
@@ -101,19 +115,23 @@ class DistilledText(MaskedText):
         preset = student_preset(self.options)
         if preset is not None:
             self._initialised = f"initialised from {preset}"
-            has_head = read_checkpoint(locate(preset)).task is not None and self.reads_heads
+            has_head = read_checkpoint(locate(preset)).task is not None and self.has_heads
             return Pretraining.from_preset(
-                preset, self.options.precision, new_head=not has_head, **_HEADS
+                preset, self.options.precision, new_head=not has_head, **self._heads
             )
         half = (teacher.encoder.config.num_layers + 1) // 2
         published = dict(self.recipe.student)
-        published["num_layers"] = min(published["num_layers"], half)
+        if "num_layers" in published:  # else it is as deep as its teacher
+            published["num_layers"] = min(published["num_layers"], half)
         made = student_arguments(self.options, published)
         init = made.get("init", "every_other")
         self._initialised = f"initialised with layers {init} of the teacher, counted from 0"
         if isinstance(init, str):
             from_teacher = "initialised with every other layer of the teacher"
-            self._initialised = "randomly initialised" if init == "random" else from_teacher
+            self._initialised = {
+                "random": "randomly initialised",
+                EMBEDDINGS: "randomly initialised but for the teacher's embeddings and heads",
+            }.get(init, from_teacher)
         return kbert.distillation.student(teacher, **made)
 
     def model(self, task: Distiller) -> dict:
@@ -137,7 +155,7 @@ class DistilledText(MaskedText):
 
     def save(self, task: Distiller, folder: str) -> None:
         """Writes the student; without a trained head its encoder alone, for a new head."""
-        if self.reads_heads:
+        if self.has_heads:
             super().save(task, folder)
             return
         task.encoder.save_to_preset(folder)
@@ -205,6 +223,10 @@ def _general(chosen: DistillationRecipe, options: flags.FlagValues) -> dict[str,
 
 def _reads_heads(chosen: DistillationRecipe) -> bool:
     return any(term.reads_heads for term in chosen.terms)
+
+
+def _takes_heads(chosen: DistillationRecipe) -> bool:
+    return _reads_heads(chosen) or chosen.student.get("init") == EMBEDDINGS
 
 
 def _sizes(name: str, task: Pretraining) -> str:

@@ -10,6 +10,7 @@ from kbert.data.pretraining.settings import Settings
 from kbert.models.memory import PRECISIONS
 from kbert.options import Options, option
 from kbert.recipes import OBJECTIVES, RECIPES, Recipe, recipe
+from kbert.tasks.pretraining.replaced_tokens import EMBEDDING_SHARING
 from kbert.training.optimization.schedules import WARMUP_STEPS, default_warmup
 from kbert.training.strategies import STRATEGIES
 
@@ -36,8 +37,8 @@ class RowsOptions(Options):
     phases: str | None = option(
         None,
         help="Sequence lengths in turn with their shares of the steps, as "
-        "length:share[:batch_size],… For example 128:0.9:256,512:0.1:64. Replaces "
-        "--sequence_length.",
+        "length:share[:batch_size[:masked_share]],… For example 128:0.9:256,512:0.1:64, or "
+        "128:0.9:256:0.3,512:0.1::0.15. Replaces --sequence_length.",
     )
 
 
@@ -64,8 +65,11 @@ class ObjectiveOptions(Options):
         "masked_lm",
         help="masked_lm: predict masked tokens. span_boundary: also predict masked spans from "
         "their boundaries. replaced_tokens: ELECTRA's, detect the tokens a generator replaced. "
+        "masked_and_causal: GPT-BERT's, one model that fills masks and writes; a sixteenth of the "
+        "rows is causal. permutation_lm: XLNet's, tokens in any order (--masking=permutation). "
         "Without masks and segments: language_model, ELMo's next and previous word; causal_lm, "
-        "GPT's next token; translation, the Transformer's sentence pairs.",
+        "GPT's next token; memory_lm, Transformer-XL's, of rows that go on in the next batch "
+        "(--memory_length); translation, the Transformer's sentence pairs.",
         choices=OBJECTIVES,
     )
     recipe: str | None = option(
@@ -78,10 +82,48 @@ class ObjectiveOptions(Options):
 
 
 class ReplacedTokensOptions(Options):
-    """Of ELECTRA's objective."""
+    """Of ELECTRA's objective, and DeBERTa-v3's."""
 
     generator_share: float = option(
         0.25, help="Width of ELECTRA's generator relative to the discriminator's.", at_least=0
+    )
+    generator_depth: float = option(
+        1.0, help="Layers of the generator relative to the discriminator's.", at_least=0
+    )
+    embedding_sharing: str = option(
+        "all",
+        help="What moves the embeddings of generator and discriminator. all: the losses of both "
+        "(ELECTRA). gradient_disentangled: the generator's moves the shared tables, to which the "
+        "discriminator adds its own (DeBERTa-v3). separate: nothing is shared.",
+        choices=EMBEDDING_SHARING,
+    )
+
+
+class HybridOptions(Options):
+    """Of GPT-BERT's objective."""
+
+    causal_share: float = option(
+        1 / 16,
+        help="For --objective=masked_and_causal: share of the rows that are causal.",
+        above=0,
+        below=1,
+    )
+    z_loss: float = option(
+        0.0,
+        help="For --objective=masked_and_causal: weight of the z-loss, such as 1e-4.",
+        at_least=0,
+    )
+
+
+class PermutationOptions(Options):
+    """Of XLNet's objective, and Transformer-XL's."""
+
+    memory_length: int = option(
+        0,
+        help="Tokens before its row that a row remembers: for --objective=memory_lm (384 in "
+        "Transformer-XL's training), and for permutation_lm (384 in XLNet's), which takes "
+        "--segments=runs and may remember none, 0.",
+        at_least=0,
     )
 
 

@@ -83,13 +83,8 @@ class LanguageModel(ShardsObjective):
 
     def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.BidirectionalLM) -> None:
         """Refuses what would fail days later, when a phase begins."""
+        self.check_rows(phases, task.batch_size)
         for phase in phases:
-            if phase.batch_size != task.batch_size:
-                raise ValueError(
-                    "What a language model remembers belongs to the rows of a batch, so all "
-                    f"phases must have --batch_size rows. Received: {phase.batch_size} rows in a "
-                    f"phase, batch_size={task.batch_size}"
-                )
             self.batches(phase)  # raises for what it does not accept
 
 

@@ -34,10 +34,11 @@ import sys
 from absl import flags
 
 import kbert
-from kbert import tokenizers
+from kbert import atomic, tokenizers
 from kbert.data.corpus.preview import preview_corpus
-from kbert.files import exists, is_file
-from kbert.text import open_sources
+from kbert.files import Path, exists, is_file
+from kbert.text import chinese_lexicon, open_sources, read_pairs
+from kbert.text.chinese import segmenter
 
 from . import beam_flags, command
 
@@ -49,6 +50,12 @@ def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     flags.DEFINE_multi_string(
         "input", None, "Source of text, see above; separate several by commas or repeat the flag."
+    )
+    flags.DEFINE_multi_string(
+        "target",
+        None,
+        "Files with the translations of --input, line by line, as many files: each text with its "
+        "translation is a document, for kbert-pretrain --segments=aligned.",
     )
     flags.DEFINE_string("output_dir", None, "Folder for the shards and manifest.json.")
     flags.DEFINE_string(
@@ -83,6 +90,13 @@ def define_flags() -> None:
         ["fail", "replace"],
         "Invalid UTF-8: stop and report it, or replace it with U+FFFD.",
     )
+    flags.DEFINE_string(
+        "lexicon",
+        None,
+        "Also write the Chinese words of the text, a word a line, to this file, for kbert-pretrain "
+        "--masking=phrase --phrases=FILE; words are cut by jieba (pip install 'kbert[chinese]').",
+    )
+    flags.DEFINE_integer("lexicon_min_count", 2, "Rarer words are not in --lexicon.", 1)
     flags.DEFINE_boolean("dry_run", False, "Show what would be done, and stop.")
     flags.mark_flags_as_required(["input", "output_dir"])
     flags.register_multi_flags_validator(
@@ -108,8 +122,14 @@ def main(argv: list[str]) -> None:
 
 def _prepare(options: flags.FlagValues) -> None:
     given = beam_flags.read(options)
-    sources = _split(options.input)
+    sources: list = _split(options.input)
+    if options.target:
+        targets = _split(options.target)
+        pairs = read_pairs(sources, targets, on_bad_utf8=options.on_bad_utf8)
+        sources = [pairs.aligned_documents()]
     reading = {"field": options.field, "on_bad_utf8": options.on_bad_utf8}
+    if options.lexicon is not None:
+        segmenter()  # what is missing is told before hours of work
     tokenizer = _tokenizer(options, sources, reading)
     if options.dry_run:
         text, _ = preview_corpus(sources, tokenizer, num_workers=options.num_workers, **reading)
@@ -125,6 +145,11 @@ def _prepare(options: flags.FlagValues) -> None:
         **reading,
     )
     print(f"{options.output_dir}: {corpus.summary()}")
+    if options.lexicon is not None:
+        texts = (text for source in open_sources(sources, **reading) for text in source.documents())
+        words = chinese_lexicon(texts, min_count=options.lexicon_min_count)
+        atomic.write(Path(options.lexicon), "".join(f"{word}\n" for word in words).encode())
+        print(f"{options.lexicon}: {len(words):,} Chinese words")
 
 
 def _split(values: list[str]) -> list[str]:
@@ -133,9 +158,7 @@ def _split(values: list[str]) -> list[str]:
     return [source.strip() for part in parts for source in part if source.strip()]
 
 
-def _tokenizer(
-    options: flags.FlagValues, sources: list[str], reading: dict
-) -> tokenizers.Tokenizer:
+def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> tokenizers.Tokenizer:
     if options.vocabulary is not None:
         return _given_tokenizer(options)
     size = options.vocabulary_size or 0  # all words

@@ -18,6 +18,12 @@ Another model's recipe, with the batch size and steps you can afford:
   kbert-pretrain --data_dir=shards --model_dir=run --recipe=electra --batch_size=32 \
     --train_steps=50000 --preset_dir=electra
 
+GPT-BERT fills masks and writes, with one model whose mask share falls from 30 to 15 % and whose
+final weights are a moving average:
+
+  kbert-pretrain --data_dir=shards --model_dir=run --recipe=gpt-bert --batch_size=64 \
+    --train_steps=50000 --phases=128:0.7,256:0.2:32,512:0.1:16 --preset_dir=gpt-bert
+
 ELMo reads words character by character and predicts the most frequent ones:
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --tokenizer=words --output_dir=words
@@ -59,11 +65,13 @@ from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 
 from . import command, option_flags
-from .causal import Causal
+from .causal import Causal, RememberedText
 from .flags import (
+    HybridOptions,
     ModelOptions,
     NegativesOptions,
     ObjectiveOptions,
+    PermutationOptions,
     ReplacedTokensOptions,
     ResumeOptions,
     RowsOptions,
@@ -74,13 +82,20 @@ from .flags import (
     departures,
 )
 from .language_model import LanguageModel
-from .masked_text import MaskedText
+from .masked_text import MaskedAndCausalText, MaskedText, PermutedText
 from .training_run import check_averaging, train_objective
 from .translation import Translation
 from .translation_flags import TranslationOptions
 
-# Objectives without masks; `MaskedText` has the others.
-UNMASKED = {"language_model": LanguageModel, "causal_lm": Causal, "translation": Translation}
+# `MaskedText` has the others.
+OWN_PROGRAMS = {
+    "masked_and_causal": MaskedAndCausalText,
+    "permutation_lm": PermutedText,
+    "language_model": LanguageModel,
+    "causal_lm": Causal,
+    "memory_lm": RememberedText,
+    "translation": Translation,
+}
 
 
 def define_flags() -> None:
@@ -88,6 +103,8 @@ def define_flags() -> None:
     option_flags.define(RowsOptions)
     option_flags.define(ObjectiveOptions)
     option_flags.define(ReplacedTokensOptions)
+    option_flags.define(HybridOptions)
+    option_flags.define(PermutationOptions)
     option_flags.define(MaskingSettings, segments="pairs")
     option_flags.define(VocabularyOptions)
     option_flags.define(NegativesOptions)
@@ -117,7 +134,7 @@ def _pretrain(options: flags.FlagValues) -> None:
     chosen = apply_recipe(options)
     check_averaging(options)
     strategy = make_strategy(options.strategy, options.model_devices)
-    kind = UNMASKED.get(options.objective, MaskedText)
+    kind = OWN_PROGRAMS.get(options.objective, MaskedText)
     objective = kind.from_flags(options, strategy)
     description = None
     if chosen is not None and strategy.is_chief:

@@ -14,12 +14,12 @@ from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase, parse_phases
 from kbert.training.strategies import Strategy
 
-from .flags import ReplacedTokensOptions, refuse_flags
+from .flags import HybridOptions, PermutationOptions, ReplacedTokensOptions, refuse_flags
 from .option_flags import flag_names
 from .translation_flags import TranslationOptions
 
 # Not read by language models, which have no masks and segments.
-MASKED = (MaskingSettings, ReplacedTokensOptions)
+MASKED = (MaskingSettings, ReplacedTokensOptions, HybridOptions, PermutationOptions)
 
 
 Corpus: TypeAlias = kbert.data.Manifest | kbert.data.Mixture
@@ -51,6 +51,7 @@ class ShardsObjective:
     """
 
     UNREAD: Sequence[type[Options]] = (TranslationOptions,)
+    MASKS = False  # whether tokens are masked
     needed_to_evaluate = "held-out documents: prepare the corpus with a larger --held_out_share"
 
     def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: Corpus) -> None:
@@ -80,7 +81,13 @@ class ShardsObjective:
         """The phases of the run."""
         options = self.options
         text = options.phases or f"{options.sequence_length}:1"
-        return parse_phases(text, options.train_steps, options.batch_size)
+        phases = parse_phases(text, options.train_steps, options.batch_size)
+        if not self.MASKS and any(phase.masked_share is not None for phase in phases):
+            raise ValueError(
+                f"--objective={options.objective} masks nothing: its phases are written "
+                f"length:share or length:share:batch_size. Received: --phases={options.phases}"
+            )
+        return phases
 
     def summary(self) -> str:
         """The training data, in a line."""
@@ -119,3 +126,13 @@ class ShardsObjective:
                     f"sequence_length={phase.sequence_length}, max_positions={longest}"
                 )
             self.batches(phase)  # raises for what it does not accept
+
+    def check_rows(self, phases: Sequence[Phase], rows: int) -> None:
+        """Refuses phases of other rows than those that a model remembers."""
+        for phase in phases:
+            if phase.batch_size != rows:
+                raise ValueError(
+                    "What a language model remembers belongs to the rows of a batch, so all "
+                    f"phases must have --batch_size rows. Received: {phase.batch_size} rows in a "
+                    f"phase, batch_size={rows}"
+                )

@@ -13,7 +13,7 @@ import kbert
 from kbert import atomic
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.files import Path
-from kbert.training import average_checkpoints
+from kbert.training import average_checkpoints, use_moving_average
 from kbert.training.optimization.optimizers import make_optimizer
 from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.run.estimates import estimate
@@ -38,6 +38,9 @@ UNCHECKED = (
         *(MaskingSettings, TranslationOptions, DistillationOptions),
     ) for name in options.unchecked()),
 )  # fmt: skip
+
+# Flags that came later: run.json has them where they are given, and else is what it was before.
+LATER = ("final_masked_share", "ema")
 
 
 def train_objective(
@@ -107,7 +110,7 @@ def train_objective(
     )
     if history.stopped_by is not None:
         sys.exit(128 + history.stopped_by)  # the status of a signal, as in a shell
-    if options.average_checkpoints > 1:
+    if options.average_checkpoints > 1 or options.ema is not None:
         with strategy.scope():
             strategy.agrees(history.step)  # all wait until the chief has saved the last one
             dataset = None if no_evaluation else strategy.distribute(held_out(phases[-1]))
@@ -125,6 +128,11 @@ def train_objective(
 
 def check_averaging(options: flags.FlagValues) -> None:
     """Refuses what would fail at the end of the run: fewer checkpoints than are averaged."""
+    if options.average_checkpoints > 1 and options.ema is not None:
+        raise ValueError(
+            "The final weights are a mean of checkpoints or a moving average: leave out one. "
+            f"Received: --average_checkpoints={options.average_checkpoints}, --ema={options.ema}"
+        )
     made = -(-options.train_steps // options.checkpoint_every)
     if options.average_checkpoints > min(made, options.keep_checkpoints):
         raise ValueError(
@@ -140,9 +148,13 @@ def average(
     options: flags.FlagValues,
     held_out: tf.data.Dataset | tf.distribute.DistributedDataset | None,
 ) -> dict[str, Any]:
-    """Gives the task the mean of the last checkpoints; returns their steps and its evaluation."""
-    folder = Path(options.model_dir) / "checkpoints"
-    values = {"steps": average_checkpoints(task, folder, options.average_checkpoints)}
+    """Gives the task its average; returns what it is of, and its evaluation."""
+    if options.ema is not None:
+        use_moving_average(task)
+        values: dict[str, Any] = {"ema": options.ema}
+    else:
+        folder = Path(options.model_dir) / "checkpoints"
+        values = {"steps": average_checkpoints(task, folder, options.average_checkpoints)}
     if held_out is not None:
         values |= task.evaluate(held_out, verbose=0, return_dict=True)
     return values
@@ -152,13 +164,17 @@ def report_average(
     values: dict[str, Any], options: flags.FlagValues, extra_scores: Evaluate | None
 ) -> None:
     """Prints what `average` found, and writes it to average.json."""
-    steps = values.pop("steps")
+    name = "ema" if "ema" in values else "steps"
+    averaged = values.pop(name)
     values |= extra_scores() if extra_scores else {}
-    values = {name: float(value) for name, value in values.items()}
-    print(f"the model is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
+    values = {key: float(value) for key, value in values.items()}
+    if name == "ema":
+        print(f"the model is the moving average of the weights, with a decay of {averaged}")
+    else:
+        print(f"the model is the mean of the checkpoints of steps {', '.join(map(str, averaged))}")
     if values:
         print("evaluation of it: " + " · ".join(f"{k} {v:.4g}" for k, v in values.items()))
-    content = json.dumps({"steps": steps, **values}, indent=2) + "\n"
+    content = json.dumps({name: averaged, **values}, indent=2) + "\n"
     atomic.write(Path(options.model_dir) / "average.json", content.encode())
 
 
@@ -174,7 +190,9 @@ def compile_task(task: TrainStep, options: flags.FlagValues) -> None:
         options.decay_share,
     )
     task.compile(
-        make_optimizer(options.optimizer, schedule, options),
+        make_optimizer(
+            options.optimizer, schedule, options, rate_scales=getattr(task, "rate_scales", None)
+        ),
         micro_batches=options.micro_batches,
         clip_norm=options.clip_norm or None,
         recompute=options.recompute,
@@ -190,5 +208,9 @@ def settings(options: flags.FlagValues, objective: Objective, task: TrainStep) -
         "backend": keras.backend.backend(),
         **objective.model(task),
         **objective.data(),
-        "flags": {flag.name: flag.value for flag in own if flag.name not in left_out},
+        "flags": {
+            flag.name: flag.value
+            for flag in own
+            if flag.name not in left_out and not (flag.name in LATER and flag.value is None)
+        },
     }

@@ -3,13 +3,15 @@
 import keras
 import numpy as np
 
+import kbert.configs  # noqa: F401  # registers all kinds
+from kbert import registry
 from kbert.configs.encoder import EncoderConfig
 
 # With weights of 0.02 the forms of GELU and the epsilons of LayerNorm cannot be told apart.
 SIGMA = 0.15
 
 
-def tiny_config(**changes) -> EncoderConfig:
+def tiny_config(kind="encoder", **changes) -> EncoderConfig:
     """Two layers of width 16; dropout off, so that two calls agree."""
     fields = {
         "vocabulary_size": 40,
@@ -21,7 +23,7 @@ def tiny_config(**changes) -> EncoderConfig:
         "dropout": 0.0,
         "attention_dropout": 0.0,
     }
-    return EncoderConfig(**{**fields, **changes})
+    return registry.get("config", kind)(**{**fields, **changes})
 
 
 # Changes of a tiny config, by what they are of: of all that an encoder's config can say.
@@ -36,20 +38,60 @@ MODERN = {
     "block": "pre_norm_except_first",
     "use_bias": False,
     "pooler_norm": True,
+    "token_transform": True,
     "pooling": "mean",
 }
 KINDS = {
     "modern": MODERN,
     "windows in the last layer": {"attention_pattern": (4,), "positions": "rotary"},
-    "alibi": {"positions": "alibi", "attention_pattern": (4, "global"), "feed_forward": "gated"},
-    "rms": {"norm": "rms", "block": "pre_norm", "embedding_norm": False, "positions": "rotary"},
+    "alibi": {
+        "positions": "alibi",
+        "attention_pattern": (4, "global"),
+        "feed_forward": "gated",
+        "bias_exceptions": ("gate",),
+    },
+    "grouped": {
+        "positions": "rotary",
+        "num_segments": 0,
+        "num_key_value_heads": 2,
+        "feed_forward": "gated",
+        "norm": "rms",
+        "block": "pre_norm",
+        "embedding_norm": False,
+        "use_bias": False,
+        "bias_exceptions": ("heads",),
+        "pooling": "late",
+        "output": "untied",
+    },
     "sines": {"positions": "sinusoidal", "embedding_size": 8, "use_bias": False},
     "disentangled": {
         "part": {"name": "disentangled", "position_buckets": 8, "max_distance": 10},
         "positions": "none",
         "num_segments": 0,
     },
+    "convolution": {
+        "part": {"name": "dynamic_convolution", "kernel_size": 5, "num_groups": 2},
+        "num_heads": 2,
+        "pooler_activation": "gelu",
+        "activation": "gelu",
+        "embedding_size": 8,
+    },
+    "relative bias": {
+        "part": {"name": "relative_bias"},
+        "num_segments": 0,
+    },
+    "global tokens": {
+        "part": {"name": "global_tokens"},
+        "attention_pattern": (4, 8),
+        "num_segments": 0,
+    },
+    "bottleneck": {
+        "part": {"name": "bottleneck", "width": 8, "num_feed_forwards": 2},
+        "embedding_size": 8,
+        "pooler_activation": "identity",
+    },
     "shared": {"num_layer_groups": 1, "attention_pattern": ("global", 4), "positions": "none"},
+    "xlnet": {"kind": "xlnet", "clamp_length": 6},
 }
 
 
@@ -64,6 +106,11 @@ def tiny_inputs(config: EncoderConfig, batch=3, length=12, seed=0) -> dict[str, 
     }
     if config.num_segments:
         inputs["segment_ids"] = np.broadcast_to(columns >= lengths // 2, (batch, length))
+    if config.part is not None and config.part["name"] == "global_tokens":
+        # The first token and some others, one of them in the padding, in each row fewer.
+        places = rng.integers(1, length + 1, (batch, 3))
+        places = np.where(np.arange(3) < 3 - np.arange(batch)[:, None], places, -1)
+        inputs["global_positions"] = np.concatenate([np.zeros((batch, 1)), places], axis=1)
     return {name: np.ascontiguousarray(value, dtype="int32") for name, value in inputs.items()}
 
 
@@ -138,6 +185,12 @@ def _shapes(structure):
 def dtype_of(tensor) -> str:
     """Its name, on every backend."""
     return keras.backend.standardize_dtype(tensor.dtype)
+
+
+def freeze_unread(encoder: keras.Model) -> None:
+    """Freezes what only an input of its own kind reads: XLNet's queries."""
+    if hasattr(encoder, "query"):
+        encoder.query.trainable = False
 
 
 def layer_gradients(layer: keras.layers.Layer, loss) -> dict[str, np.ndarray]:

@@ -31,7 +31,7 @@ def copied_at(step: int, model_dir: Path, copy: Path) -> Iterator[None]:
 
     def publish_and_copy(self, arrays, at, progress):
         publish(self, arrays, at, progress)
-        if at == step:
+        if at == step and self.folder.parent == model_dir:
             shutil.copytree(model_dir, copy)
 
     with mock.patch.object(Checkpoints, "publish", publish_and_copy):

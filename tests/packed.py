@@ -18,11 +18,13 @@ def _of_row(batch, row):
         begin, length = places[0], len(places)
         assert np.array_equal(places, begin + np.arange(length)), "an example is one run of tokens"
         assert np.array_equal(batch["position_ids"][row][places], np.arange(length))
-        assert batch["cls_positions"][row][number - 1] == begin
+        last = begin + length - 1
+        cls = last if "order_ids" in batch else begin
+        assert batch["cls_positions"][row][number - 1] == cls
         assert batch["padding_mask"][row][places].all()
         example = {"padding_mask": np.zeros_like(ids)}
         example["padding_mask"][:length] = 1
-        for name in ("token_ids", "segment_ids"):
+        for name in {"token_ids", "segment_ids", "causal_mask", "order_ids"} & batch.keys():
             example[name] = np.zeros_like(ids)
             example[name][:length] = batch[name][row][places]
         masked = batch["mask_positions"][row]

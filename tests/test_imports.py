@@ -39,9 +39,11 @@ ORDER = {
         base
         transformer
         decoder elmo encoder seq2seq
+        reformer universal_transformer xlnet
+        transformer_xl
     """,
     "conversion": """
-        check heads
+        check heads lengthening
         convert
     """,
     "data": """
@@ -58,6 +60,7 @@ ORDER = {
     "distillation": """
         augmentation comparison layer_map losses reading student
         terms
+        transfer
         cache comparable published
         distiller
         experiment
@@ -86,10 +89,10 @@ ORDER = {
         presets
     """,
     "layers": """
-        bias fused gather highway recompute scalar_mix scan token_embeddings word_softmax
+        auxiliary bias fused gather highway recompute scalar_mix scan token_embeddings word_softmax
         activations dropout positions
         character_cnn dense normalization recurrence
-        attention bidirectional_lstm block embeddings feed_forward
+        adaptive attention bidirectional_lstm block embeddings feed_forward
     """,
     "metrics": """
         bleu checks squad text_table
@@ -97,10 +100,12 @@ ORDER = {
         multi_label
     """,
     "models": """
-        blocks family inputs_and_outputs memory parts weights
+        blocks family inputs_and_outputs memory weights
+        parts
         from_config
         elmo encoder
-        generators
+        generators reformer universal_transformer xlnet
+        transformer_xl
         description
     """,
     "recipes": """
@@ -118,7 +123,7 @@ ORDER = {
         generation question_answering
     """,
     "text": """
-        sentences source
+        chinese sentences source
         files tfds
         documentation
         sources

@@ -99,6 +99,8 @@ def infer_task(
             return {"kind": kind}
     if "discriminator/output/kernel" in arrays:
         return {"kind": "detect_replaced"}
+    if "permutation_lm/bias" in arrays:
+        return {"kind": "permutation_lm"}
     masked_lm = "masked_lm/bias" in arrays
     sentence = "sentence/dense/kernel" in arrays and sentence_objective is not None
     if not masked_lm and not sentence:

@@ -24,7 +24,9 @@ class Rule:
         transpose: whether matrices lie the other way round there, as in PyTorch's `Linear`.
         aliases: copies of the source under other names (tied weights): may be there, must be
             equal, and are not written.
-        shapes: of each source, here and there, where heads have an axis of their own there.
+        shapes: of each source, here and there, where heads have an axis of their own there; where
+            they are transposed too, "here" is as they lie there.
+        widths: of several sources, the last axis of each here; None = all the same.
     """
 
     name: str
@@ -32,23 +34,29 @@ class Rule:
     transpose: bool = False
     aliases: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    widths: tuple[int, ...] | None = None
 
     def read(self, arrays: Arrays) -> np.ndarray:
         """There -> here."""
         here, there = self.shapes or (None, None)
-        parts = [self._turned(arrays[source], there, here) for source in self.sources]
+        parts = [self._reshaped(arrays[source], there, here) for source in self.sources]
+        parts = [part.T if self.transpose else part for part in parts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
     def write(self, array: np.ndarray) -> dict[str, np.ndarray]:
         """Here -> there."""
         here, there = self.shapes or (None, None)
-        parts = np.split(array, len(self.sources), axis=-1)
-        turned = [self._turned(part, here, there) for part in parts]
-        return dict(zip(self.sources, turned, strict=True))
+        cuts: Any = len(self.sources)
+        if self.widths is not None:
+            cuts = np.cumsum(self.widths)[:-1]
+        parts = np.split(array, cuts, axis=-1)
+        parts = [part.T if self.transpose else part for part in parts]
+        parts = [self._reshaped(part, here, there) for part in parts]
+        return dict(zip(self.sources, parts, strict=True))
 
-    def _turned(self, array: np.ndarray, before: tuple[int, ...] | None, after: Any) -> np.ndarray:
-        if self.transpose:
-            return array.T
+    def _reshaped(
+        self, array: np.ndarray, before: tuple[int, ...] | None, after: Any
+    ) -> np.ndarray:
         # An array of another shape is passed on as it is: whoever sets the weights names it.
         return array.reshape(after) if array.shape == before else array
 

@@ -11,7 +11,9 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.types import Arrays
 
 _TABLE = "encoder/embeddings/token"
-_BIAS = "masked_lm/bias"
+_UNTIED, _BIAS = "masked_lm/table", "masked_lm/bias"
+# Beside the token table; see `EncoderConfig.output_columns`.
+_COLUMNS = "masked_lm/columns"
 
 
 def extend_vocabulary(
@@ -23,7 +25,7 @@ def extend_vocabulary(
     *,
     known: int | None = None,
 ) -> tuple[EncoderConfig, dict[str, np.ndarray]]:
-    """Adds rows to the token table and entries to the masked-LM bias, to adapt to a new domain.
+    """Adds rows to the tables and entries to the masked-LM bias, to adapt to a new domain.
 
     The old rows keep their places, so new entries must be appended to the vocabulary. A new row
     starts as the mean of the rows of the pieces its word was split into before (as in
@@ -68,20 +70,25 @@ def extend_vocabulary(
             f"A vocabulary can only grow; it has {before} entries. "
             f"Received: vocabulary_size={vocabulary_size}"
         )
-    rows = np.random.default_rng(seed).normal(
-        table[:before].mean(axis=0),
-        config.initializer_range,
-        (vocabulary_size - before, table.shape[1]),
-    )  # (W - V, E)
     for new, old in (pieces or {}).items():
         if not before <= new < vocabulary_size or not old or not all(0 <= i < before for i in old):
             raise ValueError(
                 f"`pieces` maps new ids, {before} to {vocabulary_size - 1}, to one or more old "
                 f"ones, below {before}. Received: {new}: {old}"
             )
-        rows[new - before] = table[old].mean(axis=0)
     grown = dict(arrays)
-    grown[_TABLE] = _with_new(table, before, rows.astype(table.dtype))  # (W, E)
+    for name in (_TABLE, _UNTIED, _COLUMNS):
+        if name not in arrays:
+            continue
+        table = arrays[name]
+        rows = np.random.default_rng(seed).normal(
+            table[:before].mean(axis=0),
+            config.initializer_range,
+            (vocabulary_size - before, table.shape[1]),
+        )  # (W - V, E)
+        for new, old in (pieces or {}).items():
+            rows[new - before] = table[old].mean(axis=0)
+        grown[name] = _with_new(table, before, rows.astype(table.dtype))  # (W, E)
     if _BIAS in arrays:
         bias = arrays[_BIAS]
         added = np.full(vocabulary_size - before, bias[:before].mean(), bias.dtype)

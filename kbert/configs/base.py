@@ -130,7 +130,8 @@ def check_transformer(config: Any) -> None:
         *("intermediate_size", "max_positions"),
     ):
         check_count(name, getattr(config, name), minimum=1)
-    if config.hidden_size % config.num_heads:
+    # Heads may have a width of their own.
+    if getattr(config, "head_size", None) is None and config.hidden_size % config.num_heads:
         raise ValueError(
             "`hidden_size` must be a multiple of `num_heads`. "
             f"Received: hidden_size={config.hidden_size}, num_heads={config.num_heads}"

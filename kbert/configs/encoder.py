@@ -11,12 +11,13 @@ from typing import Any, ClassVar, cast
 from kbert import registry
 from kbert.configs.base import (
     check_activation,
-    check_choice,
     check_count,
     check_flag,
     register_config,
 )
 from kbert.configs.transformer import TransformerConfig
+
+IDENTITY = "identity"  # in `pooler_activation`: no dense layer
 
 
 class _Frozen(dict):
@@ -53,9 +54,13 @@ class EncoderConfig(TransformerConfig):
         attention_dropout: rate on attention probabilities.
         layer_norm_epsilon: added to the variance. 1e-12 is BERT's, 1e-5 RoBERTa's.
         initializer_range: sigma of the truncated normal that kernels and tables start from.
-        pooler_activation: of the dense layer that makes "pooled"; None = the family has no pooler.
+        pooler_activation: of the dense layer that makes "pooled"; "identity" = no such layer,
+            "pooled" is what it would read (MobileBERT); None = the family has no pooler.
         pooler_norm: whether a normalisation follows it there (ModernBERT).
-        pooling: what the pooler reads: the "first" token, or the "mean" of all.
+        token_transform: whether heads of tokens and spans have a dense layer, the activation and a
+            normalisation of their own before the logits, as that of masks has (ModernBERT).
+        pooling: what the pooler reads: the "first" token; the "last"; the "mean" of all; or every
+            token, of whose results "pooled" is the mean: "late".
         positions: how a token knows its place: "learned" or "sinusoidal" vectors that are added to
             its own; "rotary": queries and keys are turned by it; "alibi": attention falls off with
             the distance; "none".
@@ -72,6 +77,13 @@ class EncoderConfig(TransformerConfig):
             attention takes the embeddings as they are, where those are normalised already.
         embedding_norm: whether the embeddings are normalised.
         use_bias: whether dense layers have biases; the output layer of a head always does.
+        bias_exceptions: parts with which it is the other way round: "gate", the first layer of
+            gated feed-forward parts (MosaicBERT); "heads", the dense layers of the pooler and of
+            the masked-LM head (EuroBERT).
+        num_key_value_heads: heads of keys and values; a divisor of `num_heads`, and each is of so
+            many neighbouring queries. None = `num_heads`.
+        output: what fills masks: "transformed", a dense layer, the activation and a norm before the
+            token table; "untied", a table of the head's own and nothing before it.
         part: what this family has in code: "name", under which `kbert.models.register_part` knows
             it, and its options. None = nothing.
 
@@ -93,18 +105,30 @@ class EncoderConfig(TransformerConfig):
     num_layer_groups: int | None = None
     pooler_activation: str | None = "tanh"
     pooler_norm: bool = False
+    token_transform: bool = False
     pooling: str = "first"
     part: Mapping[str, Any] | None = None
+    bias_exceptions: tuple[str, ...] = ()
+    num_key_value_heads: int | None = None
+    output: str = "transformed"
 
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **TransformerConfig.CHOICES,
+        "pooling": ("first", "last", "mean", "late"),
+        "output": ("transformed", "untied"),
+    }
     LATER: ClassVar[tuple[str, ...]] = (
         *TransformerConfig.LATER,
-        *("block", "pooler_norm", "pooling", "part"),
+        *("block", "pooler_norm", "token_transform", "pooling", "part"),
+        *("bias_exceptions", "num_key_value_heads", "output"),
     )
 
     UNUSED: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         self._check_unused()
+        if isinstance(self.bias_exceptions, list):  # as JSON has it
+            object.__setattr__(self, "bias_exceptions", tuple(self.bias_exceptions))
         if self.part is not None:
             object.__setattr__(self, "part", _Frozen(self._checked_part(self.part)))
         check_count("num_segments", self.num_segments, minimum=0)
@@ -117,18 +141,30 @@ class EncoderConfig(TransformerConfig):
                 "`num_layer_groups` must not exceed `num_layers`. Received: "
                 f"num_layer_groups={self.num_layer_groups}, num_layers={self.num_layers}"
             )
-        if self.pooler_activation is not None:
+        if self.pooler_activation not in (None, IDENTITY):
             check_activation("pooler_activation", self.pooler_activation)
-        check_choice("pooling", self.pooling, ("first", "mean"))
-        check_flag("pooler_norm", self.pooler_norm)
+        for name in ("pooler_norm", "token_transform"):
+            check_flag(name, getattr(self, name))
+        self._check_exceptions()
+        if self.num_key_value_heads is not None:
+            check_count("num_key_value_heads", self.num_key_value_heads, minimum=1)
+            if self.num_heads % self.num_key_value_heads:
+                raise ValueError(
+                    "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
+                    f"num_heads={self.num_heads}, num_key_value_heads={self.num_key_value_heads}"
+                )
+        if self.pooler_norm and self.pooler_activation == IDENTITY:
+            raise ValueError(
+                "`pooler_norm` follows a dense layer. Received: pooler_norm=True, "
+                f"pooler_activation={IDENTITY!r}"
+            )
         if self.block == "pre_norm_except_first" and self.num_blocks < self.num_layers:
             raise ValueError(
                 "Layers that share weights normalise alike: block='pre_norm_except_first' takes "
                 f"no `num_layer_groups`. Received: num_layer_groups={self.num_layer_groups}"
             )
-        if self.part is not None and (part := registry.find("part", self.part["name"])):
-            options = {name: value for name, value in self.part.items() if name != "name"}
-            cast(Any, part).from_dict(options).check_config(self)
+        if (part := self._found_part()) is not None:
+            part.check_config(self)
 
     def count_embeddings(self) -> int:
         """Weights of the embeddings."""
@@ -141,10 +177,38 @@ class EncoderConfig(TransformerConfig):
 
     def count_pooler(self) -> int:
         """Weights of the pooler; 0 where there is none."""
-        if self.pooler_activation is None:
+        if self.pooler_activation in (None, IDENTITY):
             return 0
         norm = self.count_norm(self.hidden_size) if self.pooler_norm else 0
-        return self.count_dense(self.hidden_size, self.hidden_size) + norm
+        return self.count_dense(self.hidden_size, self.hidden_size, "heads") + norm
+
+    @property
+    def key_value_heads(self) -> int:
+        return self.num_key_value_heads or self.num_heads
+
+    def has_bias(self, part: str) -> bool:
+        """Whether the dense layers of "gate" or "heads" have biases, or of any other part.
+
+        Example:
+            >>> from kbert import family
+            >>> [family("mosaicml/mosaic-bert-base").has_bias(x) for x in ("attention", "gate")]
+            [True, False]
+        """
+        return self.use_bias != (part in self.bias_exceptions)
+
+    def _check_exceptions(self) -> None:
+        known = ("gate", "heads")
+        named = self.bias_exceptions
+        if not isinstance(named, tuple) or sorted({*named} & {*known}) != sorted(named):
+            raise ValueError(
+                f"`bias_exceptions` must name parts of {', '.join(known)}, each once. "
+                f"Received: {named!r}"
+            )
+        if "gate" in named and self.feed_forward != "gated":
+            raise ValueError(
+                "Only a gated feed-forward part has a gate. Received: "
+                f"bias_exceptions={named}, feed_forward={self.feed_forward!r}"
+            )
 
     def _check_unused(self) -> None:
         for field in dataclasses.fields(self):
@@ -160,6 +224,19 @@ class EncoderConfig(TransformerConfig):
                 f"`part` must be an object with a `name` and options. Received: {part!r}"
             )
         return part
+
+    def _found_part(self) -> Any:
+        """The part, where it is registered; else None."""
+        if self.part is None or (part := registry.find("part", self.part["name"])) is None:
+            return None
+        options = {name: value for name, value in self.part.items() if name != "name"}
+        return cast(Any, part).from_dict(options)
+
+    @property
+    def output_columns(self) -> int:
+        """Columns of the masked-LM head's output layer beside those of the token table."""
+        part = self._found_part()
+        return 0 if part is None else part.output_columns(self)
 
     @property
     def embedding_width(self) -> int:

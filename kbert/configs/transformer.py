@@ -145,20 +145,32 @@ class TransformerConfig(Config):
             return local
         return ROTARY_BASE if self.rotary_base is None else self.rotary_base
 
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values; fewer than of queries where several of those share one."""
+        return self.num_heads
+
+    def has_bias(self, part: str) -> bool:
+        """Whether the dense layers of a part have biases."""
+        return self.use_bias
+
     def count_norm(self, width: int) -> int:
         """Weights of a normalisation of that width."""
         return 2 * width if self.norm == "layer" else width
 
-    def count_dense(self, width_in: int, width_out: int) -> int:
-        """Weights of a dense layer."""
-        return width_in * width_out + self.use_bias * width_out
+    def count_dense(self, width_in: int, width_out: int, part: str = "") -> int:
+        """Weights of a dense layer; of a part of `has_bias`, where it is one's."""
+        return width_in * width_out + self.has_bias(part) * width_out
 
     def count_blocks(self) -> int:
         """Weights of all blocks, the norm behind the last one included."""
         width = self.hidden_size
-        attention = self.count_dense(width, 3 * width) + self.count_dense(width, width)
-        halves = 2 if self.feed_forward == "gated" else 1
-        feed_forward = self.count_dense(width, halves * self.intermediate_size)
+        keys = width // self.num_heads * self.key_value_heads
+        attention = self.count_dense(width, width + 2 * keys) + self.count_dense(width, width)
+        gated = self.feed_forward == "gated"
+        feed_forward = self.count_dense(
+            width, (1 + gated) * self.intermediate_size, "gate" if gated else ""
+        )
         feed_forward += self.count_dense(self.intermediate_size, width)
         norms = 2 * self.num_blocks + {"post_norm": 0, "pre_norm": 1}.get(self.block, 0)
         return self.num_blocks * (attention + feed_forward) + norms * self.count_norm(width)

@@ -2,5 +2,6 @@
 
 from kbert.conversion.check import TOLERANCE, Check, check
 from kbert.conversion.convert import Conversion, convert
+from kbert.conversion.lengthening import lengthen
 
-__all__ = ["TOLERANCE", "Check", "Conversion", "check", "convert"]
+__all__ = ["TOLERANCE", "Check", "Conversion", "check", "convert", "lengthen"]

@@ -15,6 +15,7 @@ from kbert.checkpoints.keras_hub.checkpoint import without_place
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.conversion.heads import HEADS, check_heads
+from kbert.conversion.lengthening import lengthen
 from kbert.files import Path, is_remote, remove_tree
 from kbert.hub import locate
 from kbert.models import Encoder
@@ -85,6 +86,8 @@ def convert(
     architecture: str | None = None,
     revision: str | None = None,
     strict: bool = True,
+    window: int | None = None,
+    max_positions: int | None = None,
 ) -> Conversion:
     """Converts an encoder or a decoder: config, weights of it and of all heads, and tokenizer.
 
@@ -96,6 +99,9 @@ def convert(
             config says.
         revision: of a repository of the hub.
         strict: False = leave out, and list, tensors that kbert has no place for.
+        window: makes an encoder one of long rows with windows of so many tokens and with global
+            tokens, as Longformer was made of RoBERTa (see `lengthen`); None = as it is.
+        max_positions: the positions that it has then; None = as many as before.
 
     Returns:
         The report. `kbert.conversion.check` tells whether both compute the same.
@@ -103,8 +109,8 @@ def convert(
     Raises:
         FileNotFoundError: nothing has the name of the source.
         ValueError: weights are missing, left over, of another shape or not finite, the tokenizer
-            has more entries than the token table, the target is not empty, or its format cannot
-            hold the model.
+            has more entries than the token table, the target is not empty, its format cannot hold
+            the model, or `max_positions` comes without a window.
 
     Example:
         >>> import tempfile
@@ -122,7 +128,7 @@ def convert(
             f"A model is written to a folder that is empty or not there yet. Received: {target}"
         )
     folder = locate(source, revision=revision)
-    checkpoint = read_checkpoint(folder)
+    checkpoint = _lengthened(read_checkpoint(folder), window, max_positions)
     model, prefix = _empty(checkpoint)
     arrays, unknown = _split(checkpoint, model, prefix, strict)
     # Refuses what does not fit, as loading the model does.
@@ -177,6 +183,23 @@ def _appearing(target: Path) -> Iterator[Path]:
             temporary.replace(target)  # which may be an empty folder
     finally:
         remove_tree(temporary)
+
+
+def _lengthened(
+    checkpoint: Checkpoint, window: int | None, max_positions: int | None
+) -> Checkpoint:
+    if window is None:
+        if max_positions is not None:
+            raise ValueError(
+                "More positions are those of an encoder with windows: max_positions comes with "
+                f"window. Received: max_positions={max_positions}, window=None"
+            )
+        return checkpoint
+    encoder = checkpoint.expect(EncoderConfig)
+    config, arrays = lengthen(
+        encoder.config, encoder.arrays, window=window, max_positions=max_positions
+    )
+    return dataclasses.replace(encoder, config=config, arrays=arrays)
 
 
 def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:

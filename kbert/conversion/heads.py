@@ -5,16 +5,19 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert.heads import DiscriminatorHead, MaskedLMHead, SpanBoundaryHead
-from kbert.heads.linear import LinearHead
+from kbert.heads import DiscriminatorHead, MaskedLMHead, SpanBoundaryHead, TokenLogits
+from kbert.heads.linear import LinearHead, SpanHead, TokenHead
 from kbert.models import Decoder, Encoder
 from kbert.models.weights import set_arrays
 from kbert.types import Arrays
 
 # First parts of the names of the heads' weights.
-HEADS = "masked_lm sentence span_boundary discriminator classifier tokens span choice".split()
+HEADS = (
+    *("masked_lm", "permutation_lm", "sentence", "span_boundary", "discriminator"),
+    *("classifier", "tokens", "span", "choice"),
+)
 # Of the heads that are one dense layer; those that are not here have as many as there are classes.
-_UNITS = {"sentence": 2, "span": 2, "choice": 1}
+_UNITS = {"sentence": 2, "choice": 1}
 
 
 def check_heads(encoder: Encoder | Decoder, arrays: Arrays, source: str) -> None:
@@ -48,9 +51,15 @@ def _make(head: str, encoder: Encoder | Decoder, arrays: Arrays) -> keras.layers
     config: Any = encoder.config  # a decoder's makes the classifier alone
     if head == "masked_lm":
         return MaskedLMHead(config, encoder.token_embedding)
+    if head == "permutation_lm":
+        return TokenLogits(config, encoder.token_embedding, name=head)
     if head == "span_boundary":
         return SpanBoundaryHead(config, encoder.token_embedding)
     if head == "discriminator":
         return DiscriminatorHead(config)
+    if head == "span":
+        return SpanHead(config)
     classes = np.size(arrays.get(f"{head}/dense/bias", 1))
+    if head == "tokens":
+        return TokenHead(config, classes)
     return LinearHead(config, _UNITS.get(head, classes), name=head)

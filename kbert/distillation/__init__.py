@@ -1,4 +1,4 @@
-"""Knowledge distillation: DistilBERT, TinyBERT, MiniLM, and combinations of their loss terms."""
+"""Knowledge distillation: DistilBERT, TinyBERT, MiniLM, MobileBERT, and combinations of terms."""
 
 import warnings
 from typing import Any
@@ -30,10 +30,17 @@ from kbert.distillation.terms import (
     SoftTargets,
     Term,
 )
+from kbert.distillation.transfer import (
+    AttentionMaps,
+    FeatureMaps,
+    FeatureMeans,
+    FeatureVariances,
+)
 
 __all__ = [
     "RECIPES",
     "STOP_WORDS",
+    "AttentionMaps",
     "AttentionRelations",
     "AttentionScores",
     "AugmentationSettings",
@@ -43,6 +50,9 @@ __all__ = [
     "DistillationRecipe",
     "Distiller",
     "EmbeddingLoss",
+    "FeatureMaps",
+    "FeatureMeans",
+    "FeatureVariances",
     "HiddenStates",
     "LastHiddenCosine",
     "OwnLoss",

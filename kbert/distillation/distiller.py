@@ -4,6 +4,7 @@ Shapes: B rows of a batch, R rows of the encoder (windows and choices are rows o
 tokens, H hidden width.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,9 @@ from kbert.distillation.cache import CacheSize, TeacherCache
 from kbert.distillation.comparable import check_comparable
 from kbert.distillation.reading import Reading, read, without_gradient
 from kbert.distillation.terms import OwnLoss, Term, agreements
+from kbert.distillation.transfer import rate_scales
 from kbert.layers import Dense
+from kbert.layers.auxiliary import auxiliary_losses
 from kbert.tasks import EncoderTask, FineTuningTask
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.step.mixin import TrainStep
@@ -147,10 +150,28 @@ class Distiller(TrainStep, keras.Model):
         """The student's settings and the terms of the loss, for the record of a run."""
         return {**self.student.settings, "distilled_by": [term.record for term in self.terms]}
 
+    def compile(self, optimizer: Any, **settings: Any) -> None:
+        """As of `TrainStep`; where layers learn in turn, the optimizer must know their rates."""
+        super().compile(optimizer, **settings)
+        if self.rate_scales and not getattr(self.optimizer, "rate_scales", None):
+            raise ValueError(
+                "Layers that learn in turn have rates of their own: compile with an optimizer such "
+                "as kbert.training.AdamW(rate, rate_scales=distiller.rate_scales). Received: "
+                f"{type(self.optimizer).__name__} without"
+            )
+
+    @property
+    def rate_scales(self) -> dict[str, Any]:
+        """Path of a weight -> factor of its learning rate; see `kbert.distillation.transfer`."""
+        return rate_scales(self.terms, self.student)
+
     def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         if self._reads_heads:
             self.student.check_batch(batch)
         student = self._read(self.student, batch, training)
+        optimizer = getattr(self, "optimizer", None)
+        if training and optimizer is not None:
+            student = dataclasses.replace(student, step=optimizer.iterations)
         teacher = self._read_teacher(batch, student)
         real = _counted_tokens(batch, student.padding_mask)
         own, metrics = {}, {}
@@ -159,8 +180,10 @@ class Distiller(TrainStep, keras.Model):
             metrics = {**own, **metrics, **agreements(student, teacher)}
         losses = {}
         for term in self.terms:
-            is_own = isinstance(term, OwnLoss)
-            pairs = own if is_own else term.pairs(student, teacher, real, self._project)
+            if isinstance(term, OwnLoss):
+                pairs = term.chosen(own)
+            else:
+                pairs = term.pairs(student, teacher, real, self._project)
             for name, (total, count) in pairs.items():
                 if name in losses or f"weighted_{name}" in losses:
                     raise ValueError(
@@ -266,7 +289,8 @@ class Distiller(TrainStep, keras.Model):
         cache = self._cache()
         if cache is not None:
             return cache.reading(batch, student)
-        return without_gradient(self._read(self.teacher, batch, training=False))
+        with auxiliary_losses():  # the teacher's are none of the student's
+            return without_gradient(self._read(self.teacher, batch, training=False))
 
     def _project(self, hidden_states: Tensor) -> Tensor:
         return hidden_states if self.projection is None else self.projection(hidden_states)

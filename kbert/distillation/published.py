@@ -18,6 +18,12 @@ from kbert.distillation.terms import (
     SoftTargets,
     Term,
 )
+from kbert.distillation.transfer import (
+    AttentionMaps,
+    FeatureMaps,
+    FeatureMeans,
+    FeatureVariances,
+)
 from kbert.metrics import text_table
 from kbert.recipes.described import by_name
 
@@ -55,6 +61,9 @@ class DistillationRecipe:
         student: arguments of `kbert.student` for the published one, on text.
         terms: the terms of the loss on text; none if the recipe is for tasks alone.
         general: flag of `kbert-distill` -> value, on text. The batch size is that of a cluster.
+        progressive: whether, on text, the student's layers learn one after the other.
+        first: on text, the recipe that comes before: its student is where this one's begins.
+        first_share: of the updates, the share that is the former's.
         stages: on the data of a task, in turn; none if the recipe is for text alone.
     """
 
@@ -64,6 +73,9 @@ class DistillationRecipe:
     student: Mapping[str, Any]
     terms: Sequence[Term] = ()
     general: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    progressive: bool = False
+    first: str | None = None
+    first_share: float = 0.0
     stages: Sequence[Stage] = ()
 
 
@@ -81,6 +93,27 @@ _ADAMW = {
     "bias_correction": True,
     "decay": "linear",
     "decay_join": "after",
+}
+
+# The student is as deep as its teacher, IB-BERT, and has its embeddings and heads.
+_MOBILEBERT = {
+    "init": "embeddings",
+    "intermediate_size": 512,
+    "activation": "relu",
+    "dropout": 0.0,
+    "pooler_activation": "identity",
+    "part": {"name": "bottleneck"},
+}
+_MOBILEBERT_RUN = {
+    "segments": "pairs",
+    "short_sequence_share": 0.1,
+    "phases": "512:1",
+    "optimizer": "lamb",
+    "bias_correction": False,
+    "learning_rate": 1.5e-3,
+    "weight_decay": 0.01,
+    "clip_norm": 1.0,
+    "batch_size": 2048,
 }
 
 RECIPES: dict[str, DistillationRecipe] = {
@@ -154,6 +187,36 @@ RECIPES: dict[str, DistillationRecipe] = {
                 "warmup_share": 0.01,
                 "batch_size": 1024,
             },
+        ),
+        DistillationRecipe(
+            name="mobilebert-transfer",
+            summary="feature maps, their means and variances, attention: 100, 5000, 5, 1, "
+            "layer after layer",
+            source="README and code of mobilebert in google-research/google-research",
+            student=_MOBILEBERT,
+            terms=(
+                FeatureMaps(weight=100.0),
+                FeatureMeans(weight=5000.0),
+                FeatureVariances(weight=5.0),
+                AttentionMaps(),
+            ),
+            general={**_MOBILEBERT_RUN, "decay": "constant", "warmup_share": 0.0},
+            progressive=True,
+        ),
+        DistillationRecipe(
+            name="mobilebert",
+            summary="first as mobilebert-transfer, then masked words and soft targets, half each, "
+            "and next sentences",
+            source="README and code of mobilebert in google-research/google-research",
+            student=_MOBILEBERT,
+            terms=(
+                OwnLoss(weight=0.5, losses=("mlm_loss",)),
+                SoftTargets(weight=0.5, heads=("masked_lm",)),
+                OwnLoss(losses=("nsp_loss",)),
+            ),
+            general={**_MOBILEBERT_RUN, "decay": "linear", "warmup_share": 0.02},
+            first="mobilebert-transfer",
+            first_share=240 / 740,
         ),
     )
 }  # fmt: skip

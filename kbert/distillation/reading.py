@@ -1,14 +1,14 @@
 """The outputs of one model for a batch, which the terms of a distillation loss compare."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from kbert.models.encoder import INPUTS
 from kbert.tasks import EncoderTask
+from kbert.tasks.encoder_task import input_names
 from kbert.tasks.losses import Prediction
 from kbert.types import Tensor, Tensors
 
@@ -24,6 +24,7 @@ class Reading:
         predictions: of its heads by name; likewise.
         padding_mask: (R, T) of the encoder's input.
         example_ids: (R, T) of it, where rows hold several examples.
+        step: in training, how many updates there were before.
     """
 
     task: EncoderTask
@@ -32,6 +33,7 @@ class Reading:
     predictions: Mapping[str, Prediction]
     padding_mask: Tensor
     example_ids: Tensor | None = None
+    step: Tensor | None = None
 
     def numbered(self, real: Tensor) -> Tensor:
         """(R, T) 1 for tokens that count, 0 for others -> the number of each one's example, and 0.
@@ -68,7 +70,8 @@ def read(
         if heads:
             logits = task(batch, training=training)
         else:
-            task.encode(_encoder_rows(batch), training=training)
+            rows = _encoder_rows(batch, input_names(task.encoder))
+            task.encode(rows, training=training)
     return Reading(
         task=task,
         outputs=captured.outputs,
@@ -79,10 +82,10 @@ def read(
     )
 
 
-def _encoder_rows(batch: Tensors) -> dict[str, Tensor]:
+def _encoder_rows(batch: Tensors, read: Sequence[str]) -> dict[str, Tensor]:
     """(B, …, T) features as (R, T): windows and choices are rows of the encoder."""
     inner = len(batch["padding_mask"].shape) - 1
-    names = (name for name in INPUTS if name in batch)
+    names = [name for name in read if name in batch]
     return {name: ops.reshape(batch[name], (-1, *ops.shape(batch[name])[inner:])) for name in names}
 
 

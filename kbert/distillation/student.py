@@ -12,7 +12,7 @@ from kbert.models.weights import get_arrays, named_weights, set_arrays
 from kbert.tasks import EncoderTask
 from kbert.types import DType
 
-RANDOM, EVERY_OTHER = "random", "every_other"
+RANDOM, EVERY_OTHER, EMBEDDINGS = "random", "every_other", "embeddings"
 
 
 def student(
@@ -35,6 +35,12 @@ def student(
 
         kbert.student(bert, 4, "random", hidden_size=312, num_heads=12, intermediate_size=1200)
 
+    MobileBERT has its teacher's embeddings and heads, and layers of its own
+    (https://arxiv.org/abs/2004.02984, section 3.4):
+
+        kbert.student(ib_bert, init="embeddings", part={"name": "bottleneck"}, activation="relu",
+                      intermediate_size=512, pooler_activation="identity", dropout=0.0)
+
     Where layers share their weights (ALBERT), so do the student's. A student without segments has
     the teacher's first segment added to its positions: a single text has the same embeddings.
 
@@ -44,7 +50,8 @@ def student(
         num_layers: of the student; None = the teacher's.
         init: what the layers are initialised with. "every_other": layer i with the teacher's layer
             i · L / M, rounded down and counted from 0, of L and M layers; a list of the teacher's
-            layers, counted from 0; or "random", nothing of the teacher.
+            layers, counted from 0; "embeddings", none, and the embeddings are the teacher's; or
+            "random", nothing of the teacher.
         dtype: a Keras dtype policy or its name; None = the teacher's.
         settings: arguments of the task's constructor that differ from the teacher's.
         **changes: other fields of the config that differ from the teacher's.
@@ -75,10 +82,12 @@ def student(
     small = Encoder(config, dtype=dtype)
     if layers is not None:
         set_arrays(small, "encoder", _arrays(encoder, small, layers), "the teacher")
+    elif init == EMBEDDINGS:
+        _take_over_embeddings(small, encoder)
     if not isinstance(teacher, EncoderTask):
         return small
     task = type(teacher)(small, teacher.tokenizer, **_settings(teacher, config, settings or {}))
-    if layers is not None:
+    if init != RANDOM:
         _take_over_heads(task, teacher)
     return task
 
@@ -99,15 +108,15 @@ def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> Enc
 
 
 def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | None:
-    """The teacher's layer that each layer is initialised with, from 0; None for "random"."""
-    if init == RANDOM:
+    """The teacher's layer that each layer is initialised with, from 0; None for none."""
+    if init in (RANDOM, EMBEDDINGS):
         return None
     if init == EVERY_OTHER:
         return [i * depth // count for i in range(count)]
     if isinstance(init, str):
         raise ValueError(
-            f'init must be "{EVERY_OTHER}", "{RANDOM}" or a list of the teacher\'s layers. '
-            f"Received: {init!r}"
+            f'init must be "{EVERY_OTHER}", "{EMBEDDINGS}", "{RANDOM}" or a list of the '
+            f"teacher's layers. Received: {init!r}"
         )
     layers = [int(layer) for layer in init]
     if len(layers) != count or any(not 0 <= layer < depth for layer in layers):
@@ -143,6 +152,26 @@ def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np
         arrays |= get_arrays(teacher.pooler or small.pooler, "encoder/pooler")
     _check_sizes(small, arrays)
     return arrays
+
+
+def _take_over_embeddings(small: Encoder, teacher: Encoder) -> None:
+    """Tables and projection; of a norm another kind of scale is left as it is (NoNorm)."""
+    prefix = "encoder/embeddings"
+    arrays = get_arrays(small.embeddings, prefix)
+    theirs = get_arrays(teacher.embeddings, prefix)
+    if type(small.embeddings.norm) is not type(teacher.embeddings.norm):
+        theirs = {name: x for name, x in theirs.items() if not name.startswith(f"{prefix}/norm/")}
+    theirs = {name: x for name, x in theirs.items() if name in arrays}
+    positions = f"{prefix}/position"
+    if positions in theirs:
+        theirs[positions] = theirs[positions][: small.config.max_positions]
+    differ = [name for name, x in theirs.items() if x.shape != arrays[name].shape]
+    if differ:
+        raise ValueError(
+            "A student with its teacher's embeddings has their sizes: take "
+            f'init="{RANDOM}". Received: {", ".join(differ)} of other shapes'
+        )
+    set_arrays(small.embeddings, prefix, {**arrays, **theirs}, "the teacher")
 
 
 def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:

@@ -42,14 +42,24 @@ class Term:
     shown: ClassVar[tuple[str, ...]] = ()
     # Whether it compares hidden states of different widths.
     projects: ClassVar[bool] = False
+    # Fields that came after the first version.
+    LATER: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check_real("weight", self.weight, "above 0", lambda x: x > 0)
 
     @property
     def record(self) -> str:
-        """The term and its settings, for the record of a run."""
-        return repr(self)
+        """The term and its settings, for the record of a run.
+
+        Without those of `LATER` that have their default: runs of before resume.
+        """
+        told = ", ".join(
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if field.name not in self.LATER or getattr(self, field.name) != field.default
+        )
+        return f"{type(self).__name__}({told})"
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
         """Raises ValueError if the term cannot compare these two models."""
@@ -84,9 +94,33 @@ class OwnLoss(Term):
     """The student's own loss: masked words, labels, whatever it would learn without a teacher.
 
     Of a decoder that is fine-tuned it is the task's loss, without the auxiliary language model's.
+
+    Args:
+        weight: see `Term`.
+        losses: names of the values that it is the sum of; none named = all.
     """
 
+    losses: Sequence[str] = ()
+
     reads_heads: ClassVar[bool] = True
+    LATER: ClassVar[tuple[str, ...]] = ("losses",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "losses", tuple(self.losses))
+
+    def chosen(self, own: Mapping[str, Pair]) -> dict[str, Pair]:
+        """Those of the student's own losses that it takes.
+
+        Raises:
+            ValueError: the student has no loss of a name.
+        """
+        if unknown := [name for name in self.losses if name not in own]:
+            raise ValueError(
+                f"The student's own losses are {', '.join(own)}. Received: losses="
+                f"{', '.join(unknown)}"
+            )
+        return {name: pair for name, pair in own.items() if name in self.losses or not self.losses}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,16 +135,20 @@ class SoftTargets(Term):
         positions: "masked" compares a masked-LM head where tokens are masked. "all" compares it at
             every token, as DistilBERT's training did, for seven times the head's work; it has
             no effect on other tasks.
+        heads: which heads are compared; none named = all that both have.
     """
 
     temperature: float = 1.0
     positions: str = "masked"
+    heads: Sequence[str] = ()
 
     reads_heads: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("soft_targets", "agreement")
+    LATER: ClassVar[tuple[str, ...]] = ("heads",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "heads", tuple(self.heads))
         check_real("temperature", self.temperature, "above 0", lambda x: x > 0)
         if self.positions not in POSITIONS:
             raise ValueError(
@@ -122,6 +160,8 @@ class SoftTargets(Term):
     ) -> dict[str, Pair]:
         found = {}
         for name, ours, theirs in _shared(student, teacher):
+            if self.heads and name not in self.heads:
+                continue
             if self.positions == "all" and name == "masked_lm":
                 ours = student.masked_lm_everywhere(real)
                 theirs = teacher.masked_lm_everywhere(real)
@@ -144,7 +184,7 @@ class LastHiddenCosine(Term):
     shown: ClassVar[tuple[str, ...]] = ("hidden_cosine",)
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
-        _check_equal(student, teacher, "hidden_size", "A cosine is of vectors of one width")
+        check_equal(student, teacher, "hidden_size", "A cosine is of vectors of one width")
 
     def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         return {f"hidden_states/{teacher.encoder.config.num_layers}"}
@@ -249,7 +289,7 @@ class AttentionScores(OfLayers):
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
         super().check(student, teacher)
-        _check_equal(student, teacher, "num_heads", "Attention scores are compared head by head")
+        check_equal(student, teacher, "num_heads", "Attention scores are compared head by head")
 
     def pairs(
         self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
@@ -310,7 +350,7 @@ class AttentionRelations(Term):
             )
         if "attention" in self.relations or self.num_relation_heads is None:
             rule = "Relations of attention, and others without num_relation_heads, go head by head"
-            _check_equal(student, teacher, "num_heads", rule)
+            check_equal(student, teacher, "num_heads", rule)
         for task in (student, teacher):
             width = task.encoder.config.hidden_size
             if self.num_relation_heads is not None and width % self.num_relation_heads:
@@ -363,7 +403,8 @@ def _named(what: str, head: str, student: Reading) -> str:
     return what if len(student.predictions) == 1 else f"{what}_{head}"
 
 
-def _check_equal(student: EncoderTask, teacher: EncoderTask, field: str, rule: str) -> None:
+def check_equal(student: EncoderTask, teacher: EncoderTask, field: str, rule: str) -> None:
+    """Raises unless both models have the same value in a field of their configs."""
     ours, theirs = (getattr(task.encoder.config, field) for task in (student, teacher))
     if ours != theirs:
         raise ValueError(

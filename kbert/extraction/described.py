@@ -48,7 +48,7 @@ def describe_tokens(
         kept: (T,) bool, the requested tokens.
     """
     ids = np.full(layout.length, tokenizer.sep_id)
-    ids[0] = tokenizer.cls_id
+    ids[layout.cls_column] = tokenizer.cls_id
     starts, ends = np.zeros((2, layout.length), np.int32)
     sizes = (layout.first, layout.second)[: len(encoded)]
     for column, name in ((ids, "ids"), (starts, "starts"), (ends, "ends")):

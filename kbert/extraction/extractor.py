@@ -3,6 +3,7 @@
 Shapes: `N` texts, `W` windows, `B` batch, `T` tokens, `D` width of the features.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -12,12 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from kbert import inference
-from kbert.data.tables.inputs import build_inputs
 from kbert.extraction.described import describe_tokens, describe_words
 from kbert.extraction.hidden_states import choose_layers
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
 from kbert.extraction.plan import Layout, Window, plan_windows
 from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces, pool
+from kbert.tasks.input_form import input_form
 from kbert.tokenizers.base import Tokenizer
 
 _MULTIPLE = 8  # the width of a batch is one of it
@@ -54,6 +55,7 @@ class Extractor:
         config = encoder.config
         self.encoder = encoder
         self.tokenizer = tokenizer
+        self.form = input_form(encoder, tokenizer)
         self.states = choose_layers(layers, config.num_layers)
         self.width = self.states.num_joined * config.hidden_size
         self.pooling = None if words else pooling
@@ -133,7 +135,7 @@ class Extractor:
         whole = layout.stitch(parts)
         counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
         return keras.ops.convert_to_numpy(
-            pool(whole[None], counted[None], cast(str, self.pooling))
+            pool(whole[None], counted[None], cast(str, self.pooling), self.form.cls_last)
         )[0]
 
     def _encode(self, texts: Texts) -> list[list[Encoded]]:
@@ -162,7 +164,7 @@ class Extractor:
                 f"{texts.start + number}, where {budget} fit"
             )
         self.cut += int(is_cut.sum())
-        return windows, [Layout(a, b, separators) for a, b in kept.tolist()]
+        return windows, [Layout(a, b, separators, self.form.cls_last) for a, b in kept.tolist()]
 
     def _run(
         self,
@@ -186,31 +188,13 @@ class Extractor:
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
         """The encoder's inputs (B, T), and `counted` (B, T), 1 for a token that is pooled."""
-        tokenizer = self.tokenizer
-
-        def built(
-            first: tf.RaggedTensor,
-            second: tf.RaggedTensor | None,
-            cls_id: int,
-            sep_id: int,
-            pad_id: int,
-        ) -> dict[str, tf.Tensor]:
-            return build_inputs(
-                first,
-                second,
-                cls_id=cls_id,
-                sep_id=sep_id,
-                pad_id=pad_id,
-                max_length=self.max_length,
-                multiple=_MULTIPLE,
-                separators=tokenizer.pair_separators,
-            )
-
-        features = built(first, second, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+        sizes = {"max_length": self.max_length, "multiple": _MULTIPLE}
+        features = self.form.build_inputs(first, second, **sizes)
         counted = features["padding_mask"]
         if not self.special_tokens:
             ones = [None if side is None else tf.ones_like(side) for side in (first, second)]
-            counted = built(ones[0], ones[1], 0, 0, 0)["token_ids"]
+            form = dataclasses.replace(self.form, cls_id=0, sep_id=0, last_id=0, pad_id=0)
+            counted = form.build_inputs(*ones, **sizes)["token_ids"]
         if not self.encoder.config.num_segments:
             del features["segment_ids"]
         return {**features, "counted": counted}
@@ -221,7 +205,9 @@ class Extractor:
         counted = features.pop("counted")
         outputs = self.encoder(features, training=False, return_hidden_states=True)
         vectors = self.states.take(outputs["hidden_states"])  # (B, T, D)
-        return vectors if pooling is None else pool(vectors, counted, pooling)
+        if pooling is None:
+            return vectors
+        return pool(vectors, counted, pooling, self.form.cls_last)
 
     def _finish(
         self, texts: Texts, encoded: list[Encoded], number: int, whole: np.ndarray, layout: Layout
@@ -229,7 +215,8 @@ class Extractor:
         """A text's vectors as they were requested, from those of all its tokens."""
         if self.words:
             given = texts.first[number]
-            word_of = np.pad(encoded[0].word_of[: layout.first], 1, constant_values=-1)
+            around = (layout.begin, 2 - layout.begin)
+            word_of = np.pad(encoded[0].word_of[: layout.first], around, constant_values=-1)
             count = len(given) if texts.in_words else int(word_of.max()) + 1
             vectors = merge_pieces(whole, word_of, count, self.merge)
             return describe_words(vectors, given, encoded[0]) if self.with_tokens else vectors

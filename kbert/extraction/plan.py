@@ -1,6 +1,7 @@
 """Where the tokens of texts are in the rows that an encoder reads.
 
-A row is [CLS] first [SEP], or [CLS] first [SEP] second [SEP]. A text that is longer than a row is
+A row is [CLS] first [SEP], or [CLS] first [SEP] second [SEP]; of XLNet first [SEP] second [SEP]
+[CLS]. A text that is longer than a row is
 cut, or read in windows that overlap. Its vectors are then put together as those of one long row.
 
 Shapes: `N` texts, `W` windows, `T` tokens of a text with its special tokens, `D` width.
@@ -42,11 +43,23 @@ class Layout(NamedTuple):
         first: tokens of the (first) text.
         second: tokens of the second text, 0 without one.
         separators: special tokens between the two, 0 for a single text.
+        cls_last: whether [CLS] is behind the texts.
     """
 
     first: int
     second: int
     separators: int
+    cls_last: bool = False
+
+    @property
+    def begin(self) -> int:
+        """The column of the first token of the texts."""
+        return 0 if self.cls_last else 1
+
+    @property
+    def cls_column(self) -> int:
+        """The column of [CLS]."""
+        return self.length - 1 if self.cls_last else 0
 
     @property
     def length(self) -> int:
@@ -55,28 +68,31 @@ class Layout(NamedTuple):
 
     def places(self, window: Window) -> np.ndarray:
         """Where the tokens of a window's row are in the long row."""
-        between = 1 + self.first + np.arange(self.separators)
-        second = 1 + self.first + self.separators
+        between = self.begin + self.first + np.arange(self.separators)
+        second = self.begin + self.first + self.separators
         return np.concatenate([
-            [0],
-            1 + np.arange(window.first_start, window.first_end),
+            np.arange(self.begin),
+            self.begin + np.arange(window.first_start, window.first_end),
             between,
             second + np.arange(window.second_start, window.second_end),
-            [self.length - 1],
+            np.arange(self.length - 2 + self.begin, self.length),
         ])  # fmt: skip
 
     def is_special(self) -> np.ndarray:
         """(T,) bool."""
         special = np.zeros(self.length, bool)
-        special[[0, -1]] = True
-        special[1 + self.first : 1 + self.first + self.separators] = True
+        special[: self.begin] = special[self.length - 2 + self.begin :] = True
+        end = self.begin + self.first
+        special[end : end + self.separators] = True
         return special
 
     def segments(self) -> np.ndarray:
-        """(T,), 1 for the second text and the [SEP] after it."""
-        return (np.arange(self.length) > self.first + self.separators).astype(np.int32) * bool(
-            self.separators
-        )
+        """(T,), 1 for the second text and the [SEP] after it; 2 for [CLS] behind them."""
+        second = self.begin + self.first + self.separators
+        segments = (np.arange(self.length) >= second).astype(np.int32) * bool(self.separators)
+        if self.cls_last:
+            segments[-1] = 2
+        return segments
 
     def stitch(self, windows: list[tuple[Window, np.ndarray]]) -> np.ndarray:
         """The long row's vectors; a token in several windows has the mean of its vectors there.

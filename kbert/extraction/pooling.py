@@ -21,18 +21,19 @@ def check_pooling(pooling: str | None, special_tokens: bool) -> None:
         )
     if pooling == "cls" and not special_tokens:
         raise ValueError(
-            'pooling="cls" takes the vector of the first special token, so the special tokens must '
+            'pooling="cls" takes the vector of a special token, so the special tokens must '
             "count. Received: special_tokens=False"
         )
 
 
-def pool(vectors: Any, counted: Any, pooling: str) -> Any:
+def pool(vectors: Any, counted: Any, pooling: str, cls_last: bool = False) -> Any:
     """One vector per row, on any backend.
 
     Args:
         vectors: (B, T, D).
         counted: (B, T), 1 for a token that counts. A row without one becomes zeros.
         pooling: "cls", "mean" or "max".
+        cls_last: whether "cls" is the last token that counts, and not the first of the row.
 
     Returns:
         (B, D).
@@ -44,7 +45,10 @@ def pool(vectors: Any, counted: Any, pooling: str) -> Any:
         [[3.0]]
     """
     if pooling == "cls":
-        return vectors[:, 0]
+        if not cls_last:
+            return vectors[:, 0]
+        last = ops.maximum(ops.sum(ops.cast(counted, "int32"), axis=1) - 1, 0)
+        return ops.take_along_axis(vectors, last[:, None, None], axis=1)[:, 0]
     weights = ops.cast(counted, vectors.dtype)[:, :, None]  # (B, T, 1)
     any_counted = ops.max(weights, axis=1)  # (B, 1)
     if pooling == "mean":

@@ -2,7 +2,7 @@
 
 from kbert.heads.discriminator import DiscriminatorHead
 from kbert.heads.linear import ChoiceHead, SentenceHead, SpanHead, TokenHead
-from kbert.heads.masked_lm import MaskedLMHead
+from kbert.heads.masked_lm import MaskedLMHead, TokenLogits
 from kbert.heads.span_boundary import SpanBoundaryHead
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "SpanBoundaryHead",
     "SpanHead",
     "TokenHead",
+    "TokenLogits",
 ]

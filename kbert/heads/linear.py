@@ -1,16 +1,30 @@
-"""Heads of one dense layer.
+"""Heads of one dense layer, on tokens' vectors with a transform before it where the config says so.
 
 Shapes: `B` batch, `A` alternatives, `T` tokens, `H` hidden width, `C` classes.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
-from kbert.layers import Dense
-from kbert.types import Shape, Tensor
+from kbert.layers import Dense, LayerNorm
+from kbert.types import DType, Shape, Tensor
+
+
+def transform_layers(config: EncoderConfig, width: int, dtype: DType) -> tuple[Dense, LayerNorm]:
+    """What stands before the logits of tokens: "transform", with the activation, and "norm"."""
+    transform = Dense(
+        width,
+        activation=config.activation,
+        initializer_range=config.initializer_range,
+        use_bias=config.has_bias("heads"),
+        dtype=dtype,
+        name="transform",
+    )
+    norm = LayerNorm(config.layer_norm_epsilon, kind=config.norm, dtype=dtype, name="norm")
+    return transform, norm
 
 
 class LinearHead(keras.layers.Layer):
@@ -22,6 +36,8 @@ class LinearHead(keras.layers.Layer):
         name: of the layer, the first part of its weights' names.
         width: of the vectors; None = the config's `hidden_size`.
     """
+
+    of_tokens: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -41,13 +57,23 @@ class LinearHead(keras.layers.Layer):
             name="dense",
         )
         self.width = width or config.hidden_size
+        self.transform: Dense | None = None
+        # A decoder's config and ELMo's have no such field.
+        if self.of_tokens and getattr(config, "token_transform", False):
+            layers = transform_layers(config, self.width, self.dtype_policy)
+            self.transform, self.norm = layers
         self.build()
 
     def build(self, *shapes: Shape) -> None:
         self.dense.build((None, self.width))
+        if self.transform is not None:
+            self.transform.build((None, None, self.width))
+            self.norm.build((None, None, self.width))
 
     def call(self, vectors: Tensor) -> Tensor:
         """(..., H) -> logits (..., C), float32."""
+        if self.transform is not None:
+            vectors = self.norm(self.transform(vectors))
         return self.dense(vectors)
 
 
@@ -95,6 +121,8 @@ class TokenHead(LinearHead):
         (3, 5, 9)
     """
 
+    of_tokens = True
+
     def __init__(
         self, config: EncoderConfig, num_classes: int, name: str = "tokens", **kwargs: Any
     ) -> None:
@@ -118,6 +146,8 @@ class SpanHead(LinearHead):
         >>> tuple(start.shape), tuple(end.shape)
         ((3, 5), (3, 5))
     """
+
+    of_tokens = True
 
     def __init__(self, config: EncoderConfig, name: str = "span", **kwargs: Any) -> None:
         super().__init__(config, 2, name=name, **kwargs)

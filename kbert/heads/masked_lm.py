@@ -1,4 +1,4 @@
-"""The head that fills masks.
+"""Heads that say which token stands somewhere.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `E` embedding width,
 `V` vocabulary.
@@ -10,18 +10,87 @@ import keras
 from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
-from kbert.layers import Dense, LayerNorm
+from kbert.heads.linear import transform_layers
+from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_positions
 from kbert.types import Shape, Tensor
 
 
-class MaskedLMHead(keras.layers.Layer):
+class TokenLogits(keras.layers.Layer):
+    """Logits over the vocabulary: a product with the token table (tied), and a bias for each entry.
+
+    Args:
+        config: the encoder's.
+        embedding_table: the token table to tie to, `encoder.token_embedding`.
+
+    Example:
+        >>> import numpy as np
+        >>> config = EncoderConfig(vocabulary_size=10, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> head = TokenLogits(config, keras.Variable(np.ones((10, 8), "float32")))
+        >>> tuple(head(np.ones((2, 5, 8), "float32")).shape)
+        (2, 5, 10)
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        embedding_table: keras.Variable,
+        name: str = "logits",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        shape = (config.vocabulary_size, config.embedding_width)
+        if tuple(embedding_table.shape) != shape:
+            raise ValueError(
+                f"The embedding table must have the shape {shape} of the config. "
+                f"Received: shape {tuple(embedding_table.shape)}"
+            )
+        self.config = config
+        # Inside a function, so that Keras does not count and save the encoder's table twice.
+        self._embedding_table = lambda: embedding_table
+        self._make_layers()
+        self.build()
+
+    def _make_layers(self) -> None:
+        """What is before the product; nothing here."""
+
+    def build(self, *shapes: Shape) -> None:
+        self.bias = self.add_weight(
+            name="bias",
+            shape=(self.config.vocabulary_size,),
+            initializer="zeros",
+            autocast=False,
+        )
+
+    @property
+    def _output_table(self) -> keras.Variable:
+        return self._embedding_table()
+
+    def _product(self, x: Tensor) -> Tensor:
+        """(B P, E) -> (B P, V)."""
+        return ops.matmul(x, ops.transpose(self._output_table))
+
+    def call(self, x: Tensor) -> Tensor:
+        """(B, P, E) -> (B, P, V), float32."""
+        batch, places, _ = ops.shape(x)
+        # In float32 under any policy: a product that gives bfloat16 would round each logit to
+        # eight bits. It costs a few percent of a training step.
+        x = ops.cast(ops.reshape(x, (-1, x.shape[-1])), "float32")
+        logits = self._product(x) + self.bias
+        return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
+
+
+class MaskedLMHead(TokenLogits):
     """Logits over the vocabulary at the masked positions only.
 
     A dense layer, the activation and a normalisation, then a product with the transposed token
     table (tied) plus a bias for each entry. The positions are gathered first: the product with
     the table costs as much as a whole block for a seventh of the tokens. (`get_masked_lm_output`
-    in run_pretraining.py of google-research/bert.)
+    in run_pretraining.py of google-research/bert.) Where the config's `output` is "untied", the
+    product is with a table of the head's own, and nothing is before it (EuroBERT, NeoBERT). Where a
+    part of the encoder says so (MobileBERT), the output layer is wider than the table, and has
+    columns of its own.
 
     Args:
         config: the encoder's.
@@ -44,38 +113,43 @@ class MaskedLMHead(keras.layers.Layer):
         name: str = "masked_lm",
         **kwargs: Any,
     ) -> None:
-        super().__init__(name=name, **kwargs)
-        shape = (config.vocabulary_size, config.embedding_width)
-        if tuple(embedding_table.shape) != shape:
-            raise ValueError(
-                f"The embedding table must have the shape {shape} of the config. "
-                f"Received: shape {tuple(embedding_table.shape)}"
-            )
-        self.config = config
-        # Inside a function, so that Keras does not count and save the encoder's table twice.
-        self._embedding_table = lambda: embedding_table
-        self.transform = Dense(
-            config.embedding_width,
-            activation=config.activation,
-            initializer_range=config.initializer_range,
-            use_bias=config.use_bias,
-            dtype=self.dtype_policy,
-            name="transform",
-        )
-        self.norm = LayerNorm(
-            config.layer_norm_epsilon, kind=config.norm, dtype=self.dtype_policy, name="norm"
-        )
-        self.build()
+        super().__init__(config, embedding_table, name, **kwargs)
+
+    def _make_layers(self) -> None:
+        self.untied = self.config.output == "untied"
+        if not self.untied:
+            width = self.config.embedding_width + self.config.output_columns
+            self.transform, self.norm = transform_layers(self.config, width, self.dtype_policy)
 
     def build(self, *shapes: Shape) -> None:
-        self.transform.build((None, None, self.config.hidden_size))
-        self.norm.build((None, None, self.config.embedding_width))
-        self.bias = self.add_weight(
-            name="bias",
-            shape=(self.config.vocabulary_size,),
-            initializer="zeros",
+        self.columns = None
+        if self.untied:
+            self.table = self._add_table("table", self.config.hidden_size)
+        else:
+            self.transform.build((None, None, self.config.hidden_size))
+            self.norm.build((None, None, self.transform.units))
+            if self.config.output_columns:
+                self.columns = self._add_table("columns", self.config.output_columns)
+        super().build()
+
+    def _add_table(self, name: str, width: int) -> keras.Variable:
+        return self.add_weight(
+            name=name,
+            shape=(self.config.vocabulary_size, width),
+            initializer=kernel_initializer(self.config.initializer_range),
             autocast=False,
         )
+
+    @property
+    def _output_table(self) -> keras.Variable:
+        return self.table if self.untied else super()._output_table
+
+    def _product(self, x: Tensor) -> Tensor:
+        if self.columns is None:
+            return super()._product(x)
+        width = self.config.embedding_width
+        own = ops.matmul(x[:, width:], ops.transpose(self.columns))
+        return super()._product(x[:, :width]) + own
 
     def call(self, sequence: Tensor, mask_positions: Tensor | None = None) -> Tensor:
         """Predicts.
@@ -90,10 +164,5 @@ class MaskedLMHead(keras.layers.Layer):
         """
         if mask_positions is not None:
             sequence = gather_positions(sequence, mask_positions)
-        batch, places, _ = ops.shape(sequence)
-        x = self.norm(self.transform(sequence))  # (B, P, E)
-        # In float32 under any policy: a product that gives bfloat16 would round each logit to
-        # eight bits. It costs a few percent of a training step.
-        x = ops.cast(ops.reshape(x, (-1, self.config.embedding_width)), "float32")
-        logits = ops.matmul(x, ops.transpose(self._embedding_table())) + self.bias
-        return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
+        # (B, P, E), or (B, P, H)
+        return super().call(sequence if self.untied else self.norm(self.transform(sequence)))

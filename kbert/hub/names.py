@@ -30,6 +30,8 @@ _UNPREFIXED = {
         "distilbert-base-multilingual-cased",
         "distilroberta-base",
     ),
+    "xlnet": ("xlnet-base-cased", "xlnet-large-cased"),
+    "transfo-xl": ("transfo-xl-wt103",),
     "openai-community": ("openai-gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"),
 }
 _PREFIXED = (
@@ -53,7 +55,14 @@ _PREFIXED = (
     "huawei-noah/TinyBERT_General_6L_768D",
     "nreimers/MiniLM-L6-H384-uncased",
     "microsoft/MiniLM-L12-H384-uncased",
+    "google/mobilebert-uncased",
     *(f"microsoft/deberta-v3-{size}" for size in ("xsmall", "small", "base", "large")),
+    "microsoft/mpnet-base",
+    *(f"YituTech/conv-bert-{size}" for size in ("small", "medium-small", "base")),
+    "allenai/longformer-base-4096",
+    "allenai/longformer-large-4096",
+    "google/reformer-enwik8",
+    "google/reformer-crime-and-punishment",
     "answerdotai/ModernBERT-base",
     "answerdotai/ModernBERT-large",
     *(
@@ -62,8 +71,24 @@ _PREFIXED = (
             ("encoder", "decoder"), ("17m", "32m", "68m", "150m", "400m", "1b")
         )
     ),
+    "jhu-clsp/mmBERT-small",
+    "jhu-clsp/mmBERT-base",
+    "chandar-lab/NeoBERT",
+    "mosaicml/mosaic-bert-base",
+    *(f"mosaicml/mosaic-bert-base-seqlen-{length}" for length in (256, 512, 1024, 2048)),
+    "nghuyong/ernie-1.0-base-zh",
+    *(f"nghuyong/ernie-2.0-{size}-en" for size in ("base", "large")),
+    *(
+        f"nghuyong/ernie-3.0-{size}-zh"
+        for size in ("xbase", "base", "medium", "mini", "micro", "nano")
+    ),
+    "junnyu/roformer_chinese_base",
+    "junnyu/roformer_chinese_small",
+    "nomic-ai/nomic-bert-2048",
+    *(f"EuroBERT/EuroBERT-{size}" for size in ("210m", "610m", "2.1B")),
     "sentence-transformers/all-MiniLM-L6-v2",
     "sentence-transformers/all-MiniLM-L12-v2",
+    "sentence-transformers/all-mpnet-base-v2",
 )
 SIZES = {
     "bert-tiny": "google/bert_uncased_L-2_H-128_A-2",

@@ -86,6 +86,11 @@ class _Attention(keras.layers.Layer):
 
     def _attend_by(self, products: Tensor, value: Tensor, bias: Tensor, training: bool) -> Tensor:
         """As `_attend`, by scores of the compute dtype."""
+        kept, probabilities, scores = self._kept(products, bias, training)
+        return self._outputs(kept, value), probabilities, scores
+
+    def _kept(self, products: Tensor, bias: Tensor, training: bool) -> Any:
+        """Probabilities behind the dropout and before it, and the scores in float32."""
         scores = ops.cast(products, "float32")
         probabilities = self._normalised(_biased(scores, bias))
         if fused.fuses(self.num_heads * self.head_size, training):
@@ -95,7 +100,7 @@ class _Attention(keras.layers.Layer):
             )
         else:
             kept = self.dropout(probabilities, training=training)
-        return self._outputs(kept, value), probabilities, scores
+        return kept, probabilities, scores
 
     def _outputs(self, probabilities: Tensor, value: Tensor) -> Tensor:
         return self.output_dense(self._merge_heads(ops.matmul(probabilities, value)))
@@ -125,6 +130,9 @@ class SelfAttention(_Attention):
         use_bias: whether its dense layers have biases.
         rotary_base: of rotary positions, see `rotation`; None = no such.
         alibi: whether scores fall off with the distance, see `alibi_slopes`.
+        num_key_value_heads: heads of keys and values, each of `num_heads / num_key_value_heads`
+            neighbouring queries (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245); None =
+            `num_heads`.
 
     Example:
         >>> outputs, probabilities = SelfAttention(2)(ops.ones((1, 3, 4)))
@@ -138,16 +146,19 @@ class SelfAttention(_Attention):
         *,
         rotary_base: float | None = None,
         alibi: bool = False,
+        num_key_value_heads: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(num_heads, **options)
+        self.num_key_value_heads = num_key_value_heads or num_heads
         self.rotary_base = rotary_base
         self.alibi = alibi
 
     def build(self, input_shape: Shape) -> None:
         hidden_size = input_shape[-1]
         self.head_size = hidden_size // self.num_heads
-        self.qkv = self._add_dense(3 * hidden_size, input_shape, "qkv")
+        units = hidden_size + 2 * self.num_key_value_heads * self.head_size
+        self.qkv = self._add_dense(units, input_shape, "qkv")
         self.output_dense = self._add_dense(hidden_size, input_shape, "output")
 
     def call(
@@ -202,8 +213,13 @@ class SelfAttention(_Attention):
         bias: Tensor,
         position_ids: Tensor | None,
         training: bool,
+        more: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Outputs (B, T, H), of bias (B or 1, M, 1, W, 3 W): the blocks become a batch."""
+        """Outputs (B, T, H), of bias (B or 1, M, 1, W, 3 W): the blocks become a batch.
+
+        `more` are keys and values (B, N, G, D) that the tokens of every block attend to besides,
+        and the bias of their scores, (B, 1, T, G).
+        """
         batch, _, length, _ = ops.shape(query)
         number, size = ops.shape(bias)[1], ops.shape(bias)[3]
 
@@ -216,10 +232,16 @@ class SelfAttention(_Attention):
             queries, keys = cut_blocks(places, size), neighbour_blocks(places, size)
             bias = bias + alibi_bias(queries[..., 0], keys[..., 0], self.num_heads)
         bias = ops.broadcast_to(bias, (batch, *ops.shape(bias)[1:]))
+        keys, values = neighbour_blocks(key, size), neighbour_blocks(value, size)
+        if more is not None:
+            other_keys, other_values, other_bias = more
+            keys, values = _with_rows(keys, other_keys), _with_rows(values, other_values)
+            other_bias = ops.transpose(cut_blocks(other_bias, size), (0, 2, 1, 3, 4))
+            bias = ops.concatenate([bias, ops.cast(other_bias, bias.dtype)], axis=-1)
         outputs, *_ = self._attend(
             folded(cut_blocks(query, size)),
-            folded(neighbour_blocks(key, size)),
-            folded(neighbour_blocks(value, size)),
+            folded(keys),
+            folded(values),
             ops.reshape(bias, (-1, *ops.shape(bias)[2:])),
             training,
         )
@@ -305,6 +327,14 @@ class SelfAttention(_Attention):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, length, _ = ops.shape(x)
+        keys = self.num_key_value_heads
+        if keys < self.num_heads:
+            number = self.num_heads + 2 * keys
+            heads = ops.reshape(self.qkv(x), (batch, length, number, self.head_size))
+            heads = ops.transpose(heads, (0, 2, 1, 3))
+            query, key, value = ops.split(heads, [self.num_heads, self.num_heads + keys], axis=1)
+            times = self.num_heads // keys
+            return query, ops.repeat(key, times, axis=1), ops.repeat(value, times, axis=1)
         heads = ops.reshape(self.qkv(x), (batch, length, 3, self.num_heads, self.head_size))
         # One transposition for all three, in the place of a split and three.
         return tuple(ops.unstack(ops.transpose(heads, (2, 0, 3, 1, 4)), 3))  # each (B, N, T, D)
@@ -361,6 +391,13 @@ class CrossAttention(_Attention):
         query = self._split_heads(self.query(x))
         probabilities = self._normalised(self._scores_in_loop(query, memory["key"], bias))
         return self._outputs(probabilities, memory["value"])
+
+
+def _with_rows(blocks: Tensor, rows: Tensor) -> Tensor:
+    """(B, N, M, S, D), (B, N, G, D) -> (B, N, M, S + G, D): the same rows behind each block."""
+    batch, heads, number, _, width = ops.shape(blocks)
+    shape = (batch, heads, number, ops.shape(rows)[2], width)
+    return ops.concatenate([blocks, ops.broadcast_to(rows[:, :, None], shape)], axis=-2)
 
 
 def _product(query: Tensor, key: Tensor) -> Tensor:

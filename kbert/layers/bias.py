@@ -32,7 +32,7 @@ def example_bias(example_ids: Tensor) -> Tensor:
         >>> ops.convert_to_numpy(example_bias(ops.array([[1, 1, 2]])))[0, 0].tolist()
         [[0.0, 0.0, -30000.0], [0.0, 0.0, -30000.0], [-30000.0, -30000.0, 0.0]]
     """
-    return _unless(example_ids[:, None, None, :] == example_ids[:, None, :, None])
+    return unless(example_ids[:, None, None, :] == example_ids[:, None, :, None])
 
 
 def attention_bias(padding_mask: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def attention_bias(padding_mask: Tensor) -> Tensor:
         >>> ops.convert_to_numpy(attention_bias(ops.array([[1, 0]])))[0, 0, 0].tolist()
         [0.0, -30000.0]
     """
-    return _unless(padding_mask)[:, None, None, :]
+    return unless(padding_mask)[:, None, None, :]
 
 
 def layer_biases(
@@ -58,6 +58,7 @@ def layer_biases(
     example_ids: Tensor | None = None,
     *,
     causal: bool = False,
+    causal_mask: Tensor | None = None,
     in_blocks: bool = True,
 ) -> list[Tensor | None]:
     """The bias of each layer; layers of one window have the same tensor.
@@ -69,6 +70,8 @@ def layer_biases(
         example_ids: (B, T), see `example_bias`; or None. They take the place of the mask.
         causal: whether tokens attend to none behind them; a window is then of the tokens before,
             the token itself among them.
+        causal_mask: (B, T), 1 for a token that attends to none behind it, where not all do; a
+            window stays as wide before it. Or None.
         in_blocks: False gives biases for whole rows of scores, which somebody reads.
 
     Returns:
@@ -82,12 +85,15 @@ def layer_biases(
         >>> local = layer_biases([2], 3, in_blocks=False)[0]
         >>> ops.convert_to_numpy(local == 0).astype(int)[0, 0].tolist()
         [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+        >>> mixed = layer_biases([None], 3, causal_mask=ops.array([[1, 1, 0]]))[0]
+        >>> ops.convert_to_numpy(mixed == 0).astype(int)[0, 0].tolist()
+        [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     """
     found: dict[int | None, Any] = {}
     for window in windows:
         if window not in found:
             found[window] = _layer_bias(
-                window, length, padding_mask, example_ids, causal, in_blocks
+                window, length, padding_mask, example_ids, causal, causal_mask, in_blocks
             )
     return [found[window] for window in windows]
 
@@ -98,6 +104,7 @@ def _layer_bias(
     mask: Tensor | None,
     ids: Tensor | None,
     causal: bool,
+    causal_mask: Tensor | None,
     in_blocks: bool,
 ) -> Tensor | None:
     known = isinstance(length, int)
@@ -106,7 +113,7 @@ def _layer_bias(
         reach = window - 1 if causal else window // 2
     if reach is not None and known and length <= reach + 1:
         reach = None
-    if reach is None and not causal:
+    if reach is None and not causal and causal_mask is None:
         if ids is not None:
             return example_bias(ids)
         return None if mask is None else attention_bias(mask)
@@ -114,16 +121,23 @@ def _layer_bias(
     if reach is None or not in_blocks or (known and length <= 3 * reach):
         places = ops.arange(length)
         keep = _near(places[:, None], places[None], reach, causal)[None, None]
+        if causal_mask is not None:
+            seen = _near(places[:, None], places[None], None, True)[None, None]
+            keep = ops.logical_and(keep, _or_not_causal(seen, causal_mask[:, None, :, None]))
         if ids is not None:
             keep = ops.logical_and(keep, ids[:, None, None, :] == ids[:, None, :, None])
         elif mask is not None:
             keep = ops.logical_and(keep, (mask > 0)[:, None, None, :])
-        return _unless(keep)
+        return unless(keep)
     size = ops.minimum(reach, length) if not known else reach
     columns = ops.arange(3 * size)[None] - size  # of the keys, from the block's first token on
     near = _near(ops.arange(size)[:, None], columns, reach, causal)  # (W, 3 W)
     inside = neighbour_blocks(ops.ones((1, length, 1), "int32"), size)[:, :, None, None, :, 0] > 0
     keep = ops.logical_and(near[None, None, None], inside)
+    if causal_mask is not None:
+        seen = _near(ops.arange(size)[:, None], columns, None, True)  # (W, 3 W)
+        rows = cut_blocks(ops.cast(causal_mask, "int32")[:, :, None], size)  # (B, M, W, 1)
+        keep = ops.logical_and(keep, _or_not_causal(seen, rows[:, :, None]))
     if ids is not None:
         ids = ops.cast(ids, "int32")[:, :, None]
         queries, keys = cut_blocks(ids, size), neighbour_blocks(ids, size)
@@ -132,15 +146,20 @@ def _layer_bias(
     elif mask is not None:
         keys = neighbour_blocks(ops.cast(mask > 0, "int32")[:, :, None], size)
         keep = ops.logical_and(keep, keys[:, :, None, None, :, 0] > 0)
-    return _unless(keep)
+    return unless(keep)
 
 
 def _near(queries: Tensor, keys: Tensor, reach: int | None, causal: bool) -> Tensor:
     """Whether places lie no further apart than that, and none behind where it is causal."""
     before = queries - keys
     if not causal:
-        return ops.abs(before) <= reach
+        return ops.ones_like(before, "bool") if reach is None else ops.abs(before) <= reach
     return before >= 0 if reach is None else ops.logical_and(before >= 0, before <= reach)
+
+
+def _or_not_causal(seen: Tensor, causal_mask: Tensor) -> Tensor:
+    """What tokens see that may see the rest too, unless they are causal."""
+    return ops.logical_or(seen, causal_mask == 0)
 
 
 def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
@@ -181,7 +200,7 @@ def causal_bias(length: Tensor) -> Tensor:
         [[0.0, -30000.0], [0.0, 0.0]]
     """
     places = ops.arange(length)
-    return _unless(places[None, :] <= places[:, None])[None, None]
+    return unless(places[None, :] <= places[:, None])[None, None]
 
 
 def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
@@ -203,7 +222,7 @@ def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
     if window is None:
         return bias
     near = places[:, None, None] - ops.arange(ops.shape(bias)[3]) < window
-    return bias + _unless(near)
+    return bias + unless(near)
 
 
 def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
@@ -219,8 +238,14 @@ def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
     keep = places <= t
     if window is not None:
         keep = ops.logical_and(keep, t - places < window)
-    return _unless(keep)[None, None, None]
+    return unless(keep)[None, None, None]
 
 
-def _unless(keep: Tensor) -> Tensor:
+def unless(keep: Tensor) -> Tensor:
+    """The bias of scores of which some are kept: 0 there, -30,000 elsewhere; float32.
+
+    Example:
+        >>> ops.convert_to_numpy(unless(ops.array([True, False]))).tolist()
+        [0.0, -30000.0]
+    """
     return (ops.cast(keep, "float32") - 1.0) * PENALTY

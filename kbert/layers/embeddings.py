@@ -4,6 +4,7 @@ Shapes: `B` batch, `T` tokens, `V` vocabulary, `S` segments, `P` positions, `E` 
 `H` hidden width.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -66,7 +67,7 @@ class Embeddings(keras.layers.Layer):
         self.max_positions = max_positions
         self.num_segments = num_segments
         self.initializer_range = initializer_range
-        self.norm = None
+        self.norm: keras.layers.Layer | None = None
         if norm is not None:
             self.norm = LayerNorm(
                 layer_norm_epsilon, kind=norm, dtype=self.dtype_policy, name="norm"
@@ -75,6 +76,8 @@ class Embeddings(keras.layers.Layer):
         self.projection = _projection(
             embedding_size, hidden_size, initializer_range, use_bias, self.dtype_policy
         )
+
+        self._base: Callable[[], Embeddings] | None = None
 
     def build(self, token_ids_shape: Shape) -> None:
         self.token = self._add_table("token", self.vocabulary_size)
@@ -92,10 +95,10 @@ class Embeddings(keras.layers.Layer):
         if self.projection is not None:
             self.projection.build(shape)
 
-    def _add_table(self, name: str, rows: int) -> keras.Variable:
+    def _add_table(self, name: str, rows: int, width: int | None = None) -> keras.Variable:
         return self.add_weight(
             name=name,
-            shape=(rows, self.embedding_size),
+            shape=(rows, width or self.embedding_size),
             initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
             # Looked up before the cast: casting the whole table first costs more than the lookup.
             autocast=False,
@@ -127,7 +130,13 @@ class Embeddings(keras.layers.Layer):
         Raises:
             ValueError: a sequence that is too long, or segment ids where there are no segments.
         """
-        x = ops.take(self.token, token_ids, axis=0)  # (B, T, E)
+        x = self._summed(token_ids, segment_ids, places)
+        return x if self.norm is None else self.norm(x)
+
+    def _summed(
+        self, token_ids: Tensor, segment_ids: Tensor | None = None, places: Tensor | None = None
+    ) -> Tensor:
+        x = self._token_rows(token_ids, places)  # (B, T, E)
         if places is None:
             length = ops.shape(token_ids)[1]
             check_length(length, self.max_positions)
@@ -141,11 +150,47 @@ class Embeddings(keras.layers.Layer):
                 "A model without segments takes no `segment_ids`. "
                 f"Received: segment_ids of shape {tuple(segment_ids.shape)}"
             )
-        return x if self.norm is None else self.norm(x)
+        return x
+
+    def add_base(self, base: "Embeddings") -> None:
+        """Adds another's tables of tokens and positions, which no gradient of this layer moves.
+
+        Its own tables become what it adds to them, at first nothing. So both train the other's
+        tables and its own without pulling at the same numbers. (He et al. 2021,
+        https://arxiv.org/abs/2111.09543, section 3.3: gradient-disentangled embedding sharing.)
+        Presets and everything else that `kbert.models.weights` reads have the sums; a file of
+        Keras' `save_weights` has what this layer adds, so it is one of both models.
+
+        Args:
+            base: built, with tables of the same shapes.
+        """
+        # Inside a function, so that Keras does not count and save the other's weights here.
+        self._base = lambda: base
+        for name in self._tables_with_base():
+            getattr(self, name).assign(ops.zeros_like(getattr(self, name)))
+
+    def base_tables(self) -> dict[str, keras.Variable]:
+        """By the name of a table what is added to it; see `add_base`."""
+        if self._base is None:
+            return {}
+        base = self._base()
+        return {name: getattr(base, name) for name in self._tables_with_base()}
+
+    def _tables_with_base(self) -> tuple[str, ...]:
+        return ("token", "position") if self.positions == "learned" else ("token",)
+
+    def _token_rows(self, token_ids: Tensor, places: Tensor | None) -> Tensor:
+        rows = ops.take(self.token, token_ids, axis=0)
+        if self._base is None:
+            return rows
+        return rows + ops.stop_gradient(ops.take(self._base().token, token_ids, axis=0))
 
     def _position_table(self) -> Tensor:
-        learned = self.positions == "learned"
-        return self.position if learned else ops.convert_to_tensor(self.position)
+        if self.positions != "learned":
+            return ops.convert_to_tensor(self.position)
+        if self._base is None:
+            return self.position
+        return self.position + ops.stop_gradient(self._base().position)
 
     def _segments(self, segment_ids: Tensor | None) -> Tensor:
         if segment_ids is None:
@@ -167,6 +212,9 @@ class SharedEmbeddings(keras.layers.Layer):
         hidden_size: width of the output.
         dropout: rate.
 
+    Raises:
+        ValueError: the embeddings are those of a part, of another shape.
+
     Example:
         >>> tables = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,
         ...                     max_positions=6, num_segments=2)
@@ -181,6 +229,11 @@ class SharedEmbeddings(keras.layers.Layer):
         self, source: Embeddings, *, hidden_size: int, dropout: float = 0.0, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        if type(source) is not Embeddings:
+            raise ValueError(
+                "A generator shares the tables of BERT's embeddings: other embeddings are not "
+                f"shared. Received: {type(source).__name__}"
+            )
         # Inside a function, so that Keras does not count and save the other's weights here.
         self._source = lambda: source
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")

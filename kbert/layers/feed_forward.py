@@ -23,6 +23,7 @@ class FeedForward(keras.layers.Layer):
         gated: whether it is.
         initializer_range: of the kernels, see `Dense`.
         use_bias: whether the two have biases.
+        gate_bias: whether the first has where it is gated; None = `use_bias`.
 
     Example:
         >>> import numpy as np
@@ -38,6 +39,7 @@ class FeedForward(keras.layers.Layer):
         gated: bool = False,
         initializer_range: float | None = 0.02,
         use_bias: bool = True,
+        gate_bias: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -46,20 +48,21 @@ class FeedForward(keras.layers.Layer):
         self.gated = gated
         self.initializer_range = initializer_range
         self.use_bias = use_bias
+        self.gate_bias = use_bias if gate_bias is None or not gated else gate_bias
 
     def build(self, input_shape: Shape) -> None:
         common = {
             "initializer_range": self.initializer_range,
-            "use_bias": self.use_bias,
             "dtype": self.dtype_policy,
         }
         self.intermediate = Dense(
             self.intermediate_size * (1 + self.gated),
             activation=None if self.gated else self.activation,
+            use_bias=self.gate_bias,
             name="intermediate",
             **common,
         )
-        self.output_dense = Dense(input_shape[-1], name="output", **common)
+        self.output_dense = Dense(input_shape[-1], use_bias=self.use_bias, name="output", **common)
         self.intermediate.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.intermediate_size))
 

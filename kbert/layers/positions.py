@@ -198,6 +198,57 @@ def alibi_bias(queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
     return falls[None] if len(falls.shape) == 3 else falls
 
 
+def slanted(x: Tensor) -> Tensor:
+    """Scores by distance as scores by token: row i from its column T - 1 - i on.
+
+    Without the last column's share each row is one shorter than it was, so that the same column
+    lies one further to the right in every next one. (As in Music Transformer, Huang et al. 2018.)
+    A gather from all distances does the same, but its gradient adds up numbers one by one. Scores
+    and gradients of 12 heads, on two busy cores: of 8 rows of 128 tokens 138 ms so and 216 by
+    gathers, 87 and 133 under XLA; of 2 rows of 512 270 to 530 and 350 to 410, 290 to 370 and 210 to
+    230.
+
+    Args:
+        x: (B, N, T, S + T), of T tokens that attend to S, the last T of which they are: by the
+            distances from S - 1 down to -T.
+
+    Returns:
+        (B, N, T, S).
+
+    Example:
+        >>> x = ops.reshape(ops.array([1, 0, -1, -2]), (1, 1, 1, 4))
+        >>> ops.convert_to_numpy(slanted(ops.repeat(x, 2, axis=2)))[0, 0].tolist()
+        [[0, -1], [1, 0]]
+    """
+    batch, heads, length, width = ops.shape(x)
+    flat = ops.reshape(x, (batch, heads, length * width))
+    flat = flat[..., length - 1 : length - 1 + length * (width - 1)]
+    return ops.reshape(flat, (batch, heads, length, width - 1))[..., : width - length]
+
+
+def slanted_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
+    """The rows of `slanted` at some positions.
+
+    Args:
+        x: (B, N, P, S + T), those rows.
+        positions: (B, P) integers in [0, T).
+        length: T.
+
+    Returns:
+        (B, N, P, S).
+
+    Example:
+        >>> x = ops.reshape(ops.array([1, 0, -1, -2]), (1, 1, 1, 4))
+        >>> ops.convert_to_numpy(slanted_rows(x, ops.array([[1]]), 2))[0, 0].tolist()
+        [[1, 0]]
+    """
+    batch, heads, number, width = ops.shape(x)
+    columns = ops.arange(width - length, dtype="int32")
+    columns = length - 1 - ops.cast(positions, "int32")[:, :, None] + columns
+    rows = ops.reshape(ops.arange(batch * heads * number), (batch, heads, number, 1))
+    return ops.take(ops.reshape(x, (-1,)), rows * width + columns[:, None])
+
+
 def check_length(length: Tensor, max_positions: int) -> None:
     """Raises where a sequence is too long: at once if its length is known, else in the graph."""
     rule = f"A sequence must not be longer than max_positions={max_positions}."

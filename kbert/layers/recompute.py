@@ -8,7 +8,7 @@ it draws the same masks, and the counters move once.
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -104,7 +104,7 @@ def run_layer(
         moved[:] = [variables[i] for i in changed]
         return _firsts(outputs, first_only), [after[i] for i in changed]
 
-    values = _AsStored()(read=lambda: [v.value for v in variables])
+    values = as_stored(variables)
     tensors = [x for x, held in zip(arguments, is_tensor, strict=True) if held]
     outputs, new = _engine()(function, values, tensors)
     for variable, value in zip(moved, new, strict=True):
@@ -112,11 +112,23 @@ def run_layer(
     return outputs
 
 
-class _AsStored(keras.layers.Layer):
+def as_stored(variables: Sequence[keras.Variable]) -> list[Tensor]:
     """Reads variables without a cast: in half precision the layers around would have it done.
 
     The casts are made inside of what is computed again, and no copy of the weights is kept.
     """
+    return _AsStored()(read=lambda: [v.value for v in variables])
+
+
+def note_recomputed(names: Iterable[str]) -> None:
+    """Adds to the list of `recomputation` layers that are computed again in any case."""
+    run = _RUN.get()
+    if run is not None:
+        run.extend(names)
+
+
+class _AsStored(keras.layers.Layer):
+    """Reads what it is told to under no policy."""
 
     def __init__(self) -> None:
         super().__init__(autocast=False, name="as_stored")
@@ -171,7 +183,7 @@ def _on_tensorflow(
     def call(*kept: tf.Tensor) -> Any:
         def gradient(*upstream: tf.Tensor) -> list[tf.Tensor | None]:
             upstream = tuple(map(tf.convert_to_tensor, upstream))
-            again = _after(upstream, kept, weights=number)
+            again = after(upstream, kept, weights=number)
             floats = [x for x in again if x.dtype.is_floating]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(floats)
@@ -187,7 +199,7 @@ def _on_tensorflow(
     return keras.tree.pack_sequence_as(packed[0], leaves), list(new)
 
 
-def _after(upstream: Sequence[Any], kept: Sequence[Any], weights: int) -> list[Any]:
+def after(upstream: Sequence[Any], kept: Sequence[Any], weights: int) -> list[Any]:
     """The tensors, to be had once there is a gradient: else all would be computed at once.
 
     A control dependency holds TensorFlow's executor, and its optimiser from merging operations that

@@ -12,6 +12,10 @@ from kbert.models.generators.description import GeneratorDescription
 from kbert.models.generators.prefix_seq2seq import PrefixSeq2Seq
 from kbert.models.generators.seq2seq import Seq2Seq
 from kbert.models.parts import Part, register_part
+from kbert.models.reformer.reformer import Reformer
+from kbert.models.transformer_xl import TransformerXl
+from kbert.models.universal_transformer import UniversalTransformer
+from kbert.models.xlnet.xlnet import Xlnet
 
 __all__ = [
     "Decoder",
@@ -24,7 +28,11 @@ __all__ = [
     "GeneratorDescription",
     "Part",
     "PrefixSeq2Seq",
+    "Reformer",
     "Seq2Seq",
+    "TransformerXl",
+    "UniversalTransformer",
+    "Xlnet",
     "describe",
     "family",
     "family_table",

@@ -6,12 +6,14 @@ from typing import Any
 import keras
 
 from kbert.configs.base import Config
+from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import TransformerConfig
 from kbert.layers import (
     Block,
     CrossAttention,
     CrossBlock,
     Dropout,
+    Embeddings,
     FeedForward,
     LayerNorm,
     SelfAttention,
@@ -51,6 +53,7 @@ def layer_block(
     *,
     layer: int,
     attention: keras.layers.Layer | None = None,
+    feed_forward: keras.layers.Layer | None = None,
     **kwargs: Any,
 ) -> Block:
     """The block of a layer of an encoder or a decoder, as its config says.
@@ -59,6 +62,7 @@ def layer_block(
         config: the model's.
         layer: which of its layers; of several that share a block the first.
         attention: in the place of the config's, or None.
+        feed_forward: likewise.
         **kwargs: `name` and `dtype` of the block.
     """
     slots = [_SLOTS[config.block.removesuffix("_except_first")].format(part) for part in _PARTS]
@@ -67,6 +71,7 @@ def layer_block(
     places = {
         "rotary_base": config.layer_rotary_base(layer),
         "alibi": config.positions == "alibi",
+        "num_key_value_heads": config.key_value_heads,
     }
     return _block(
         config,
@@ -74,8 +79,37 @@ def layer_block(
         norm=config.norm,
         use_bias=config.use_bias,
         gated=config.feed_forward == "gated",
+        gate_bias=config.has_bias("gate"),
         attention=attention,
+        feed_forward=feed_forward,
         places=places,
+        **kwargs,
+    )
+
+
+def embeddings_of(
+    config: EncoderConfig, made: type[Embeddings] = Embeddings, **kwargs: Any
+) -> Embeddings:
+    """The embeddings of an encoder, as its config says.
+
+    Args:
+        config: the encoder's.
+        made: their class.
+        **kwargs: `name` and `dtype` of the layer, and what else its class takes.
+    """
+    in_attention = config.positions in ("rotary", "alibi")
+    return made(
+        vocabulary_size=config.vocabulary_size,
+        embedding_size=config.embedding_width,
+        hidden_size=config.hidden_size,
+        max_positions=config.max_positions,
+        num_segments=config.num_segments,
+        dropout=config.dropout,
+        layer_norm_epsilon=config.layer_norm_epsilon,
+        initializer_range=config.initializer_range,
+        positions="none" if in_attention else config.positions,
+        norm=config.norm if config.embedding_norm else None,
+        use_bias=config.use_bias,
         **kwargs,
     )
 
@@ -189,7 +223,9 @@ def _block(
     norm: str = "layer",
     use_bias: bool = True,
     gated: bool = False,
+    gate_bias: bool | None = None,
     attention: keras.layers.Layer | None = None,
+    feed_forward: keras.layers.Layer | None = None,
     places: Mapping[str, Any] | None = None,
     dtype: DType = None,
     **kwargs: Any,
@@ -205,15 +241,18 @@ def _block(
             **common,
             **(places or {}),
         )
-    return made(
-        attention,
-        FeedForward(
+    if feed_forward is None:
+        feed_forward = FeedForward(
             config.intermediate_size,
             activation=config.activation,
             gated=gated,
+            gate_bias=gate_bias,
             name="feed_forward",
             **common,
-        ),
+        )
+    return made(
+        attention,
+        feed_forward,
         Dropout(config.dropout, dtype=dtype, name="dropout"),
         **{slot: LayerNorm(epsilon, kind=norm, dtype=dtype, name=slot) for slot in slots},
         dtype=dtype,

@@ -8,6 +8,7 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.configs.transformer import GLOBAL
 from kbert.models.elmo.description import ElmoDescription, describe_elmo
 from kbert.models.family import Row, family_row
 from kbert.models.generators.description import GeneratorDescription
@@ -27,14 +28,12 @@ CHOICES = (
     "bert-large-uncased",
     "bert-xlarge",
     "huawei-noah/TinyBERT_General_4L_312D",
-    "huawei-noah/TinyBERT_General_6L_768D",
     "nreimers/MiniLM-L6-H384-uncased",
     "microsoft/MiniLM-L12-H384-uncased",
+    "google/mobilebert-uncased",
     "distilbert-base-uncased",
     "distilroberta-base",
     "albert-base-v2",
-    "albert-large-v2",
-    "albert-xlarge-v2",
     "albert-xxlarge-v2",
     "google/electra-small-discriminator",
     "google/electra-base-discriminator",
@@ -45,12 +44,18 @@ CHOICES = (
     "xlm-roberta-base",
     "xlm-roberta-large",
     "jhu-clsp/ettin-encoder-17m",
-    "jhu-clsp/ettin-encoder-32m",
-    "jhu-clsp/ettin-encoder-68m",
     "answerdotai/ModernBERT-base",
     "answerdotai/ModernBERT-large",
     "jhu-clsp/ettin-encoder-1b",
+    "jhu-clsp/mmBERT-base",
+    "EuroBERT/EuroBERT-210m",
+    "chandar-lab/NeoBERT",
+    "nghuyong/ernie-3.0-base-zh",
     "microsoft/deberta-v3-base",
+    "microsoft/mpnet-base",
+    "allenai/longformer-base-4096",
+    "xlnet-base-cased",
+    "google/reformer-enwik8",
 )
 
 
@@ -143,7 +148,7 @@ class Description:
             "feed-forward width": f"{config.intermediate_size:,}, {config.activation}"
             + (", gated" if config.feed_forward == "gated" else ""),
             **({"normalisation": ", ".join(norms)} if norms else {}),
-            **({"attention": ", ".join(map(str, pattern))} if len(set(pattern)) > 1 else {}),
+            **({"attention": ", ".join(map(str, pattern))} if set(pattern) != {GLOBAL} else {}),
             **({"part": str(config.part["name"])} if config.part is not None else {}),
             **({"embedding width": f"{config.embedding_width:,}"} if narrow else {}),
             "vocabulary": f"{config.vocabulary_size:,}"
@@ -241,7 +246,7 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
             f"{config.num_layers}" + (" (shared)" if config.num_blocks < config.num_layers else ""),
             f"{config.hidden_size:,}",
             f"{config.num_heads}",
-            f"{config.vocabulary_size:,} {found.tokenizer}",
+            f"{config.vocabulary_size:,} {found.tokenizer or ''}".rstrip(),
             f"{found.parameters / 1e6:,.1f} M",
             f"{memory / 2**30:.1f} GiB",
         )

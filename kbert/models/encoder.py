@@ -12,11 +12,11 @@ from keras import ops
 
 from kbert import registry
 from kbert.checkpoints import write_checkpoint
-from kbert.configs.encoder import EncoderConfig
-from kbert.layers import Dense, Embeddings, LayerNorm, gather_positions
+from kbert.configs.encoder import IDENTITY, EncoderConfig
+from kbert.layers import Dense, LayerNorm, gather_positions
 from kbert.layers.bias import layer_biases
 from kbert.layers.recompute import run_layer
-from kbert.models.blocks import last_norm, layer_block, run_blocks
+from kbert.models.blocks import embeddings_of, last_norm, layer_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec, token_means
 from kbert.models.parts import part_of
@@ -25,7 +25,7 @@ from kbert.types import DType, PathLike, Shape, Tensor, Tensors
 
 # The last three are those of packed rows.
 INPUTS = (
-    *("token_ids", "segment_ids", "padding_mask"),
+    *("token_ids", "segment_ids", "padding_mask", "causal_mask"),
     *("position_ids", "example_ids", "cls_positions"),
 )
 _Made = TypeVar("_Made", bound=type["Encoder"])
@@ -110,6 +110,7 @@ class Encoder(FromConfig, keras.Model):
             )
         super().__init__(name=name, dtype=dtype, **kwargs)
         self.config = config
+        self.part = part_of(config)
         self.make_block = make_block
         self.has_own_embeddings = embeddings is None
         self._make_layers(embeddings)
@@ -117,32 +118,19 @@ class Encoder(FromConfig, keras.Model):
 
     def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
         config, policy = self.config, {"dtype": self.dtype_policy}
-        self.part = part_of(config)
         if embeddings is None:
             embeddings = self.part.make_embeddings(config, name="embeddings", **policy)
         if embeddings is None:
-            embeddings = Embeddings(
-                vocabulary_size=config.vocabulary_size,
-                embedding_size=config.embedding_width,
-                hidden_size=config.hidden_size,
-                max_positions=config.max_positions,
-                num_segments=config.num_segments,
-                dropout=config.dropout,
-                layer_norm_epsilon=config.layer_norm_epsilon,
-                initializer_range=config.initializer_range,
-                positions="none" if self._attention_has_positions else config.positions,
-                norm=config.norm if config.embedding_norm else None,
-                use_bias=config.use_bias,
-                name="embeddings",
-                **policy,
-            )
+            embeddings = embeddings_of(config, name="embeddings", **policy)
         self.embeddings = embeddings
         self.shared = self.part.make_shared(config, name="shared", **policy)
         self.blocks = [self._make_block(group) for group in range(config.num_blocks)]
         self.norm = last_norm(config, kind=config.norm, name="norm", **policy)
-        self.pooler = None
-        if config.pooler_activation is not None:
-            self.pooler = _Pooler(config, name="pooler", **policy)
+        self.pooler: Pooler | _NoPooler | None = None
+        if config.pooler_activation == IDENTITY:
+            self.pooler = _NoPooler(config.hidden_size, name="pooler", **policy)
+        elif config.pooler_activation is not None:
+            self.pooler = Pooler(config, name="pooler", **policy)
 
     def _make_block(self, group: int) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
@@ -154,11 +142,16 @@ class Encoder(FromConfig, keras.Model):
         if block is not None:
             return block
         attention = self.part.make_attention(config, layer=layer, name="attention", **policy)
-        return layer_block(config, layer=layer, attention=attention, **options)
+        feed_forward = self.part.make_feed_forward(
+            config, layer=layer, name="feed_forward", **policy
+        )
+        return layer_block(
+            config, layer=layer, attention=attention, feed_forward=feed_forward, **options
+        )
 
     @property
     def _pools_means(self) -> bool:
-        return self.pooler is not None and self.config.pooling == "mean"
+        return self.pooler is not None and self.config.pooling in ("mean", "late")
 
     @property
     def _attention_has_positions(self) -> bool:
@@ -173,8 +166,18 @@ class Encoder(FromConfig, keras.Model):
                 layer.build((None, self.config.hidden_size))
 
     @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of what it reads: those of every encoder, and what its part adds."""
+        return tuple(dict.fromkeys((*self.INPUTS, *self.part.inputs)))
+
+    @property
     def token_embedding(self) -> keras.Variable:
-        """The token table (V, E), for heads that tie their output matrix to it."""
+        """The token table (V, E), for heads that tie their output matrix to it.
+
+        Raises:
+            ValueError: it is a sum of two, see `kbert.layers.Embeddings.add_base`.
+        """
+        self._check_one_table()
         return self.embeddings.token
 
     @property
@@ -197,11 +200,13 @@ class Encoder(FromConfig, keras.Model):
         Args:
             inputs: token ids (B, T), or a dict with "token_ids" and optionally "segment_ids"
                 and "padding_mask" (1 = token, 0 = padding), all (B, T) integers. Without a
-                padding mask every token counts; without segment ids all are of segment 0. Of rows
-                that hold several examples also "example_ids" (B, T), which number the examples
+                padding mask every token counts; without segment ids all are of segment 0.
+                "causal_mask" (B, T) is 1 for tokens that attend to none behind them. Of rows that
+                hold several examples also "example_ids" (B, T), which number the examples
                 from 1 on, 0 = padding, and take the place of the padding mask: tokens attend to
                 those of their own example alone; "position_ids" (B, T), which begin again in each;
-                and "cls_positions" (B, K), where each begins.
+                and "cls_positions" (B, K), where each begins. And what its part adds to these, see
+                `input_names`: "global_positions" of `kbert.models.parts.GlobalTokens`.
             training: whether dropout is active.
             return_hidden_states: adds "hidden_states".
             return_attention: adds "attention".
@@ -227,7 +232,7 @@ class Encoder(FromConfig, keras.Model):
         reads_attention = return_attention or return_internals
         firsts, read = self._read_positions(inputs, output_positions)
         everywhere = read is None or return_hidden_states or reads_attention or self._pools_means
-        hidden_states, weights = self._run_layers(
+        hidden_states, weights, *more = self._run_layers(
             inputs,
             training,
             reads_attention=reads_attention,
@@ -237,19 +242,23 @@ class Encoder(FromConfig, keras.Model):
         sequence = hidden_states[-1]
         if everywhere and read is not None:
             sequence = gather_positions(sequence, read)
-        outputs: dict[str, Any] = {"sequence": sequence}
+        outputs: dict[str, Any] = {**dict(*more), "sequence": sequence}
         if self.pooler is not None:
+            late = self.config.pooling == "late"
             if self._pools_means:
-                summary = token_means(hidden_states[-1], inputs)
+                summary = hidden_states[-1] if late else token_means(hidden_states[-1], inputs)
             elif read is not None:
                 number = 1 if firsts is None else firsts.shape[1]
                 summary, outputs["sequence"] = sequence[:, :number], sequence[:, number:]
                 summary = summary[:, 0] if firsts is None else summary
-            elif firsts is None:
+            elif firsts is None and self.config.pooling == "first":
                 summary = sequence[:, 0]  # (B, H)
+            elif firsts is None:
+                summary = gather_positions(sequence, _last_positions(inputs))[:, 0]
             else:
                 summary = gather_positions(sequence, firsts)  # (B, K, H)
-            outputs["pooled"] = self.pooler(summary)
+            pooled = self.pooler(summary)
+            outputs["pooled"] = token_means(pooled, inputs) if late else pooled
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
         if return_attention:
@@ -267,7 +276,7 @@ class Encoder(FromConfig, keras.Model):
         reads_attention: bool,
         return_internals: bool,
         positions: Tensor | None,
-    ) -> tuple[list, list]:
+    ) -> tuple[list, list] | tuple[list, list, dict[str, Any]]:
         """From token ids to the last layer's output.
 
         Args:
@@ -278,7 +287,8 @@ class Encoder(FromConfig, keras.Model):
             positions: (B, P), the tokens that the last hidden state holds; None = all.
 
         Returns:
-            The hidden states, L + 1 of them, and what each layer gives of its attention.
+            The hidden states, L + 1 of them, and what each layer gives of its attention; and, where
+            a class has more outputs, a dict of them.
         """
         *biases, last_bias = self._layer_biases(inputs, in_blocks=not reads_attention)
         options: dict[str, Any] = {"training": training}
@@ -290,7 +300,9 @@ class Encoder(FromConfig, keras.Model):
         segments = inputs.get("segment_ids")
         x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
         if self.shared is not None:
-            options["shared"] = self.shared(x, training=training)
+            named = {name: inputs.get(name) for name in self.part.inputs}
+            named = {name: value for name, value in named.items() if value is not None}
+            options["shared"] = self.shared(x, training=training, **named)
         if return_internals:  # other blocks have none
             options["return_internals"] = True
         *blocks, last = self.layer_blocks
@@ -310,7 +322,8 @@ class Encoder(FromConfig, keras.Model):
         return [*hidden_states, sequence], [*weights, attention]
 
     def _named_inputs(self, inputs: Any) -> dict[str, Any]:
-        return named_inputs(inputs, self.INPUTS[0], self.INPUTS[1:], "An encoder")
+        names = self.input_names
+        return named_inputs(inputs, names[0], names[1:], "An encoder")
 
     def _layer_biases(self, inputs: Tensors, in_blocks: bool) -> list[Tensor | None]:
         """Of the attention scores of each layer."""
@@ -324,6 +337,7 @@ class Encoder(FromConfig, keras.Model):
             ops.shape(inputs["token_ids"])[1],
             inputs.get("padding_mask"),
             inputs.get("example_ids"),
+            causal_mask=inputs.get("causal_mask"),
             in_blocks=in_blocks,
         )
 
@@ -339,7 +353,11 @@ class Encoder(FromConfig, keras.Model):
             return firsts, None
         read = ops.cast(output_positions, "int32")
         if self.pooler is not None and not self._pools_means:
-            pooled = ops.zeros_like(inputs["token_ids"][:, :1]) if firsts is None else firsts
+            pooled = firsts
+            if firsts is None:
+                is_last = self.config.pooling == "last"
+                none = ops.zeros_like(inputs["token_ids"][:, :1])
+                pooled = _last_positions(inputs) if is_last else none
             read = ops.concatenate([ops.cast(pooled, "int32"), read], axis=1)
         return firsts, read
 
@@ -369,7 +387,7 @@ class Encoder(FromConfig, keras.Model):
         if return_attention:
             shapes["attention"] = [scores] * layers
         if return_internals:
-            part = (batch, self.config.num_heads, length, hidden[-1] // self.config.num_heads)
+            part = (batch, self.config.num_heads, length, self.part.head_size(self.config))
             of_layer = dict.fromkeys(("probabilities", "scores"), scores)
             of_layer |= dict.fromkeys(("query", "key", "value"), part)
             shapes["internals"] = [of_layer] * layers
@@ -413,7 +431,17 @@ class Encoder(FromConfig, keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         self._check_revivable()
+        self._check_one_table()
         return super().get_config()
+
+    def _check_one_table(self) -> None:
+        if getattr(self.embeddings, "base_tables", dict)():
+            raise ValueError(
+                "A discriminator's tables are sums of its generator's and its own while both are "
+                "trained: take the encoder of what the task's save_to_preset writes. "
+                f"Received: {self.name!r} of a task with "
+                "embedding_sharing='gradient_disentangled'"
+            )
 
     def _check_revivable(self) -> None:
         if self.make_block is not None or not self.has_own_embeddings:
@@ -424,7 +452,17 @@ class Encoder(FromConfig, keras.Model):
             )
 
 
-class _Pooler(Dense):
+def _last_positions(inputs: Tensors) -> Tensor:
+    """(B, 1): the last token of each row that is no padding."""
+    ids, mask = inputs["token_ids"], inputs.get("padding_mask")
+    places = ops.arange(ops.shape(ids)[1], dtype="int32")
+    places = places[None] + ops.zeros_like(ids, dtype="int32")
+    if mask is not None:
+        places = places * ops.cast(mask > 0, "int32")
+    return ops.max(places, axis=1, keepdims=True)
+
+
+class Pooler(Dense):
     """The dense layer that makes "pooled", and the norm behind it where the family has one."""
 
     def __init__(self, config: EncoderConfig, **kwargs: Any) -> None:
@@ -432,7 +470,7 @@ class _Pooler(Dense):
             config.hidden_size,
             activation=config.pooler_activation,
             initializer_range=config.initializer_range,
-            use_bias=config.use_bias,
+            use_bias=config.has_bias("heads"),
             **kwargs,
         )
         self.norm = None
@@ -449,3 +487,14 @@ class _Pooler(Dense):
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         outputs = super().call(inputs, training=training)
         return outputs if self.norm is None else self.norm(outputs, training=training)
+
+
+class _NoPooler(keras.layers.Layer):
+    """In the place of a pooler: what that would read is "pooled"."""
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units = units
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return inputs

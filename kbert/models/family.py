@@ -2,10 +2,11 @@
 
 Sizes are those of the releases (README.md and configs of google-research/bert, /albert, /electra,
 facebookresearch's fairseq and SpanBERT, huawei-noah's TinyBERT, microsoft's UniLM, allenai's
-bilm-tf); names are those of the Hugging Face hub, where they are on it. Activations and dropout are
-what the original code trained with: `gelu` is the tanh form in Google's BERT and ALBERT, and the
-erf form in ELECTRA and everything trained with PyTorch. A checkpoint loaded from files brings the
-values that its own config names.
+bilm-tf, zihangdai's xlnet); names are those of the Hugging Face hub, where they are on it.
+Activations and dropout are what the original code trained with: `gelu` is the tanh form in Google's
+BERT and ALBERT and in XLNet, and the erf form in ELECTRA and everything trained with PyTorch; the
+Reformers' are those of their configs on the hub. A checkpoint loaded from files brings the values
+that its own config names.
 """
 
 import dataclasses
@@ -15,7 +16,10 @@ from typing import Any
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
+from kbert.configs.reformer import ReformerConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.configs.transformer_xl import TransformerXlConfig
+from kbert.configs.xlnet import XlnetConfig
 from kbert.hub.names import REPOSITORIES, SIZES, close_names
 
 _UNCASED = 30522
@@ -26,6 +30,7 @@ _ROBERTA = 50265
 _XLM_R = 250002
 _MODERN = 50368
 _DEBERTA = 128100
+_XLNET = 32000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +75,24 @@ def _albert(num_layers: int, hidden_size: int, num_heads: int, dropout: float) -
 
 
 def _roberta(
-    num_layers: int, hidden_size: int, vocabulary_size: int = _ROBERTA, tokenizer: str = "bpe"
+    num_layers: int,
+    hidden_size: int,
+    vocabulary_size: int = _ROBERTA,
+    tokenizer: str = "bpe",
+    **changes: Any,
 ) -> Row:
-    values = {"num_segments": 0, "activation": "gelu", "layer_norm_epsilon": 1e-5}
+    values = {"num_segments": 0, "activation": "gelu", "layer_norm_epsilon": 1e-5, **changes}
     heads = hidden_size // 64
     return Row(_config(num_layers, hidden_size, heads, vocabulary_size, **values), tokenizer, 3)
+
+
+def _longformer(num_layers: int, hidden_size: int) -> Row:
+    long: dict[str, Any] = {
+        "max_positions": 4096,
+        "attention_pattern": (512,),
+        "part": {"name": "global_tokens"},
+    }
+    return _roberta(num_layers, hidden_size, **long)
 
 
 def _electra(num_layers: int, hidden_size: int, embedding_size: int) -> Row:
@@ -113,6 +131,7 @@ def _modernbert(
         "layer_norm_epsilon": 1e-5,
         "pooler_activation": None,
         "pooler_norm": True,
+        "token_transform": True,
         "pooling": "mean",
         "positions": "rotary",
         "rotary_base": 160_000.0,
@@ -127,6 +146,98 @@ def _modernbert(
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **values), "bpe")
 
 
+# One base for all layers; Ettin's configs name an odd number of positions.
+_ETTIN: dict[str, Any] = {"local_rotary_base": 160_000.0, "max_positions": 7999}
+_MMBERT: dict[str, Any] = {"local_rotary_base": 160_000.0, "vocabulary_size": 256_000}
+
+
+# What EuroBERT and NeoBERT have of Llama's blocks.
+_LLAMA: dict[str, Any] = {
+    "num_segments": 0,
+    "activation": "silu",
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "layer_norm_epsilon": 1e-5,
+    "pooler_activation": None,
+    "positions": "rotary",
+    "feed_forward": "gated",
+    "norm": "rms",
+    "block": "pre_norm",
+    "embedding_norm": False,
+    "use_bias": False,
+    "bias_exceptions": ("heads",),
+    "output": "untied",
+}
+
+
+# Of NomicBERT and MosaicBERT: BERT's vocabulary, up to a multiple of 64.
+_PADDED_UNCASED = 30528
+_NOMIC: dict[str, Any] = {
+    "max_positions": 2048,
+    "activation": "silu",
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "pooler_activation": None,
+    "positions": "rotary",
+    "rotary_base": 1000.0,
+    "feed_forward": "gated",
+    "use_bias": False,
+    "bias_exceptions": ("heads",),
+}
+
+
+def _roformer(num_layers: int, hidden_size: int, max_positions: int) -> Row:
+    values: dict[str, Any] = {
+        "max_positions": max_positions,
+        "activation": "gelu",
+        "pooler_activation": None,
+        "positions": "rotary",
+    }
+    return Row(_config(num_layers, hidden_size, hidden_size // 64, 50_000, **values))
+
+
+# ALiBi reaches as far as a row; the positions are those of a row in training.
+_MOSAIC: dict[str, Any] = {
+    "activation": "gelu",
+    "attention_dropout": 0.0,
+    "pooler_activation": None,
+    "positions": "alibi",
+    "feed_forward": "gated",
+    "bias_exceptions": ("gate",),
+}
+
+
+def _ernie(
+    num_layers: int, hidden_size: int, num_heads: int, vocabulary_size: int, **changes: Any
+) -> Row:
+    """BERT, with the epsilon of Paddle's normalisation."""
+    values = {"activation": "gelu", "layer_norm_epsilon": 1e-5, "num_segments": 4, **changes}
+    return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **values))
+
+
+def _ernie3(num_layers: int, hidden_size: int, num_heads: int, num_tasks: int) -> Row:
+    part = {"name": "task_embeddings", "num_tasks": num_tasks}
+    return _ernie(num_layers, hidden_size, num_heads, 40_000, max_positions=2048, part=part)
+
+
+def _eurobert(
+    num_layers: int,
+    hidden_size: int,
+    num_heads: int,
+    num_key_value_heads: int | None,
+    intermediate_size: int,
+) -> Row:
+    values: dict[str, Any] = {
+        **_LLAMA,
+        "num_key_value_heads": num_key_value_heads,
+        "intermediate_size": intermediate_size,
+        "max_positions": 8192,
+        "rotary_base": 250_000.0,
+        "pooling": "late",
+    }
+    return Row(_config(num_layers, hidden_size, num_heads, 128_256, **values), "bpe")
+
+
 def _deberta(num_layers: int, hidden_size: int) -> Row:
     values: dict[str, Any] = {
         "num_segments": 0,
@@ -138,6 +249,90 @@ def _deberta(num_layers: int, hidden_size: int) -> Row:
     }
     heads = hidden_size // 64
     return Row(_config(num_layers, hidden_size, heads, _DEBERTA, **values), "unigram")
+
+
+def _mpnet() -> Row:
+    values: dict[str, Any] = {
+        "num_segments": 0,
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-5,
+        "part": {"name": "relative_bias"},
+    }
+    config = _config(12, 768, 12, _UNCASED + 5, **values)
+    return Row(config, unused_rows=2)
+
+
+def _convbert(
+    num_layers: int, hidden_size: int, num_heads: int, embedding_size: int, **part: Any
+) -> Row:
+    values: dict[str, Any] = {
+        "activation": "gelu",
+        "pooler_activation": None,
+        "embedding_size": None if embedding_size == hidden_size else embedding_size,
+        "part": {"name": "dynamic_convolution", **part},
+    }
+    return Row(_config(num_layers, hidden_size, num_heads, _UNCASED, **values))
+
+
+def _xlnet(num_layers: int, hidden_size: int) -> Row:
+    config = XlnetConfig(
+        vocabulary_size=_XLNET,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=hidden_size // 64,
+        intermediate_size=4 * hidden_size,
+        activation="gelu_tanh",
+        pooler_activation=None,
+    )
+    return Row(config, "unigram")
+
+
+def _transformer_xl(
+    num_layers: int, hidden_size: int, num_heads: int, intermediate_size: int, **values: Any
+) -> Row:
+    config = TransformerXlConfig(
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        intermediate_size=intermediate_size,
+        **values,
+    )
+    return Row(config, "words")
+
+
+def _reformer(
+    num_layers: int, stream_size: int, num_heads: int, vocabulary_size: int, **values: Any
+) -> Row:
+    """Causal language models; a stream is half of what they give."""
+    config = ReformerConfig(
+        vocabulary_size=vocabulary_size,
+        hidden_size=2 * stream_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        attention="causal",
+        positions="axial",
+        **values,
+    )
+    return Row(config, None)
+
+
+def _mobilebert(**part: Any) -> Row:
+    values: dict[str, Any] = {
+        "intermediate_size": 512,
+        "activation": "relu",
+        "dropout": 0.0,
+        "pooler_activation": "identity",
+        "embedding_size": 128,
+        "part": {"name": "bottleneck", **part},
+    }
+    return Row(_config(24, 512, 4, _UNCASED, **values))
+
+
+def _ib_bert() -> Row:
+    """MobileBERT's teacher: as wide between its layers, and eight times as wide inside."""
+    part = {"width": 1024, "num_feed_forwards": 1, "attention_input": "whole", "no_norm": False}
+    values: dict[str, Any] = {"intermediate_size": 4096, "embedding_size": 128}
+    return Row(_config(24, 512, 4, _UNCASED, **values, part={"name": "bottleneck", **part}))
 
 
 def _elmo(num_highway: int, lstm_size: int, projection_size: int) -> Row:
@@ -250,18 +445,87 @@ FAMILY: dict[str, Row] = {
     #                                  layers hidden heads intermediate
     "answerdotai/ModernBERT-base":  _modernbert(22,  768, 12, 1152),
     "answerdotai/ModernBERT-large": _modernbert(28, 1024, 16, 2624),
-    "jhu-clsp/ettin-encoder-17m":   _modernbert(7,   256,  4,  384),
-    "jhu-clsp/ettin-encoder-32m":   _modernbert(10,  384,  6,  576),
-    "jhu-clsp/ettin-encoder-68m":   _modernbert(19,  512,  8,  768),
-    "jhu-clsp/ettin-encoder-150m":  _modernbert(22,  768, 12, 1152),
-    "jhu-clsp/ettin-encoder-400m":  _modernbert(28, 1024, 16, 2624),
-    "jhu-clsp/ettin-encoder-1b":    _modernbert(28, 1792, 28, 3840),
+    "jhu-clsp/ettin-encoder-17m":   _modernbert(7,   256,  4,  384, **_ETTIN),
+    "jhu-clsp/ettin-encoder-32m":   _modernbert(10,  384,  6,  576, **_ETTIN),
+    "jhu-clsp/ettin-encoder-68m":   _modernbert(19,  512,  8,  768, **_ETTIN),
+    "jhu-clsp/ettin-encoder-150m":  _modernbert(22,  768, 12, 1152, **_ETTIN),
+    "jhu-clsp/ettin-encoder-400m":  _modernbert(28, 1024, 16, 2624, **_ETTIN),
+    "jhu-clsp/ettin-encoder-1b":    _modernbert(28, 1792, 28, 3840, **_ETTIN),
+    "jhu-clsp/mmBERT-small":        _modernbert(22,  384,  6, 1152, **_MMBERT),
+    "jhu-clsp/mmBERT-base":         _modernbert(22,  768, 12, 1152, **_MMBERT),
+    # NeoBERT (https://arxiv.org/abs/2502.19587) and EuroBERT (https://arxiv.org/abs/2503.05500).
+    "chandar-lab/NeoBERT":    Row(_config(28, 768, 12, _UNCASED, **_LLAMA, intermediate_size=2048,
+                                          max_positions=4096)),
+    #                            layers hidden heads of keys intermediate
+    "EuroBERT/EuroBERT-210m": _eurobert(12,  768, 12, None, 3072),
+    "EuroBERT/EuroBERT-610m": _eurobert(26, 1152, 18,    6, 4096),
+    "EuroBERT/EuroBERT-2.1B": _eurobert(32, 2304, 18,    6, 6144),
+    # The base of nomic-embed-text (https://arxiv.org/abs/2402.01613).
+    "nomic-ai/nomic-bert-2048": Row(_config(12, 768, 12, _PADDED_UNCASED, **_NOMIC)),
+    # RoFormer (https://arxiv.org/abs/2104.09864), over Chinese words.
+    #                               layers hidden positions
+    "junnyu/roformer_chinese_base":  _roformer(12, 768, 1536),
+    "junnyu/roformer_chinese_small": _roformer(6,  384,  512),
+    # MosaicBERT (https://arxiv.org/abs/2312.17482), and what was trained on longer rows.
+    **{
+        f"mosaicml/mosaic-bert-base{suffix}":
+            Row(_config(12, 768, 12, _PADDED_UNCASED, **_MOSAIC, max_positions=positions))
+        for suffix, positions in {
+            "": 512, "-seqlen-256": 256, "-seqlen-512": 512, "-seqlen-1024": 1024,
+            "-seqlen-2048": 2048,
+        }.items()
+    },
+    # ERNIE (https://arxiv.org/abs/1904.09223; 2.0: /1907.12412; 3.0: /2107.02137).
+    "nghuyong/ernie-1.0-base-zh":   _ernie(12, 768, 12, 18_000, num_segments=2, max_positions=513,
+                                           activation="relu"),
+    "nghuyong/ernie-2.0-base-en":   _ernie(12,  768, 12, _UNCASED),
+    "nghuyong/ernie-2.0-large-en":  _ernie(24, 1024, 16, _UNCASED),
+    #                               layers hidden heads tasks
+    "nghuyong/ernie-3.0-xbase-zh":  _ernie3(20, 1024, 16, 16),
+    "nghuyong/ernie-3.0-base-zh":   _ernie3(12,  768, 12,  3),
+    "nghuyong/ernie-3.0-medium-zh": _ernie3(6,   768, 12, 16),
+    "nghuyong/ernie-3.0-mini-zh":   _ernie3(6,   384, 12, 16),
+    "nghuyong/ernie-3.0-micro-zh":  _ernie3(4,   384, 12, 16),
+    "nghuyong/ernie-3.0-nano-zh":   _ernie3(4,   312, 12, 16),
     # DeBERTa-v3 (https://arxiv.org/abs/2111.09543): discriminators, no pooler.
     #                               layers hidden
     "microsoft/deberta-v3-xsmall": _deberta(12,  384),
     "microsoft/deberta-v3-small":  _deberta(6,   768),
     "microsoft/deberta-v3-base":   _deberta(12,  768),
     "microsoft/deberta-v3-large":  _deberta(24, 1024),
+    # Longformer (https://arxiv.org/abs/2004.05150): RoBERTa, trained on with windows and more
+    # positions.
+    "allenai/longformer-base-4096":  _longformer(12,  768),
+    "allenai/longformer-large-4096": _longformer(24, 1024),
+    # MPNet (https://arxiv.org/abs/2004.09297), over BERT's pieces and five more.
+    "microsoft/mpnet-base": _mpnet(),
+    # ConvBERT (https://arxiv.org/abs/2008.02496); heads that attend.
+    #                               layers hidden heads embedding
+    "YituTech/conv-bert-small":        _convbert(12, 256, 2, 128),
+    "YituTech/conv-bert-medium-small": _convbert(12, 384, 4, 128, num_groups=2),
+    "YituTech/conv-bert-base":         _convbert(12, 768, 6, 768),
+    # XLNet (https://arxiv.org/abs/1906.08237); no pooler, as the language model has none.
+    "xlnet-base-cased":            _xlnet(12,  768),
+    "xlnet-large-cased":           _xlnet(24, 1024),
+    # Transformer-XL (https://arxiv.org/abs/1901.02860): the larger of its models of words, of 103
+    # million; without the softmax, which is the task's.
+    "transfo-xl-wt103": _transformer_xl(18, 1024, 16, 4096, vocabulary_size=267_735,
+        cutoffs=(20_000, 40_000, 200_000), divisor=4, same_length=True, clamp_length=1000),
+    # Reformer (https://arxiv.org/abs/2001.04451): language models of bytes, and of one novel.
+    #                             layers stream heads vocabulary
+    "google/reformer-enwik8": _reformer(12, 1024, 8, 258, head_size=128, intermediate_size=4096,
+        max_positions=65536, axial_shape=(128, 512), axial_sizes=(256, 768),
+        attention_pattern=("local", "local", "lsh", "local"), local_chunk_length=128,
+        lsh_chunk_length=256, num_buckets=512, num_hashes=4, dropout=0.2, attention_dropout=0.2,
+        lsh_dropout=0.1),
+    "google/reformer-crime-and-punishment": _reformer(6, 256, 2, 320, intermediate_size=512,
+        max_positions=524288, axial_shape=(512, 1024), axial_sizes=(64, 192),
+        num_buckets=(64, 128), dropout=0.05, attention_dropout=0.05),
+    # MobileBERT (https://arxiv.org/abs/2004.02984): the small one and the teacher of both, whose
+    # names are kbert's, were never released; their sizes are in its code.
+    "google/mobilebert-uncased": _mobilebert(),
+    "mobilebert-tiny-uncased":   _mobilebert(num_feed_forwards=2, attention_input="bottleneck"),
+    "ib-bert-large-uncased":     _ib_bert(),
 }
 
 # ELMo (https://arxiv.org/abs/1802.05365): no encoders of the family but bidirectional language
@@ -308,6 +572,7 @@ ALIASES: dict[str, str] = {
     **SIZES,
     "sentence-transformers/all-MiniLM-L6-v2":  "nreimers/MiniLM-L6-H384-uncased",
     "sentence-transformers/all-MiniLM-L12-v2": "microsoft/MiniLM-L12-H384-uncased",
+    "sentence-transformers/all-mpnet-base-v2": "microsoft/mpnet-base",
 }
 # fmt: on
 

@@ -13,6 +13,7 @@ import dataclasses
 import math
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.configs.reformer import LSH, ReformerConfig
 from kbert.layers import fused
 
 PRECISIONS = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}  # bytes of an activation
@@ -32,6 +33,9 @@ _BACKWARD = 4
 # How often what one layer keeps is there where layers are computed again. Measured: beside it lies
 # some of the layer whose backward part ran before.
 _RECOMPUTED = 1.5
+# Of reversible layers: tensors of a stream's width with their gradients, those of the feed-forward
+# part's width and of the scores' size that its backward part holds at once.
+_STREAMS, _FORWARDED, _SCORES = 12, 4, 6
 # Bytes for the functions of the layers, and for each tensor of weights in that of the update.
 _COMPILED, _COMPILED_WEIGHT = 35 << 20, 2_500_000
 
@@ -124,7 +128,9 @@ def estimate_memory(
     }
     kept = sum(of_window[window][0] for window in windows)
     layer, work = max(of_window.values())
-    if recompute:
+    if isinstance(config, ReformerConfig):
+        kept, work = _reversible(config, batch_size, sequence_length, precision), 0
+    elif recompute:
         inputs = batch_size * sequence_length * config.hidden_size * PRECISIONS[precision]
         kept = min(kept, config.num_layers * inputs + int(_RECOMPUTED * layer))
     return TrainingMemory(
@@ -146,9 +152,34 @@ def _compiled(config: EncoderConfig) -> int:
 
 def _heads(config: EncoderConfig) -> int:
     """Weights of the masked-LM head, and of next sentences where there is a pooler."""
-    width = config.embedding_width
-    masked_lm = config.hidden_size * width + 3 * width + config.vocabulary_size
+    columns = config.output_columns
+    width = config.embedding_width + columns
+    masked_lm = config.hidden_size * width + 3 * width + (columns + 1) * config.vocabulary_size
+    if config.output == "untied":
+        masked_lm = (config.hidden_size + 1) * config.vocabulary_size
     return masked_lm + (2 * config.hidden_size + 2 if config.pooler_activation else 0)
+
+
+def _reversible(config: ReformerConfig, batch: int, length: int, precision: str) -> int:
+    """Bytes of all layers: of both streams, of buckets, and of the larger part of one layer."""
+    size, tokens = PRECISIONS[precision], batch * length
+    streams = _STREAMS * _FULL * tokens * config.stream_size
+    forward = size * _FORWARDED * tokens * config.intermediate_size
+    largest, buckets = forward, 0
+    for layer in range(config.num_layers):
+        kind = config.layer_attention(layer)
+        chunk = config.chunk_length(kind)
+        is_cut = length > chunk
+        sides = ("before", "after")
+        chunks = 1 + is_cut * sum(getattr(config, f"{kind}_chunks_{side}") for side in sides)
+        rounds = config.num_hashes if kind == LSH and is_cut else 1
+        scores = tokens * config.num_heads * rounds * chunks * min(length, chunk)
+        vectors = tokens * config.num_heads * config.head_size
+        vectors *= 2 + rounds * (6 + 2 * chunks)
+        largest = max(largest, _FULL * _SCORES * scores + size * vectors)
+        if kind == LSH and is_cut:
+            buckets += _FULL * tokens * config.num_heads * rounds
+    return streams + buckets + largest
 
 
 def _layer(

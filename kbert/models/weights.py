@@ -24,9 +24,10 @@ def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Var
 
 
 def get_arrays(model: keras.layers.Layer, prefix: str) -> dict[str, np.ndarray]:
-    """The weights' values, by the names of `named_weights`."""
+    """The weights' values, by the names of `named_weights`; tables with what is added to them."""
+    bases = _bases(model)
     return {
-        name: keras.ops.convert_to_numpy(weight.value)
+        name: _array(weight, bases.get(id(weight)))
         for name, weight in named_weights(model, prefix).items()
     }
 
@@ -70,10 +71,26 @@ def set_arrays(
             "%s: left as they were: %s; not used: %s",
             *(source, ", ".join(left.missing) or "none", ", ".join(left.unexpected) or "none"),
         )
+    bases = _bases(model)
     for name, weight in weights.items():
         if name in arrays:
-            weight.assign(arrays[name])
+            base = bases.get(id(weight))
+            weight.assign(arrays[name] if base is None else arrays[name] - base)
     return left
+
+
+def _array(weight: keras.Variable, base: np.ndarray | None) -> np.ndarray:
+    array = keras.ops.convert_to_numpy(weight.value)
+    return array if base is None else array + base
+
+
+def _bases(model: keras.layers.Layer) -> dict[int, np.ndarray]:
+    """Variable -> what is added to it, see `Embeddings.add_base`."""
+    return {
+        id(getattr(layer, name)): keras.ops.convert_to_numpy(base.value)
+        for layer in model._flatten_layers()
+        for name, base in getattr(layer, "base_tables", dict)().items()
+    }
 
 
 def _place(weight: keras.Variable, model: keras.layers.Layer) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 from kbert.training.optimization.optimizers import OPTIMIZER_SETTINGS
 
 OBJECTIVES = (
-    *("masked_lm", "span_boundary", "replaced_tokens", "language_model"),
-    *("causal_lm", "translation"),
+    *("masked_lm", "span_boundary", "replaced_tokens", "masked_and_causal", "permutation_lm"),
+    *("language_model", "causal_lm", "memory_lm", "translation"),
 )
 # What the rows' segments have to do with each other -> what is predicted of it.
 SENTENCE_OBJECTIVES: dict[str | None, str] = {"pairs": "next_sentence", "halves": "sentence_order"}
@@ -30,18 +30,27 @@ class Recipe:
         model: name in `kbert.family`.
         set: settings of the model that differ from its family's, as name=value; else None.
         objective: "masked_lm"; "span_boundary", which fills masked spans from their ends too;
-            "replaced_tokens", ELECTRA's; or one that masks nothing and has no segments, so that
-            what follows about these is None: "language_model", ELMo's; "causal_lm", GPT's;
-            "translation", the Transformer's.
-        generator_share: width of ELECTRA's generator over the discriminator's; else None.
+            "replaced_tokens", ELECTRA's and DeBERTa-v3's; "masked_and_causal", GPT-BERT's;
+            "permutation_lm", XLNet's; or one that masks nothing and has no segments, so that what
+            follows about these is None: "language_model", ELMo's; "causal_lm", GPT's;
+            "memory_lm", Transformer-XL's; "translation", the Transformer's.
+        generator_share, generator_depth: width and layers of the generator over the
+            discriminator's, of "replaced_tokens"; else None.
+        embedding_sharing: what moves the embeddings of both; else None.
         negatives: sampled words that ELMo's targets are told from; else None.
         label_smoothing: probability that a translator's targets leave to all other tokens; else
             None.
+        mixture_temperature: power of the sizes of several corpora that they are read in proportion
+            to; None = each text equally often.
         segments: how text is laid out in rows, see `kbert.data.pretraining_dataset`. It decides
             about the sentence objective.
         short_sequence_share: share of rows cut shorter.
         masking: which tokens are masked together.
         masked_share: share of the tokens that is predicted.
+        final_masked_share: what it becomes over the run; None = it stays.
+        causal_share: share of the rows that are causal; None = none.
+        z_loss: weight of the z-loss; None = none.
+        memory_length: tokens before its row that a row of "permutation_lm" remembers; else None.
         replacement: shares of these that become [MASK], and a random token.
         optimizer: "adamw", "stable_adamw", "lamb" or "adagrad".
         learning_rate: its peak.
@@ -57,6 +66,7 @@ class Recipe:
         phases: lengths in turn with their shares of the steps, as length:share; None as well.
         batch_tokens: tokens of each side of a batch of sentence pairs; else None.
         average_checkpoints: how many of the last checkpoints the model's weights are the mean of.
+        ema: decay of the moving average that they are; None = none.
     """
 
     name: str
@@ -66,12 +76,19 @@ class Recipe:
     set: tuple[str, ...] | None = None
     objective: str = "masked_lm"
     generator_share: float | None = None
+    generator_depth: float | None = None
+    embedding_sharing: str | None = None
     negatives: int | None = None
     label_smoothing: float | None = None
+    mixture_temperature: float | None = None
     segments: str | None
     short_sequence_share: float | None
     masking: str | None
     masked_share: float | None = 0.15
+    final_masked_share: float | None = None
+    causal_share: float | None = None
+    z_loss: float | None = None
+    memory_length: int | None = None
     replacement: tuple[float, float] | None = (0.8, 0.1)
     optimizer: str = "adamw"
     learning_rate: float
@@ -91,6 +108,7 @@ class Recipe:
     phases: str | None
     batch_tokens: int | None = None
     average_checkpoints: int = 1
+    ema: float | None = None
 
     @property
     def sentence_objective(self) -> str | None:

@@ -85,6 +85,50 @@ RECIPES: dict[str, Recipe] = {
             **_FAIRSEQ,
         ),
         Recipe(
+            name="xlm-r",
+            tokenizer="unigram",
+            source="arXiv 1911.02116, section 3: RoBERTa on a folder for each language, sampled by "
+            "0.3; what it does not say is RoBERTa's",
+            model="xlm-roberta-base",
+            mixture_temperature=0.3,
+            segments="full_sentences",
+            short_sequence_share=0.0,
+            masking="token",
+            learning_rate=6e-4,
+            beta_2=0.98,
+            clip_norm=0.0,
+            train_steps=1_500_000,
+            batch_size=8192,
+            **_FAIRSEQ,
+        ),
+        Recipe(
+            name="xlm",
+            tokenizer="bpe",
+            source="arXiv 1901.07291, sections 3.3 and 5.1, and the README and optim.py of "
+            "facebookresearch/XLM; without embeddings of languages, as its models of 17 and 100; a "
+            "batch mixes translations with other text, where the original takes them in turn",
+            model="roberta-base",
+            set=(
+                *("hidden_size=1024", "num_heads=8", "intermediate_size=4096"),
+                *("layer_norm_epsilon=1e-12", "pooler_activation=null"),
+            ),
+            mixture_temperature=0.7,
+            segments="aligned",
+            short_sequence_share=0.0,
+            masking="token",
+            learning_rate=1e-4,
+            beta_2=0.98,
+            epsilon=1e-8,
+            bias_correction=True,
+            weight_decay=0.0,
+            clip_norm=5.0,
+            warmup_steps=4_000,
+            decay="inverse_sqrt",
+            train_steps=300_000,
+            batch_size=4096,
+            phases="256:1",
+        ),
+        Recipe(
             name="albert",
             tokenizer="unigram",
             source="README and code of google-research/albert",
@@ -149,6 +193,27 @@ RECIPES: dict[str, Recipe] = {
             **_ELECTRA,
         ),
         Recipe(
+            name="deberta-v3",
+            tokenizer="unigram",
+            model="microsoft/deberta-v3-base",
+            source="arXiv 2111.09543, section 3 and its table of hyperparameters; generator: "
+            "rtd_base.json of microsoft/DeBERTa, masks: rtd_task.py there",
+            objective="replaced_tokens",
+            generator_share=1.0,
+            generator_depth=0.5,
+            embedding_sharing="gradient_disentangled",
+            segments="single",
+            short_sequence_share=0.0,
+            masking="token",
+            replacement=(1.0, 0.0),
+            learning_rate=6e-4,
+            beta_2=0.98,
+            bias_correction=True,
+            train_steps=500_000,
+            batch_size=8192,
+            phases="512:1",
+        ),
+        Recipe(
             name="elmo",
             tokenizer="words",
             source="bin/train_elmo.py and bilm/training.py of allenai/bilm-tf; 10 epochs of the "
@@ -182,6 +247,26 @@ RECIPES: dict[str, Recipe] = {
             train_steps=3_005_512,
             batch_size=64,
             phases="512:1",
+            **_UNMASKED,
+        ),
+        Recipe(
+            name="transformer-xl",
+            tokenizer="words",
+            source="pytorch/run_wt103_large.sh and train.py of kimiyoung/transformer-xl",
+            model="transfo-xl-wt103",
+            set=("dropout=0.2", "attention_dropout=0.2", "same_length=false"),
+            objective="memory_lm",
+            memory_length=384,
+            learning_rate=2.5e-4,
+            epsilon=1e-8,
+            bias_correction=True,
+            weight_decay=0.0,
+            clip_norm=0.25,
+            warmup_steps=16_000,
+            decay="cosine",
+            train_steps=4_000_000,
+            batch_size=128,
+            phases="384:1",
             **_UNMASKED,
         ),
         Recipe(
@@ -229,6 +314,80 @@ RECIPES: dict[str, Recipe] = {
             phases="1024:0.85,8192:0.15:576",
         ),
         Recipe(
+            name="xlnet",
+            tokenizer="unigram",
+            source="arXiv 1906.08237, appendix A.4, and train.py, data_utils.py and model_utils.py "
+            "of zihangdai/xlnet; without second segments of other documents, a memory of whole "
+            "rows and not of their first half, the rate down to 0 and not to a thousandth, no "
+            "decay of the attention's biases",
+            model="xlnet-large-cased",
+            objective="permutation_lm",
+            memory_length=384,
+            segments="runs",
+            short_sequence_share=0.0,
+            masking="permutation",
+            masked_share=1 / 6,
+            replacement=(0.0, 0.0),
+            learning_rate=4e-4,
+            warmup_steps=40_000,
+            decay_join="after",
+            train_steps=500_000,
+            batch_size=8192,
+            phases="512:1",
+        ),
+        Recipe(
+            name="gpt-bert",
+            tokenizer="bpe",
+            source="arXiv 2410.24159 and pretraining/ of ltgoslo/gpt-bert, for an encoder of kbert "
+            "of about base's size, not its architecture; without the growth of the batch from a "
+            "quarter, the cosine to 0 and not to a tenth; spans of words, not of tokens",
+            model="roberta-base",
+            set=(
+                *("num_segments=0", "positions=rotary", "feed_forward=gated"),
+                *("intermediate_size=2560", "block=pre_norm", "pooler_activation=null"),
+            ),
+            objective="masked_and_causal",
+            segments="single",
+            short_sequence_share=0.0,
+            masking="ngram",
+            masked_share=0.3,
+            final_masked_share=0.15,
+            causal_share=1 / 16,
+            z_loss=1e-4,
+            optimizer="lamb",
+            learning_rate=1e-2,
+            beta_2=0.98,
+            epsilon=1e-8,
+            weight_decay=0.1,
+            clip_norm=2.0,
+            warmup_steps=250,
+            decay="cosine",
+            decay_join="after",
+            train_steps=15_625,
+            batch_size=32_768,
+            phases="128:0.7,256:0.2:16384,512:0.1:8192",
+            ema=0.999,
+        ),
+        Recipe(
+            name="ernie",
+            tokenizer="wordpiece",
+            source="arXiv 1904.09223, section 3.2: words, then phrases, then entities, by "
+            "--phrases=,PHRASES,ENTITIES; rates: ERNIE/script/pretrain.sh of PaddlePaddle/ERNIE, "
+            "8 GPUs of 8,192 tokens; the stages' shares of the steps are nobody's; next sentences, "
+            "without its dialogues",
+            model="nghuyong/ernie-1.0-base-zh",
+            segments="pairs",
+            short_sequence_share=0.0,
+            masking="phrase",
+            learning_rate=1e-4,
+            epsilon=1e-8,
+            bias_correction=True,
+            warmup_steps=4_000,
+            train_steps=1_000_000,
+            batch_size=128,
+            phases="512:0.34,512:0.33,512:0.33",
+        ),
+        Recipe(
             name="kbert-fast",
             tokenizer="wordpiece",
             source="benchmarks/speedrun.py: the best of what was tried in minutes on two cores",
@@ -253,9 +412,10 @@ def recipe(name: str) -> Recipe:
     """The recipe of a published model.
 
     Args:
-        name: "bert", "bert-wwm", "roberta", "albert", "spanbert", "electra" (small),
-            "electra-base", "electra-large", "elmo", "gpt", "transformer", "transformer-big" or
-            "modernbert"; or "kbert-fast", a small model in minutes.
+        name: "bert", "bert-wwm", "roberta", "xlm-r", "xlm", "albert", "spanbert", "electra"
+            (small), "electra-base", "electra-large", "deberta-v3", "elmo", "gpt", "transformer",
+            "transformer-big", "modernbert", "xlnet", "gpt-bert" or "ernie"; or "kbert-fast", a
+            small model in minutes.
 
     Returns:
         The recipe.

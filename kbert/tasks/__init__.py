@@ -21,11 +21,14 @@ from kbert.tasks.fine_tuning.text_regressor import TextRegressor
 from kbert.tasks.fine_tuning.text_rows import TextRows
 from kbert.tasks.fine_tuning.token_classifier import TokenClassifier
 from kbert.tasks.generation.causal_lm import CausalLM
+from kbert.tasks.generation.masked_and_causal import MaskedAndCausal
 from kbert.tasks.generation.translator import Translator
 from kbert.tasks.losses import Prediction
 from kbert.tasks.pretraining.adaptation import adapt
 from kbert.tasks.pretraining.bidirectional_lm import BidirectionalLM
 from kbert.tasks.pretraining.elmo_adaptation import adapt_elmo
+from kbert.tasks.pretraining.memory_lm import MemoryLM
+from kbert.tasks.pretraining.permutation_lm import PermutationLM
 from kbert.tasks.pretraining.pretraining import Pretraining
 from kbert.tasks.pretraining.replaced_tokens import ReplacedTokenDetection, generator_config
 from kbert.tasks.question_answering.question_answerer import QuestionAnswerer
@@ -40,7 +43,10 @@ __all__ = [
     "FineTuningTask",
     "HeadOptions",
     "Labels",
+    "MaskedAndCausal",
+    "MemoryLM",
     "MultipleChoice",
+    "PermutationLM",
     "Prediction",
     "Pretraining",
     "QuestionAnswerer",

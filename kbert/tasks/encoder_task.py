@@ -14,15 +14,16 @@ from keras import ops
 
 from kbert import registry
 from kbert.checkpoints import Checkpoint
-from kbert.data.tables.inputs import build_inputs
 from kbert.layers.gather import gather_positions
 from kbert.models import Decoder, DecoderEncoder, Encoder
 from kbert.serving import Signature
-from kbert.tasks.input_form import input_form
+from kbert.tasks.input_form import InputForm, input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
 from kbert.tasks.task import Task
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import DType, PathLike, Tensor
+
+GLOBAL_POSITIONS = "global_positions"  # an input of encoders with global tokens
 
 
 class CapturedOutputs:
@@ -65,11 +66,13 @@ class EncoderTask(Task):
     takes_characters: bool = False
     # Whether the heads read what a model knows that sees the tokens to the left alone, as GPT.
     takes_decoders: bool = False
+    # How rows are made, where that is not the encoder's way.
+    own_form: InputForm | None = None
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
         super().__init__(encoder, tokenizer, name=name)
         self._check_tokens(encoder, tokenizer)
-        self.form = input_form(encoder, tokenizer)
+        self.form = self.own_form or input_form(encoder, tokenizer)
         self.encoder = encoder
         self._captured: CapturedOutputs | None = None
 
@@ -145,10 +148,13 @@ class EncoderTask(Task):
             What the encoder gives.
         """
         encoder = self.encoder if encoder is None else encoder
-        names = set(getattr(encoder, "INPUTS", Encoder.INPUTS))
+        names = set(input_names(encoder))
         if not encoder.config.num_segments:
-            names.remove("segment_ids")
+            names.discard("segment_ids")
         inputs = {name: x for name, x in features.items() if name in names}
+        if GLOBAL_POSITIONS in names and GLOBAL_POSITIONS not in inputs:
+            found = self.global_positions(features)
+            inputs |= {} if found is None else {GLOBAL_POSITIONS: found}
         if self._captured is None:
             if positions is not None and isinstance(encoder, Encoder):
                 return encoder(inputs, training=training, output_positions=positions)
@@ -159,6 +165,24 @@ class EncoderTask(Task):
         if positions is None:
             return outputs
         return {**outputs, "sequence": gather_positions(outputs["sequence"], positions)}
+
+    @property
+    def takes_global_positions(self) -> bool:
+        """Whether the encoder has global tokens."""
+        return GLOBAL_POSITIONS in input_names(self.encoder)
+
+    def global_positions(self, features: Mapping[str, Any]) -> Tensor | None:
+        """The global tokens of an encoder that has such (`kbert.models.parts.GlobalTokens`).
+
+        Here [CLS], where the heads read the pooled vector, and else none.
+
+        Args:
+            features: the batch.
+
+        Returns:
+            (B, G) where they stand, -1 = none; None = none in any row.
+        """
+        return ops.zeros_like(features["token_ids"][:, :1]) if self.needs_pooler else None
 
     def encode_pooled(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
         """Only "pooled" of `encode`, (B, H), or (B, K, H) of packed rows."""
@@ -212,16 +236,8 @@ class EncoderTask(Task):
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
         """Ragged ids as the encoder's input, at most `row_length` wide (`data.tables.inputs`)."""
-        return build_inputs(
-            first,
-            second,
-            cls_id=self.form.cls_id,
-            sep_id=self.form.sep_id,
-            pad_id=self.form.pad_id,
-            last_id=self.form.last_id,
-            max_length=self.row_length,
-            multiple=self.width_multiple,
-            separators=self.form.separators,
+        return self.form.build_inputs(
+            first, second, max_length=self.row_length, multiple=self.width_multiple
         )
 
     def pack(self, *texts: tf.RaggedTensor) -> dict[str, tf.Tensor]:
@@ -270,6 +286,11 @@ class EncoderTask(Task):
         cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
         return load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=cls.needs_pooler)
+
+
+def input_names(encoder: keras.Model) -> tuple[str, ...]:
+    """Names of what an encoder reads; one of another kind is given what every `Encoder` takes."""
+    return getattr(encoder, "input_names", Encoder.INPUTS)
 
 
 def _tasks_that(can: str) -> str:

@@ -2,10 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import keras
+import tensorflow as tf
+from keras import ops
 
-from kbert.data.tables.inputs import TokenId
+from kbert.data.tables.inputs import TokenId, build_inputs
 from kbert.models import Decoder, DecoderEncoder
 from kbert.models.generators.decoder_encoder import INPUT_TOKENS
 from kbert.tokenizers.protocol import TokenizerLike
@@ -16,12 +19,14 @@ class InputForm:
     """`[cls] text [last]`, or `[cls] text [sep] text [last]`, then padding; or texts alone.
 
     Attributes:
-        cls_id: what begins a row. None, and so the next two: texts alone.
+        cls_id: what begins a row, or ends it with `cls_last`. None, and so the next two: texts
+            alone.
         sep_id: what is between two texts.
-        last_id: what ends a row.
+        last_id: what is behind the texts.
         pad_id: what follows it.
         separators: how many `sep_id` are between two texts.
         names: of tokens that are none of the tokenizer's.
+        cls_last: whether a row ends in `cls_id`: where a model's pooler reads the last token.
     """
 
     cls_id: TokenId | None
@@ -30,6 +35,33 @@ class InputForm:
     pad_id: TokenId
     separators: int
     names: Mapping[int, str]
+    cls_last: bool = False
+
+    @property
+    def begin(self) -> int:
+        """The column of the first text's first token."""
+        return 0 if self.cls_id is None or self.cls_last else 1
+
+    def cls_columns(self, padding_mask: Any) -> Any:
+        """(B,) int32: where `cls_id` stands in rows of that mask, (B, T)."""
+        counts = ops.sum(ops.cast(padding_mask, "int32"), axis=1)
+        return counts - 1 if self.cls_last else ops.zeros_like(counts)
+
+    def build_inputs(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, **sizes: Any
+    ) -> dict[str, tf.Tensor]:
+        """Rows of ragged ids; `sizes` are `max_length` and `multiple` of `data.tables.inputs`."""
+        return build_inputs(
+            first,
+            second,
+            cls_id=self.cls_id,
+            sep_id=self.sep_id,
+            pad_id=self.pad_id,
+            last_id=self.last_id,
+            separators=self.separators,
+            cls_last=self.cls_last,
+            **sizes,
+        )
 
     def specials(self, texts: int) -> int:
         """How many special tokens a row of one text or two has."""
@@ -38,10 +70,14 @@ class InputForm:
         return 2 if texts == 1 else 2 + self.separators
 
 
+TEXTS_ALONE = InputForm(cls_id=None, sep_id=None, last_id=None, pad_id=0, separators=0, names={})
+
+
 def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
     """The form for a model: BERT's by the tokenizer's tokens, GPT's by the model's own.
 
-    (Devlin et al. 2018, section 4; Radford et al. 2018, section 3.3.) A decoder's vocabulary has no
+    (Devlin et al. 2018, section 4; Radford et al. 2018, section 3.3; of XLNet, Yang et al. 2019,
+    section 2.5, and run_classifier.py of its code.) A decoder's vocabulary has no
     padding token: its rows are filled up with the extract token, which no token attends to there.
 
     Args:
@@ -65,8 +101,7 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
             "DecoderEncoder.extend(decoder) makes. Received: a Decoder"
         )
     if isinstance(encoder, DecoderEncoder) and not encoder.has_input_tokens:
-        nothing = dict.fromkeys(("cls_id", "sep_id", "last_id"))
-        return InputForm(**nothing, pad_id=0, separators=0, names={})
+        return TEXTS_ALONE
     if isinstance(encoder, DecoderEncoder):
         ids = (encoder.start_id, encoder.delimiter_id, encoder.extract_id)
         return InputForm(
@@ -91,4 +126,5 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
         pad_id=tokenizer.pad_id,
         separators=tokenizer.pair_separators,
         names={},
+        cls_last=getattr(encoder.config, "pooling", None) == "last",
     )

@@ -48,6 +48,28 @@ def cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
     return ops.sum(each * weights), ops.sum(weights)
 
 
+def z_loss(logits: Any, weights: Any) -> Pair:
+    """The squares of the logarithms of the softmax' denominators, which keep logits near 0.
+
+    (PaLM, Chowdhery et al. 2022, section 5, https://arxiv.org/abs/2204.02311, by a weight of 1e-4.)
+
+    Args:
+        logits: (..., C).
+        weights: (...), 0 where there is nothing to predict.
+
+    Returns:
+        Float32 scalars (sum of weight · log² Z, sum of weights).
+
+    Example:
+        >>> import numpy as np
+        >>> loss, count = z_loss(np.log([[1.0, 1.0], [0.5, 0.5]]), [1.0, 1.0])
+        >>> round(float(loss / np.log(2) ** 2), 3), float(count)
+        (1.0, 2.0)
+    """
+    logits, weights = ops.cast(logits, "float32"), ops.cast(weights, "float32")
+    return ops.sum(ops.square(ops.logsumexp(logits, axis=-1)) * weights), ops.sum(weights)
+
+
 def smoothed_cross_entropy(
     logits: Any, labels: Any, weights: Any, smoothing: float
 ) -> tuple[Pair, Pair]:

@@ -51,6 +51,10 @@ class Pairs(source.Source, abc.ABC):
                 self.name, empty, first,
             )  # fmt: skip
 
+    def aligned_documents(self) -> "AlignedDocuments":
+        """A source whose documents are the pairs, see `kbert.data.prepare_corpus`."""
+        return AlignedDocuments(self)
+
     def documents(self) -> Iterator[bytes]:
         for number, pair in enumerate(self, 1):
             for text in pair:
@@ -61,6 +65,47 @@ class Pairs(source.Source, abc.ABC):
     @abc.abstractmethod
     def _rows(self) -> Iterator[_Row]:
         """Every pair, empty sides too; keeps `consumed` and `replaced_characters`."""
+
+
+class AlignedDocuments(source.Source):
+    """Pairs of texts as documents of two lines, for models that read both sides in one row.
+
+    Args:
+        pairs: where they are from.
+
+    Example:
+        >>> import os, tempfile
+        >>> from kbert.text import read_pairs
+        >>> path = os.path.join(tempfile.mkdtemp(), "pairs.tsv")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("Go.\\tGeh.\\n")
+        >>> list(read_pairs(path).aligned_documents().documents())
+        [b'Go.\\nGeh.']
+    """
+
+    aligned = True
+
+    def __init__(self, pairs: Pairs) -> None:
+        super().__init__(f"the pairs of {pairs.name}", pairs.size)
+        self.pairs = pairs
+
+    def documents(self) -> Iterator[bytes]:
+        for number, pair in enumerate(self.pairs, 1):
+            self.consumed = self.pairs.consumed
+            # One line each, as of a file of lines.
+            text = "\n".join(" ".join(side.split()) for side in pair).encode()
+            if len(text) > source.MAX_DOCUMENT_BYTES:
+                raise ValueError(
+                    f"A text with its translation has at most {source.MAX_DOCUMENT_BYTES} bytes. "
+                    f"Received: {len(text)} in pair {number} of {self.pairs.name}"
+                )
+            yield text
+
+    def identity(self) -> dict:
+        return {"aligned": self.pairs.identity()}
+
+    def expansion(self) -> float:
+        return self.pairs.expansion()
 
 
 class _FilePairs(Pairs):

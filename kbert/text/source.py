@@ -23,7 +23,10 @@ class Source:
         consumed: bytes of `size` read so far.
         cut_documents: documents beyond `MAX_DOCUMENT_BYTES` that were cut into parts.
         replaced_characters: bytes of invalid UTF-8 that became U+FFFD.
+        aligned: whether a document is a text and its translation, a line each.
     """
+
+    aligned = False
 
     def __init__(self, name: str, size: int) -> None:
         self.name = name

@@ -5,6 +5,7 @@ from typing import Any
 
 from kbert.files import Path
 from kbert.hub import locate
+from kbert.json_file import read_json
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.loading import load_byte_pair
 from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
@@ -88,9 +89,25 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
 def _load_wordpiece(
     files: TokenizerFolder, vocabulary: list[str], options: dict[str, Any]
 ) -> WordPieceTokenizer:
+    _refuse_segmenter(files)
     settings = _wordpiece_settings(files)
     settings.setdefault("lowercase", not _has_upper_case(vocabulary))
     return WordPieceTokenizer(vocabulary, **(settings | options))
+
+
+def _refuse_segmenter(files: TokenizerFolder) -> None:
+    """Refuses RoFormer's vocabularies of Chinese words, which a program in Python cuts first."""
+    named = files.config.get("tokenizer_class")
+    if named is None and files.has("config.json"):
+        told = read_json(files.path / "config.json").get("model_type")
+        named = "RoFormerTokenizer" if told == "roformer" else None
+    if str(named).startswith("RoFormer"):
+        raise ValueError(
+            "RoFormer's vocabulary is of Chinese words that jieba cuts, which is no part of a "
+            "graph. kbert.Encoder.from_preset loads the model without its tokenizer; where the "
+            'vocabulary is of characters, "tokenizer_class": "BertTokenizer" in '
+            f"tokenizer_config.json says so. Received: {named} in {files.path}"
+        )
 
 
 def _wordpiece_vocabulary(files: TokenizerFolder) -> list[str]:

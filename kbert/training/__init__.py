@@ -4,7 +4,7 @@ from kbert.training.optimization.freezing import freeze, thaw
 from kbert.training.optimization.layer_rates import layer_scales
 from kbert.training.optimization.optimizers import AdamW, Lamb
 from kbert.training.optimization.schedules import WarmupDecay, fine_tuning_schedule
-from kbert.training.run.averaging import average_checkpoints
+from kbert.training.run.averaging import average_checkpoints, use_moving_average
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.history import History
 from kbert.training.run.phases import Epochs, Phase, parse_phases
@@ -31,4 +31,5 @@ __all__ = [
     "parse_phases",
     "thaw",
     "train",
+    "use_moving_average",
 ]

@@ -17,12 +17,12 @@ _COLUMNS, _ROWS = (None, MODEL), (MODEL, None)
 # Path of a weight, in which a slot of the optimizer writes _ for / -> its axes on the mesh.
 _LAYOUTS = {
     ".embeddings.token": _COLUMNS,
-    ".attention.(qkv|query|key|value|key_value).kernel": _COLUMNS,
-    ".attention.(qkv|query|key|value|key_value).bias": (MODEL,),
+    ".attention.(qkv|query|key|value|key_value|query_key).kernel": _COLUMNS,
+    ".attention.(qkv|query|key|value|key_value|query_key).bias": (MODEL,),
     ".attention.output.kernel": _ROWS,
-    ".feed_forward.intermediate.kernel": _COLUMNS,
-    ".feed_forward.intermediate.bias": (MODEL,),
-    ".feed_forward.output.kernel": _ROWS,
+    ".(feed_forward|stacked_[0-9]+).intermediate.kernel": _COLUMNS,
+    ".(feed_forward|stacked_[0-9]+).intermediate.bias": (MODEL,),
+    ".(feed_forward|stacked_[0-9]+).output.kernel": _ROWS,
 }
 _SLOT = "(_m|_v|_accumulator)?"
 

@@ -181,7 +181,7 @@ def _encoder(
 ) -> dict[str, Weights]:
     import tensorflow as tf
 
-    from kbert.data.tables.inputs import build_inputs
+    from kbert.tasks.input_form import input_form
     from kbert.tasks.pretraining.fill_mask import encode_with_masks
 
     strings = [tf.constant([text]) for text in texts]
@@ -189,22 +189,19 @@ def _encoder(
         ids = [tokenizer.encode(text) for text in strings]
     else:
         ids = [encode_with_masks(tokenizer, text) for text in strings]
-    specials = 2 if len(texts) == 1 else 2 + tokenizer.pair_separators
-    total = specials + sum(int(part.row_lengths()[0]) for part in ids)
+    form = input_form(encoder, tokenizer)
+    total = form.specials(len(texts)) + sum(int(part.row_lengths()[0]) for part in ids)
     _check_length("special tokens included", total, encoder.config.max_positions)
-    inputs = build_inputs(
-        *ids,
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-        pad_id=tokenizer.pad_id,
-        max_length=total,
-        multiple=1,
-        separators=tokenizer.pair_separators,
-    )
-    if not encoder.config.num_segments:
-        inputs.pop("segment_ids")
-    found = encoder({k: v.numpy() for k, v in inputs.items()}, return_attention=True)
-    names = token_names(tokenizer, inputs["token_ids"].numpy()[0])
+    inputs = form.build_inputs(*ids, max_length=total, multiple=1)
+    inputs = {k: v.numpy() for k, v in inputs.items()}
+    if task is None:
+        if not encoder.config.num_segments:
+            inputs.pop("segment_ids")
+        found = encoder(inputs, return_attention=True)
+    else:  # with the global tokens of a task
+        with task.capture_outputs(return_attention=True):
+            found = task.encode(inputs)
+    names = token_names(tokenizer, inputs["token_ids"][0])
     return {"encoder": _weights(found["attention"], names, names, _TITLES)}
 
 

@@ -22,7 +22,7 @@ transformers = pytest.importorskip("transformers")
 )
 def test_there_and_back_is_bit_equal(model_type, ending, tmp_path):
     model = make_reference(model_type, ending)
-    if "roberta" in model_type:
+    if "roberta" in model_type or model_type in ("longformer", "mpnet"):
         clear_unused_rows(model)
     model.save_pretrained(tmp_path / "theirs")
     first = read_checkpoint(tmp_path / "theirs")
@@ -54,7 +54,8 @@ def clear_unused_rows(model):
 
     with torch.no_grad():
         embeddings = model.base_model.embeddings
-        embeddings.token_type_embeddings.weight.zero_()
+        if hasattr(embeddings, "token_type_embeddings"):
+            embeddings.token_type_embeddings.weight.zero_()
         embeddings.position_embeddings.weight[: model.config.pad_token_id + 1] = 0
 
 
@@ -70,6 +71,46 @@ def clear_unused_rows(model):
         ("distilbert", {"num_segments": 0, "pooler_activation": "relu"}),
         ("electra", {"embedding_size": 8, "pooler_activation": "gelu"}),
         ("deberta-v2", {**KINDS["disentangled"], "pooler_activation": None}),
+        (
+            "eurobert",
+            {
+                **KINDS["grouped"],
+                "rotary_base": 500.0,
+                "dropout": 0.0,
+                "activation": "silu",
+                "pooler_activation": None,
+            },
+        ),
+        (
+            "roformer",
+            {"positions": "rotary", "embedding_size": 8, "pooler_activation": None},
+        ),
+        ("ernie", {"part": {"name": "task_embeddings", "num_tasks": 2}}),
+        ("ernie", {"activation": "relu", "num_segments": 4}),
+        (
+            "nomic_bert",
+            {
+                "positions": "rotary",
+                "rotary_base": 500.0,
+                "feed_forward": "gated",
+                "activation": "silu",
+                "use_bias": False,
+                "bias_exceptions": ("heads",),
+            },
+        ),
+        ("mpnet", KINDS["relative bias"]),
+        ("convbert", KINDS["convolution"]),
+        ("longformer", KINDS["global tokens"]),
+        ("longformer", {**KINDS["global tokens"], "attention_pattern": (6,), "num_segments": 2}),
+        ("xlnet", {"kind": "xlnet", "max_positions": 512, "pooler_activation": None}),
+        (
+            "xlnet",
+            {
+                **{"kind": "xlnet", "max_positions": 512, "attention": "causal"},
+                **{"same_length": True, "clamp_length": 4, "reuse_length": 8},
+            },
+        ),
+        ("mobilebert", KINDS["bottleneck"]),
     ],
 )
 def test_an_encoder_of_kbert_s_comes_back_as_it_was(model_type, changes, tmp_path):

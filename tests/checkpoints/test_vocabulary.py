@@ -32,6 +32,22 @@ def test_old_rows_stay_and_new_ones_lie_near_the_mean_or_come_from_pieces():
     assert old["encoder/embeddings/token"].shape == (40, 16)
 
 
+def test_a_table_of_the_head_s_own_grows_too():
+    table = np.random.default_rng(1).normal(2, 0.15, (40, 16)).astype("float32")
+    old = {**arrays(), "masked_lm/table": table}
+    _, new = extend_vocabulary(tiny_config(output="untied"), old, 42, pieces={41: [3, 5]})
+    grown = new["masked_lm/table"]
+    np.testing.assert_array_equal(grown[:40], table)
+    np.testing.assert_allclose(grown[41], table[[3, 5]].mean(0), rtol=1e-6)
+    assert abs(grown[40] - 2).max() < 0.2
+    np.testing.assert_array_equal(
+        new["encoder/embeddings/token"],
+        extend_vocabulary(tiny_config(), arrays(), 42, pieces={41: [3, 5]})[1][
+            "encoder/embeddings/token"
+        ],
+    )
+
+
 def test_rows_that_padded_the_table_begin_like_added_ones():
     old = arrays()
     config, new = extend_vocabulary(tiny_config(), old, 37, pieces={36: [3, 5]}, known=35)

@@ -50,6 +50,15 @@ def test_what_a_layer_attends_to():
     assert EncoderConfig(**SIZES).layer_rotary_base(0) is None
 
 
+def test_biases_and_their_exceptions():
+    config = EncoderConfig(**SIZES, feed_forward="gated", bias_exceptions=["gate"])  # as JSON
+    assert EncoderConfig.from_dict(config.to_dict()) == config
+    assert [config.has_bias(part) for part in ("", "gate", "heads")] == [True, False, True]
+    config = config.replace(use_bias=False, bias_exceptions=("heads",))
+    assert [config.has_bias(part) for part in ("", "gate", "heads")] == [False, False, True]
+    assert (config.key_value_heads, config.replace(num_key_value_heads=1).key_value_heads) == (2, 1)
+
+
 def test_later_fields_are_said_where_they_are_used():
     """So a preset of BERT is what the version before wrote and reads."""
     plain = EncoderConfig(**SIZES)
@@ -88,7 +97,17 @@ def test_unknown_key_lists_the_close_ones():
         ({"norm": "batch"}, "`norm` must be one of layer, layer_no_bias, rms.*'batch'"),
         ({"block": "sandwich"}, "`block` must be one of pre_norm, post_norm, .*'sandwich'"),
         ({"feed_forward": "glu"}, "`feed_forward` must be one of dense, gated.*'glu'"),
-        ({"pooling": "max"}, "`pooling` must be one of first, mean.*'max'"),
+        ({"pooling": "max"}, "`pooling` must be one of first, last, mean, late.*'max'"),
+        ({"output": "tied"}, "`output` must be one of transformed, untied.*'tied'"),
+        ({"num_key_value_heads": 0}, "`num_key_value_heads` must be .* at least 1.*: 0"),
+        (
+            {"num_heads": 4, "num_key_value_heads": 3},
+            "multiple of `num_key_value_heads`.*num_heads=4, num_key_value_heads=3",
+        ),
+        ({"bias_exceptions": ("pooler",)}, r"parts of gate, heads, each once.*: \('pooler',\)"),
+        ({"bias_exceptions": ("heads",) * 2}, "parts of gate, heads, each once"),
+        ({"bias_exceptions": "heads"}, "parts of gate, heads, each once.*: 'heads'"),
+        ({"bias_exceptions": ["gate"]}, r"has a gate.*\('gate',\), feed_forward='dense'"),
         ({"use_bias": 0}, "`use_bias` must be True or False.*: 0"),
         ({"attention_pattern": ()}, r"must name an attention or more.*: \(\)"),
         ({"attention_pattern": "global"}, "must name an attention or more.*: 'global'"),

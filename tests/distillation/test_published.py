@@ -97,7 +97,7 @@ def test_an_unknown_recipe_names_the_close_ones():
 def test_the_table_has_all():
     lines = table().splitlines()
     for name, row in RECIPES.items():
-        (line,) = (line for line in lines if line.startswith(name))
+        (line,) = (line for line in lines if line.startswith(f"{name} "))
         where = "text and tasks" if row.terms and row.stages else "text" if row.terms else "tasks"
         assert f" {where} " in line
         assert row.summary in line

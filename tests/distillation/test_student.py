@@ -213,7 +213,10 @@ def test_the_masked_lm_heads_table_is_the_students(teacher, tokenizer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"init": "first"}, '"every_other", "random" or a list .*Received: \'first\''),
+        (
+            {"init": "first"},
+            '"every_other", "embeddings", "random" or a list .*Received: \'first\'',
+        ),
         (
             {"num_layers": 2, "init": [0]},
             r"from 0 to 5, for each of the student's 2. Received: \[0\]",

@@ -40,6 +40,18 @@ def test_it_is_transform_norm_and_the_tied_table(embedding_size):
     assert_close(to_numpy(head(X, POSITIONS)), expected, 1e-5)
 
 
+def test_an_untied_head_is_a_product_with_its_own_table():
+    _, head = make(output="untied", embedding_size=4)
+    w = {n: to_numpy(v.value) for n, v in named_weights(head, "masked_lm").items()}
+    assert {name: value.shape for name, value in w.items()} == {
+        "masked_lm/table": (40, 16),
+        "masked_lm/bias": (40,),
+    }
+    gathered = X[np.arange(2)[:, None], POSITIONS]
+    expected = gathered @ w["masked_lm/table"].T + w["masked_lm/bias"]
+    assert_close(to_numpy(head(X, POSITIONS)), expected, 1e-5)
+
+
 def test_the_table_stays_the_encoder_s():
     encoder, head = make()
     assert all(weight is not encoder.token_embedding for weight in head.weights)

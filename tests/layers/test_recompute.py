@@ -25,6 +25,7 @@ from kbert.models import Decoder, Encoder, Seq2Seq
 from tests.harness import (
     KINDS,
     assert_gradients_close,
+    freeze_unread,
     layer_gradients,
     randomise,
     tiny_config,
@@ -101,6 +102,9 @@ def weighted_sum(structure):
         KINDS["modern"],
         pytest.param(KINDS["alibi"], marks=pytest.mark.jax_slow),
         pytest.param(KINDS["disentangled"], marks=pytest.mark.jax_slow),
+        pytest.param(KINDS["global tokens"], marks=pytest.mark.jax_slow),
+        pytest.param(KINDS["xlnet"], marks=pytest.mark.jax_slow),
+        pytest.param(KINDS["bottleneck"], marks=pytest.mark.jax_slow),
     ],
 )
 def test_an_encoder_has_the_same_gradients(monkeypatch, min_width, changes):
@@ -108,6 +112,7 @@ def test_an_encoder_has_the_same_gradients(monkeypatch, min_width, changes):
     monkeypatch.setattr(fused, "MIN_WIDTH", min_width)
     config = tiny_config(**DROPOUT, **changes)
     encoder, inputs = Encoder(config), tiny_inputs(config)
+    freeze_unread(encoder)
     randomise(encoder)
     compare(encoder, lambda: encoder(inputs, training=True))
 

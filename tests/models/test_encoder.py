@@ -17,6 +17,7 @@ from tests.harness import (
     KINDS,
     assert_close,
     assert_gradients_close,
+    freeze_unread,
     layer_gradients,
     randomise,
     tiny_config,
@@ -372,6 +373,9 @@ def packed_inputs(config, lengths=((5, 4, 3), (12,), (2, 7))):
         for name in ("token_ids", "segment_ids", "padding_mask", "position_ids", "example_ids")
     }
     packed["cls_positions"] = np.zeros((len(lengths), 3), "int32")
+    has_global = config.part is not None and config.part["name"] == "global_tokens"
+    if has_global:  # of each example the first and the third token
+        packed["global_positions"] = np.full((len(lengths), 6), -1, "int32")
     alone = []
     for row, sizes in enumerate(lengths):
         begin = 0
@@ -381,12 +385,19 @@ def packed_inputs(config, lengths=((5, 4, 3), (12,), (2, 7))):
                 "segment_ids": np.arange(size) > size // 2,
                 "padding_mask": np.ones(size),
             }
+            if has_global:
+                places = np.array([0, 2 if size > 2 else -1])
+                example["global_positions"] = places
+                found = np.where(places < 0, -1, begin + places)
+                packed["global_positions"][row, 2 * number : 2 * number + 2] = found
             inputs = {name: values[None].astype("int32") for name, values in example.items()}
             alone.append((row, begin, number, inputs))
             example |= {"position_ids": np.arange(size), "example_ids": np.full(size, number + 1)}
             for name, values in example.items():
-                packed[name][row, begin : begin + size] = values
-            packed["cls_positions"][row, number] = begin
+                if name != "global_positions":
+                    packed[name][row, begin : begin + size] = values
+            is_last = config.pooling == "last"
+            packed["cls_positions"][row, number] = begin + (size - 1 if is_last else 0)
             begin += size
     if not config.num_segments:
         for inputs in (packed, *(example for *_, example in alone)):
@@ -448,6 +459,7 @@ def test_the_last_layer_computes_only_what_is_read(changes, packed):
     def loss(function):
         return layer_gradients(encoder, lambda: ops.sum(ops.square(function()["sequence"])))
 
+    freeze_unread(encoder)
     if encoder.pooler is not None:
         encoder.pooler.trainable = False  # not part of this loss
     few = loss(lambda: encoder(inputs, output_positions=positions))
@@ -487,7 +499,7 @@ def test_parts_of_others_compute_every_token(part):
 @pytest.mark.parametrize(
     "length", [12, *(pytest.param(n, marks=pytest.mark.jax_slow) for n in (1, 3, 6, 7, 23))]
 )
-@pytest.mark.parametrize("kind", ["modern", "alibi", "windows in the last layer"])
+@pytest.mark.parametrize("kind", ["modern", "alibi", "windows in the last layer", "global tokens"])
 def test_windows_in_blocks_compute_what_whole_rows_of_scores_do(kind, length):
     """Of every length, also one that no number of blocks fills."""
     config = tiny_config(**KINDS[kind])
@@ -498,13 +510,14 @@ def test_windows_in_blocks_compute_what_whole_rows_of_scores_do(kind, length):
     assert_close(sequence(encoder, inputs)[real], to_numpy(whole["sequence"])[real], 1e-5)
     distances = np.abs(np.arange(length)[:, None] - np.arange(length))
     for layer, weights in enumerate(whole["attention"]):
-        if config.window(layer) is not None:  # the first row has no padding
+        # The first row has no padding; tests/models/parts has the weights of global tokens.
+        if config.window(layer) is not None and kind != "global tokens":
             assert to_numpy(weights)[0][:, distances > 2].max(initial=0.0) == 0
             assert to_numpy(weights)[0][:, distances <= 2].min() > 0
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("kind", ["modern", "alibi"])
+@pytest.mark.parametrize("kind", ["modern", "alibi", "global tokens"])
 def test_one_graph_reads_windows_of_every_length(kind):
     import tensorflow as tf
 
@@ -546,3 +559,17 @@ def test_what_is_not_of_the_example_gets_no_attention():
     other = ids[:, None, :, None] != ids[:, None, None, :]
     for weights in encoder(packed, return_attention=True)["attention"]:
         assert to_numpy(weights)[np.broadcast_to(other, weights.shape)].max() == 0
+
+
+def test_late_pooling_is_the_mean_of_what_the_pooler_makes_of_tokens():
+    config = tiny_config(pooling="late", num_segments=0)
+    encoder, inputs = Encoder(config), tiny_inputs(config)
+    randomise(encoder)
+    out = to_numpy(encoder(inputs))
+    kernel, bias = to_numpy(encoder.pooler.kernel.value), to_numpy(encoder.pooler.bias.value)
+    made = np.tanh(out["sequence"] @ kernel + bias)
+    mask = inputs["padding_mask"][..., None]
+    assert_close(out["pooled"], (made * mask).sum(1) / mask.sum(1), 1e-5)
+    read = to_numpy(encoder(inputs, output_positions=np.array([[2], [0], [1]])))
+    assert_close(read["pooled"], out["pooled"], 1e-6)
+    assert_close(read["sequence"][0, 0], out["sequence"][0, 2], 1e-6)

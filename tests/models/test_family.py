@@ -7,6 +7,7 @@ import pytest
 from kbert.configs.elmo import ElmoConfig
 from kbert.models import Encoder, describe, family
 from kbert.models.family import BILMS, FAMILY, family_row
+from tests.models.references import widen_queries
 
 pytestmark = pytest.mark.tensorflow  # names and numbers: another backend would say the same
 
@@ -53,14 +54,20 @@ def test_every_size_of_bert_is_there():
 
 
 def is_plain(name):
-    """Whether a row's encoder is BERT's block."""
-    return family(name).block == "post_norm" and family(name).part is None
+    """Whether a row's encoder is BERT's block, with learned positions, and no ERNIE."""
+    config = family(name)
+    learned = config.kind == "encoder" and config.positions == "learned" and config.part is None
+    return learned and not name.startswith("nghuyong")
 
 
 def test_activations_are_those_of_the_original_code():
-    tanh_form = ("bert-", "google/bert", "albert", "hfl/")
+    tanh_form = ("bert-", "google/bert", "albert", "hfl/", "xlnet", "ib-bert")
     for name in FAMILY:
         form = "gelu_tanh" if name.startswith(tanh_form) else "gelu"
+        if name.startswith(("chandar-lab", "EuroBERT", "nomic-ai")):
+            form = "silu"
+        elif re.search("^transfo-xl|/reformer|mobilebert|ernie-1.0-base-zh$", name):
+            form = "relu"
         assert family(name).activation == form, name
 
 
@@ -83,8 +90,16 @@ def test_poolers_are_there_where_they_were_released():
 def test_tokenizers():
     for name in FAMILY:
         kind = "wordpiece"
-        if name.startswith("microsoft/deberta"):
+        if name.startswith(("chandar-lab", "nomic-ai", "junnyu", "mosaicml", "nghuyong")):
+            kind = "wordpiece"
+        elif name.startswith(("microsoft/deberta", "xlnet")):
             kind = "unigram"
+        elif "/reformer" in name:  # bytes, and SentencePiece's BPE: none of kbert's
+            kind = None
+        elif name.startswith("transfo-xl"):
+            kind = "words"
+        elif "mobilebert" in name or name.startswith(("ib-bert", "microsoft/mpnet", "Yitu")):
+            kind = "wordpiece"
         elif name.startswith(("roberta", "distilroberta")) or not is_plain(name):
             kind = "bpe"
         elif name.startswith(("albert", "xlm-roberta", "bert-xlarge")):
@@ -161,7 +176,13 @@ HUB = {
         "google/electra-large-generator": (24, 256, 4, {"embedding_size": 1024, **_NARROW}),
     },
     "modernbert": {
-        name: (*numbers, {"intermediate_size": inner})
+        name: (
+            *numbers,
+            {
+                "intermediate_size": inner,
+                **({"vocab_size": 256_000} if "mmBERT" in name else {}),
+            },
+        )
         for name, (*numbers, inner) in {
             "answerdotai/ModernBERT-base": (22, 768, 12, 1152),
             "answerdotai/ModernBERT-large": (28, 1024, 16, 2624),
@@ -171,8 +192,55 @@ HUB = {
             "jhu-clsp/ettin-encoder-150m": (22, 768, 12, 1152),
             "jhu-clsp/ettin-encoder-400m": (28, 1024, 16, 2624),
             "jhu-clsp/ettin-encoder-1b": (28, 1792, 28, 3840),
+            "jhu-clsp/mmBERT-small": (22, 384, 6, 1152),
+            "jhu-clsp/mmBERT-base": (22, 768, 12, 1152),
         }.items()
     },
+    "eurobert": {
+        "EuroBERT/EuroBERT-210m": (12, 768, 12, {}),
+        "EuroBERT/EuroBERT-610m": (
+            *(26, 1152, 18),
+            {"num_key_value_heads": 6, "intermediate_size": 4096},
+        ),
+        "EuroBERT/EuroBERT-2.1B": (
+            *(32, 2304, 18),
+            {"num_key_value_heads": 6, "intermediate_size": 6144},
+        ),
+    },
+    "ernie": {
+        "nghuyong/ernie-1.0-base-zh": (
+            *(12, 768, 12),
+            {"vocab_size": 18000, "max_position_embeddings": 513},
+        ),
+        "nghuyong/ernie-2.0-base-en": (12, 768, 12, {"type_vocab_size": 4}),
+        "nghuyong/ernie-2.0-large-en": (24, 1024, 16, {"type_vocab_size": 4, **_BIG}),
+        **{
+            f"nghuyong/ernie-3.0-{size}-zh": (
+                *numbers,
+                {
+                    "vocab_size": 40000,
+                    "max_position_embeddings": 2048,
+                    "type_vocab_size": 4,
+                    "use_task_id": True,
+                    "task_type_vocab_size": 3 if size == "base" else 16,
+                    "intermediate_size": 4 * numbers[1],
+                },
+            )
+            for size, numbers in {
+                "xbase": (20, 1024, 16),
+                "base": (12, 768, 12),
+                "medium": (6, 768, 12),
+                "mini": (6, 384, 12),
+                "micro": (4, 384, 12),
+                "nano": (4, 312, 12),
+            }.items()
+        },
+    },
+    "roformer": {
+        "junnyu/roformer_chinese_base": (12, 768, 12, {}),
+        "junnyu/roformer_chinese_small": (6, 384, 6, {"intermediate_size": 1536}),
+    },
+    "nomic_bert": {"nomic-ai/nomic-bert-2048": (12, 768, 12, {})},
     "deberta-v2": {
         f"microsoft/deberta-v3-{size}": (*numbers, {"intermediate_size": 4 * numbers[1]})
         for size, numbers in {
@@ -182,6 +250,73 @@ HUB = {
             "large": (24, 1024, 16),
         }.items()
     },
+    "convbert": {
+        "YituTech/conv-bert-small": (
+            *(12, 256, 4),
+            {"embedding_size": 128, "intermediate_size": 1024},
+        ),
+        "YituTech/conv-bert-medium-small": (
+            *(12, 384, 8),
+            {"embedding_size": 128, "intermediate_size": 1536, "num_groups": 2},
+        ),
+        "YituTech/conv-bert-base": (12, 768, 12, {}),
+    },
+    "mpnet": {
+        "microsoft/mpnet-base": (
+            *(12, 768, 12),
+            {"max_position_embeddings": 514, "layer_norm_eps": 1e-5},
+        )
+    },
+    "xlnet": {
+        "xlnet-base-cased": (12, 768, 12, {"d_inner": 3072}),
+        "xlnet-large-cased": (24, 1024, 16, {"d_inner": 4096}),
+    },
+    "reformer": {
+        "google/reformer-enwik8": (
+            *(12, 1024, 8),
+            {
+                "attn_layers": ["local", "local", "lsh", "local"] * 3,
+                "attention_head_size": 128,
+                "feed_forward_size": 4096,
+                "vocab_size": 258,
+                "axial_pos_shape": [128, 512],
+                "axial_pos_embds_dim": [256, 768],
+                "max_position_embeddings": 65536,
+            },
+        ),
+        "google/reformer-crime-and-punishment": (
+            *(6, 256, 2),
+            {"axial_pos_shape": [512, 1024], "max_position_embeddings": 524288},
+        ),
+    },
+    # The teacher is transformers' class with other queries and keys.
+    "mobilebert": {
+        "google/mobilebert-uncased": (24, 512, 4, {"classifier_activation": False}),
+        "mobilebert-tiny-uncased": (
+            *(24, 512, 4),
+            {
+                "classifier_activation": False,
+                "use_bottleneck_attention": True,
+                "key_query_shared_bottleneck": False,
+                "num_feedforward_networks": 2,
+            },
+        ),
+        "ib-bert-large-uncased": (
+            *(24, 512, 4),
+            {
+                "key_query_shared_bottleneck": False,
+                "num_feedforward_networks": 1,
+                "intra_bottleneck_size": 1024,
+                "normalization_type": "layer_norm",
+                **_BIG,
+            },
+        ),
+    },
+}
+_LONG = {"max_position_embeddings": 4098}
+HUB["longformer"] = {
+    "allenai/longformer-base-4096": (12, 768, 12, _LONG),
+    "allenai/longformer-large-4096": (24, 1024, 16, {**_LONG, **_BIG}),
 }
 for _name in FAMILY:
     if _name.startswith("google/bert_uncased"):
@@ -189,8 +324,26 @@ for _name in FAMILY:
         HUB["bert"][_name] = (_layers, _hidden, _heads, {"intermediate_size": 4 * _hidden})
 
 
+# Of code that lies with its weights, and of a class that transformers has no more.
+REMOTE = {
+    "chandar-lab/NeoBERT": 221_665_536,
+    "transfo-xl-wt103": 283_885_936,
+    **{
+        f"mosaicml/mosaic-bert-base{suffix}": 136_777_728
+        for suffix in ("", *(f"-seqlen-{length}" for length in (256, 512, 1024, 2048)))
+    },
+}
+
+
+@pytest.mark.parametrize("name", REMOTE)
+def test_parameters_of_models_that_transformers_has_not(name):
+    """Counts of the shapes of the published code, as written out in the files of their tests."""
+    assert describe(name).parameters == REMOTE[name]
+
+
 def test_the_check_below_knows_every_row():
-    assert sorted(name for rows in HUB.values() for name in rows) == sorted(FAMILY)
+    rows = [name for rows in HUB.values() for name in rows]
+    assert sorted([*rows, *REMOTE]) == sorted(FAMILY)
 
 
 def _reference_config(architecture, layers, hidden, heads, changes):
@@ -201,16 +354,24 @@ def _reference_config(architecture, layers, hidden, heads, changes):
         return transformers.DistilBertConfig(
             n_layers=layers, dim=hidden, n_heads=heads, hidden_dim=4 * hidden, **changes
         )
-    if architecture == "roberta":
+    if architecture in ("roberta", "longformer"):
         rows = {"max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 50265}
-        return transformers.RobertaConfig(**{**common, **rows, **changes})
+        make = {"roberta": transformers.RobertaConfig, "longformer": transformers.LongformerConfig}
+        return make[architecture](**{**common, **rows, **changes})
     if architecture == "deberta-v2":
         attention = {"relative_attention": True, "share_att_key": True, "position_buckets": 256}
         attention |= {"norm_rel_ebd": "layer_norm", "pos_att_type": "p2c|c2p"}
         changes = {**changes, **attention, "position_biased_input": False}
         return transformers.DebertaV2Config(**common, **changes)
+    if architecture == "xlnet":
+        sizes = {"n_layer": layers, "d_model": hidden, "n_head": heads}
+        return transformers.XLNetConfig(**sizes, **changes)
     kind = {"bert": "BertConfig", "albert": "AlbertConfig", "electra": "ElectraConfig"}
-    kind["modernbert"] = "ModernBertConfig"
+    kind |= {"modernbert": "ModernBertConfig", "eurobert": "EuroBertConfig"}
+    kind |= {"nomic_bert": "NomicBertConfig", "roformer": "RoFormerConfig"}
+    kind |= {"ernie": "ErnieConfig", "reformer": "ReformerConfig"}
+    kind |= {"mobilebert": "MobileBertConfig", "mpnet": "MPNetConfig"}
+    kind["convbert"] = "ConvBertConfig"
     return getattr(transformers, kind[architecture])(**common, **changes)
 
 
@@ -222,8 +383,13 @@ def test_parameters_equal_those_of_transformers(architecture):
         config = _reference_config(architecture, layers, hidden, heads, changes)
         with torch.device("meta"):  # shapes alone, no memory
             model = transformers.AutoModel.from_config(config)
-        assert describe(name).parameters == sum(p.numel() for p in model.parameters()), name
-        assert describe(name).config.num_heads == heads, name
+            if name.startswith("ib-bert"):
+                model = widen_queries(model)
+        # Without RoFormer's sines and cosines, which nobody trains.
+        trained = [p.numel() for p in model.parameters() if p.requires_grad]
+        assert describe(name).parameters == sum(trained), name
+        attending = heads // 2 if architecture == "convbert" else heads
+        assert describe(name).config.num_heads == attending, name
         pooler = [p.numel() for n, p in model.named_parameters() if n.startswith("pooler.")]
         assert describe(name).pooler_parameters == sum(pooler), name
 

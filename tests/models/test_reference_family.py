@@ -21,6 +21,7 @@ from tests.models.references import (
     make_reference,
     run_kbert,
     run_reference,
+    with_global_tokens,
 )
 
 torch = pytest.importorskip("torch")
@@ -33,9 +34,14 @@ LOGITS = {
     "ForSequenceClassification": {"logits": "classifier"},
     "ForTokenClassification": {"logits": "tokens"},
     "ForQuestionAnswering": {"start_logits": "span", "end_logits": "span"},
+    "ForQuestionAnsweringSimple": {"start_logits": "span", "end_logits": "span"},
+    "LMHeadModel": {"logits": "permutation_lm"},
 }
+_PAIRS = {"prediction_logits": "masked_lm", "seq_relationship_logits": "sentence"}
 PRETRAINING = {
-    "bert": {"prediction_logits": "masked_lm", "seq_relationship_logits": "sentence"},
+    "bert": _PAIRS,
+    "ernie": _PAIRS,
+    "mobilebert": _PAIRS,
     "albert": {"prediction_logits": "masked_lm", "sop_logits": "sentence"},
     "electra": {"logits": "discriminator"},
 }
@@ -60,25 +66,33 @@ def test_outputs_equal_hugging_face(model_type, ending, tmp_path):
     logits = {} if ending == "Model" else logits
     for padded in (True, False):
         features = make_inputs(
-            model.config.pad_token_id, bool(checkpoint.config.num_segments), padded
+            model.config.pad_token_id,
+            bool(checkpoint.config.num_segments),
+            padded,
+            left=model_type == "xlnet",
         )
+        if model_type == "longformer":
+            features = with_global_tokens(features)
         ours, theirs = run_kbert(checkpoint, features), run_reference(model, features)
         compare(ours, theirs, features["padding_mask"] == 1, logits)
     assert checkpoint.labels == (tuple(LABELS) if "Classification" in ending else None)
 
 
 def compare(ours, theirs, real, logits):
-    """What a padding position looks at is nobody's business."""
+    """What a padding position looks at is nobody's business.
+
+    Where nothing normalises the stream (MobileBERT), it grows: 1e-5 of its largest entry.
+    """
     states = theirs["hidden_states"]
     assert len(ours["hidden_states"]) == len(states)
     for i, (a, b) in enumerate(zip(ours["hidden_states"], states, strict=True)):
-        assert_close(a[real], b[real], 1e-4, f"hidden state {i}")
+        assert_near(a[real], b[real], f"hidden state {i}")
     for i, (a, b) in enumerate(zip(ours["attention"], theirs["attentions"], strict=True)):
         a, b = np.moveaxis(a, 1, -1)[real], np.moveaxis(b, 1, -1)[real]
         assert_close(a, b, 1e-4, f"attention {i}")
     assert_close(ours["sequence"], ours["hidden_states"][-1], 0, "sequence")
     if "pooler_output" in theirs:
-        assert_close(ours["pooled"], theirs["pooler_output"], 1e-4, "pooled")
+        assert_near(ours["pooled"], theirs["pooler_output"], "pooled")
     for name, head in logits.items():
         expected = theirs[name]
         found = ours[head]
@@ -86,35 +100,55 @@ def compare(ours, theirs, real, logits):
             found = found[0 if name == "start_logits" else 1]
         if expected.shape[:2] == real.shape:
             found, expected = found[real], expected[real]
-        assert_close(found, expected, 1e-4, name)
+        assert_near(found, expected, name)
+
+
+def assert_near(actual, expected, what):
+    assert_close(actual, expected, 1e-4 * max(1.0, np.abs(expected).max() / 10), what)
 
 
 @FINE_TUNED
-@pytest.mark.parametrize("model_type", CLASSES)
+@pytest.mark.parametrize(
+    "model_type", [name for name, endings in CLASSES.items() if "ForMultipleChoice" in endings]
+)
 def test_choices_equal_hugging_face(model_type, tmp_path):
     model = make_reference(model_type, "ForMultipleChoice")
     model.save_pretrained(tmp_path)
     checkpoint = read_checkpoint(tmp_path)
     segments = bool(checkpoint.config.num_segments)
-    features = make_inputs(model.config.pad_token_id, segments, padded=True, batch=4)
+    left = {"left": model_type == "xlnet"}
+    features = make_inputs(model.config.pad_token_id, segments, padded=True, batch=4, **left)
+    if model_type == "longformer":
+        features = with_global_tokens(features)
     ours = run_kbert(checkpoint, features)["choice"].reshape(2, 2)
     tensors = {name: x.reshape(2, 2, -1) for name, x in as_tensors(features).items()}
     with torch.no_grad():
         theirs = model(**tensors).logits.numpy()
-    assert_close(ours, theirs, 1e-4, "choices")
+    assert_near(ours, theirs, "choices")
 
 
 @pytest.mark.jax_slow
 @pytest.mark.parametrize(
-    "model_type", ["albert", "distilbert", "electra", "modernbert", "deberta-v2"]
+    ("model_type", "values"),
+    [
+        *((name, {}) for name in ("albert", "distilbert", "electra", "modernbert", "deberta-v2")),
+        *((name, {}) for name in ("eurobert", "nomic_bert", "roformer", "ernie", "mobilebert")),
+        ("mpnet", {}),
+        ("convbert", {}),
+        # With two segments: the one of others is folded into the positions.
+        ("longformer", {"type_vocab_size": 2}),
+    ],
 )
-def test_gradients_equal_hugging_face(model_type):
-    model = make_reference(model_type, "Model")
+def test_gradients_equal_hugging_face(model_type, values):
+    model = make_reference(model_type, "Model", **values)
     values = {name: array.numpy() for name, array in model.state_dict().items()}
     checkpoint = import_model(model.config.to_dict(), values, "the reference")
     encoder = Encoder(checkpoint.config)
     set_arrays(encoder, "encoder", checkpoint.arrays, checkpoint.source)
-    features = make_inputs(0, segments=model_type in ("albert", "electra"), padded=True)
+    segments = bool(checkpoint.config.num_segments)
+    features = make_inputs(model.config.pad_token_id, segments, padded=True)
+    if model_type == "longformer":
+        features = with_global_tokens(features)
     rng = np.random.default_rng(1)
     weight = rng.normal(size=(*features["token_ids"].shape, 64)).astype("float32")
     weight *= features["padding_mask"][..., None]  # padding has no say
@@ -124,7 +158,7 @@ def test_gradients_equal_hugging_face(model_type):
     if "pooler_output" in out:
         loss = loss + out.pooler_output.sum()
     loss.backward()
-    theirs = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    theirs = {name: p.grad.numpy() for name, p in model.named_parameters() if p.requires_grad}
 
     def our_loss():
         out = encoder(features)
@@ -133,6 +167,8 @@ def test_gradients_equal_hugging_face(model_type):
         )
 
     ours = gradients(our_loss, named_weights(encoder, "encoder"))
+    # Trigrams read the row of padding, to which PyTorch gives no gradient.
+    ours["encoder/embeddings/token"][0] = 0
     expected = import_model(model.config.to_dict(), theirs, "the reference").arrays
     assert_gradients_close(ours, expected)
 
@@ -166,18 +202,29 @@ BASE = {
         "max_relative_positions": -1,
         "position_buckets": 256,
     },
+    "longformer": {
+        "vocab_size": 50265,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 4098,
+        "attention_window": 8,
+    },
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", BASE)
 def test_full_size_is_as_close_to_float64_as_the_reference_is(model_type):
-    """Three bases at sigma 0.15, where float32 itself is off by 1e-3."""
+    """Bases at sigma 0.15, where float32 itself is off by 1e-3."""
     model = make_reference(model_type, "ForMaskedLM", **BASE[model_type])
     values = {name: array.numpy() for name, array in model.state_dict().items()}
     checkpoint = import_model(model.config.to_dict(), values, "the reference")
     pad_id = model.config.pad_token_id
     features = make_inputs(pad_id, model_type == "albert", padded=True, batch=2, length=48)
+    if model_type == "longformer":
+        features = with_global_tokens(features)
     real = features["padding_mask"] == 1
     ours = run_kbert(checkpoint, features)["masked_lm"][real]
     single = run_reference(model, features)["logits"][real]

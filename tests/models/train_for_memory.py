@@ -39,17 +39,21 @@ def fit(
     }
     words = [f"w{i}" for i in range(config.vocabulary_size - 5)]
     tokenizer = kbert.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
-    task = kbert.tasks.Pretraining(kbert.Encoder(config, dtype=precision), tokenizer)
+    encoder = kbert.Encoder(config, dtype=precision)
+    pairs = config.num_segments > 0
+    task = kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=pairs)
     task.compile(kbert.training.AdamW(1e-4), jit_compile=False, recompute=recompute)
     task.fit(tf.data.Dataset.from_tensors(batch).repeat(3), verbose=0)
 
 
 def main() -> None:
     case = json.loads(sys.argv[1])
-    config = kbert.EncoderConfig(**case["config"])
+    config = kbert.registry.get("config", case["kind"]).from_dict(case["config"])
     shape = (case["batch_size"], case["sequence_length"], case["precision"], case["recompute"])
     # Threads, kernels and modules that any first step loads.
-    tiny = config.replace(vocabulary_size=50, hidden_size=8, num_heads=1, intermediate_size=8)
+    tiny = config.replace(vocabulary_size=50, intermediate_size=8)
+    if config.kind == "encoder":
+        tiny = tiny.replace(hidden_size=8, num_heads=1)
     fit(tiny.replace(num_layers=1, num_layer_groups=None), 2, 16, *shape[2:])
     before = status("VmRSS")
     fit(config, *shape)

@@ -1,4 +1,4 @@
-"""`kbert-pretrain --recipe=gpt`: from the shards of any tokenizer to a model that writes."""
+"""`kbert-pretrain` of GPT and Transformer-XL: from the shards of any tokenizer to a model."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 import kbert
 from kbert.training.run.phases import parse_phases
-from pipelines.causal import Causal
+from pipelines.causal import Causal, RememberedText
 from pipelines.flags import apply_recipe
 from tests.killing import copied_at
 from tests.pipelines.test_pretrain import write_corpus
@@ -79,6 +79,60 @@ def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
     assert again.config.dropout == 0
     for one, other in zip(task.decoder.weights, again.weights, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+SMALL = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
+
+
+def remembering(data_dir, model_dir, *flags) -> list[str]:
+    sizes = (f"--set={name}={value}" for name, value in SMALL.items())
+    return [
+        *(f"--data_dir={data_dir}", f"--model_dir={model_dir}", "--recipe=transformer-xl"),
+        *("--set=cutoffs=[5]", "--set=divisor=2", "--batch_size=4", "--sequence_length=12"),
+        *("--phases=", "--memory_length=6", "--checkpoint_every=2", "--evaluation_steps=2"),
+        *sizes,
+        *flags,
+    ]
+
+
+@pytest.mark.slow
+def test_a_memory_is_killed_and_resumed(data_dir, tmp_path, call, capsys):
+    from pipelines import pretrain
+
+    whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))
+    with copied_at(2, whole, killed):
+        call(pretrain, *remembering(data_dir, whole, "--train_steps=6"))
+    assert " · perplexity " in capsys.readouterr().out
+    call(pretrain, *remembering(data_dir, killed, "--train_steps=6", f"--preset_dir={preset}"))
+    assert (killed / "steps.jsonl").read_bytes() == (whole / "steps.jsonl").read_bytes()
+    last = "checkpoints/step-00000006.safetensors"
+    assert (killed / last).read_bytes() == (whole / last).read_bytes()
+    (score,) = kbert.tasks.MemoryLM.from_preset(preset).predict(["the quick fox"])
+    assert score["perplexity"] > 1
+    more = ("--train_steps=1", f"--init_preset={preset}", "--memory_length=3")
+    call(pretrain, *remembering(data_dir, tmp_path / "more", *more, "--set=dropout=0"))
+
+
+def test_a_memory_s_flags(parse, data_dir, tiny, tiny_vocabulary):
+    manifest = kbert.data.read_manifest(data_dir)
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+
+    def objective(*flags):
+        options = parse(*remembering(data_dir, "run"), *flags)
+        apply_recipe(options)
+        return RememberedText(options, tokenizer, manifest)
+
+    task = objective().make_task()
+    assert (task.memory_length, task.batch_size) == (6, 4)
+    assert task.encoder.config.cutoffs == (5,)
+    with pytest.raises(ValueError, match=r"must have --batch_size rows. Received: 2"):
+        objective().check_phases(parse_phases("8:0.5,8:0.5:2", 10, 4), task)
+    with pytest.raises(ValueError, match=r"trains a Transformer-XL.*Received: --model=gpt2"):
+        objective("--model=gpt2").make_task()
+    with pytest.raises(ValueError, match=r"`memory_length` must be at least 1"):
+        objective("--memory_length=0").make_task()
+    with pytest.raises(ValueError, match=r"memory_lm does not read .*Received: --masking=span"):
+        objective("--masking=span")
 
 
 def test_dry_run_shows_tokens_memory_and_time(data_dir, tiny, tmp_path, call, capsys):

@@ -30,9 +30,9 @@ TEXT = ("--train_steps=4", "--batch_size=4", "--sequence_length=16", "--checkpoi
 NARROW = ("--set=hidden_size=8", "--set=num_heads=2", "--set=intermediate_size=12")
 
 
-def make_teacher(kind, folder, tokenizer, *arguments):
+def make_teacher(kind, folder, tokenizer, *arguments, **more):
     keras.utils.set_random_seed(2)
-    config = kbert.EncoderConfig(vocabulary_size=tokenizer.vocabulary_size, **SIZES)
+    config = kbert.EncoderConfig(vocabulary_size=tokenizer.vocabulary_size, **SIZES, **more)
     kind(kbert.Encoder(config), tokenizer, *arguments).save_to_preset(folder)
     return folder
 
@@ -170,6 +170,64 @@ def test_a_student_may_begin_as_an_earlier_one(run_dir, on_text, tmp_path, capsy
     assert "learning_rate=1e-30 (0.0005)" in out
 
 
+@pytest.fixture(scope="module")
+def wide_teacher(tmp_path_factory, tokenizer):
+    """As an IB-BERT is: wide inside its layers."""
+    part = {"name": "bottleneck", "width": 24, "num_feed_forwards": 1, "no_norm": False}
+    more = {"embedding_size": 8, "part": {**part, "attention_input": "whole"}}
+    folder = tmp_path_factory.mktemp("wide_teacher")
+    return make_teacher(kbert.tasks.Pretraining, folder, tokenizer, **more)
+
+
+MOBILE = ("--train_steps=12", "--checkpoint_every=2", "--set=intermediate_size=24")
+MOBILE += ('--set=part={"name": "bottleneck", "width": 8}',)
+
+
+def test_mobilebert_trains_layer_by_layer_and_then_its_head(
+    on_text, wide_teacher, tmp_path, capsys
+):
+    """Both in one command, and each resumes where it was killed."""
+    more = (*MOBILE, f"--teacher={wide_teacher}")
+    folder, transfer = tmp_path / "run", tmp_path / "run" / "mobilebert-transfer"
+    killed = (tmp_path / name for name in ("killed", "killed later"))
+    with (
+        copied_at(2, transfer, tmp_path / "killed" / "mobilebert-transfer"),
+        copied_at(6, folder, tmp_path / "killed later"),
+    ):
+        on_text("mobilebert", folder, *more, f"--preset_dir={tmp_path / 'student'}")
+    first = steps(transfer)
+    assert [line["step"] for line in first][-1] == 4  # 240 of 740
+    assert "mlm_loss" not in first[-1]
+    parts = ("weighted_feature_maps", "weighted_feature_means", "weighted_feature_variances")
+    for line in first:
+        whole = sum(line[name] for name in (*parts, "attention_maps"))
+        assert line["loss"] == pytest.approx(whole, rel=1e-5)
+    last = steps(folder)[-1]
+    assert last["step"] == 8
+    parts = ("weighted_mlm_loss", "weighted_soft_targets_masked_lm", "nsp_loss")
+    assert last["loss"] == pytest.approx(sum(last[name] for name in parts), rel=1e-5)
+    out = capsys.readouterr().out
+    assert "student: 2 layers of 16, " in out
+    assert "randomly initialised but for the teacher's embeddings and heads" in out
+    assert f"initialised from {transfer / 'preset'}" in out
+    student = kbert.tasks.Pretraining.from_preset(tmp_path / "student")
+    assert student.next_sentence
+    assert student.encoder.config.part == {"name": "bottleneck", "width": 8}
+
+    for again in killed:
+        on_text("mobilebert", again, *more)
+        for name in ("mobilebert-transfer/steps.jsonl", "steps.jsonl"):
+            assert (folder / name).read_bytes() == (again / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_preview_of_mobilebert_is_that_of_its_first_half(on_text, wide_teacher, tmp_path, capsys):
+    on_text("mobilebert", tmp_path / "run", *MOBILE, f"--teacher={wide_teacher}", "--dry_run")
+    out = capsys.readouterr().out
+    assert "then 8 steps of mobilebert, from the student of these 4" in out
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_dry_run_tells_what_a_run_takes(on_text, tmp_path, capsys):
     on_text("distilbert", tmp_path / "run", "--dry_run", "--positions=masked", "--init=1")
@@ -244,7 +302,7 @@ def test_augmented_data_takes_the_place_of_train(
             ("--layers=2",),
             "--layers is for terms that the recipe distilbert does not have",
         ),
-        ("distilbert", ("--init=first",), "--init takes every_other, random, or.*--init=first"),
+        ("distilbert", ("--init=first",), "--init takes every_other, embeddings, .*--init=first"),
         ("distilbert", ("--init=2",), "a layer of the teacher, from 0 to 1, .*Received: \\[2\\]"),
         ("distilbert", ("--student=gpt2",), "A student is an encoder.*--student=gpt2"),
         ("distilbert", ("--student=bert-tinny",), "bert-tiny"),
@@ -257,6 +315,8 @@ def test_augmented_data_takes_the_place_of_train(
         ("tinybert-general", ("--layers=3", *NARROW), "counted from 1 to 2. Received: 3 in the"),
         ("tinybert-general", ("--layers=a",), "--layers takes uniform, last, or.*--layers=a"),
         ("tinybert-general", (), "student and teacher must agree in num_heads. Received: 12 and 2"),
+        ("mobilebert", ("--train_steps=1",), "32% of the steps for mobilebert-transfer, and needs"),
+        ("mobilebert", (), "an update each: 2 or more. Received: 1 steps"),
         ("minilm", ("--term_weights=relations=0",), "leaves no term of the loss"),
         ("minilm", ("--export_dir=e",), "teaches no head, .*--export_dir=e"),
     ],
@@ -326,7 +386,7 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
     distillation |= {"term_weights", "layers", "preset_dir", "export_dir", "dry_run"}
     distillation |= {"allow_changes", "task_module", "stride"}  # the last an alias of doc_stride
     assert both - distillation <= set(Settings.names())
-    assert len(TERMS) == 7
+    assert len(TERMS) == 11
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pipelines.flags import apply_recipe, departures
 from pipelines.masked_text import task_builder
 from tests.killing import kill_after_checkpoint
 from tests.pipelines.test_pretrain import arguments, finished, pretrain, write_corpus
+from tests.processes import start_program
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,8 @@ def test_every_recipe_names_a_task(parse, tiny_vocabulary):
         )
         task = task_builder(options)(kbert.Encoder(config), tokenizer)
         kinds[name] = type(task).__name__, task.settings
-    assert kinds["electra"] == ("ReplacedTokenDetection", {"discriminator_weight": 50.0})
+    electra = {"discriminator_weight": 50.0, "embedding_sharing": "all"}
+    assert kinds["electra"] == ("ReplacedTokenDetection", electra)
     assert {name: settings for name, (kind, settings) in kinds.items() if name != "electra"} == {
         "bert": {"next_sentence": True, "sentence_order": False, "span_boundary": False},
         "roberta": {"next_sentence": False, "sentence_order": False, "span_boundary": False},
@@ -114,12 +116,14 @@ def test_an_unknown_recipe_is_refused(parse):
 
 
 @pytest.mark.slow
-def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path):
-    electra = ("--recipe=electra", "--set=embedding_size=8", "--generator_share=0.5")
+@pytest.mark.parametrize("name", ["electra", "deberta-v3"])
+def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path, name):
+    narrow = ("--set=embedding_size=8", "--generator_share=0.5")
+    electra = (f"--recipe={name}", *(narrow if name == "electra" else ()))
     electra += ("--checkpoint_every=2", "--evaluate_every=6", "--evaluation_steps=2")
     out = finished(pretrain(data_dir, tmp_path / "whole", *electra))
-    assert "recipe electra: " in out
-    assert "batch_size=8 (128)" in out
+    assert f"recipe {name}: " in out
+    assert f"batch_size=8 ({128 if name == 'electra' else 8192})" in out
     assert "rtd_loss" in out
 
     broken = pretrain(data_dir, tmp_path / "broken", *electra)
@@ -127,12 +131,19 @@ def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path):
     preset, exported = tmp_path / "preset", tmp_path / "export"
     finals = (f"--preset_dir={preset}", f"--export_dir={exported}")
     finished(pretrain(data_dir, tmp_path / "broken", *electra, *finals))
-    for name in ("steps.jsonl", "evaluations.jsonl"):
-        whole, again = (tmp_path / run / name for run in ("whole", "broken"))
+    for file in ("steps.jsonl", "evaluations.jsonl"):
+        whole, again = (tmp_path / run / file for run in ("whole", "broken"))
         assert whole.read_text() == again.read_text()
     resolved = json.loads((tmp_path / "whole" / "run.json").read_text())["flags"]
-    assert (resolved["objective"], resolved["masking"]) == ("replaced_tokens", "independent")
-    assert (resolved["decay_join"], resolved["batch_size"]) == ("product", 8)
+    told = [resolved[x] for x in ("objective", "masking", "embedding_sharing", "decay_join")]
+    assert (
+        told
+        == {
+            "electra": ["replaced_tokens", "independent", "all", "product"],
+            "deberta-v3": ["replaced_tokens", "token", "gradient_disentangled", "switch"],
+        }[name]
+    )
+    assert resolved["batch_size"] == 8
 
     task = kbert.tasks.ReplacedTokenDetection.from_preset(preset)
     (answer,) = task.predict(["the quick fox"])
@@ -142,15 +153,75 @@ def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["roberta", "albert", "spanbert", "modernbert"])
+@pytest.mark.parametrize(
+    "name", ["roberta", "albert", "spanbert", "modernbert", "xlnet", "gpt-bert"]
+)
 def test_every_recipe_trains(data_dir, tmp_path, name):
     out = finished(pretrain(data_dir, tmp_path / "run", f"--recipe={name}"))
     assert "step 12/12 · loss" in out
     assert f"recipe {name}: " in out
     log = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()
-    terms = {"albert": "sop_loss", "spanbert": "sbo_loss"}
+    terms = {"albert": "sop_loss", "spanbert": "sbo_loss", "xlnet": "plm_loss"}
     assert len(log) == 12
     assert terms.get(name, "mlm_loss") in json.loads(log[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["xlnet", "gpt-bert"])
+def test_a_killed_run_goes_on_to_the_same_weights(data_dir, tmp_path, name):
+    """Orders, causal rows, the share of masks and the moving average resume exactly."""
+    flags = (f"--recipe={name}", "--checkpoint_every=2", "--set=embedding_size=null")
+    for run in ("whole", "broken"):
+        preset = (*flags, f"--preset_dir={tmp_path / run}-preset")
+        process = pretrain(data_dir, tmp_path / run, *preset)
+        if run == "broken":
+            kill_after_checkpoint(process, tmp_path / run, last_step=12)
+            process = pretrain(data_dir, tmp_path / run, *preset)
+        finished(process)
+    whole, broken = ((tmp_path / run / "steps.jsonl").read_text() for run in ("whole", "broken"))
+    assert whole == broken
+    one, other = (
+        kbert.tasks.Task.from_preset(tmp_path / f"{run}-preset") for run in ("whole", "broken")
+    )
+    for mine, theirs in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy(), err_msg=mine.path)
+
+
+def test_xlm_r_reads_a_folder_for_each_language(data_dir, tmp_path, call, tiny_vocabulary):
+    from pipelines import pretrain as program
+
+    other = write_corpus(tmp_path, tiny_vocabulary)
+    flags = ("--recipe=xlm-r", "--phases=16:1", "--train_steps=2")
+    call(program, *arguments(f"{data_dir},{other}", tmp_path / "run", *flags))
+    resolved = json.loads((tmp_path / "run" / "run.json").read_text())["flags"]
+    assert resolved["mixture_temperature"] == 0.3
+    with pytest.raises(SystemExit, match="is of several folders in --data_dir"):
+        call(program, *arguments(data_dir, tmp_path / "one", *flags))
+
+
+def test_xlm_reads_translations_beside_other_text(data_dir, tmp_path, call, tiny_vocabulary):
+    from pipelines import prepare_corpus
+    from pipelines import pretrain as program
+
+    rng = np.random.default_rng(0)
+    words = [word for word in tiny_vocabulary if word.isalpha() and len(word) > 1]
+    for side in ("source", "target"):
+        lines = (" ".join(rng.choice(words, rng.integers(2, 6))) for _ in range(80))
+        (tmp_path / side).write_text("\n".join(lines) + "\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(tiny_vocabulary) + "\n")
+    call(
+        prepare_corpus,
+        *(f"--input={tmp_path / 'source'}", f"--target={tmp_path / 'target'}"),
+        *(f"--vocabulary={tmp_path / 'vocab.txt'}", f"--output_dir={tmp_path / 'pairs'}"),
+    )
+    folders = f"{data_dir},{tmp_path / 'pairs'}"
+    flags = ("--recipe=xlm", "--phases=16:1", "--train_steps=2", "--pack")
+    call(program, *arguments(folders, tmp_path / "run", *flags))
+    resolved = json.loads((tmp_path / "run" / "run.json").read_text())["flags"]
+    assert (resolved["segments"], resolved["mixture_temperature"]) == ("aligned", 0.7)
+    alone = (*flags, "--mixture_temperature=1")
+    with pytest.raises(SystemExit, match='segments="aligned" reads texts beside'):
+        call(program, *arguments(data_dir, tmp_path / "alone", *alone))
 
 
 def test_a_head_without_its_data_is_told_in_one_line(data_dir, tmp_path, call):
@@ -165,7 +236,7 @@ def test_a_head_without_its_data_is_told_in_one_line(data_dir, tmp_path, call):
     ["bert", "electra"]
     + [
         pytest.param(name, marks=pytest.mark.slow)
-        for name in ("roberta", "albert", "spanbert", "modernbert")
+        for name in ("roberta", "albert", "spanbert", "modernbert", "xlnet", "gpt-bert")
     ],
 )
 def test_every_recipe_with_masks_trains_on_packed_rows(data_dir, tmp_path, call, recipe):
@@ -173,8 +244,80 @@ def test_every_recipe_with_masks_trains_on_packed_rows(data_dir, tmp_path, call,
 
     run = tmp_path / "run"
     flags = (f"--recipe={recipe}", "--pack", "--phases=48:1", "--train_steps=3", "--batch_size=4")
-    call(pretrain, *arguments(data_dir, run), *flags, "--set=embedding_size=16")
+    if recipe == "xlnet":  # which packs rows that remember none
+        flags += ("--segments=consecutive", "--memory_length=0", "--set=embedding_size=null")
+    else:
+        flags += ("--set=embedding_size=16",)
+    call(pretrain, *arguments(data_dir, run), *flags)
     losses = [json.loads(line)["loss"] for line in (run / "steps.jsonl").read_text().splitlines()]
     assert len(losses) == 3
     assert np.isfinite(losses).all()
     assert json.loads((run / "run.json").read_text())["flags"]["pack"] is True
+
+
+SENTENCES = [
+    "使用语言模型来预测下一个词的概率",
+    "语言模型的概率是下一个词的概率",
+    "我们使用模型来预测语言",
+]
+
+
+@pytest.fixture(scope="module")
+def chinese(tmp_path_factory):
+    """Shards of Chinese sentences; words and an entity as lexicons beside them."""
+    folder = tmp_path_factory.mktemp("chinese")
+    rng = np.random.default_rng(0)
+    documents = ["。\n".join(rng.choice(SENTENCES, 8)) + "。" for _ in range(200)]
+    (folder / "text.txt").write_text("\n\n".join(f"{n % 10} {d}" for n, d in enumerate(documents)))
+    characters = sorted(set("".join(documents)) - {"\n"})
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = kbert.WordPieceTokenizer([*specials, *"0123456789", *characters])
+    kbert.data.prepare_corpus(str(folder / "text.txt"), folder / "shards", tokenizer)
+    (folder / "words.txt").write_text("使用\n语言\n模型\n预测\n一个\n概率\n我们\n")
+    (folder / "names.txt").write_text("语言模型\n")
+    return folder
+
+
+def ernie(chinese, run, *flags):
+    phrases = f"--phrases=,{chinese}/words.txt,{chinese}/names.txt"
+    stages = ("--phases=24:0.5,24:0.25,24:0.25", "--recipe=ernie", phrases)
+    return arguments(chinese / "shards", run, *stages, *flags)
+
+
+@pytest.mark.slow
+def test_ernie_is_killed_between_stages_and_resumes(chinese, tmp_path, call):
+    from pipelines import pretrain as program
+
+    flags = "--checkpoint_every=2"
+    for run in ("whole", "again"):
+        command = ernie(chinese, tmp_path / run, flags)
+        process = start_program("pretrain", *command)
+        if run == "again":
+            kill_after_checkpoint(process, tmp_path / run, last_step=12)
+            process = start_program("pretrain", *command)
+        finished(process)
+    whole, again = ((tmp_path / run / "steps.jsonl").read_text() for run in ("whole", "again"))
+    assert len(whole.splitlines()) == 12
+    assert whole == again
+    # Another lexicon is other data: the run is not resumed with it.
+    names = chinese / "names.txt"
+    kept = names.read_text()
+    names.write_text("语言模型\n下一个词\n")
+    try:
+        with pytest.raises(SystemExit, match="phrases_checksum"):
+            call(program, *ernie(chinese, tmp_path / "whole", flags))
+    finally:
+        names.write_text(kept)
+
+
+@pytest.mark.slow
+def test_ernie_learns_more_than_the_most_frequent_character(chinese, tmp_path, call):
+    from pipelines import pretrain as program
+
+    changes = ("--train_steps=400", "--learning_rate=3e-3", "--set=hidden_size=32")
+    call(program, *ernie(chinese, tmp_path / "run", *changes, "--batch_size=16"))
+    lines = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()[-20:]
+    text = "".join((chinese / "text.txt").read_text().split())
+    most = max(text.count(c) for c in set(text)) / len(text)
+    accuracy = np.mean([json.loads(line)["mlm_accuracy"] for line in lines])
+    assert accuracy > 1.5 * most

@@ -26,7 +26,7 @@ def test_every_value_is_one_that_kbert_knows(name):
     counted_in_tokens = found.objective == "translation"
     assert (found.batch_size is None) == (found.phases is None) == counted_in_tokens
     assert (found.batch_tokens is None) == (found.label_smoothing is None) != counted_in_tokens
-    masks = found.objective not in ("language_model", "causal_lm", "translation")
+    masks = found.objective not in ("language_model", "causal_lm", "memory_lm", "translation")
     assert (found.segments is not None) == (found.masking is not None) == masks
     assert (found.masked_share is not None) == (found.replacement is not None) == masks
     assert (found.negatives is not None) == (found.objective == "language_model")

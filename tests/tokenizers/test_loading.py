@@ -129,3 +129,16 @@ def test_broken_settings_name_the_file(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{do_lower_case")
     with pytest.raises(ValueError, match=r"not JSON .* Received: .*tokenizer_config.json"):
         load_tokenizer(tmp_path)
+
+
+def test_chinese_words_that_jieba_cuts_are_refused(tmp_path):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    (tmp_path / "config.json").write_text('{"model_type": "roformer"}')
+    with pytest.raises(ValueError, match=r"that jieba cuts.*Received: RoFormerTokenizer in"):
+        load_tokenizer(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"tokenizer_class": "RoFormerTokenizerFast"}')
+    with pytest.raises(ValueError, match="that jieba cuts"):
+        load_tokenizer(tmp_path)
+    config.write_text('{"tokenizer_class": "BertTokenizer"}')
+    assert load_tokenizer(tmp_path).vocabulary_size == len(VOCABULARY)

@@ -36,6 +36,7 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
         >>> read_config(find("bert", "memory"), content, "memory").activation
         'gelu'
     """
+    content = architecture.modernised(content)
     check_keys(
         content,
         fields=architecture.fields,

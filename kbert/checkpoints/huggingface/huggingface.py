@@ -7,7 +7,7 @@ from typing import Any
 
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
-from kbert.checkpoints.huggingface.architectures import Architecture, find, infer
+from kbert.checkpoints.huggingface.architectures import Architecture, find, identify, infer
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
     has_inner_classifier,
@@ -96,7 +96,8 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
         ValueError: an architecture, a key or a value that kbert does not know, or tied weights
             that differ.
     """
-    architecture = find(content.get("model_type", "bert"), source)
+    architecture = identify(content, source)
+    content = architecture.modernised(content)
     config: Any = read_config(architecture, content, source)
     there = _with_prefix(architecture, {modern_name(k): array for k, array in arrays.items()})
     head = architecture.classifier(content, there)
@@ -170,7 +171,8 @@ def export_model(
         raise ValueError(f"A model there has one head for classes. Received: {' and '.join(heads)}")
     head = heads[0] if heads else None
     there = table.unfold(write_arrays(table.rules(config, head), arrays), content)
-    content["architectures"] = [table.class_prefix + _class_ending(table, arrays, head)]
+    ending = _class_ending(table, arrays, head)
+    content["architectures"] = [table.class_prefix + table.class_endings.get(ending, ending)]
     if head in ("classifier", "tokens"):
         content |= write_labels(labels, len(arrays[f"{head}/dense/bias"]))
     if head is not None:
@@ -219,10 +221,10 @@ def _homeless(
 def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) -> str:
     if head:
         return CLASSIFIERS[head]
-    if architecture.task == "causal_lm":
+    if architecture.task == "causal_lm" or "permutation_lm/bias" in arrays:
         return architecture.causal_class
     if "span/dense/kernel" in arrays:
-        return "ForQuestionAnswering"
+        return architecture.span_class
     masked, sentence = "masked_lm/bias" in arrays, "sentence/dense/kernel" in arrays
     if "discriminator/output/kernel" in arrays or (masked and sentence):
         return "ForPreTraining"

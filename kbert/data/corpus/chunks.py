@@ -23,11 +23,13 @@ class Chunk(NamedTuple):
         text: the documents one after the other, UTF-8.
         lengths: (documents,) int64, bytes of each.
         consumed: bytes of all sources on disk that were read when the chunk was full.
+        aligned: whether each is a text and its translation, see `kbert.text.source.Source`.
     """
 
     text: bytes
     lengths: np.ndarray
     consumed: int
+    aligned: bool = False
 
     def name(self, settings: str) -> str:
         """A file name that depends on the content and on how it is treated, nothing else.
@@ -42,7 +44,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(sources: list[Source]) -> Iterator[Chunk]:
-    """Cuts the sources into chunks, at the ends of documents."""
+    """Cuts the sources, all of them aligned or none, into chunks at the ends of documents."""
     texts: list[bytes] = []
     size = before = 0
     for source in sources:
@@ -50,15 +52,16 @@ def chunks(sources: list[Source]) -> Iterator[Chunk]:
             texts.append(text)
             size += len(text)
             if size >= CHUNK_BYTES:
-                yield _chunk(texts, before + source.consumed)
+                yield _chunk(texts, before + source.consumed, source.aligned)
                 texts, size = [], 0
         before += source.size
     if texts:
-        yield _chunk(texts, before)
+        yield _chunk(texts, before, sources[-1].aligned)
 
 
-def _chunk(texts: list[bytes], consumed: int) -> Chunk:
-    return Chunk(b"".join(texts), np.array([len(text) for text in texts], np.int64), consumed)
+def _chunk(texts: list[bytes], consumed: int, aligned: bool) -> Chunk:
+    lengths = np.array([len(text) for text in texts], np.int64)
+    return Chunk(b"".join(texts), lengths, consumed, aligned)
 
 
 class Done(NamedTuple):
@@ -82,21 +85,29 @@ def tokenise(
     """Splits, tokenises and hashes the documents of a chunk; returns them sorted, and counts.
 
     Documents that have no token are dropped and counted, documents with the content of another one
-    of the chunk are dropped.
+    of the chunk are dropped. A text with its translation is a document of two sentences, the first
+    of which ends in the separator: no other document holds one.
     """
     sentences: list[str] = []
     counts = np.zeros(len(chunk.lengths), np.int64)  # sentences of each document
     digests = bytearray()
     start = 0
     for number, length in enumerate(chunk.lengths.tolist()):
-        document = split_sentences(chunk.text[start : start + length].decode())
+        text = chunk.text[start : start + length].decode()
         start += length
-        sentences += as_in_text(document, tokenizer)
+        if chunk.aligned:
+            document = text.split("\n")
+            sentences += document
+        else:
+            document = split_sentences(text)
+            sentences += as_in_text(document, tokenizer)
         counts[number] = len(document)
         # Of the sentences, not of the text: white space between them makes no other document.
         content = "\n".join(document).encode()
         digests += hashlib.blake2b(content, digest_size=16).digest()
     tokens, token_counts = _encode(tokenizer, sentences, dtype)
+    if chunk.aligned:
+        tokens, token_counts = _separated(tokens, token_counts, tokenizer.sep_id)
     segment, empty = _sort(tokens, token_counts, counts, bytes(digests))
     return segment, {
         "text_bytes": len(chunk.text),
@@ -131,6 +142,23 @@ def _encode(
         tokens.append(ids.flat_values.numpy().astype(dtype))
         counts.append(ids.row_lengths().numpy().astype(np.int32))
     return np.concatenate(tokens), np.concatenate(counts)
+
+
+def _separated(
+    tokens: np.ndarray, token_counts: np.ndarray, sep_id: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The texts of pairs, each first one with a separator behind it; without halves of pairs.
+
+    >>> [x.tolist() for x in _separated(np.array([7, 8, 9, 5]), np.array([1, 2, 1, 0]), 3)]
+    [[7, 3, 8, 9], [2, 2, 0, 0]]
+    """
+    pairs = token_counts.reshape(-1, 2)
+    whole = np.all(pairs > 0, axis=1)
+    tokens = tokens[np.repeat(np.repeat(whole, 2), token_counts)]
+    counts = np.where(whole[:, None], pairs, 0)
+    ends = np.cumsum(counts)[::2][whole]
+    counts[whole, 0] += 1
+    return np.insert(tokens, ends, sep_id), counts.reshape(-1).astype(token_counts.dtype)
 
 
 def _sort(

@@ -104,6 +104,11 @@ class Manifest:
             tables.append(np.insert(table, 0, number, axis=1))
         return np.concatenate(tables)
 
+    @property
+    def aligned(self) -> bool:
+        """Whether its documents are texts with their translations."""
+        return bool(self.settings.get("aligned"))
+
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raises unless `tokenizer` makes the very ids that are in the shards."""
         written = self.settings.get("tokenizer", {})

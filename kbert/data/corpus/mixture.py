@@ -92,6 +92,11 @@ class Mixture:
         splits = [manifest.split(name) for manifest in self.manifests]
         return Split.of(shard for split in splits for shard in split.shards)
 
+    @property
+    def aligned(self) -> bool:
+        """Whether documents of one are texts with their translations."""
+        return any(manifest.aligned for manifest in self.manifests)
+
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raises unless `tokenizer` makes the very ids that are in the shards."""
         for manifest in self.manifests:

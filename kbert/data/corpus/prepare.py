@@ -66,7 +66,9 @@ def prepare_corpus(
     it returns at once.
 
     Args:
-        sources: files, patterns, `tfds:…`, `docs:`; see `kbert.text.open_sources`.
+        sources: files, patterns, `tfds:…`, `docs:`; see `kbert.text.open_sources`. Or texts with
+            their translations, `kbert.text.read_pairs(…).aligned_documents()`, each of which is a
+            document, for `pretraining_dataset(segments="aligned")`.
         output_dir: folder for the shards; made if it is not there.
         tokenizer: makes the ids; its files are saved in the folder too.
         held_out_share: share of the documents, chosen by a hash of their content, that go to the
@@ -110,6 +112,7 @@ def prepare_corpus(
             f"has a vocabulary. Received: a {type(tokenizer).__name__}"
         )
     opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
+    _check_aligned(opened, tokenizer)
     plan = make_plan(opened, tokenizer, held_out_share, on_bad_utf8)
     output_dir = os.fspath(output_dir)
     with atomic.only_one(output_dir):
@@ -157,7 +160,24 @@ def make_plan(
         "block_tokens": records.BLOCK_TOKENS,
         "max_document_bytes": text_source.MAX_DOCUMENT_BYTES,
     }
+    if sources[0].aligned:
+        settings["aligned"] = True
     return {"settings": settings, "sources": [source.identity() for source in sources]}
+
+
+def _check_aligned(sources: list[Source], tokenizer: Tokenizer) -> None:
+    names = [source.name for source in sources if source.aligned]
+    if names and len(names) < len(sources):
+        raise ValueError(
+            "Texts with their translations make a corpus of their own, which a mixture reads "
+            f"beside others. Received: {len(sources)} sources, and {len(names)} of them have "
+            f"translations, such as {names[0]}"
+        )
+    if names and tokenizer.sep_id is None:
+        raise ValueError(
+            "Texts and their translations are kept apart by a separator. Received: a tokenizer "
+            "without one"
+        )
 
 
 def _finished(output_dir: str, work: str, plan: dict) -> Manifest | None:

@@ -6,25 +6,37 @@ of google-research/bert's create_pretraining_data.py. Other schemes choose or co
 `MASKING_SCHEMES`. Every draw is a hash of the row's own key and a number, so a row is masked alike
 in any batch.
 
+A share is a number, or (N,) float64 where it differs from row to row, as it does while it changes
+over a run.
+
 Shapes: N rows, T sequence length, P predictions a row at most.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
-import numpy as np
 import tensorflow as tf
 
 from kbert.data.masking.hashing import below, chance, fold
-from kbert.data.masking.ngrams import choose_ngrams, choose_spans, runs
+from kbert.data.masking.ngrams import (
+    PERMUTATION_WEIGHTS,
+    choose_ngrams,
+    choose_spans,
+    runs,
+)
 from kbert.data.masking.phrases import Phrases
 from kbert.data.masking.tokens import choose_independent, choose_tokens
 from kbert.data.masking.units import choose_words, find_units, first_pieces
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import MaybeNone
 
-_ACTION, _TOKEN = 1, 2  # streams of draws under a row's key
+# Of the tokens of rows, one for all or each row's.
+Share: TypeAlias = float | tf.Tensor
+
+_ACTION, _TOKEN, _ORDER = 1, 2, 4  # streams of draws under a row's key
 
 
 def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
@@ -38,27 +50,30 @@ def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
     return math.ceil(masked_share * sequence_length) + 1
 
 
-def prediction_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
-    """(T + 1,) int32: how many tokens a row of each length predicts, specials counted in length.
+def prediction_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
+    """(N,) int32: how many tokens rows of these lengths predict, specials counted in length.
 
-    Worked out in Python, where `round` is the one that Google's script used. A row never predicts
+    Rounded as Python's `round`, Google's, does it: half to even, in 64 bits. A row never predicts
     more than its text has: that is for the caller to see to.
 
-    >>> prediction_counts(128)[[0, 5, 50, 128]].tolist()
+    >>> prediction_counts([0, 5, 50, 128]).numpy().tolist()
     [1, 1, 8, 19]
     """
-    limit = max_predictions(sequence_length, masked_share)
-    counts = [min(limit, max(1, round(n * masked_share))) for n in range(sequence_length + 1)]
-    return np.array(counts, np.int32)
+    return tf.maximum(1, tf.cast(tf.round(_share_of(lengths, masked_share)), tf.int32))
 
 
-def span_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
+def span_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
     """SpanBERT's: the share of the text, specials not counted, rounded up.
 
-    >>> span_counts(128)[[0, 5, 50, 126]].tolist()
+    >>> span_counts([0, 5, 50, 126]).numpy().tolist()
     [0, 1, 8, 19]
     """
-    return np.array([math.ceil(n * masked_share) for n in range(sequence_length + 1)], np.int32)
+    return tf.cast(tf.math.ceil(_share_of(lengths, masked_share)), tf.int32)
+
+
+def _share_of(lengths: tf.Tensor, share: Share, dtype: tf.DType = tf.float64) -> tf.Tensor:
+    # A Python number becomes float64 here; by `tf.cast` it would be rounded to float32 first.
+    return tf.cast(lengths, dtype) * tf.cast(tf.convert_to_tensor(share, tf.float64), dtype)
 
 
 def independent_columns(sequence_length: int, masked_share: float = 0.15) -> int:
@@ -70,15 +85,13 @@ def independent_columns(sequence_length: int, masked_share: float = 0.15) -> int
     return max(1, int((masked_share + 0.005) * sequence_length))
 
 
-def independent_counts(sequence_length: int, masked_share: float = 0.15) -> np.ndarray:
-    """ELECTRA's: rounded in float32, specials counted in length, as many as there are columns.
+def independent_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
+    """ELECTRA's: rounded in float32, specials counted in length.
 
-    >>> independent_counts(128)[[0, 5, 50, 128]].tolist()
+    >>> independent_counts([0, 5, 50, 128]).numpy().tolist()
     [1, 1, 8, 19]
     """
-    share = np.arange(sequence_length + 1, dtype=np.float32) * np.float32(masked_share)
-    limit = independent_columns(sequence_length, masked_share)
-    return np.maximum(1, np.minimum(limit, np.round(share))).astype(np.int32)
+    return tf.maximum(1, tf.cast(tf.round(_share_of(lengths, masked_share, tf.float32)), tf.int32))
 
 
 def apply_masks(
@@ -90,6 +103,7 @@ def apply_masks(
     mask_id: int,
     replacement: tuple[float, float] = (0.8, 0.1),
     groups: tf.Tensor | None = None,
+    shown: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Hides the chosen tokens from the model and keeps them as targets.
 
@@ -103,6 +117,7 @@ def apply_masks(
         replacement: shares of the chosen tokens that become [MASK] and a random token.
         groups: (N, P) int32, positions of one group get the same kind of replacement; None decides
             for each position.
+        shown: (N,) bool, rows in which all chosen tokens stay as they are; None = no such.
 
     Returns:
         `token_ids` (N, T) int32 with the replacements; `mask_positions`, `mask_ids` (N, P) int32
@@ -122,6 +137,8 @@ def apply_masks(
 
     masked, random = replacement
     changed = (positions > 0) & chance(action, masked + random)
+    if shown is not None:
+        changed &= ~shown[:, None]
     flat = tf.reshape(token_ids, [-1])
     begin = width * tf.range(rows)[:, None]
     mask_ids = tf.gather(flat, begin + positions)
@@ -146,22 +163,25 @@ class MaskingScheme:
     Attributes:
         choose: chooses positions among units, see `choose_words`.
         units: what is chosen: "tokens", "words", or "phrases" (and words outside of them).
-        columns: P, by sequence length and share.
-        counts: predictions of a row by its length, see `prediction_counts`.
+        columns: P, by sequence length and the largest share.
+        counts: predictions of rows by their lengths and shares, see `prediction_counts`.
         counts_text: whether the length is that of the text, without special tokens.
         replacement: shares of [MASK] and of random tokens, as published.
         by_span: whether neighbours share their kind of replacement, and spans are features.
         repeats: whether a position may be drawn twice.
+        permutes: whether the rows are read in an order of their own, see `reading_order`; [CLS] is
+            behind the texts then.
     """
 
     choose: Callable[..., tf.Tensor]
     units: str = "words"
     columns: Callable[[int, float], int] = max_predictions
-    counts: Callable[[int, float], np.ndarray] = prediction_counts
+    counts: Callable[[tf.Tensor, Share], tf.Tensor] = prediction_counts
     counts_text: bool = False
     replacement: tuple[float, float] = (0.8, 0.1)
     by_span: bool = False
     repeats: bool = False
+    permutes: bool = False
 
 
 MASKING_SCHEMES = {
@@ -178,6 +198,11 @@ MASKING_SCHEMES = {
         replacement=(0.85, 0.0),
         repeats=True,
     ),
+    "permutation": MaskingScheme(
+        choose=functools.partial(choose_ngrams, weights=PERMUTATION_WEIGHTS),
+        replacement=(0.0, 0.0),
+        permutes=True,
+    ),
 }
 
 
@@ -185,8 +210,8 @@ def num_predictions(
     scheme: MaskingScheme,
     lengths: tf.Tensor,
     text_lengths: tf.Tensor,
-    sequence_length: int,
-    masked_share: float,
+    masked_share: Share,
+    columns: int,
 ) -> tf.Tensor:
     """How many tokens a scheme predicts in rows of given lengths.
 
@@ -194,23 +219,52 @@ def num_predictions(
         scheme: of `MASKING_SCHEMES`.
         lengths: (N,) int32, tokens of each row, specials included.
         text_lengths: (N,) int32, those that may be chosen.
-        sequence_length: T.
-        masked_share: share of the tokens that is predicted.
+        masked_share: share of the tokens that is predicted, or (N,) of each row's.
+        columns: P, `scheme.columns(T, …)` of the largest share.
 
     Returns:
-        (N,) int32, at most `scheme.columns(T, masked_share)`.
+        (N,) int32, at most P.
 
     Example:
         >>> lengths = tf.constant([128, 20, 3, 0])
         >>> text = tf.constant([125, 18, 1, 0])
-        >>> num_predictions(MASKING_SCHEMES["token"], lengths, text, 128, 0.15).numpy().tolist()
+        >>> num_predictions(MASKING_SCHEMES["token"], lengths, text, 0.15, 20).numpy().tolist()
         [19, 3, 1, 0]
     """
-    counts = scheme.counts(sequence_length, masked_share)
-    count = tf.gather(counts, text_lengths if scheme.counts_text else lengths)
-    columns = scheme.columns(sequence_length, masked_share)
+    count = scheme.counts(text_lengths if scheme.counts_text else lengths, masked_share)
     limit = tf.where(text_lengths > 0, columns, 0) if scheme.repeats else text_lengths
     return tf.minimum(count, limit)
+
+
+def reading_order(keys: tf.Tensor, positions: tf.Tensor, special: tf.Tensor) -> tf.Tensor:
+    """When each token of a row is read: first the text, then what is predicted, in random order.
+
+    The special tokens are among the latter, so that no prediction sees what they have read of it.
+    (Yang et al. 2019, section 2.3; `_local_perm` in data_utils.py of zihangdai/xlnet, with one
+    permutation for the whole row.)
+
+    Args:
+        keys: (N,) uint64.
+        positions: (N, P) int32, of the chosen tokens; 0 for none.
+        special: (N, T) bool.
+
+    Returns:
+        (N, T) int32: 0 for the text, padding too; 1 to T, no number twice, for the others.
+
+    Example:
+        >>> special = tf.constant([[False, False, False, False, True]])
+        >>> reading_order(fold(0, tf.range(1)), tf.constant([[1, 2, 0]]), special).numpy().tolist()
+        [[0, 2, 5, 0, 4]]
+    """
+    rows, width = tf.unstack(tf.shape(special))
+    row = tf.broadcast_to(tf.range(rows)[:, None], tf.shape(positions))
+    places = tf.stack([row, positions], -1)
+    chosen = tf.scatter_nd(places, tf.ones_like(positions), [rows, width]) > 0
+    column = tf.range(width)
+    later = special | (chosen & (column > 0))
+    draws = below(fold(fold(keys, _ORDER)[:, None], column), 2**31 - 1)  # (N, T)
+    number = 1 + tf.argsort(tf.argsort(draws, stable=True), stable=True)
+    return tf.where(later, number, 0)
 
 
 def mask_rows(
@@ -221,9 +275,11 @@ def mask_rows(
     lengths: tf.Tensor,
     *,
     tokenizer: Tokenizer,
-    masked_share: float,
+    masked_share: Share,
+    columns: int,
     replacement: tuple[float, float],
     phrases: Phrases | MaybeNone = None,
+    shown: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Chooses tokens by a scheme and hides them.
 
@@ -234,28 +290,35 @@ def mask_rows(
         in_text: (N, T) bool, tokens that may be chosen.
         lengths: (N,) int32, tokens of each row, specials included.
         tokenizer: gives `vocabulary_size`, `mask_id` and `continuation`.
-        masked_share: share of the tokens that is predicted.
+        masked_share: share of the tokens that is predicted, or (N,) of each row's.
+        columns: P, see `num_predictions`.
         replacement: shares of the chosen tokens that become [MASK] and a random token.
         phrases: for units of phrases.
+        shown: see `apply_masks`.
 
     Returns:
         What `apply_masks` returns; where the scheme goes by spans also `span_starts` and
         `span_ends` (N, P) int32, the first and last position of the run of chosen tokens that each
-        chosen one is in, 0 where nothing is predicted.
+        chosen one is in, 0 where nothing is predicted; where it permutes `order_ids` (N, T) int32.
     """
-    width = token_ids.shape[1]
+    if scheme.permutes:
+        in_row = tf.range(tf.shape(token_ids)[1]) < lengths[:, None]
+        special = in_row & ~in_text
+        # A position of 0 is none; elsewhere [CLS] is there.
+        in_text = in_text & (tf.range(tf.shape(token_ids)[1]) > 0)
     begins = None
     if scheme.units != "tokens":
         begins = first_pieces(token_ids, in_text, tokenizer.continuation)
     if scheme.units == "phrases":
         begins = phrases.join(token_ids, in_text, begins)
     text_lengths = tf.math.count_nonzero(in_text, 1, dtype=tf.int32)
-    count = num_predictions(scheme, lengths, text_lengths, width, masked_share)
-    columns = scheme.columns(width, masked_share)
+    count = num_predictions(scheme, lengths, text_lengths, masked_share, columns)
     positions = scheme.choose(keys, find_units(in_text, begins), count, columns)
     spans = {}
     if scheme.by_span:
         spans["span_starts"], spans["span_ends"] = runs(positions)
+    if scheme.permutes:
+        spans["order_ids"] = reading_order(keys, positions, special)
     return spans | apply_masks(
         keys,
         token_ids,
@@ -264,4 +327,5 @@ def mask_rows(
         mask_id=tokenizer.mask_id,
         replacement=replacement,
         groups=spans.get("span_starts"),
+        shown=shown,
     )

@@ -13,6 +13,8 @@ _LENGTH = 3  # the stream of draws under a row's key
 _TABLE = 2**14  # lengths are looked up: probabilities are exact to within one in as many
 # ALBERT: 1 to 3 words, n with a probability in proportion to 1 / n.
 NGRAM_WEIGHTS = (1.0, 1 / 2, 1 / 3)
+# XLNet: likewise, of 1 to 5 words (`_sample_mask` in data_utils.py of zihangdai/xlnet).
+PERMUTATION_WEIGHTS = (*NGRAM_WEIGHTS, 1 / 4, 1 / 5)
 # SpanBERT: 1 to 10 words, geometric with p = 0.2.
 SPAN_WEIGHTS = tuple(0.8**n for n in range(10))
 
@@ -30,22 +32,29 @@ def draw_lengths(keys: tf.Tensor, numbers: tf.Tensor, weights: tuple[float, ...]
     )
 
 
-def choose_ngrams(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
+def choose_ngrams(
+    keys: tf.Tensor,
+    units: Units,
+    count: tf.Tensor,
+    columns: int,
+    weights: tuple[float, ...] = NGRAM_WEIGHTS,
+) -> tf.Tensor:
     """ALBERT's choice: n-grams of whole words that do not overlap, at most `count` tokens a row.
 
     Words are gone through in random order, each with an n of its own; the n-gram that begins there
     is shortened until it fits into the remaining budget, and skipped if it does not or if a word of
     it is chosen already. At a row's end n-grams are short, and one may continue in the next
     segment. Source: `create_masked_lm_predictions` of google-research/albert's
-    create_pretraining_data.py. Arguments and result as for `choose_words`.
+    create_pretraining_data.py. Arguments and result as for `choose_words`; `weights` are of the
+    lengths from 1 on.
     """
     unit = offered(keys, units, columns)  # (K, N)
     offers = tf.shape(unit)[0]
-    length = draw_lengths(keys, tf.range(offers)[:, None], NGRAM_WEIGHTS)
+    length = draw_lengths(keys, tf.range(offers)[:, None], weights)
     end = units.first + units.count  # (N,)
     none = tf.size(units.start)
     tokens_before = tf.pad(tf.cumsum(units.size), [[1, 1]])  # (U + 2,)
-    longest = len(NGRAM_WEIGHTS)
+    longest = len(weights)
     steps = tf.range(longest)[:, None]
     # An n-gram overlaps those that begin in it, and those before it that reach into it.
     around = tf.range(2 * longest - 1)[:, None]

@@ -95,6 +95,31 @@ def whole_batches(
     return state, (tokens, rows[:full], positions)
 
 
+def number_batches(
+    state: tf.Tensor, window: tuple[tf.Tensor, ...], *, batch_size: int
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Puts the number of its batch behind each position; the body of `tf.data.Dataset.scan`.
+
+    Args:
+        state: batches before the window's first.
+        window: `(tokens, rows, positions)` as `whole_batches` gives them.
+        batch_size: B.
+
+    Returns:
+        Batches before the next window, and the window with positions (N, 4).
+
+    Example:
+        >>> window = (tf.zeros([0]), tf.zeros([4, 9]), tf.zeros([4, 3], tf.int32))
+        >>> state, (_, _, positions) = number_batches(tf.constant(7), window, batch_size=2)
+        >>> int(state), positions[:, 3].numpy().tolist()
+        (9, [7, 7, 8, 8])
+    """
+    tokens, rows, positions = window
+    count = tf.shape(positions)[0]
+    numbers = state + tf.range(count) // batch_size
+    return state + count // batch_size, (tokens, rows, tf.concat([positions, numbers[:, None]], 1))
+
+
 def _compact(tokens: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Only those tokens that `rows` use, and the rows pointing into them."""
     columns = _num_spans(rows)
@@ -148,6 +173,16 @@ def host_share(rows: tf.Tensor, *, batch_size: int, num_hosts: int, host_index: 
     return tf.reshape(rows, [-1, *columns])
 
 
+def evenly_spread(numbers: tf.Tensor, share: float) -> tf.Tensor:
+    """Whether each number is one of a share of all, which lie as far apart as they can: bool.
+
+    >>> evenly_spread(tf.range(8), 0.25).numpy().astype(int).tolist()
+    [0, 0, 0, 1, 0, 0, 0, 1]
+    """
+    before, behind = (tf.floor(tf.cast(n, tf.float64) * share) for n in (numbers, numbers + 1))
+    return behind > before
+
+
 def assemble(
     tokens: tf.Tensor,
     rows: tf.Tensor,
@@ -157,8 +192,12 @@ def assemble(
     sep_id: int,
     pad_id: int,
     separators: int = 1,
+    cls_last: bool = False,
+    resets_positions: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Gathers the tokens of some rows: [CLS] A [SEP] B [SEP], or [CLS] A [SEP], then padding.
+
+    Or, with `cls_last`, A [SEP] B [SEP] [CLS] with [CLS] as a segment of its own, 2.
 
     Args:
         tokens: (tokens,), ids of a window.
@@ -168,9 +207,12 @@ def assemble(
         sep_id: id of [SEP].
         pad_id: id of padding.
         separators: how many [SEP] are between A and B, where there is a B.
+        cls_last: whether [CLS] is behind the texts.
+        resets_positions: whether the tokens behind the (last) separator stand at 0, 1, 2 … again.
 
     Returns:
-        `token_ids`, `segment_ids`, `padding_mask`, (N, T) int32; and for the masking: `length`
+        `token_ids`, `segment_ids`, `padding_mask` and with `resets_positions` `position_ids`,
+        (N, T) int32; and for the masking: `length`
         (tokens and specials, 0 for an empty row) (N,) int32, and `in_text` (N, T) bool, True at
         the tokens of A and B.
 
@@ -182,20 +224,30 @@ def assemble(
         ([[1, 10, 11, 2, 14, 2, 0, 0]], [[0, 0, 0, 0, 1, 1, 0, 0]])
     """
     start_a, length_a, start_b, length_b = (rows[:, n, None] for n in range(4))  # (N, 1)
-    column = tf.range(sequence_length)[None]  # (1, T)
+    # With [CLS] as column 0; where it is behind the texts, all before it move to the left.
+    column = tf.range(sequence_length)[None] + int(cls_last)  # (1, T)
     before_b = length_a + 1 + tf.where(length_b > 0, separators, 0)  # column of B's first token
     length = tf.where(length_a > 0, before_b + length_b + 1, 0)
-    inside = column < length
+    inside = column < length + tf.where(length > 0, int(cls_last), 0)
     in_a = (column > 0) & (column <= length_a)
     in_b = (column >= before_b) & (column < length - 1)
     index = tf.where(in_a, start_a - 1, start_b - before_b) + column  # (N, T)
     in_text = in_a | in_b
     token_ids = tf.cast(tf.gather(tokens, tf.where(in_text, index, 0)), tf.int32)
-    special = tf.where(inside, tf.where(column == 0, cls_id, sep_id), pad_id)
+    is_cls = inside & (column == (length if cls_last else 0))
+    special = tf.where(inside, tf.where(is_cls, cls_id, sep_id), pad_id)
     token_ids = tf.where(in_text, token_ids, special)
+    segment_ids = tf.cast(inside & (column >= before_b) & (length_b > 0), tf.int32)
+    positions = {}
+    if resets_positions:
+        # Of two separators the second begins the other text (XLM, RoBERTa).
+        begin = tf.where(length_b > 0, before_b - (separators - 1), 0)
+        places = tf.where(column >= begin, column - begin, column)
+        positions["position_ids"] = tf.where(inside, places, 0)
     return {
+        **positions,
         "token_ids": token_ids,
-        "segment_ids": tf.cast(inside & (column >= before_b) & (length_b > 0), tf.int32),
+        "segment_ids": tf.where(is_cls, 2, segment_ids) if cls_last else segment_ids,
         "padding_mask": tf.cast(inside, tf.int32),
         "length": length[:, 0],
         "in_text": in_text,

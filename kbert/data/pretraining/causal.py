@@ -32,7 +32,7 @@ from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
 from kbert.data.pretraining.stream import Data, open_stream, planned_batches
 from kbert.data.pretraining.walk import sentence_bounds, shuffled
-from kbert.options import takes
+from kbert.options import option, takes
 from kbert.tokenizers.base import Tokenizer
 
 _DOCUMENTS, _ROWS = 0, 1  # streams of draws under the seed
@@ -47,6 +47,11 @@ class CausalSettings(StreamSettings):
 
     sequence_length: int = StreamSettings.with_default("sequence_length", 512)
     batch_size: int = StreamSettings.with_default("batch_size", 64)
+    runs: bool = option(
+        False,
+        help="Each row goes on in that row of the next batch, for a model that remembers it. "
+        "Otherwise rows come in any order.",
+    )
 
 
 @takes(CausalSettings)
@@ -79,7 +84,8 @@ def causal_dataset(
     Returns:
         A dataset of one dict of tensors, of static shapes, R = B / H: `token_ids` (R, T) int32,
         what is read; `targets` (R, T) int32, the token behind each; `weights` (R, T) float32, 1
-        where there is a step; and `position` (R, 3) int32: the `start` that resumes after this
+        where there is a step; with `runs` `begins` (R,) int32, 1 in the first batch of all, where
+        a memory must be zero; and `position` (R, 3) int32: the `start` that resumes after this
         batch, on every row.
 
     Raises:
@@ -126,7 +132,7 @@ def batches(
         reader,
         start,
         plan=functools.partial(_plan, settings, end_id),
-        finish=functools.partial(_finish, settings.sequence_length, end_id),
+        finish=functools.partial(_finish, settings, end_id),
     )
 
 
@@ -141,11 +147,26 @@ def _plan(
     key = fold(fold(settings.seed, epoch), window)
     text = one_text(**blocks, key=fold(key, _DOCUMENTS), end_id=end_id)
     steps = tf.size(text) - 1
+    if settings.runs:
+        return text, _run_rows(steps, settings)
     start = tf.range(0, steps, settings.sequence_length)
     # A row of n steps spans n + 1 tokens.
     length = tf.minimum(settings.sequence_length, steps - start) + 1
     rows = tf.pad(tf.stack([start, length], 1), [[0, 0], [0, 3]])
     return text, shuffled(rows, fold(key, _ROWS))
+
+
+def _run_rows(steps: tf.Tensor, settings: CausalSettings) -> tf.Tensor:
+    """A run of steps for each row of a batch, batch by batch: (N, 5)."""
+    row = tf.range(settings.batch_size + 1, dtype=tf.int64)
+    bounds = tf.cast(row * tf.cast(steps, tf.int64) // settings.batch_size, tf.int32)
+    longest = tf.reduce_max(bounds[1:] - bounds[:-1])
+    start = bounds[:-1] + tf.range(0, longest, settings.sequence_length)[:, None]
+    length = tf.clip_by_value(bounds[1:] - start, 0, settings.sequence_length)
+    start, length = (tf.reshape(x, [-1]) for x in (start, length))
+    # A row of n steps spans n + 1 tokens, one of none has none.
+    rows = [tf.where(length > 0, start, 0), tf.where(length > 0, length + 1, 0)]
+    return tf.pad(tf.stack(rows, 1), [[0, 0], [0, 3]])
 
 
 def one_text(
@@ -181,15 +202,24 @@ def one_text(
 
 
 def _finish(
-    sequence_length: int, end_id: int, text: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor
+    settings: CausalSettings,
+    end_id: int,
+    text: tf.Tensor,
+    rows: tf.Tensor,
+    positions: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
     """What some rows read and predict."""
     start, length = rows[:, 0, None], rows[:, 1, None]  # (N, 1)
-    column = tf.range(sequence_length + 1)[None]  # (1, T + 1)
+    column = tf.range(settings.sequence_length + 1)[None]  # (1, T + 1)
     inside = column < length
     ids = tf.cast(tf.gather(text, tf.where(inside, start + column, 0)), tf.int32)
     ids = tf.where(inside, ids, end_id)
+    more = {}
+    if settings.runs:
+        is_first = tf.reduce_all(positions == [0, 0, settings.batch_size], axis=1)
+        more["begins"] = tf.cast(is_first, tf.int32)
     return {
+        **more,
         "token_ids": ids[:, :-1],
         "targets": ids[:, 1:],
         "weights": tf.cast(inside[:, 1:], tf.float32),

@@ -20,6 +20,7 @@ def pretraining_dataset(
     *,
     split: str = "train",
     start: ArrayLike | None = None,
+    first_step: int = 0,
     cache_dir: str | os.PathLike | None = None,
     **settings: Any,
 ) -> tf.data.Dataset:
@@ -33,7 +34,11 @@ def pretraining_dataset(
     - "single": one run of text of one document, of full length where the document continues;
     - "doc_sentences": RoBERTa's whole sentences of one document, as many as fit;
     - "full_sentences": RoBERTa's whole sentences of one or more documents, with a separator
-      between documents.
+      between documents;
+    - "runs": XLNet's long text in every row, which goes on in that row of the next batch, in two
+      segments each time, with a separator between documents;
+    - "aligned": XLM's text beside its translation, whose positions begin at 0 again, of a corpus of
+      such pairs; "single" segments of what is mixed with it.
 
     Which tokens are predicted is said by `masking`:
 
@@ -53,6 +58,8 @@ def pretraining_dataset(
         tokenizer: the tokenizer whose ids lie in the shards.
         split: "train" or "held_out".
         start: `position` of the batch to resume after, one row or all; None begins with the first.
+        first_step: batches before `start`, of the `share_steps` over which the masked share
+            changes: after a resumption, those that were trained on.
         cache_dir: where text is prepared to; None is the user's cache folder.
         **settings: the fields of its settings:
 
@@ -66,6 +73,11 @@ def pretraining_dataset(
         `sentence_order_labels` (B / H,) int32, 1 = swapped; with masking="span" `span_starts` and
         `span_ends` (B / H, P) int32, the first and last position of each prediction's span; and
         `position` (B / H, 3) int32: the `start` that resumes after this batch, on every row.
+        With masking="permutation" `order_ids` (B / H, T) int32, when each token is read: 0 for the
+        text, another number for each of the others; the rows end in [CLS].
+        With segments="aligned" `position_ids` (B / H, T) int32.
+        With segments="runs" `begins` (B / H,) int32, 1 in the first batch of all.
+        With `causal_share` `causal_mask` (B / H, T) int32, 1 for the tokens of causal rows.
         An empty row is 0 in `padding_mask` and `mask_weights`.
 
         With `pack` a row holds up to K examples, K the larger of 8 and T // 32: also `position_ids`
@@ -92,11 +104,13 @@ def pretraining_dataset(
         (TensorShape([2, 16]), [[0, 0, 2], [0, 0, 2]])
     """
     options = Settings.from_arguments(settings, "pretraining_dataset")
+    if first_step < 0:
+        raise ValueError(f"`first_step` must not be negative. Received: {first_step}")
     _check_special_tokens(tokenizer)
     phrases = options.phrases
     lexicon = None if phrases is None else read_phrases(phrases, tokenizer)
     reader, position = stream.open_stream(options, data, tokenizer, split, start, cache_dir)
-    return stream.batches(options, reader, tokenizer, position, lexicon)
+    return stream.batches(options, reader, tokenizer, position, lexicon, first_step)
 
 
 def _check_special_tokens(tokenizer: Tokenizer) -> None:

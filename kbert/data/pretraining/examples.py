@@ -31,10 +31,10 @@ def show_examples(
     predicted. Of a bidirectional one's it shows what is read, spelled as the model is given it, and
     what is predicted, in both directions. Of masked rows each predicted token is marked with what
     the model sees in its place: `{fox -> [MASK]}` where it is masked, `{fox -> ##ly}` where a
-    random token replaces it, `{fox}` where it is kept; in colours too on a terminal. A position
-    that was drawn twice is marked: `{fox -> [MASK]}x2`. Spans are between `<` and `>`. The examples
-    of a packed row come one after the other. Of sentence pairs it shows the source, which is read,
-    and the target, which is predicted.
+    random token replaces it, `{fox}` where it is kept, as in all of a causal row; in colours too on
+    a terminal. A position that was drawn twice is marked: `{fox -> [MASK]}x2`. Spans are between
+    `<` and `>`. The examples of a packed row come one after the other. Of sentence pairs it shows
+    the source, which is read, and the target, which is predicted.
 
     Args:
         dataset: batches of `pretraining_dataset`, `causal_dataset`, `language_model_dataset` or
@@ -120,6 +120,7 @@ def _packed(
         drawn = row["mask_positions"]
         predicted = (row["mask_weights"] > 0) & (drawn >= begin) & (drawn < begin + np.sum(mine))
         example = {"token_ids": row["token_ids"][mine], "padding_mask": mine[mine]}
+        example |= {name: row[name][mine] for name in ("causal_mask",) if name in row}
         for name in (name for name in row if name.startswith(("mask_", "span_"))):
             shift = 0 if name in ("mask_ids", "mask_weights") else begin
             example[name] = row[name][predicted] - shift
@@ -137,6 +138,8 @@ def _masked(
     for feature, meanings in _LABELS.items():
         if feature in row:
             title += f"; {meanings[row[feature]]}"
+    if "causal_mask" in row and row["causal_mask"].any():
+        title += "; causal"
     yield title
     yield from _lines(words, kinds, colours)
 
@@ -159,6 +162,8 @@ def _marked(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> tuple[list[str]
             kinds[position] = "masked" if ids[position] == tokenizer.mask_id else "random"
         if drawn > 1:
             words[position] += f"x{drawn}"
+        if "order_ids" in row:
+            words[position] += f"@{row['order_ids'][position]}"
     if "span_starts" in row:
         for first, last in {*zip(row["span_starts"][used], row["span_ends"][used], strict=True)}:
             words[first] = "<" + words[first]

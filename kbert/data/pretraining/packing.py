@@ -114,6 +114,9 @@ def _best_fit(
     return tf.transpose(rows.stack()), tf.transpose(slots.stack())
 
 
+_OF_TOKENS = ("token_ids", "segment_ids", "causal_mask", "order_ids", "position_ids")
+
+
 def pack_features(
     features: Mapping[str, tf.Tensor],
     place: tf.Tensor,
@@ -121,20 +124,24 @@ def pack_features(
     *,
     max_examples: int,
     pad_id: int,
+    cls_last: bool = False,
 ) -> dict[str, tf.Tensor]:
     """The features of examples, masked, as those of the rows that they are packed into.
 
     Args:
-        features: of M examples: `token_ids`, `segment_ids`, `padding_mask` (M, T); `mask_…` and
+        features: of M examples: `token_ids`, `segment_ids`, `padding_mask` and, where they are
+            there, `causal_mask`, `order_ids` and `position_ids` (M, T); `mask_…` and
             `span_…` (M, P), 0 where nothing is predicted; labels (M,).
         place: (M,) int64, row * K + number in the row, ascending.
         num_rows: N.
         max_examples: K.
         pad_id: id of padding.
+        cls_last: whether an example ends in [CLS] and does not begin with it.
 
     Returns:
         The features of (N, T) and (N, P), their positions those in the packed row; `position_ids`
-        and `example_ids` (N, T) int32, from 0 and from 1 on for each example, 0 in padding;
+        and `example_ids` (N, T) int32, from 0, where there were none, and from 1 on for each
+        example, 0 in padding;
         `cls_positions`, the labels and for them `…_weights` (N, K), float32.
 
     Example:
@@ -164,10 +171,11 @@ def pack_features(
     packed = {}
     tokens = tf.where(mask > 0)
     example = tokens[:, 0]
+    of_tokens = [name for name in _OF_TOKENS if name in features]
+    places = {} if "position_ids" in features else {"position_ids": tf.cast(tokens[:, 1], tf.int32)}
     for name, values in (
-        ("token_ids", tf.gather_nd(features.pop("token_ids"), tokens)),
-        ("segment_ids", tf.gather_nd(features.pop("segment_ids"), tokens)),
-        ("position_ids", tf.cast(tokens[:, 1], tf.int32)),
+        *((name, tf.gather_nd(features.pop(name), tokens)) for name in of_tokens),
+        *places.items(),
         ("example_ids", tf.gather(slot + 1, example)),
     ):
         fill = pad_id if name == "token_ids" else 0
@@ -192,7 +200,7 @@ def pack_features(
         values = tf.scatter_nd(place, values, shape)
         return tf.reshape(values, [num_rows, max_examples])
 
-    packed["cls_positions"] = by_example(begin)
+    packed["cls_positions"] = by_example(begin + lengths - 1 if cls_last else begin)
     for name, labels in features.items():
         packed[name] = by_example(labels)
         packed[name.replace("_labels", "_weights")] = by_example(tf.ones_like(row, tf.float32))

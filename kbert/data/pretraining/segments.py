@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from kbert.data.masking.hashing import fold
+from kbert.data.masking.hashing import below, fold
 from kbert.data.pretraining.pairs import plan_consecutive, plan_pairs
 from kbert.data.pretraining.walk import (
     draws,
@@ -44,12 +44,24 @@ def plan_segments(
         >>> sorted(plan.numpy()[:, :2].tolist())
         [[0, 8], [8, 8], [16, 2], [18, 2]]
     """
-    bounds = sentence_bounds(sentences)
-    document_ends = tf.cumsum(documents)
-    firsts = document_ends - documents
-    _, start, end = stretches(bounds, firsts, document_ends, max_tokens)
+    ends = tf.cumsum(documents)
+    spans = _single_spans(sentence_bounds(sentences), ends - documents, ends, key, max_tokens,
+                          short_share)  # fmt: skip
+    return shuffled(tf.pad(spans, [[0, 0], [0, 3]]), fold(key, 2))
+
+
+def _single_spans(
+    bounds: tf.Tensor,
+    firsts: tf.Tensor,
+    ends: tf.Tensor,
+    key: tf.Tensor,
+    max_tokens: int,
+    short_share: float,
+) -> tf.Tensor:
+    """(N, 2) int32, start and length of the segments of the documents between these sentences."""
+    _, start, end = stretches(bounds, firsts, ends, max_tokens)
     end = tf.gather(bounds, end)
-    walk_key, order_key = fold(key, 0), fold(key, 2)
+    walk_key = fold(key, 0)
 
     def cut(walker: tf.Tensor, at: tf.Tensor, round_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         bits = draws(fold(fold(walk_key, walker), round_), 2)
@@ -57,8 +69,63 @@ def plan_segments(
         length = tf.minimum(length, tf.gather(end, walker) - at)
         return tf.stack([at, length], 1), at + length
 
-    spans = walk(tf.gather(bounds, start), end, cut, width=2)
-    return shuffled(tf.pad(spans, [[0, 0], [0, 3]]), order_key)
+    return walk(tf.gather(bounds, start), end, cut, width=2)
+
+
+def plan_aligned(
+    sentences: tf.Tensor,
+    documents: tf.Tensor,
+    key: tf.Tensor,
+    *,
+    max_tokens: int,
+    tokens: tf.Tensor,
+    sep_id: int,
+    short_share: float = 0.0,
+) -> tf.Tensor:
+    """XLM's rows: a text beside its translation, and single segments of all other documents.
+
+    A pair of more than `max_tokens` keeps the beginning of both sides, of the longer one as much as
+    of the shorter, or what that one leaves. (Conneau and Lample 2019, section 3.3,
+    https://arxiv.org/abs/1901.07291.)
+
+    Args:
+        sentences: as for `plan_pairs`.
+        documents: as for `plan_pairs`; one is enough.
+        key: as for `plan_pairs`.
+        max_tokens: the sequence length less the special tokens of a pair.
+        tokens: of the window. A document of two sentences, the first of which ends in a separator,
+            is a text with its translation.
+        sep_id: id of the separator.
+        short_share: of single segments, as for `plan_pairs`.
+
+    Returns:
+        (N, 5) int32, the columns of `PLAN_COLUMNS`.
+
+    Example:
+        >>> plan = plan_aligned(tf.constant([3, 5, 4]), tf.constant([2, 1]), fold(0, 0),
+        ...                     max_tokens=6, tokens=tf.constant([7, 8, 3] + [9] * 9), sep_id=3)
+        >>> sorted(plan.numpy().tolist())
+        [[0, 2, 3, 4, 0], [8, 4, 0, 0, 0]]
+    """
+    bounds = sentence_bounds(sentences)
+    ends = tf.cumsum(documents)
+    firsts = ends - documents
+    second = tf.gather(bounds, firsts + 1)  # where the second sentence begins, (D,)
+    is_pair = (documents == 2) & (tf.gather(tokens, second - 1) == tf.cast(sep_id, tokens.dtype))
+    alone = ~is_pair
+    spans = _single_spans(
+        *(bounds, tf.boolean_mask(firsts, alone), tf.boolean_mask(ends, alone)),
+        *(key, max_tokens, short_share),
+    )
+    start, second, end = (
+        tf.boolean_mask(at, is_pair)
+        for at in (tf.gather(bounds, firsts), second, tf.gather(bounds, ends))
+    )
+    length, other = second - 1 - start, end - second
+    kept = tf.minimum(length, tf.maximum(max_tokens // 2, max_tokens - other))
+    pairs = [start, kept, second, tf.minimum(other, max_tokens - kept), tf.zeros_like(start)]
+    rows = tf.concat([tf.pad(spans, [[0, 0], [0, 3]]), tf.stack(pairs, 1)], 0)
+    return shuffled(rows, fold(key, 2))
 
 
 def plan_sentences(
@@ -124,6 +191,59 @@ def plan_sentences(
     return shuffled(tf.pad(spans, [[0, 0], [0, 3]]), order_key)
 
 
+def plan_runs(
+    sentences: tf.Tensor,
+    documents: tf.Tensor,
+    key: tf.Tensor,
+    *,
+    max_tokens: int,
+    rows: int,
+    short_share: float = 0.0,
+) -> tf.Tensor:
+    """One long text in every row of the batches, for a model that remembers the row before.
+
+    The documents of the window, one behind the other, are cut into a run for each row of a batch,
+    and a batch has the next `max_tokens` of every run, in two segments cut at a random place: no
+    text is lost, none is used twice. All rows are full but the last of each run; a run that is
+    shorter than another ends with an empty row. (The layout of `create_tfrecords` of
+    zihangdai/xlnet, data_utils.py, where half of the segments B are from elsewhere.)
+
+    Args:
+        sentences: as for `plan_pairs`.
+        documents: as for `plan_pairs`; one is enough.
+        key: as for `plan_pairs`.
+        max_tokens: the sequence length less the special tokens of a pair.
+        rows: of a batch.
+        short_share: must be 0.
+
+    Returns:
+        (N, 5) int32, the columns of `PLAN_COLUMNS`, batch by batch; it points into the tokens that
+        `join_documents` returns.
+
+    Example:
+        >>> plan = plan_runs(tf.constant([9, 10]), tf.constant([1, 1]), fold(0, 0),
+        ...                  max_tokens=6, rows=2)
+        >>> start, a, _, b, _ = plan.numpy().T
+        >>> start.tolist(), (a + b).tolist()
+        ([0, 10, 6, 16], [6, 6, 4, 4])
+    """
+    if short_share:
+        raise ValueError(
+            f"Rows of a long text are all full: `short_share` must be 0. Received: {short_share}"
+        )
+    total = tf.reduce_sum(tf.cast(sentences, tf.int64)) + tf.size(documents, tf.int64) - 1
+    bounds = tf.cast(tf.range(rows + 1, dtype=tf.int64) * total // rows, tf.int32)
+    longest = tf.reduce_max(bounds[1:] - bounds[:-1])
+    start = bounds[:-1] + tf.range(0, longest, max_tokens)[:, None]  # (batches, rows)
+    length = tf.clip_by_value(bounds[1:] - start, 0, max_tokens)
+    start, length = tf.reshape(start, [-1]), tf.reshape(length, [-1])
+    start = tf.where(length > 0, start, 0)
+    draw = below(fold(key, tf.range(tf.size(length))), tf.maximum(length - 1, 1))
+    first = tf.minimum(1 + draw, length)  # of segment A, which only an empty row has none of
+    plan = [start, first, start + first, length - first, tf.zeros_like(start)]
+    return tf.stack(plan, 1)
+
+
 def join_documents(
     tokens: tf.Tensor, sentences: tf.Tensor, documents: tf.Tensor, sep_id: int
 ) -> tf.Tensor:
@@ -182,6 +302,10 @@ class SegmentScheme:
         short_share: share of rows cut shorter, as published.
         label: the feature that holds the plan's label, if it has one.
         joins_documents: whether the plan points into joined documents, see `join_documents`.
+        continues: whether each row of a batch goes on in the same row of the next batch; `plan`
+            takes their number.
+        aligned: whether texts stand beside their translations, with positions of their own; `plan`
+            takes the tokens and the separator.
     """
 
     plan: Callable[..., tf.Tensor]
@@ -190,6 +314,8 @@ class SegmentScheme:
     documents: int = 1
     label: str | None = None
     joins_documents: bool = False
+    continues: bool = False
+    aligned: bool = False
 
     def num_specials(self, separators: int) -> int:
         """Special tokens of a row with all its segments: [CLS], those between A and B, [SEP]."""
@@ -216,4 +342,8 @@ SEGMENT_SCHEMES = {
         short_share=0.0,
         joins_documents=True,
     ),
+    "runs": SegmentScheme(
+        plan=plan_runs, num_segments=2, short_share=0.0, joins_documents=True, continues=True
+    ),
+    "aligned": SegmentScheme(plan=plan_aligned, num_segments=2, short_share=0.0, aligned=True),
 }

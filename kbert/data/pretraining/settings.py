@@ -3,6 +3,8 @@
 import os
 from typing import Any, cast
 
+import tensorflow as tf
+
 from kbert.data.corpus.blocks import WINDOW_BLOCKS
 from kbert.data.masking.masking import MASKING_SCHEMES, MaskingScheme
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES, SegmentScheme
@@ -49,6 +51,22 @@ class StreamSettings(Options):
                    "`batch_size` counts the rows of all hosts: it must be a multiple of "
                    "`num_hosts`", "batch_size", "num_hosts")  # fmt: skip
 
+    @property
+    def reads_aligned(self) -> bool:
+        """Whether texts and their translations are read as such."""
+        return False
+
+    def check_aligned(self, aligned: bool, where: str) -> None:
+        """Refuses translations that would be read as other text, or none where they are read."""
+        if aligned != self.reads_aligned:
+            what = "texts with their translations" if aligned else "no texts with translations"
+            raise ValueError(
+                'segments="aligned" reads texts beside their translations, which '
+                "kbert-prepare-corpus --target writes; a corpus or a mixture with such is read by "
+                f"it alone, and it reads no other. Received: {what} in {where}, "
+                f"segments={getattr(self, 'segments', None)!r}"
+            )
+
     def check_documents(self, documents: int, where: str) -> None:
         """Refuses a split, `where`, of too few documents to make rows of."""
         if not documents:
@@ -80,17 +98,31 @@ class MaskingSettings(Options):
         at_least=0,
         at_most=1,
     )
-    masking: str = option("token", help="What is masked together.", choices=list(MASKING_SCHEMES))
+    masking: str = option(
+        "token",
+        help="What is masked together. permutation, XLNet's: n-grams of up to five words, of which "
+        "nothing is hidden, but each token of them is read after the text and in random order.",
+        choices=list(MASKING_SCHEMES),
+    )
     phrases: str | os.PathLike | tuple[str, ...] | None = option(
         None,
-        help="File with one phrase per line, masked as a whole by --masking=phrase.",
+        help="File with one phrase per line, masked as a whole by --masking=phrase. Programs take "
+        "a file for each of --phases, separated by commas, an empty one for words alone: "
+        "--phrases=,phrases.txt,entities.txt is ERNIE's.",
         changes_numbers=False,  # as its content does
     )
     masked_share: float = option(0.15, help="Share of the tokens to predict.", above=0, at_most=1)
+    final_masked_share: float | None = option(
+        None,
+        help="Share at the end of the run, which --masked_share becomes step by step: 0.15 after "
+        "0.3 is BabyLM's. Evaluations are at this share. Default: it stays the same.",
+        above=0,
+        at_most=1,
+    )
     replacement: tuple[float, float] | None = option(
         None,
         help="Shares of these replaced by [MASK] and by a random token, as 0.8,0.1; the others "
-        "stay. Default: that of the masking: 0.8,0.1, independent 0.85,0.",
+        "stay. Default: that of the masking: 0.8,0.1, independent 0.85,0, permutation none.",
         at_least=0,
         at_most=1,
     )
@@ -124,6 +156,18 @@ class Settings(StreamSettings, MaskingSettings):
     next_sentence: bool | None = option(
         None, help='True means "pairs"; False, with `segments` left out, means "single".'
     )
+    causal_share: float | None = option(
+        None,
+        help="Share of the rows that are causal, evenly spread: in them no token is hidden, and "
+        "`causal_mask` says that each attends to those before it alone. For `MaskedAndCausal`.",
+        at_least=0,
+        below=1,
+    )
+    share_steps: int | None = option(
+        None,
+        help="Batches over which `masked_share` becomes `final_masked_share`; it stays there.",
+        at_least=1,
+    )
     drop_remainder: bool = option(
         False,
         help="Leave out the last rows of the last epoch where they do not fill a batch; otherwise "
@@ -137,10 +181,20 @@ class Settings(StreamSettings, MaskingSettings):
              'masking="phrase" needs `phrases`, and no other masking reads them',
              "masking", "phrases")  # fmt: skip
         if self.segments is None:
-            self._set("segments", "single" if self.next_sentence is False else "pairs")
+            alone = self.next_sentence is False or self.masking_scheme.permutes
+            self._set("segments", "single" if alone else "pairs")
         rule(self.next_sentence in (None, self.segments == "pairs"),
              'Next sentences are predicted with segments="pairs" and with no other: leave out '
              "`next_sentence` or `segments`", "next_sentence", "segments")  # fmt: skip
+        rule((self.final_masked_share is None) == (self.share_steps is None),
+             "`final_masked_share` is reached after `share_steps`: pass both or neither",
+             "final_masked_share", "share_steps")  # fmt: skip
+        rule(self.final_masked_share is None or self.static_masks is None,
+             "Masks of which there are `static_masks` versions are the same in every epoch: leave "
+             "out `final_masked_share`", "static_masks", "final_masked_share")  # fmt: skip
+        rule(self.causal_share is None or self.segment_scheme.label is None,
+             "Rows that are causal predict nothing of their segments: `causal_share` needs "
+             'segments without a label, such as "single"', "causal_share", "segments")  # fmt: skip
         usual = self.masking_scheme.replacement
         replacement = usual if self.replacement is None else self.replacement
         self._set("replacement", replacement)
@@ -150,6 +204,18 @@ class Settings(StreamSettings, MaskingSettings):
         rule(not self.masking_scheme.repeats or replacement[1] == 0,
              'masking="independent" may draw a position twice, so its `replacement` has no random '
              "tokens: pass (share, 0.0)", "masking", "replacement")  # fmt: skip
+        if self.masking_scheme.permutes:
+            rule(replacement == (0.0, 0.0) and self.causal_share is None,
+                 'masking="permutation" hides nothing but by the order of reading: leave out '
+                 "`replacement` and `causal_share`", "replacement", "causal_share")  # fmt: skip
+            rule(self.segment_scheme.label is None,
+                 "Permuted rows predict nothing of their segments: take segments without a label, "
+                 'such as "single"', "masking", "segments")  # fmt: skip
+        if self.segment_scheme.continues:
+            rule(not self.pack and not self.short_sequence_share,
+                 "Rows that go on in the next batch are full, of one text each: leave out `pack` "
+                 "and `short_sequence_share`",
+                 "segments", "pack", "short_sequence_share")  # fmt: skip
         if self.short_sequence_share is None:
             self._set("short_sequence_share", self.segment_scheme.short_share)
 
@@ -175,6 +241,27 @@ class Settings(StreamSettings, MaskingSettings):
     def segment_scheme(self) -> SegmentScheme:
         """How text is laid out in rows."""
         return SEGMENT_SCHEMES[cast(str, self.segments)]  # `check` has set it
+
+    @property
+    def reads_aligned(self) -> bool:
+        """Whether texts and their translations are read as such."""
+        return self.segment_scheme.aligned
+
+    @property
+    def largest_share(self) -> float:
+        """Of the shares that batches have, the one that shapes are made for."""
+        return max(self.masked_share, self.final_masked_share or 0.0)
+
+    @property
+    def max_predictions(self) -> int:
+        """Predictions of a row at most (P)."""
+        return self.masking_scheme.columns(self.sequence_length, self.largest_share)
+
+    def share_of(self, number: Tensor) -> Tensor:
+        """The masked share of a batch, by the number of batches before it: float64."""
+        begin, end = self.masked_share, cast(float, self.final_masked_share)
+        done = tf.minimum(number, cast(int, self.share_steps)) / self.share_steps
+        return begin + (end - begin) * done
 
     @property
     def max_examples(self) -> int:

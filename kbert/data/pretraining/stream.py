@@ -10,7 +10,7 @@ be taken up at any batch. Only windows are held in memory, never the corpus.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import tensorflow as tf
 from numpy.typing import ArrayLike
@@ -21,7 +21,7 @@ from kbert.data.corpus.manifest import Manifest, read_manifest
 from kbert.data.corpus.mixture import Mixture
 from kbert.data.corpus.prepared import prepared_folder
 from kbert.data.masking.hashing import fold
-from kbert.data.masking.masking import mask_rows, num_predictions
+from kbert.data.masking.masking import Share, mask_rows, num_predictions
 from kbert.data.masking.phrases import Phrases
 from kbert.data.pipeline import exact_options, stage
 from kbert.data.position import checked_start
@@ -71,6 +71,7 @@ def open_stream(
     else:
         corpus = read_manifest(prepared_folder(data, tokenizer, cache_dir))
     corpus.check_tokenizer(tokenizer)
+    settings.check_aligned(corpus.aligned, f"{corpus.folder}")
     documents = corpus.split(split).documents
     settings.check_documents(documents, f"The {split!r} split of {corpus.folder}")
     order = (split, settings.seed, settings.window_blocks)
@@ -87,6 +88,7 @@ def batches(
     tokenizer: Tokenizer,
     start: Sequence[int | tf.Tensor],
     phrases: Phrases | None = None,
+    first_step: int = 0,
 ) -> tf.data.Dataset:
     """The batches that `pretraining_dataset` describes, from `start` = (epoch, window, row) on."""
     return planned_batches(
@@ -99,6 +101,7 @@ def batches(
         num_examples=settings.max_examples,
         version=settings.version,
         keep_rest=not settings.drop_remainder,
+        first_step=None if settings.final_masked_share is None else first_step,
     )
 
 
@@ -113,6 +116,7 @@ def planned_batches(
     num_examples: int = 1,
     version: Callable = lambda epoch: epoch,
     keep_rest: bool = True,
+    first_step: int | None = None,
 ) -> tf.data.Dataset:
     """Batches of rows that are planned window by window; what a row is, `plan` and `finish` say.
 
@@ -129,6 +133,8 @@ def planned_batches(
         num_examples: K, of a row.
         version: epoch -> the epoch in whose order the blocks come.
         keep_rest: whether the last rows of all are filled up to a batch with empty rows.
+        first_step: batches before the first one. Where it is given, the positions that `finish`
+            takes have a fourth column, the number of the row's batch.
     """
 
     def planned(
@@ -150,6 +156,11 @@ def planned_batches(
         assembly.carry_state(reader.token_dtype, row, num_examples),
         stage(assembly.whole_batches, batch_size=settings.batch_size, keep_rest=keep_rest),
     )
+    if first_step is not None:
+        windows = windows.scan(
+            tf.constant(first_step, tf.int32),
+            stage(assembly.number_batches, batch_size=settings.batch_size),
+        )
     # The next window is read and planned while this one is made into batches.
     chunks = windows.prefetch(1).flat_map(stage(_chunks, settings))
     rows = chunks.map(stage(finish), num_parallel_calls=settings.threads or tf.data.AUTOTUNE)
@@ -167,12 +178,18 @@ def _plan(
     documents: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     scheme = settings.segment_scheme
+    layout: dict[str, Any] = {}
+    if scheme.continues:
+        layout["rows"] = settings.batch_size
+    if scheme.aligned:
+        layout |= {"tokens": tokens, "sep_id": tokenizer.sep_id}
     plan = scheme.plan(
         sentences,
         documents,
         fold(fold(fold(settings.seed, _PLAN), settings.version(epoch)), window),
         max_tokens=settings.sequence_length - scheme.num_specials(tokenizer.pair_separators),
         short_share=settings.short_sequence_share,
+        **layout,
     )
     if scheme.joins_documents:
         tokens = join_documents(tokens, sentences, documents, tokenizer.sep_id)
@@ -186,16 +203,21 @@ def _pack(
     window: tf.Tensor,
     examples: tf.Tensor,
 ) -> tf.Tensor:
-    length, scheme = settings.sequence_length, settings.masking_scheme
     text = examples[:, 1] + examples[:, 3]
     lengths = text + 2 + tf.where(examples[:, 3] > 0, tokenizer.pair_separators, 0)
     return packing.pack_examples(
         examples,
         lengths,
-        num_predictions(scheme, lengths, text, length, settings.masked_share),
+        # What an example has at the largest share: so the rows are the same at every step.
+        num_predictions(
+            settings.masking_scheme,
+            *(lengths, text),
+            settings.largest_share,
+            settings.max_predictions,
+        ),
         fold(fold(fold(settings.seed, _PACK), settings.version(epoch)), window),
-        max_tokens=length,
-        max_predictions=scheme.columns(length, settings.masked_share),
+        max_tokens=settings.sequence_length,
+        max_predictions=settings.max_predictions,
         max_examples=settings.max_examples,
     )
 
@@ -230,15 +252,26 @@ def _finish(
     positions: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
     """Assembles and masks some rows."""
+    share: Share = settings.masked_share
+    if settings.final_masked_share is not None:
+        share = settings.share_of(positions[:, 3])
+        positions = positions[:, :3]
     if not settings.pack:
-        return _examples(settings, tokenizer, phrases, tokens, rows) | {"position": positions}
+        features = _examples(settings, tokenizer, phrases, tokens, rows, share)
+        if settings.segment_scheme.continues:
+            is_first = tf.reduce_all(positions == [0, 0, settings.batch_size], axis=1)
+            features["begins"] = tf.cast(is_first, tf.int32)
+        return features | {"position": positions}
     examples, place = assembly.row_examples(rows)
+    if settings.final_masked_share is not None:
+        share = tf.gather(share, place // settings.max_examples)
     features = packing.pack_features(
-        _examples(settings, tokenizer, phrases, tokens, examples),
+        _examples(settings, tokenizer, phrases, tokens, examples, share),
         place,
         tf.shape(rows)[0],
         max_examples=settings.max_examples,
         pad_id=tokenizer.pad_id,
+        cls_last=settings.masking_scheme.permutes,
     )
     return features | {"position": positions}
 
@@ -249,6 +282,7 @@ def _examples(
     phrases: Phrases | None,
     tokens: tf.Tensor,
     rows: tf.Tensor,
+    share: Share,
 ) -> dict[str, tf.Tensor]:
     """The features of rows of one example each, (N, 9)."""
     length = settings.sequence_length
@@ -260,11 +294,16 @@ def _examples(
         sep_id=tokenizer.sep_id,
         pad_id=tokenizer.pad_id,
         separators=tokenizer.pair_separators,
+        cls_last=settings.masking_scheme.permutes,
+        resets_positions=settings.segment_scheme.aligned,
     )
     lengths, in_text = features.pop("length"), features.pop("in_text")
     if settings.segment_scheme.joins_documents:
         in_text &= features["token_ids"] != tokenizer.sep_id
     number, epoch, window = (rows[:, n] for n in (5, 6, 7))
+    shown = None
+    if settings.causal_share is not None:
+        shown = assembly.evenly_spread(number, settings.causal_share)
     keys = fold(fold(fold(fold(settings.seed, _MASK), settings.version(epoch)), window), number)
     features |= mask_rows(
         settings.masking_scheme,
@@ -273,10 +312,14 @@ def _examples(
         in_text,
         lengths,
         tokenizer=tokenizer,
-        masked_share=settings.masked_share,
+        masked_share=share,
+        columns=settings.max_predictions,
         replacement=cast(tuple[float, float], settings.replacement),  # set by its `check`
         phrases=phrases,
+        shown=shown,
     )
+    if shown is not None:
+        features["causal_mask"] = features["padding_mask"] * tf.cast(shown[:, None], tf.int32)
     if settings.segment_scheme.label:
         features[settings.segment_scheme.label] = rows[:, 4]
     return features

@@ -111,11 +111,12 @@ def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tens
         row, after = cut(walker, at, round_)
         alive = tf.where(after < tf.gather(end, walker))[:, 0]
         walker, after = tf.gather(walker, alive), tf.gather(after, alive)
-        return round_ + 1, walker, after, rows.write(round_, row)
+        return round_ + 1, walker, after, rows.write(round_ + 1, row)
 
     rows = tf.TensorArray(
-        tf.int32, 0, dynamic_size=True, element_shape=[None, width], infer_shape=False
+        tf.int32, 1, dynamic_size=True, element_shape=[None, width], infer_shape=False
     )
+    rows = rows.write(0, tf.zeros([0, width], tf.int32))  # of a window without a walker
     *_, rows = tf.while_loop(
         lambda round_, walker, at, rows: tf.size(walker) > 0,
         body,

@@ -1,5 +1,7 @@
 """Token ids to the dense batch an encoder reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
+XLNet's rows end in its [CLS]: A [SEP] [CLS], or A [SEP] B [SEP] [CLS].
+
 Between A and B RoBERTa has two separators: <s> A </s></s> B </s>. Where a decoder is fine-tuned, a
 token of its own ends the row: [START] A [DELIMITER] B [EXTRACT].
 
@@ -51,6 +53,7 @@ def build_inputs(
     max_length: int,
     multiple: int = 16,
     separators: int = 1,
+    cls_last: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Packs one or two ragged segments into dense features, in graph or eagerly.
 
@@ -69,6 +72,7 @@ def build_inputs(
         max_length: the widest row, special tokens included (the encoder's `max_positions`).
         multiple: the width is a multiple of this, except that it never exceeds `max_length`.
         separators: how many [SEP] are between A and B (the tokenizer's `pair_separators`).
+        cls_last: whether [CLS] is behind the texts, as a segment of its own, 2.
 
     Returns:
         `token_ids`, (B, T) or (B, T, C), `segment_ids` (0 up to the [SEP] before B, and for
@@ -105,7 +109,8 @@ def build_inputs(
     longest = tf.reduce_max(tf.concat([total, [max(specials, 1)]], 0))
     width = tf.minimum((longest + multiple - 1) // multiple * multiple, max_length)
     column = tf.range(width)[None, :]  # (1, T)
-    total, end_a = total[:, None], length_a[:, None] + around  # end_a: column of the first [SEP]
+    before, behind = (0, 2 * around) if cls_last else (around, around)  # special tokens
+    total, end_a = total[:, None], length_a[:, None] + before  # end_a: column of the first [SEP]
 
     # Which of all tokens, the special ones after those of the texts, is at each position.
     texts = [first] if second is None else [first, second]
@@ -114,20 +119,23 @@ def build_inputs(
     special = [tf.cast(x, first.dtype) for x in special]
     tokens = tf.concat([*(ids.flat_values for ids in texts), tf.stack(special)], 0)
     cls, sep, last, pad = (tf.shape(tokens)[0] - x for x in (4, 3, 2, 1))
-    inside = (column >= around) & (column < end_a)  # (B, T)
-    index = tf.where(inside, _starts(first) + column - around, sep)
+    inside = (column >= before) & (column < end_a)  # (B, T)
+    index = tf.where(inside, _starts(first) + column - before, sep)
     start_b = end_a + separators
     if second is not None:
-        inside = (column >= start_b) & (column < total - around)
+        inside = (column >= start_b) & (column < total - behind)
         behind_a = tf.shape(first.flat_values)[0] + _starts(second)
         index = tf.where(inside, behind_a + column - start_b, index)
     if around:
-        index = tf.where(column == 0, cls, index)
-        index = tf.where(column == total - 1, last, index)
+        index = tf.where(column == total - behind, last, index)
+        index = tf.where(column == (total - 1 if cls_last else 0), cls, index)
     real = column < total
+    segments = tf.cast((column >= start_b) & real, tf.int32)
+    if cls_last and around:
+        segments = tf.where(column == total - 1, 2, segments)
     return {
         "token_ids": tf.cast(tf.gather(tokens, tf.where(real, index, pad)), tf.int32),
-        "segment_ids": tf.cast((column >= start_b) & real, tf.int32),
+        "segment_ids": segments,
         "padding_mask": tf.cast(real, tf.int32),
     }
 

@@ -25,9 +25,11 @@ class Part(Options):
 
     Attributes:
         name: what configs call it.
+        inputs: names of the inputs that the shared layer takes besides; the encoder takes them all.
     """
 
     name: ClassVar[str]
+    inputs: ClassVar[tuple[str, ...]] = ()
 
     def check_config(self, config: EncoderConfig) -> None:
         """Raises ValueError where a config and these options do not fit."""
@@ -38,6 +40,17 @@ class Part(Options):
         Negative where the part has fewer. `kbert.describe` counts by it.
         """
         raise NotImplementedError
+
+    def head_size(self, config: EncoderConfig) -> int:
+        """Width of an attention head, which "internals" have."""
+        return config.hidden_size // config.num_heads
+
+    def output_columns(self, config: EncoderConfig) -> int:
+        """Columns of the masked-LM head's output layer beside those of the token table.
+
+        The transform before it is as wide as both together.
+        """
+        return 0
 
     def make_embeddings(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | None:
         """In the place of `kbert.layers.Embeddings`; None = not of this part.
@@ -51,7 +64,8 @@ class Part(Options):
     def make_shared(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | None:
         """A layer `(x, training) -> tensors` that is called once, with the embeddings' output.
 
-        Every attention gets what it gives, as `shared`. Arguments as of `make_embeddings`.
+        It is called with those of `inputs` besides that the batch has, by their names. Every
+        attention gets what it gives, as `shared`. Arguments as of `make_embeddings`.
         """
         return None
 
@@ -65,6 +79,12 @@ class Part(Options):
             layer: of which layer.
             **kwargs: `name` and `dtype` of the layer.
         """
+        return None
+
+    def make_feed_forward(
+        self, config: EncoderConfig, *, layer: int, **kwargs: Any
+    ) -> keras.layers.Layer | None:
+        """In the place of `kbert.layers.FeedForward`. Arguments as of `make_attention`."""
         return None
 
     def make_block(

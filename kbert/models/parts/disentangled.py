@@ -19,6 +19,7 @@ from kbert.configs.transformer import GLOBAL
 from kbert.layers import Dropout, LayerNorm, SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
+from kbert.layers.positions import slanted, slanted_rows
 from kbert.models.parts.base import Part, register_part
 from kbert.options import option
 from kbert.types import Shape, Tensor, Tensors
@@ -185,13 +186,13 @@ class DisentangledAttention(SelfAttention):
             far_keys = ops.take(far_key, ops.flip(shared["rows"][:-1]), axis=1)
             by_distance = _times(scaled, far_keys)  # (B, N, P, 2 T)
             if positions is None:
-                products = products + _slanted(by_distance)
+                products = products + slanted(by_distance)
             else:
-                products = products + _slanted_rows(by_distance, positions)
+                products = products + slanted_rows(by_distance, positions, ops.shape(x)[1])
         if POSITION_TO_CONTENT in self.terms:
             # From the distance 1 - T up to T.
             far_queries = ops.take(far_query * scale, shared["rows"][1:], axis=1)
-            by_key = _slanted(_times(key, far_queries))  # (B, N, T, T), a row for each key
+            by_key = slanted(_times(key, far_queries))  # (B, N, T, T), a row for each key
             by_query = ops.transpose(by_key, (0, 1, 3, 2))
             if positions is not None:
                 by_query = gather_rows(by_query, positions)
@@ -286,27 +287,3 @@ class Disentangled(Part):
 def _times(x: Tensor, of_distances: Tensor) -> Tensor:
     """(B, N, T, D), (N, 2 T, D) -> (B, N, T, 2 T)."""
     return ops.matmul(x, ops.transpose(of_distances, (0, 2, 1))[None])
-
-
-def _slanted(x: Tensor) -> Tensor:
-    """Row i from its column T - 1 - i on: (B, N, T, 2 T) -> (B, N, T, T).
-
-    Without the last column's share each row is one shorter than it was, so that the same column
-    lies one further to the right in every next one. (As in Music Transformer, Huang et al. 2018.)
-    A gather from all buckets does the same, but its gradient adds up numbers one by one. Scores and
-    gradients of 12 heads, on two busy cores: of 8 rows of 128 tokens 138 ms so and 216 by gathers,
-    87 and 133 under XLA; of 2 rows of 512 270 to 530 and 350 to 410, 290 to 370 and 210 to 230.
-    """
-    batch, heads, length, width = ops.shape(x)
-    flat = ops.reshape(x, (batch, heads, length * width))
-    flat = flat[..., length - 1 : length - 1 + length * (width - 1)]
-    return ops.reshape(flat, (batch, heads, length, width - 1))[..., :length]
-
-
-def _slanted_rows(x: Tensor, positions: Tensor) -> Tensor:
-    """The rows of `_slanted` at some positions, (B, P), of which x has the rows (B, N, P, 2 T)."""
-    batch, heads, number, width = ops.shape(x)
-    length = width // 2
-    columns = length - 1 - ops.cast(positions, "int32")[:, :, None] + ops.arange(length)
-    rows = ops.reshape(ops.arange(batch * heads * number), (batch, heads, number, 1))
-    return ops.take(ops.reshape(x, (-1,)), rows * width + columns[:, None])

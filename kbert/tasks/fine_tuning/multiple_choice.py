@@ -16,6 +16,7 @@ from kbert.data.tables.table import Table
 from kbert.heads import ChoiceHead
 from kbert.metrics import accuracy as share_right
 from kbert.serving import Signature
+from kbert.tasks.encoder_task import GLOBAL_POSITIONS
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
@@ -127,18 +128,35 @@ class MultipleChoice(FineTuningTask):
 
     def _by_row(self, features: Tensors, real: Any) -> Any:
         """(B * A, T) features as (B, A, T), those of absent alternatives as padding."""
-        shape = tf.concat([tf.shape(real), tf.shape(features["token_ids"])[1:]], 0)
         blank = {"token_ids": self.form.pad_id, "segment_ids": 0, "padding_mask": 0}
+        if self.takes_global_positions:
+            segments = features["segment_ids"]
+            features = {**features, GLOBAL_POSITIONS: _places(segments, self.width_multiple)}
+            blank[GLOBAL_POSITIONS] = -1
+        shape = tf.shape(real)
         return {
-            name: tf.where(real[:, :, None], tf.reshape(x, shape), blank[name])
+            name: tf.where(
+                real[:, :, None], tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)), blank[name]
+            )
             for name, x in features.items()
         }
+
+    def global_positions(self, features: Mapping[str, Any]) -> Tensor:
+        """The choice and the [SEP] behind it, as in transformers; here with a place for each token.
+
+        Batches of `assemble` have them with as few as the longest choice needs.
+        """
+        columns = ops.arange(ops.shape(features["token_ids"])[1], dtype="int32")
+        return ops.where(features["segment_ids"] > 0, columns, -1)
 
     def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
         """Logits `choice` (B, A); see `language_model_loss` for "read"."""
         rows, alternatives, tokens = ops.shape(batch["token_ids"])
         names = ("token_ids", "segment_ids", "padding_mask")
         flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
+        if GLOBAL_POSITIONS in batch:
+            places = batch[GLOBAL_POSITIONS]
+            flat[GLOBAL_POSITIONS] = ops.reshape(places, (-1, ops.shape(places)[2]))
         read = {}
         if return_read:
             outputs = self.encode(flat, training)
@@ -239,6 +257,15 @@ class MultipleChoice(FineTuningTask):
 def _real(batch: Tensors) -> Tensor:
     """(B, A), whether there is the alternative: its first token is one."""
     return batch["padding_mask"][:, :, 0] > 0
+
+
+def _places(segment_ids: tf.Tensor, multiple: int) -> tf.Tensor:
+    """Where the tokens of segment 1 stand, (B, G); -1 behind them. They are next to each other."""
+    counts = tf.reduce_sum(segment_ids, 1, keepdims=True)
+    width = (tf.reduce_max(tf.concat([counts[:, 0], [1]], 0)) + multiple - 1) // multiple * multiple
+    columns = tf.range(width)[None]
+    first = tf.argmax(segment_ids, 1, tf.int32)[:, None]
+    return tf.where(columns < counts, first + columns, -1)
 
 
 def _answer(choices: list[str], probabilities: np.ndarray) -> dict[str, Any]:

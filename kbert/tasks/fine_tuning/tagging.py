@@ -97,10 +97,10 @@ def piece_columns(
     return windows.ids.with_values(of_pieces), windows.ids.with_values(weights)
 
 
-def aligned_with_tokens(pieces: tf.RaggedTensor, width: tf.Tensor) -> tf.Tensor:
-    """Values of a row's pieces (B, ragged) as (B, T): 0 for the first token and after them."""
+def aligned_with_tokens(pieces: tf.RaggedTensor, begin: int, width: tf.Tensor) -> tf.Tensor:
+    """Values of a row's pieces (B, ragged), which begin in that column, as (B, T); 0 elsewhere."""
     dense = pieces.to_tensor()
-    return tf.pad(dense, [[0, 0], [1, width - 1 - tf.shape(dense)[1]]])
+    return tf.pad(dense, [[0, 0], [begin, width - begin - tf.shape(dense)[1]]])
 
 
 def window_logits(
@@ -114,7 +114,7 @@ def window_logits(
     So a text of any length is read in bounded memory.
 
     Args:
-        forward: ids of pieces (n, ragged) -> logits of tokens (n, T, C), the first token's first.
+        forward: ids of pieces (n, ragged) -> logits of tokens (n, T, C), the first piece's first.
         windows: N of them.
         num_classes: C.
         most_tokens: how many go through the model together, about.
@@ -127,7 +127,7 @@ def window_logits(
         end = tf.minimum(begin + step, count)
         tokens = forward(windows.ids[begin:end])
         places = windows.places[begin:end]
-        index = tf.stack([places.value_rowids(), tf.cast(places.values, tf.int64) + 1], 1)
+        index = tf.stack([places.value_rowids(), tf.cast(places.values, tf.int64)], 1)
         return end, tf.concat([logits, tf.gather_nd(tokens, index)], 0)
 
     begin, none = tf.zeros([], tf.int64), tf.zeros([0, num_classes])

@@ -164,7 +164,10 @@ class TokenClassifier(FineTuningTask):
         features = self.build_inputs(columns["first"])
         width = tf.shape(features["token_ids"])[1]
         aux = {k: columns[k] for k in ("labels", "label_weights") if k in columns}
-        return {**features, **{k: tagging.aligned_with_tokens(x, width) for k, x in aux.items()}}
+        begin = self.form.begin
+        for name, x in aux.items():
+            features[name] = tagging.aligned_with_tokens(x, begin, width)
+        return features
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
         labels, counts = (rows.ragged[name] for name in ("labels", "label_weights"))
@@ -193,8 +196,9 @@ class TokenClassifier(FineTuningTask):
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         words, starts, ends = tagging.words_of(table)
         places = rows.ragged["places"].to_list()
-        # Before the first piece of a row stands the token that begins it.
-        of_windows = [out["logits"][np.add(at, 1)] for out, at in zip(outputs, places, strict=True)]
+        # Before the first piece of a row may stand the token that begins it.
+        both, begin = zip(outputs, places, strict=True), self.form.begin
+        of_windows = [out["logits"][np.add(at, begin, dtype=int)] for out, at in both]
         of_windows.append(np.zeros((0, len(self.labels)), np.float32))
         ids, probabilities = self._best(
             np.concatenate(of_windows), rows.ragged["words"].values, tf.size(words.values)
@@ -303,7 +307,8 @@ class TokenClassifier(FineTuningTask):
         """Labels and scores (B, ragged) of words (B, ragged), in a graph."""
 
         def forward(ids: tf.Tensor) -> tf.Tensor:
-            return tf.convert_to_tensor(self(self.build_inputs(ids))["tokens"])
+            logits = tf.convert_to_tensor(self(self.build_inputs(ids))["tokens"])
+            return logits[:, self.form.begin :]
 
         windows = self._windows(words)
         most_tokens = inference.BATCH_SIZE * self.row_length

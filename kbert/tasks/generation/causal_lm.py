@@ -56,11 +56,14 @@ class CausalLM(GenerationTask):
     Args:
         decoder: a `kbert.Decoder`.
         tokenizer: its tokenizer; its "sep" token, or else its "eos", ends a text.
+        reads_cls: whether every text is read behind the "cls" token, as a model was trained to that
+            is an encoder's twin (see `MaskedAndCausal`); else an empty one behind the token that
+            ends a text, and any other as it is.
         name: of the task.
 
     Raises:
         TypeError: the model is no `Decoder`.
-        ValueError: the vocabularies differ.
+        ValueError: the vocabularies differ, or `reads_cls` without such a token.
 
     Example:
         >>> import kbert
@@ -81,11 +84,22 @@ class CausalLM(GenerationTask):
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("lm_loss", ops.exp)}
 
     def __init__(
-        self, decoder: keras.Model, tokenizer: Tokenizer, *, name: str = "causal_lm"
+        self,
+        decoder: keras.Model,
+        tokenizer: Tokenizer,
+        *,
+        reads_cls: bool = False,
+        name: str = "causal_lm",
     ) -> None:
         super().__init__(decoder, tokenizer, name=name)
+        if reads_cls and tokenizer.cls_id is None:
+            raise ValueError(
+                'A text is read behind the "cls" token where the tokenizer has one. '
+                f"Received: reads_cls=True, a {type(tokenizer).__name__} without it"
+            )
+        self.reads_cls = reads_cls
         self.decoder = decoder
-        self._likelihood = Likelihood(decoder, tokenizer, self.stop_ids[0])
+        self._likelihood = Likelihood(decoder, tokenizer, self._begin_id)
         self._tokens = TokenStream(decoder)
         self.build()
 
@@ -93,6 +107,11 @@ class CausalLM(GenerationTask):
     def model(self) -> keras.Model:
         """The decoder."""
         return self.decoder
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        # Left out where it is false: what the version before wrote of a model resumes with it.
+        return {"reads_cls": True} if self.reads_cls else {}
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         answers = (self(batch, training=training), batch["targets"], batch["weights"])
@@ -298,9 +317,13 @@ class CausalLM(GenerationTask):
                 # A row of nothing where there is none, cut off again.
                 rows = tf.shape(prompt)[0]
                 prompt = tf.pad(prompt, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
-                ids = self.tokenizer.encode(prompt)[:, -budget:]
+                ids = self.tokenizer.encode(prompt)
+                kept = budget - self.reads_cls
+                ids = ids[:, -kept:] if kept > 0 else ids[:, :0]
                 is_empty = tf.cast(ids.row_lengths() == 0, tf.int64)
-                begin = tf.fill([tf.reduce_sum(is_empty)], tf.constant(self.stop_ids[0], tf.int32))
+                if self.reads_cls:
+                    is_empty = tf.ones_like(is_empty)
+                begin = tf.fill([tf.reduce_sum(is_empty)], tf.constant(self._begin_id, tf.int32))
                 ids = tf.concat([tf.RaggedTensor.from_row_lengths(begin, is_empty), ids], axis=1)
                 mask = tf.ones_like(ids).to_tensor()
             features = {"token_ids": ids.to_tensor(), "padding_mask": mask}
@@ -315,6 +338,11 @@ class CausalLM(GenerationTask):
     def stop_ids(self) -> tuple[int, ...]:
         """The token that ends a text, and that the model reads before one begins."""
         return (_end_id(self.tokenizer),)
+
+    @property
+    def _begin_id(self) -> int:
+        """The token that is read before a text."""
+        return self.tokenizer.cls_id if self.reads_cls else self.stop_ids[0]
 
     def _longest(self, max_new_tokens: int | None) -> int:
         """As asked for, or the usual number."""
@@ -342,8 +370,9 @@ class CausalLM(GenerationTask):
 
     def _prompt_ids(self, prompts: Sequence[str | bytes], max_new_tokens: int) -> list[np.ndarray]:
         """Ids of each prompt; raises where one leaves too few positions."""
-        begin = np.array(self.stop_ids, "int32")
-        ids = [x if len(x) else begin for x in tokenize(self.tokenizer, prompts)]
+        begin = np.array([self._begin_id], "int32")
+        ids = [*tokenize(self.tokenizer, prompts)]
+        ids = [np.append(begin, x) if self.reads_cls or not len(x) else x for x in ids]
         most = self.decoder.config.max_positions
         for number, x in enumerate(ids):
             if len(x) + max_new_tokens > most:

@@ -4,7 +4,7 @@ Shapes: D = 2 directions (0 forward, 1 backward), B rows, T words, C characters 
 P projection, L layers, W entries of a row's state, V words of the softmax.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -14,10 +14,9 @@ from kbert.checkpoints import Checkpoint
 from kbert.layers import Dropout
 from kbert.models import Elmo
 from kbert.models.elmo.elmo import words_of
-from kbert.tasks.task import Task
+from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers import WordTokenizer
 from kbert.training.step.base import DerivedMetrics
-from kbert.training.step.row_state import exchange_rows, read_rows, row_variable, write_rows
 from kbert.types import DType, PathLike, Tensor, Tensors, Terms
 
 DIRECTIONS = ("forward", "backward")
@@ -27,15 +26,13 @@ LEARNING_RATE = 0.2
 CLIP_NORM = 10.0
 
 
-class BidirectionalLM(Task):
+class BidirectionalLM(RemembersRows):
     """A forward and a backward language model on the same words, which remember across batches.
 
     (Peters et al. 2018, section 3.1, https://arxiv.org/abs/1802.05365; bilm/training.py of
     allenai/bilm-tf.) Trained with `fit` on the batches of `kbert.data.language_model_dataset`: row
     b of a batch continues where row b of the batch before has ended, and so do the LSTMs, through
-    which no gradient flows back into earlier batches. Their state is kept for each row of the
-    global batch, on any number of devices, and is saved with checkpoints. An evaluation begins
-    with an empty state of its own.
+    which no gradient flows back into earlier batches (see `RemembersRows`).
 
     The loss `lm_loss` is the mean over the words of both directions. The gradient is that of the
     sum over the T words of a row, as in the original, which multiplies its loss by T: what the
@@ -108,9 +105,7 @@ class BidirectionalLM(Task):
         self.output_dropout = Dropout(config.dropout)
         self.seed_generator = keras.random.SeedGenerator(seed)
         width = config.lstm_size + config.projection_size
-        shape = (config.num_layers, len(DIRECTIONS), batch_size, width)
-        self.state = row_variable(shape, "state")
-        self._evaluation_state = _EvaluationState(shape)
+        self.remember((config.num_layers, len(DIRECTIONS), batch_size, width))
         self.build()
 
     @property
@@ -130,30 +125,13 @@ class BidirectionalLM(Task):
         """What bilm-tf trains with: Adagrad at 0.2, whose sums begin at 1."""
         return keras.optimizers.Adagrad(LEARNING_RATE, initial_accumulator_value=1.0)
 
-    @property
-    def metrics(self) -> list:
-        """What evaluations reset: sums, and the state of the evaluation."""
-        kept = super().metrics
-        return [*kept, self._evaluation_state] if kept else kept
-
     def compile(
-        self,
-        optimizer: Any,
-        *,
-        micro_batches: int = 1,
-        clip_norm: float | None = CLIP_NORM,
-        **settings: Any,
+        self, optimizer: Any, *, clip_norm: float | None = CLIP_NORM, **settings: Any
     ) -> None:
         """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole.
 
         The gradient is clipped at 10, as the original's is, where nothing else is said.
         """
-        if micro_batches != 1:
-            raise ValueError(
-                "The state of a language model belongs to the rows of whole batches: "
-                "`micro_batches` must be 1; take fewer rows or shorter ones. "
-                f"Received: micro_batches={micro_batches}"
-            )
         super().compile(optimizer, clip_norm=clip_norm, **settings)
 
     def call(
@@ -177,12 +155,8 @@ class BidirectionalLM(Task):
         return self.output_dropout(layers[-1], training=training), state
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
-        kept = self.state if training else self._evaluation_state.value
-        rows = batch["begins"].shape[0]
-        begins = ops.cast(batch["begins"], "bool")[:, None]  # (B, 1)
-        state = ops.where(begins, 0.0, read_rows(kept, rows))
-        x, state = self(batch, state=ops.stop_gradient(state), training=training)
-        write_rows(kept, ops.stop_gradient(ops.cast(state, "float32")))
+        x, state = self(batch, state=self.recall(batch, training), training=training)
+        self.keep(state, training)
 
         targets = [batch[f"{prefix}targets"] for prefix in PREFIXES]
         weights = [ops.cast(batch[f"{prefix}weights"], "float32") for prefix in PREFIXES]
@@ -198,9 +172,6 @@ class BidirectionalLM(Task):
     def loss_denominators(self, batch: Tensors) -> dict[str, Tensor]:
         weights = [ops.cast(batch[f"{prefix}weights"], "float32") for prefix in PREFIXES]
         return ops.sum(ops.stack(weights))[None]
-
-    def between_replicas(self, total: Callable) -> None:
-        exchange_rows(self.state, total)
 
     def _word_losses(self, x: Tensor, targets: Tensor, training: bool) -> Any:
         """(D, B, T, P) and D times (B, T) -> D times (B, T)."""
@@ -265,18 +236,6 @@ class BidirectionalLM(Task):
     def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:
         """The words of the softmax; of a folder of another task on the model there are none."""
         return words_of(folder)
-
-
-class _EvaluationState(keras.metrics.Metric):
-    """The rows' state within an evaluation, which begins by resetting all metrics: with zeros."""
-
-    def __init__(self, shape: Sequence[int], name: str = "evaluation_state") -> None:
-        super().__init__(dtype="float32", name=name)
-        self.value = row_variable(shape, name)
-
-    def result(self) -> dict:
-        """Returns nothing to log."""
-        return {}
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -63,17 +63,24 @@ def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor
     return positions, tf.reduce_sum(tf.cast(is_mask, tf.int32), 1)
 
 
+def shifted(positions: Any, shift: int) -> Any:
+    """The places that tokens are predicted from, (B, P); where nothing is predicted, 0 stays 0."""
+    return ops.maximum(positions - shift, 0) if shift else positions
+
+
 class FillMask:
     """A task's masked-LM head, applied to text.
 
     Args:
         task: encodes, packs ids, and knows the tokenizer.
         head: vectors of the masks (B, P, H) -> logits (B, P, V).
+        shift: how many places before a token it is predicted.
     """
 
-    def __init__(self, task: EncoderTask, head: keras.layers.Layer) -> None:
+    def __init__(self, task: EncoderTask, head: keras.layers.Layer, shift: int = 0) -> None:
         self.task = task
         self.head = head
+        self.shift = shift
         self._forward = inference.compiled(self._probabilities, task.encoder, head)
         self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
         self._features = inference.on_cpu(self._pack, inference.IDS, inference.ROWS)
@@ -89,9 +96,13 @@ class FillMask:
         return {**features, "mask_positions": positions}, found
 
     def _probabilities(self, features: Tensors) -> Any:
-        masked = self.task.encode(features, positions=features["mask_positions"])["sequence"]
-        probabilities = ops.softmax(self.head(masked))
+        probabilities = ops.softmax(self.head(self._masked(features)))
         return probabilities[..., : self.task.tokenizer.vocabulary_size]  # (B, P, V)
+
+    def _masked(self, features: Tensors) -> Any:
+        """What the head reads of each mask, (B, P, H)."""
+        positions = shifted(features["mask_positions"], self.shift)
+        return self.task.encode(features, positions=positions)["sequence"]
 
     def each_mask(
         self, texts: Sequence[str | bytes], batch_size: int
@@ -121,6 +132,28 @@ class FillMask:
                     probabilities = self._forward(inference.pad(features))  # (B, P, V)
                     for row, text in enumerate(part):
                         yield from ((start + text, p) for p in probabilities[row, : masks[text]])
+
+    def fill(
+        self,
+        texts: str | Sequence[str],
+        top_k: int,
+        candidates: Sequence[str] | None,
+        batch_size: int,
+    ) -> list[dict[str, list]]:
+        """The answers for the masks of texts; arguments and result as of `Pretraining.predict`."""
+        texts = inference.as_texts(texts)
+        inference.check_batch_size(batch_size)
+        tokenizer = self.task.tokenizer
+        check_top_k(tokenizer, top_k)
+        chosen = None
+        if candidates is not None:
+            chosen = candidate_ids(tokenizer, inference.as_texts(candidates, "candidates"))
+        answers: list[dict[str, list]] = [{"tokens": [], "probabilities": []} for _ in texts]
+        for text, probabilities in self.each_mask(texts, batch_size):
+            ids = best(probabilities, top_k) if chosen is None else chosen
+            answers[text]["tokens"].append([tokenizer.vocabulary[i] for i in ids])
+            answers[text]["probabilities"].append(probabilities[ids].tolist())
+        return answers
 
     def _check_none_lost(self, texts: np.ndarray, lost: np.ndarray) -> None:
         if lost.any():

@@ -4,7 +4,7 @@ Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -73,9 +73,18 @@ class Pretraining(EncoderTask):
     """
 
     kind = "pretrain"
-    held_elsewhere = ("masked_lm", "next_sentence", "sentence_order", "span_boundary")
-    shown_metrics = ("mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy")
+    held_elsewhere: tuple[str, ...] = (
+        "masked_lm",
+        "next_sentence",
+        "sentence_order",
+        "span_boundary",
+    )
+    shown_metrics: tuple[str, ...] = (
+        *("mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy"),
+    )
     unknown_elsewhere = ("span_boundary",)
+    # How many places before a masked token it is predicted.
+    shift: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -104,7 +113,7 @@ class Pretraining(EncoderTask):
         self.masked_lm: MaskedLMHead | MaybeNone = None
         if masked_lm:
             self.masked_lm = MaskedLMHead(encoder.config, table, dtype=policy)
-            self._fill_mask = fill_mask.FillMask(self, self.masked_lm)
+            self._fill_mask = fill_mask.FillMask(self, self.masked_lm, self.shift)
         if span_boundary:
             self.span_boundary_head = SpanBoundaryHead(encoder.config, table, dtype=policy)
         self.sentence: SentenceHead | MaybeNone = None
@@ -148,7 +157,7 @@ class Pretraining(EncoderTask):
         """
         if self.masked_lm is None:
             return {"sentence": self.sentence(self.encode_pooled(batch, training))}
-        positions = batch["mask_positions"]
+        positions = fill_mask.shifted(batch["mask_positions"], self.shift)
         logits = {}
         if self.span_boundary_head is None:
             out = self.encode(batch, training, positions=positions)
@@ -212,6 +221,11 @@ class Pretraining(EncoderTask):
         return Prediction("classes", self.masked_lm(sequence, positions), padding_mask)
 
     def check_batch(self, batch: Tensors) -> None:
+        if "order_ids" in batch:
+            raise ValueError(
+                'Of rows of masking="permutation" nothing is hidden but from an XLNet: '
+                "kbert.tasks.PermutationLM takes them. Received: a batch with order_ids"
+            )
         for needs, names, settings in (
             (self.next_sentence, (NSP_LABELS,), ('segments="pairs"', "next_sentence")),
             (self.sentence_order, (SOP_LABELS,), ('segments="halves"', "sentence_order")),
@@ -256,20 +270,7 @@ class Pretraining(EncoderTask):
                 the encoder takes.
         """
         self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
-        texts = inference.as_texts(texts)
-        inference.check_batch_size(batch_size)
-        fill_mask.check_top_k(self.tokenizer, top_k)
-        chosen = None
-        if candidates is not None:
-            names = inference.as_texts(candidates, "candidates")
-            chosen = fill_mask.candidate_ids(self.tokenizer, names)
-
-        answers: list[dict[str, list]] = [{"tokens": [], "probabilities": []} for _ in texts]
-        for text, probabilities in self._fill_mask.each_mask(texts, batch_size):
-            ids = fill_mask.best(probabilities, top_k) if chosen is None else chosen
-            answers[text]["tokens"].append([self.tokenizer.vocabulary[i] for i in ids])
-            answers[text]["probabilities"].append(probabilities[ids].tolist())
-        return answers
+        return self._fill_mask.fill(texts, top_k, candidates, batch_size)
 
     def predict_next_sentence(
         self, pairs: Sequence[tuple[str, str]], batch_size: int = inference.BATCH_SIZE

@@ -14,6 +14,7 @@ from keras import ops
 
 from kbert import inference
 from kbert.checkpoints import read_checkpoint
+from kbert.configs.base import check_choice
 from kbert.configs.encoder import EncoderConfig
 from kbert.data.tables.table import Table
 from kbert.heads import DiscriminatorHead, MaskedLMHead
@@ -30,17 +31,26 @@ from kbert.tokenizers.base import Tokenizer
 from kbert.types import DType, MaybeNone, PathLike, Tensor, Tensors, Terms
 
 SHARED = ("token", "position", "segment", "norm/gamma", "norm/beta")
+# What moves the embeddings of both models: the losses of both, the generator's where they share
+# them, or for each model its own loss.
+ALL, DISENTANGLED, SEPARATE = "all", "gradient_disentangled", "separate"
+EMBEDDING_SHARING = (ALL, DISENTANGLED, SEPARATE)
 
 
-def generator_config(config: EncoderConfig, share: float = 0.25) -> EncoderConfig:
-    """The generator that belongs to a discriminator: narrower, of the same depth.
+def generator_config(
+    config: EncoderConfig, share: float = 0.25, depth: float = 1.0
+) -> EncoderConfig:
+    """The generator that belongs to a discriminator: narrower, or not as deep.
 
     Its embeddings are the discriminator's, so it has their width. (`get_generator_config` in
-    run_pretraining.py of google-research/electra.)
+    run_pretraining.py of google-research/electra; rtd_base.json in experiments/language_model of
+    microsoft/DeBERTa.)
 
     Args:
         config: the discriminator's.
-        share: of the hidden width, at most 1. Published: 1/4 for small and large, 1/3 for base.
+        share: of the hidden width, at most 1. Published: 1/4 for ELECTRA small and large, 1/3 for
+            base; 1 for DeBERTa-v3.
+        depth: share of the layers, at most 1. Published: 1 for ELECTRA, 1/2 for DeBERTa-v3.
 
     Returns:
         The config, without a pooler.
@@ -54,7 +64,23 @@ def generator_config(config: EncoderConfig, share: float = 0.25) -> EncoderConfi
         >>> small = generator_config(base, 1 / 3)
         >>> small.hidden_size, small.num_heads, small.intermediate_size, small.embedding_size
         (256, 4, 1024, 768)
+        >>> generator_config(base, 1.0, depth=0.5).num_layers
+        6
     """
+    num_layers = max(1, round(depth * config.num_layers))
+    if not 0 < depth <= 1:
+        raise ValueError(
+            "A generator is at most as deep as its discriminator, and its layers are a share of "
+            f"that one's. Received: {depth} of num_layers={config.num_layers}"
+        )
+    groups = config.num_layer_groups
+    config = config.replace(
+        num_layers=num_layers,
+        num_layer_groups=None if groups is None else min(groups, num_layers),
+        pooler_activation=None,
+    )
+    if share == 1:
+        return config
     hidden_size = round(share * config.hidden_size)
     if hidden_size < 1 or share > 1:
         raise ValueError(
@@ -64,9 +90,9 @@ def generator_config(config: EncoderConfig, share: float = 0.25) -> EncoderConfi
     return config.replace(
         hidden_size=hidden_size,
         num_heads=max(1, hidden_size // 64),
+        num_key_value_heads=None,
         intermediate_size=4 * hidden_size,
         embedding_size=config.embedding_width,
-        pooler_activation=None,
     )
 
 
@@ -74,12 +100,15 @@ class ReplacedTokenDetection(EncoderTask):
     """A generator fills masks, and a discriminator tells which tokens of the text it replaced.
 
     (ELECTRA, https://arxiv.org/abs/2003.10555; run_pretraining.py of google-research/electra.)
-    Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The two share the token,
-    position and segment tables and their normalisation; each has a projection of its own. What
-    the generator fills in is drawn from its softmax, and where it hits on the original token, that
-    counts as original. No gradient flows through the draw: the generator learns to fill masks, not
-    to deceive. After training the discriminator is the model: it is what `save_to_preset` writes
-    and what `predict` and `export` ask.
+    Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. In ELECTRA the two share
+    the token, position and segment tables and their normalisation, and the losses of both move
+    them; each has a projection of its own. In DeBERTa-v3 the generator's loss alone moves its
+    tables of tokens and positions, and the discriminator adds tables of its own to them
+    (https://arxiv.org/abs/2111.09543, section 3.3). What the generator fills in is drawn from its
+    softmax, and where it hits on the original token, that counts as original. No gradient flows
+    through the draw: the generator learns to fill masks, not to deceive. After training the
+    discriminator is the model: it is what `save_to_preset` writes and what `predict` and `export`
+    ask.
 
     The loss is `mlm_loss` + `weighted_rtd_loss`, which is the discriminator's loss, the mean over
     all tokens, times its weight. Metrics: `mlm_accuracy`; `rtd_loss`, not weighted;
@@ -95,6 +124,8 @@ class ReplacedTokenDetection(EncoderTask):
         generator: the generator's config, see `generator_config`; it agrees with the
             discriminator's in vocabulary, positions, segments and embedding width. None for a
             task that answers and is not trained.
+        embedding_sharing: "all", ELECTRA's; "gradient_disentangled", DeBERTa-v3's; or "separate"
+            embeddings. With the last two the generator begins with the discriminator's tables.
         discriminator_weight: of the discriminator's loss.
         seed: of what the generator draws.
         name: of the model.
@@ -123,12 +154,15 @@ class ReplacedTokenDetection(EncoderTask):
         tokenizer: Tokenizer,
         *,
         generator: EncoderConfig | None = None,
+        embedding_sharing: str = ALL,
         discriminator_weight: float = 50.0,
         seed: int = 0,
         name: str = "replaced_token_detection",
     ) -> None:
         super().__init__(discriminator, tokenizer, name=name)
         policy = discriminator.dtype_policy
+        check_choice("embedding_sharing", embedding_sharing, EMBEDDING_SHARING)
+        self.embedding_sharing = embedding_sharing
         self.discriminator_weight = discriminator_weight
         self.seed = seed
         self.detection_head = DiscriminatorHead(discriminator.config, dtype=policy)
@@ -136,16 +170,9 @@ class ReplacedTokenDetection(EncoderTask):
         self.masked_lm: MaskedLMHead | MaybeNone = None
         if generator is not None:
             _check_agree(generator, discriminator.config)
-            shared = SharedEmbeddings(
-                discriminator.embeddings,
-                hidden_size=generator.hidden_size,
-                dropout=generator.dropout,
-                dtype=policy,
-                name="embeddings",
-            )
-            self.generator = Encoder(generator, embeddings=shared, name="generator", dtype=policy)
+            table = self._make_generator(generator)
             self.masked_lm = MaskedLMHead(
-                generator, discriminator.token_embedding, name="generator_masked_lm", dtype=policy
+                generator, table, name="generator_masked_lm", dtype=policy
             )
         self._detect = inference.compiled(self._probabilities, discriminator, self.detection_head)
         self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
@@ -154,13 +181,38 @@ class ReplacedTokenDetection(EncoderTask):
         )
         self.build()
 
+    def _make_generator(self, config: EncoderConfig) -> keras.Variable:
+        """Makes it, beside a built discriminator; the token table that its head is tied to."""
+        options: dict[str, Any] = {"name": "generator", "dtype": self.encoder.dtype_policy}
+        embeddings = self.encoder.embeddings
+        if self.embedding_sharing == ALL:
+            shared = SharedEmbeddings(
+                embeddings,
+                hidden_size=config.hidden_size,
+                dropout=config.dropout,
+                dtype=self.encoder.dtype_policy,
+                name="embeddings",
+            )
+            self.generator = Encoder(config, embeddings=shared, **options)
+            return self.encoder.token_embedding
+        self.generator = Encoder(config, **options)
+        tables = get_arrays(self.generator.embeddings, "tables")
+        theirs = get_arrays(embeddings, "tables")
+        shared_names = {f"tables/{name}" for name in SHARED} & tables.keys()
+        tables |= {name: theirs[name] for name in shared_names}
+        set_arrays(self.generator.embeddings, "tables", tables, "the discriminator")
+        if self.embedding_sharing == DISENTANGLED:
+            embeddings.add_base(self.generator.embeddings)
+        return self.generator.token_embedding
+
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "discriminator": self.detection_head}
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"discriminator_weight": self.discriminator_weight}
+        names = ("discriminator_weight", "embedding_sharing")
+        return {name: getattr(self, name) for name in names}
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """The generator's and the discriminator's logits, and what was replaced.
@@ -286,7 +338,7 @@ class ReplacedTokenDetection(EncoderTask):
         return {"detect_replaced": Signature(detect_replaced, spec), **super().signatures()}
 
     def save_generator(self, path: PathLike) -> None:
-        """Writes the generator as a model of its own, with the tables it shares.
+        """Writes the generator as a model of its own, with the tables that it shares.
 
         `Pretraining.from_preset(path)` fills masks with it, and `from_preset(…, generator=path)`
         of this class continues to train both.
@@ -307,6 +359,9 @@ class ReplacedTokenDetection(EncoderTask):
         alone.save_to_preset(path)
 
     def _shared_arrays(self) -> dict[str, np.ndarray]:
+        """The generator's weights that are the discriminator's."""
+        if self.embedding_sharing != ALL:
+            return {}
         prefix = "encoder/embeddings"
         arrays = get_arrays(self.encoder.embeddings, prefix)
         return {
@@ -349,7 +404,10 @@ class ReplacedTokenDetection(EncoderTask):
                     "Generator and discriminator share their tables, so both folders must hold "
                     f"the same {name}. Received: other values in {checkpoint.source}"
                 )
+        tables = get_arrays(task.encoder.embeddings, "tables")
         set_arrays(task.generator, "encoder", arrays, checkpoint.source)
+        # What it adds to the generator's is another now.
+        set_arrays(task.encoder.embeddings, "tables", tables, "the discriminator")
         head = checkpoint.part("masked_lm/")
         set_arrays(task.masked_lm, "masked_lm", head, checkpoint.source)
         return task

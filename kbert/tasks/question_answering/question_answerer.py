@@ -26,7 +26,7 @@ from kbert.tasks.question_answering.answer_spans import best_spans, choose, merg
 from kbert.tasks.question_answering.question_windows import QuestionWindows
 from kbert.tasks.question_answering.serving import answer_signature
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import MaybeNone, Tensors, Terms
+from kbert.types import MaybeNone, Tensor, Tensors, Terms
 
 # run_squad.py's, at most: an encoder of fewer positions has less.
 MAX_LENGTH, MAX_QUESTION_LENGTH, DOC_STRIDE = 384, 64, 128
@@ -131,6 +131,7 @@ class QuestionAnswerer(FineTuningTask):
             self.doc_stride = min(DOC_STRIDE, max((self.max_length - taken) // 2, 1))
         self.windows = QuestionWindows(
             tokenizer,
+            self.form,
             max_length=self.max_length,
             max_question_length=self.max_question_length,
             doc_stride=self.doc_stride,
@@ -235,6 +236,13 @@ class QuestionAnswerer(FineTuningTask):
         features |= self.windows.edge_columns(columns, tf.shape(features["token_ids"])[1])
         return features | {name: x for name, x in columns.items() if name not in ragged}
 
+    def global_positions(self, features: Mapping[str, Any]) -> Tensor:
+        """[CLS] and the question, as in Longformer (section 6.1): what is before a separator."""
+        is_separator = features["token_ids"] == self.form.sep_id
+        ends = ops.argmax(ops.cast(is_separator, "int32"), axis=1)  # (B,), the first one
+        columns = ops.arange(1 + self.max_question_length, dtype="int32")[None]
+        return ops.where(columns < ops.cast(ends, "int32")[:, None], columns, -1)
+
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Logits of an answer's first token, `start` (B, T), and of its last, `end` (B, T)."""
         start, end = self.span(self.encode(batch, training)["sequence"])
@@ -263,7 +271,9 @@ class QuestionAnswerer(FineTuningTask):
             max_length=self.max_answer_length,
             count=self.n_best,
         )
-        return {**found, "null_scores": logits["start"][:, 0] + logits["end"][:, 0]}
+        sums = logits["start"] + logits["end"]
+        cls = self.form.cls_columns(batch["padding_mask"])[:, None]
+        return {**found, "null_scores": ops.take_along_axis(sums, cls, axis=1)[:, 0]}
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         table = _questions(table)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from kbert import inference
 from kbert.data.tables.windows import Windows, cut_windows
+from kbert.tasks.input_form import InputForm
 from kbert.tasks.question_answering.answer_edges import Edges, covering_pieces, find_edges
 from kbert.tokenizers.base import Tokenizer
 
@@ -34,6 +35,7 @@ class QuestionWindows:
 
     Args:
         tokenizer: the task's.
+        form: the task's: what stands around a question and a window.
         max_length: tokens of a row: [CLS] question [SEP] window [SEP].
         max_question_length: tokens after which a question is cut.
         doc_stride: tokens from the start of a window to that of the next.
@@ -45,6 +47,7 @@ class QuestionWindows:
     def __init__(
         self,
         tokenizer: Tokenizer,
+        form: InputForm,
         *,
         max_length: int,
         max_question_length: int,
@@ -54,7 +57,9 @@ class QuestionWindows:
         self._max_length = max_length
         self._max_question_length = max_question_length
         self._doc_stride = doc_stride
-        self.specials = 2 + tokenizer.pair_separators
+        self.specials = form.specials(2)
+        self._before = form.begin + form.separators  # special tokens before a window
+        self._cls_last = form.cls_last
         budget = max_length - max_question_length - self.specials
         if max_question_length < 1 or budget < 1:
             raise ValueError(
@@ -138,7 +143,7 @@ class QuestionWindows:
         windows: Windows,
         answers: tuple[np.ndarray, np.ndarray],
     ) -> np.ndarray:
-        """Columns of the answer's first and last token in each row; 0 and 0, [CLS], without one.
+        """Columns of the answer's first and last token in each row; [CLS], twice, without one.
 
         Args:
             questions: (W, ragged), the column `first`.
@@ -158,14 +163,16 @@ class QuestionWindows:
         places = pieces - windows.starts.numpy()[:, None]
         sizes = windows.sizes.numpy()
         inside = (pieces[:, 0] >= 0) & (places[:, 0] >= 0) & (places[:, 1] < sizes)
-        before = questions.row_lengths().numpy() + self.specials - 1
-        return np.where(inside[:, None], places + before[:, None], 0).astype(np.int32)
+        before = questions.row_lengths().numpy() + self._before
+        cls = before + sizes + 1 if self._cls_last else np.zeros_like(before)
+        found = np.where(inside[:, None], places + before[:, None], cls[:, None])
+        return found.astype(np.int32)
 
     def edge_columns(
         self, columns: dict[str, tf.RaggedTensor], width: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """`answer_starts` and `answer_ends` (B, T), aligned with the packed ids; -1 elsewhere."""
-        before = tf.cast(columns["first"].row_lengths(), tf.int32) + self.specials - 1
+        before = tf.cast(columns["first"].row_lengths(), tf.int32) + self._before
         names = ("answer_starts", "answer_ends")
         return {name: _behind(before, columns[name], width) for name in names}
 

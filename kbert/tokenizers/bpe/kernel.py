@@ -15,7 +15,7 @@ from kbert.tokenizers.bpe.pre_split import split_words
 
 
 class BytePairKernel:
-    """Pieces of valid UTF-8 texts: GPT-2's words, each different one merged once in a batch.
+    """Pieces of valid UTF-8 texts: their words, each different one merged once in a batch.
 
     A word that is a piece is found by its hash (most are); the others go to SentencePiece. The
     graph holds SentencePiece's operator with the model in it, not the handle of a resource made
@@ -24,19 +24,31 @@ class BytePairKernel:
     Args:
         id_of: piece -> id, all 256 bytes among them.
         merges: pairs, the first to be merged first.
+        words: the kind of the words, see `pre_split`.
+        whole: pieces that no merges need make: a word that is one of them is not merged.
     """
 
-    def __init__(self, id_of: Mapping[str, int], merges: Iterable[Pair]) -> None:
+    def __init__(
+        self,
+        id_of: Mapping[str, int],
+        merges: Iterable[Pair],
+        *,
+        words: str = "gpt2",
+        whole: Iterable[str] = (),
+    ) -> None:
+        self._kind = words
         self._model, pieces = sentencepiece_model(merges)
+        found = [*pieces, *sorted(set(whole).difference(pieces))]
         # Constants of the process, so that every graph that uses them can hold them.
         with tf.init_scope(), tf.device("CPU"):
             self._model_ids = tf.constant([0, *(id_of[piece] for piece in pieces)])
-            words = tf.constant([piece_bytes(piece) for piece in pieces])
-            hashes = fingerprints(words)
+            spelled = tf.constant([piece_bytes(piece) for piece in found])
+            ids = tf.constant([id_of[piece] for piece in found])
+            hashes = fingerprints(spelled)
             order = tf.argsort(hashes)
             self._hashes = tf.gather(hashes, order)  # (V,)
-            self._words = tf.gather(words, order)  # (V,)
-            self._ids = tf.gather(self._model_ids[1:], order)  # (V,)
+            self._words = tf.gather(spelled, order)  # (V,)
+            self._ids = tf.gather(ids, order)  # (V,)
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
         """Pieces of a batch.
@@ -47,7 +59,7 @@ class BytePairKernel:
         Returns:
             Ids (B, None) int32; (P,) bool, the piece is the first of a word.
         """
-        words = split_words(texts)
+        words = split_words(texts, self._kind)
         unique, index = tf.unique(words.flat_values)  # (U,), (W,)
         rows, row_of = self._spelled(unique)
         pieces = tf.gather(rows, tf.gather(row_of, index))  # (W, None)

@@ -5,6 +5,7 @@ from typing import Any
 from kbert.json_file import read_json
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
+from kbert.tokenizers.bpe.tokenizer_json import words_of
 from kbert.tokenizers.folder import TokenizerFolder, text_of
 
 # Fields of the model in a tokenizer.json -> the only value that is supported.
@@ -12,7 +13,6 @@ _MODEL = {
     "continuing_subword_prefix": "",
     "end_of_word_suffix": "",
     "byte_fallback": False,
-    "ignore_merges": False,
     "dropout": None,
 }
 # Flags of an added token that are not supported; "lstrip" is, for the mask.
@@ -52,6 +52,9 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         "normalization": "nfc" if _normalizers(folder) else None,
         "added_tokens": found,
     }
+    if folder.full:
+        settings["words"] = words_of(folder.full.get("pre_tokenizer") or {})
+        settings["ignore_merges"] = bool(folder.full["model"].get("ignore_merges"))
     if settings["normalization"] or found:  # else all are found at once
         settings["normalized_tokens"] = [
             entry["content"]
@@ -76,12 +79,12 @@ def _refuse_suffixes(folder: TokenizerFolder, vocabulary: dict[str, int]) -> Non
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
-    """Refuses what tokenizer.json asks for besides NFC and GPT-2's words and merges."""
+    """Refuses what tokenizer.json asks for besides NFC, known words and merges."""
     model = folder.full["model"]
     asked = {name: model.get(name) for name, plain in _MODEL.items() if model.get(name) != plain}
     asked = {name: value for name, value in asked.items() if value}
     words = folder.full.get("pre_tokenizer") or {}
-    if words.get("type") != "ByteLevel" or not words.get("use_regex", True):
+    if words_of(words) is None:
         asked["pre_tokenizer"] = words.get("type")
     others = [kind for kind in _normalizers(folder) if kind != "NFC"]
     if others:
@@ -89,8 +92,8 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
     if asked:
         shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
         raise ValueError(
-            "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel), plain merges "
-            "and no normalizer but NFC. "
+            "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel) or Llama 3's, "
+            "plain merges and no normalizer but NFC. "
             f"Received: {shown} in {folder.path / 'tokenizer.json'}"
         )
 

@@ -1,6 +1,7 @@
-"""GPT-2's division of a text into words, in the graph.
+"""GPT-2's and Llama 3's division of a text into words, in the graph.
 
-Source: the pattern in openai/gpt-2, encoder.py. RE2 has no lookahead and older Unicode tables.
+Sources: the patterns in openai/gpt-2, encoder.py, and in meta-llama/llama3, llama/tokenizer.py. RE2
+has no lookahead and older Unicode tables.
 
 Shapes: B texts, W words of all texts together.
 """
@@ -21,12 +22,21 @@ _NUMBERS = (
     r"\p{N}\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{11BF0}-\x{11BF9}\x{16130}-\x{16139}"
     r"\x{16D70}-\x{16D79}\x{1CCF0}-\x{1CCF9}\x{1E5F1}-\x{1E5FA}"
 )
-_WORD = (
+_GPT2 = (
     rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{_LETTERS}]+| ?[{_NUMBERS}]+"
     rf"| ?[^{WHITE_SPACE}{_LETTERS}{_NUMBERS}]+|[{WHITE_SPACE}]+"
 )
-# GPT-2's `\s+(?!\S)`: white space before a word leaves its last character to the word.
+# Both have `\s+(?!\S)`: white space before a word leaves its last character to the word.
 _BEFORE_WORD = rf"([{WHITE_SPACE}])([{WHITE_SPACE}][^{WHITE_SPACE}])"
+# Llama 3's lines end with their white space, so a last character that ends one is no word's.
+_LLAMA3 = (
+    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n{_LETTERS}{_NUMBERS}]?[{_LETTERS}]+|[{_NUMBERS}]{{1,3}}"
+    rf"| ?[^{WHITE_SPACE}{_LETTERS}{_NUMBERS}]+[\r\n]*|[{WHITE_SPACE}]*[\r\n]+|[{WHITE_SPACE}]+"
+)
+_NO_LINE_END = r"\t\x{0B}\x{0C} " + WHITE_SPACE.removeprefix(r"\t-\r ")
+_BEFORE_LLAMA3 = rf"([{WHITE_SPACE}])([{_NO_LINE_END}][^{WHITE_SPACE}])"
+# Kind of words -> what is cut first, and a word.
+PATTERNS = {"gpt2": (_BEFORE_WORD, _GPT2), "llama3": (_BEFORE_LLAMA3, _LLAMA3)}
 # No valid UTF-8 holds this byte, and no class of RE2's matches it.
 _CUT = b"\xff"
 
@@ -49,16 +59,23 @@ def prefix_space(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.where(needed, " " + texts, texts), tf.cast(needed, tf.int32)
 
 
-def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
+def split_words(texts: tf.Tensor, words: str = "gpt2") -> tf.RaggedTensor:
     """(B,) valid UTF-8 -> (B, None) words; put together again they are the text.
+
+    Args:
+        texts: (B,).
+        words: a kind of `PATTERNS`.
 
     Example:
         >>> import tensorflow as tf
         >>> split_words(tf.constant(["it's  so  "])).to_list()
         [[b'it', b"'s", b' ', b' so', b'  ']]
+        >>> split_words(tf.constant(["so: 12345\\n\\n it"]), "llama3").to_list()
+        [[b'so', b':', b' ', b'123', b'45', b'\\n\\n', b' it']]
     """
-    cut = tf.strings.regex_replace(texts, _BEFORE_WORD, rb"\1" + _CUT + rb"\2")
-    return _split(tf.strings.regex_replace(cut, _WORD, rb"\0" + _CUT))
+    before, word = PATTERNS[words]
+    cut = tf.strings.regex_replace(texts, before, rb"\1" + _CUT + rb"\2")
+    return _split(tf.strings.regex_replace(cut, word, rb"\0" + _CUT))
 
 
 def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kbert.files import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
-from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, piece_bytes
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, is_spelled, piece_bytes
 from kbert.tokenizers.bpe.files import (
     as_merges,
     as_vocabulary,
@@ -23,7 +23,7 @@ from kbert.tokenizers.bpe.files import (
 )
 from kbert.tokenizers.bpe.kernel import BytePairKernel
 from kbert.tokenizers.bpe.nfc import nfc, ranges_before_nfc
-from kbert.tokenizers.bpe.pre_split import WHITE_SPACE, prefix_space
+from kbert.tokenizers.bpe.pre_split import PATTERNS, WHITE_SPACE, prefix_space
 from kbert.tokenizers.bpe.token_segments import TokenSegments
 from kbert.tokenizers.bpe.tokenizer_json import save_tokenizer_json
 from kbert.tokenizers.normalization import drop_invalid
@@ -38,7 +38,13 @@ ROBERTA_TOKENS = {
 }  # fmt: skip
 GPT2_TOKENS = dict.fromkeys(("unk", "cls", "sep", "bos", "eos"), "<|endoftext|>")
 # Arguments younger than the first corpora -> their defaults, which the checksum leaves out.
-_YOUNGER: dict[str, Any] = {"normalization": None, "added_tokens": [], "normalized_tokens": None}
+_YOUNGER: dict[str, Any] = {
+    "normalization": None,
+    "added_tokens": [],
+    "normalized_tokens": None,
+    "words": "gpt2",
+    "ignore_merges": False,
+}
 
 
 class BytePairTokenizer(Tokenizer):
@@ -76,6 +82,10 @@ class BytePairTokenizer(Tokenizer):
         normalized_tokens: those of the added and special tokens that are looked for in the
             normalised text, after the others. None: the added tokens. (Hugging Face's
             `AddedToken(normalized=True)`.)
+        words: what merges do not cross: "gpt2"; or "llama3", where letters take any one character
+            before them along, numbers are cut by three, and lines end with their white space (also
+            EuroBERT's).
+        ignore_merges: a word that is a piece is one, also where merges would not come to it.
 
     Where it differs from Hugging Face: letters, numbers and compositions that one side's Unicode
     tables do not know yet (ours go up to Unicode 16), ranges of what NFC composed (there they leave
@@ -106,7 +116,16 @@ class BytePairTokenizer(Tokenizer):
         normalization: str | None = None,
         added_tokens: Sequence[str] = (),
         normalized_tokens: Sequence[str] | None = None,
+        words: str = "gpt2",
+        ignore_merges: bool = False,
     ) -> None:
+        if words not in PATTERNS:
+            raise ValueError(f"`words` must be one of {', '.join(PATTERNS)}. Received: {words!r}")
+        if words != "gpt2" and add_prefix_space:
+            raise ValueError(
+                "Only GPT-2's words take a space before the text: `add_prefix_space`. "
+                f"Received: words={words!r}"
+            )
         if normalization not in (None, "nfc"):
             raise ValueError(f'normalization must be "nfc" or None. Received: {normalization!r}')
         vocabulary = as_vocabulary(vocabulary)
@@ -122,6 +141,8 @@ class BytePairTokenizer(Tokenizer):
         self.normalized_tokens = None
         if normalized_tokens is not None and set(normalized_tokens) != set(added_tokens):
             self.normalized_tokens = sorted(set(normalized_tokens), key=self._id_of.__getitem__)
+        self.words = words
+        self.ignore_merges = ignore_merges
         self.add_prefix_space = add_prefix_space
         self.special_tokens_in_text = special_tokens_in_text
         self.mask_takes_space = mask_takes_space
@@ -178,6 +199,8 @@ class BytePairTokenizer(Tokenizer):
             "normalization": self.normalization,
             "added_tokens": list(self.added_tokens),
             "normalized_tokens": self.normalized_tokens and list(self.normalized_tokens),
+            "words": self.words,
+            "ignore_merges": self.ignore_merges,
         }
 
     def cut_at_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -212,7 +235,8 @@ class BytePairTokenizer(Tokenizer):
     @property
     def _needs_pipeline(self) -> bool:
         """Whether vocab.json and merges.txt cannot say what this tokenizer does."""
-        return bool(self.normalization or self.added_tokens)
+        plain = self.words == "gpt2" and not self.ignore_merges
+        return bool(self.normalization or self.added_tokens or not plain)
 
     def _entry(self, token: str) -> dict[str, Any]:
         """An added or special token as tokenizer.json has it."""
@@ -239,6 +263,8 @@ class BytePairTokenizer(Tokenizer):
             added_tokens=[self._entry(self.vocabulary[i]) for i in whole],
             normalization=self.normalization,
             add_prefix_space=self.add_prefix_space,
+            words=self.words,
+            ignore_merges=self.ignore_merges,
             ends=(self.cls_token, self.sep_token),
             pair_separators=self.pair_separators,
         )
@@ -246,7 +272,11 @@ class BytePairTokenizer(Tokenizer):
     @cached_property
     def _kernel(self) -> BytePairKernel:
         """Made when a text is first encoded: it takes half a second."""
-        return BytePairKernel(self._id_of, self.merges)
+        whole: Iterable[str] = ()
+        if self.ignore_merges:
+            tokens = {*self.added_tokens, *(self.vocabulary[i] for i in self.special_ids)}
+            whole = (p for p in self.vocabulary if p not in tokens and is_spelled(p))
+        return BytePairKernel(self._id_of, self.merges, words=self.words, whole=whole)
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._pieces(drop_invalid(texts))[0]

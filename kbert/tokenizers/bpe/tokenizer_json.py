@@ -8,6 +8,11 @@ from kbert import atomic
 from kbert.files import Path
 
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+# Of Llama 3's words, as its tokenizer.json has it.
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def save_tokenizer_json(
@@ -18,6 +23,8 @@ def save_tokenizer_json(
     added_tokens: list[dict[str, Any]],
     normalization: str | None,
     add_prefix_space: bool,
+    words: str,
+    ignore_merges: bool,
     ends: tuple[str | None, str | None],
     pair_separators: int,
 ) -> None:
@@ -30,6 +37,8 @@ def save_tokenizer_json(
         added_tokens: added and special tokens, with their ids and flags.
         normalization: "nfc" or None.
         add_prefix_space: a text begins with a space.
+        words: "gpt2" or "llama3".
+        ignore_merges: a word that is a piece is not merged.
         ends: the tokens that begin and end a model's input.
         pair_separators: tokens between two texts.
     """
@@ -40,7 +49,7 @@ def save_tokenizer_json(
         "padding": None,
         "added_tokens": added_tokens,
         "normalizer": None if normalization is None else {"type": normalization.upper()},
-        "pre_tokenizer": _BYTES | {"add_prefix_space": add_prefix_space},
+        "pre_tokenizer": _pre_tokenizer(words, add_prefix_space),
         "post_processor": _template(ids, *ends, pair_separators),
         "decoder": _BYTES,
         "model": {
@@ -51,12 +60,38 @@ def save_tokenizer_json(
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": False,
+            "ignore_merges": ignore_merges,
             "vocab": ids,
             "merges": [" ".join(pair) for pair in merges],
         },
     }
     atomic.write(path, (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode())
+
+
+def _pre_tokenizer(words: str, add_prefix_space: bool) -> dict[str, Any]:
+    if words == "gpt2":
+        return _BYTES | {"add_prefix_space": add_prefix_space}
+    split = {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, _BYTES | {"use_regex": False}]}
+
+
+def words_of(pre_tokenizer: dict[str, Any]) -> str | None:
+    """The kind of words that a `pre_tokenizer` of tokenizer.json cuts; None = another.
+
+    Example:
+        >>> words_of(_pre_tokenizer("llama3", False)), words_of({"type": "Whitespace"})
+        ('llama3', None)
+    """
+    if pre_tokenizer.get("type") == "ByteLevel":
+        return "gpt2" if pre_tokenizer.get("use_regex", True) else None
+    steps = pre_tokenizer.get("pretokenizers")
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        return None
+    said = [{key: step.get(key) for key in ("type", "pattern", "behavior")} for step in steps]
+    split = {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated"}
+    whole = [split, {"type": "ByteLevel", "pattern": None, "behavior": None}]
+    plain = said == whole and not steps[0].get("invert") and not steps[1].get("use_regex", True)
+    return "llama3" if plain and not steps[1].get("add_prefix_space") else None
 
 
 def _template(

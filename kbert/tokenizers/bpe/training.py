@@ -1,5 +1,6 @@
 """Training a byte-level BPE: counted by our own graph, merged by Hugging Face's trainer."""
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ def train_byte_pair(
     *,
     special_tokens: Sequence[str] = ROBERTA_SPECIAL_TOKENS,
     add_prefix_space: bool = False,
+    words: str = "gpt2",
     min_frequency: int = 2,
     progress: bool = False,
 ) -> tuple[list[str], list[str]]:
@@ -34,6 +36,7 @@ def train_byte_pair(
         vocabulary_size: how many pieces at most; a small corpus yields fewer.
         special_tokens: the first ids. For GPT-2's kind: ["<|endoftext|>"].
         add_prefix_space: as the tokenizer will be made.
+        words: likewise.
         min_frequency: pairs of pieces seen less often are not merged.
         progress: show a progress bar.
 
@@ -61,7 +64,9 @@ def train_byte_pair(
             f"vocabulary_size must hold {len(base)} pieces before the first merge: "
             f"{len(special_tokens)} special tokens and 256 bytes. Received: {vocabulary_size}"
         )
-    counts = count_byte_words(texts, add_prefix_space=add_prefix_space, progress=progress)
+    counts = count_byte_words(
+        texts, add_prefix_space=add_prefix_space, words=words, progress=progress
+    )
     if not counts:
         raise ValueError("A vocabulary needs texts with words in them. Received: none.")
     merges = _merge(counts, vocabulary_size - len(special_tokens), min_frequency, progress)
@@ -71,13 +76,18 @@ def train_byte_pair(
 
 
 def count_byte_words(
-    texts: Iterable[str | bytes], *, add_prefix_space: bool = False, progress: bool = False
+    texts: Iterable[str | bytes],
+    *,
+    add_prefix_space: bool = False,
+    words: str = "gpt2",
+    progress: bool = False,
 ) -> Counter[str]:
     """Counts words as the tokenizer will see them, in the alphabet of bytes.
 
     Args:
         texts: lines or documents, UTF-8.
         add_prefix_space: as the tokenizer will be made.
+        words: likewise.
         progress: show a progress bar.
 
     Returns:
@@ -87,16 +97,17 @@ def count_byte_words(
         >>> sorted(count_byte_words(["one one"]).items())
         [('one', 1), ('Ġone', 1)]
     """
-    divide = _divide_with_space if add_prefix_space else _divide
+    spaced = _divide_with_space if add_prefix_space else _divide
+    divide = functools.partial(spaced, words=words)
     return count(texts, divide, spell, progress=progress)
 
 
-def _divide(texts: tf.Tensor) -> tf.RaggedTensor:
-    return split_words(drop_invalid(texts))
+def _divide(texts: tf.Tensor, words: str) -> tf.RaggedTensor:
+    return split_words(drop_invalid(texts), words)
 
 
-def _divide_with_space(texts: tf.Tensor) -> tf.RaggedTensor:
-    return split_words(prefix_space(drop_invalid(texts))[0])
+def _divide_with_space(texts: tf.Tensor, words: str) -> tf.RaggedTensor:
+    return split_words(prefix_space(drop_invalid(texts))[0], words)
 
 
 def _merge(

@@ -19,6 +19,8 @@ FAIRSEQ_END = "<mask>"
 # What DeBERTa-v3's model begins with, and the token that is added behind it.
 DEBERTA_BEGINNING = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
 DEBERTA_END = "[MASK]"
+# Layouts of models whose authors prepared a text before they gave it to SentencePiece.
+PREPARED = ("sentencepiece", "xlnet")
 
 
 def read_model(model: str | os.PathLike | bytes) -> Any:

@@ -22,6 +22,7 @@ from kbert.tokenizers.unigram.model import (
     FAIRSEQ_BEGINNING,
     FAIRSEQ_END,
     IN_TEXT,
+    PREPARED,
     SPACE,
     UNKNOWN,
     read_model,
@@ -39,6 +40,7 @@ _USUAL: dict[str, dict[str, tuple[str, ...]]] = {
         "mask": ("[MASK]", "<mask>"),
     },
     "fairseq": {"pad": ("<pad>",), "cls": ("<s>",), "sep": ("</s>",), "mask": ("<mask>",)},
+    "xlnet": {"pad": ("<pad>",), "cls": ("<cls>",), "sep": ("<sep>",), "mask": ("<mask>",)},
     "deberta": {"pad": ("[PAD]",), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)},
 }
 # layout -> the class and the file's name of Hugging Face's.
@@ -66,15 +68,16 @@ class UnigramTokenizer(Tokenizer):
 
     Args:
         model: a `.model` file, or its bytes.
-        lowercase: ALBERT lower-cases, XLNet does not. None: as `preparation`.
+        lowercase: ALBERT lower-cases, XLNet does not. None: as `preparation`, but for "xlnet".
         keep_accents: leave accents and compatibility forms to the model. None: unlike
             `preparation`.
         preparation: do what ALBERT and XLNet do before the model: "``" and "''" become '"', white
             space of every kind a space, combining characters go (after NFKD, where accents are not
-            kept), and "2,012," becomes "2,012" and ",". None: where the layout is "sentencepiece".
-        layout: "sentencepiece" for the ids in the model; "fairseq" for XLM-R's: `<s>`, `<pad>`,
-            `</s>`, `<unk>`, the model's fourth piece and all after it, `<mask>`; "deberta" for
-            DeBERTa-v3's: the model's, and [MASK] behind them.
+            kept), and "2,012," becomes "2,012" and ",". None: where the layout is "sentencepiece"
+            or "xlnet".
+        layout: "sentencepiece" and "xlnet" for the ids in the model; "fairseq" for XLM-R's: `<s>`,
+            `<pad>`, `</s>`, `<unk>`, the model's fourth piece and all after it, `<mask>`; "deberta"
+            for DeBERTa-v3's: the model's, and [MASK] behind them.
         special_tokens: role ("pad", "unk", "cls", "sep", "mask", …) -> piece, before the usual
             names that the vocabulary is searched for.
         special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the others).
@@ -123,8 +126,9 @@ class UnigramTokenizer(Tokenizer):
             raise ValueError(f"layout is one of {', '.join(_USUAL)}. Received: {layout!r}")
         self._proto = read_model(model)
         self.layout = layout
-        self.preparation = layout == "sentencepiece" if preparation is None else preparation
-        self.lowercase = self.preparation if lowercase is None else lowercase
+        self.preparation = layout in PREPARED if preparation is None else preparation
+        usual_case = self.preparation and layout != "xlnet"
+        self.lowercase = usual_case if lowercase is None else lowercase
         self.keep_accents = not self.preparation if keep_accents is None else keep_accents
         self.special_tokens_in_text = special_tokens_in_text
         if not self.preparation and (self.lowercase or not self.keep_accents):
@@ -248,7 +252,7 @@ class UnigramTokenizer(Tokenizer):
 
 def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
     """The vocabulary in the order of the ids, and the id of each piece of the model."""
-    if layout == "sentencepiece":
+    if layout in PREPARED:
         return pieces, list(range(len(pieces)))
     if layout == "deberta":
         if tuple(pieces[: len(DEBERTA_BEGINNING)]) != DEBERTA_BEGINNING:

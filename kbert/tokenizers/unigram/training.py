@@ -9,12 +9,15 @@ import tensorflow as tf
 
 from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, each_text, with_progress
-from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING
+from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING, PREPARED
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
 # As in ALBERT's 30k-clean.model; no other piece contains a user-defined one.
 _ALBERT_CONTROL = ("[CLS]", "[SEP]", "[MASK]")
 _ALBERT_USER_DEFINED = ("(", ")", '"', "-", ".", "–", "£", "€")
+# As in XLNet's spiece.model, by the README of zihangdai/xlnet.
+_XLNET_CONTROL = ("<cls>", "<sep>", "<pad>", "<mask>", "<eod>")
+_XLNET_USER_DEFINED = ("<eop>", ".", "(", ")", '"', "-", "–", "£", "€")
 # A longer line is cut at a space, or else anywhere; sentencepiece would leave it out.
 _LINE_BYTES = 4000
 # The trainer adds up the sums of its threads in their order: another number of threads rounds
@@ -51,9 +54,10 @@ def train_unigram(
         preparation: as the tokenizer will be made.
         layout: as the tokenizer will be made. "sentencepiece" begins as ALBERT's vocabulary does:
             <pad>, <unk>, [CLS], [SEP], [MASK]; "fairseq" as XLM-R's; "deberta" as
-            DeBERTa-v3's: [PAD], [CLS], [SEP], [UNK].
+            DeBERTa-v3's: [PAD], [CLS], [SEP], [UNK]; "xlnet" as XLNet's: <unk>, <s>, </s>, <cls>,
+            <sep>, <pad>, <mask>, <eod>.
         user_defined: strings that are always pieces of their own. None: ALBERT's ( ) " - . – £ €,
-            and for the other layouts none.
+            for "xlnet" these and <eop>, and for the other layouts none.
         character_coverage: the share of the characters of the texts that are pieces.
         max_sentences: how many lines to learn from.
         seed: of the sample of lines.
@@ -74,10 +78,11 @@ def train_unigram(
     """
     import sentencepiece
 
-    preparation = layout == "sentencepiece" if preparation is None else preparation
+    preparation = layout in PREPARED if preparation is None else preparation
+    usual_case = preparation and layout != "xlnet"
     text = TextPreparation(
         albert=preparation,
-        lowercase=preparation if lowercase is None else lowercase,
+        lowercase=usual_case if lowercase is None else lowercase,
         keep_accents=not preparation if keep_accents is None else keep_accents,
         stand_ins={},
         neutral=chr(0xE000),
@@ -122,6 +127,10 @@ def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
         named = zip(roles, DEBERTA_BEGINNING, strict=True)
         pieces |= {f"{role}_piece": piece for role, piece in named}
         usual = ()
+    elif layout == "xlnet":
+        pieces = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+        pieces["control_symbols"] = list(_XLNET_CONTROL)
+        usual = _XLNET_USER_DEFINED
     else:
         pieces = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
         pieces["control_symbols"] = list(_ALBERT_CONTROL)

@@ -16,10 +16,11 @@ from kbert.tokenizers.wordpiece.decoding import join_pieces
 from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
 from kbert.tokenizers.wordpiece.special import SpecialTokens
 from kbert.tokenizers.wordpiece.vocab_txt import (
-    SPECIAL_TOKENS,
+    FAIRSEQ_TOKENS,
     check_vocabulary,
     read_vocabulary,
     save_vocabulary,
+    special_tokens,
 )
 
 # The names that Hugging Face's tokenizer_config.json gives to our arguments.
@@ -39,12 +40,14 @@ class WordPieceTokenizer(Tokenizer):
 
     Args:
         vocabulary: the pieces in the order of their ids, or the path of a BERT `vocab.txt`. It must
-            hold [PAD], [UNK], [CLS], [SEP] and [MASK].
+            hold [PAD], [UNK], [CLS], [SEP] and [MASK]; or begin with <s>, <pad> and </s>, as
+            MPNet's, and hold [UNK] and <mask>.
         lowercase: True for uncased models: lower case, and accents stripped.
         strip_accents: None = as `lowercase`, which is BERT's rule.
         split_chinese: every Chinese character is a word of its own.
-        special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the other four)
-            instead of "[", "mask", "]". Leave it off where texts come from strangers.
+        special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the other four,
+            but for MPNet's <s> and </s>) instead of "[", "mask", "]". Leave it off where texts come
+            from strangers.
 
     Where it differs from Google's code: characters that one side's Unicode tables do not know yet
     (Google's code goes by those of the Python that runs it).
@@ -74,13 +77,16 @@ class WordPieceTokenizer(Tokenizer):
         else:
             vocabulary = list(vocabulary)
             check_vocabulary(vocabulary)
-        super().__init__(vocabulary, dict(zip(ROLES, SPECIAL_TOKENS, strict=True)))
+        tokens = special_tokens(vocabulary)
+        super().__init__(vocabulary, dict(zip(ROLES, tokens, strict=True)))
+        if tokens == FAIRSEQ_TOKENS:  # <s> A </s></s> B </s>
+            self.pair_separators = 2
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.split_chinese = split_chinese
         self.special_tokens_in_text = special_tokens_in_text
         self.continuation = np.array([p.startswith("##") for p in vocabulary])
-        self._specials = SpecialTokens(vocabulary) if special_tokens_in_text else None
+        self._specials = SpecialTokens(vocabulary, tokens) if special_tokens_in_text else None
         stand_ins = self._specials.stand_ins if self._specials else []
         self._kernel = WordPieceKernel([*vocabulary, *stand_ins], self.unk_id, split_chinese)
 
@@ -96,7 +102,8 @@ class WordPieceTokenizer(Tokenizer):
 
     def _options(self) -> dict[str, Any]:
         named = {CONFIG_KEYS.get(name, name): value for name, value in self.settings.items()}
-        return {"tokenizer_class": "BertTokenizer", **named}
+        name = "MPNetTokenizer" if self.pair_separators == 2 else "BertTokenizer"
+        return {"tokenizer_class": name, **named}
 
     def _save_model(self, folder: Path) -> None:
         save_vocabulary(self.vocabulary, folder / "vocab.txt")

@@ -8,8 +8,24 @@ from kbert.files import Path
 from kbert.tokenizers.lines import check_entries, read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# MPNet's, in the same order: a vocabulary of them begins with the first three, in fairseq's order.
+FAIRSEQ_TOKENS = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
+_FAIRSEQ_BEGINNING = ["<s>", "<pad>", "</s>"]
 # tensorflow-text's limit.
 MAX_PIECE_BYTES = 256
+
+
+def special_tokens(vocabulary: Sequence[str]) -> tuple[str, ...]:
+    """Those for padding, unknown words, the beginning, the end and masks.
+
+    BERT's; MPNet's of a vocabulary that begins with fairseq's, which holds BERT's as pieces too.
+
+    Example:
+        >>> special_tokens(["<s>", "<pad>", "</s>", "[CLS]", "[UNK]", "pen", "<mask>"])
+        ('<pad>', '[UNK]', '<s>', '</s>', '<mask>')
+    """
+    fairseq = list(vocabulary[:3]) == _FAIRSEQ_BEGINNING
+    return FAIRSEQ_TOKENS if fairseq else SPECIAL_TOKENS
 
 
 def read_vocabulary(path: str | os.PathLike) -> list[str]:
@@ -64,7 +80,7 @@ def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> No
         vocabulary: the pieces in the order of their ids.
         source: the file they came from, for the messages. None: a list.
     """
-    check_entries(vocabulary, "piece", SPECIAL_TOKENS, _broken_rule, source)
+    check_entries(vocabulary, "piece", special_tokens(vocabulary), _broken_rule, source)
 
 
 def _broken_rule(piece: str) -> str | None:

@@ -1,6 +1,11 @@
-"""Layer-wise decay of the learning rate: the nearer to the text, the slower."""
+"""Learning rates that go by the layer: the nearer to the text the slower, or one after another."""
+
+from typing import Any
 
 import keras
+from keras import ops
+
+from kbert.types import Tensor
 
 
 def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
@@ -50,3 +55,78 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
         for part, depth in parts.items()
         for weight in part.trainable_weights
     }
+
+
+@keras.saving.register_keras_serializable("kbert")
+class LayerPhase(keras.optimizers.schedules.LearningRateSchedule):
+    """Factor of the learning rate of a layer that learns in its turn.
+
+    Before its turn it is 0, in it 3, later 0.3, times what all layers share: in each phase a rise
+    from 0 in its first tenth, then a slow fall to 0.9. (MobileBERT: distill_util.py of mobilebert
+    in google-research/google-research.)
+
+    Args:
+        first: The phase in which its turn begins, from 0.
+        last: The phase in which it ends; None = with the run.
+        steps: Updates of a phase.
+
+    Example:
+        >>> phase = LayerPhase(1, 1, steps=10)
+        >>> [round(float(phase(step)), 2) for step in (9, 10, 11, 15, 25)]
+        [0.0, 0.0, 2.98, 2.91, 0.29]
+    """
+
+    def __init__(self, first: int, last: int | None, *, steps: int) -> None:
+        self.first, self.last, self.steps = first, last, steps
+
+    def __call__(self, step: Tensor) -> Tensor:
+        step = ops.cast(step, "int32")
+        phase = step // self.steps
+        # What is left of a run whose steps are no multiple belongs to the last turn.
+        last = phase if self.last is None else self.last
+        turn = ops.where(phase <= last, 3.0, 0.3)
+        turn = ops.where(phase < self.first, 0.0, turn)
+        done = ops.cast(step % self.steps, "float32") / self.steps
+        shared = ops.minimum(10.0 * done, 0.9 + 0.1 * ops.sqrt(1.0 - done))
+        return ops.cast(turn, "float32") * (shared if self.steps > 1 else 1.0)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return {"first": self.first, "last": self.last, "steps": self.steps}
+
+
+def phase_of(step: Tensor, steps: int, layers: int) -> Tensor:
+    """Which of the layers, from 0, has its turn; the last one to the end of the run.
+
+    Args:
+        step: Updates before.
+        steps: Updates of a layer.
+        layers: How many.
+
+    Example:
+        >>> [int(phase_of(step, 10, 2)) for step in (9, 10, 99)]
+        [0, 1, 1]
+    """
+    return ops.minimum(ops.cast(step, "int32") // steps, layers - 1)
+
+
+def layer_phases(encoder: keras.Model, steps: int) -> dict[str, LayerPhase]:
+    """Factors of the learning rate for the layers of an encoder that learn one after the other.
+
+    A block that several layers share has the turns of all of them.
+
+    Args:
+        encoder: A `kbert.Encoder`.
+        steps: Updates of a layer's turn.
+
+    Returns:
+        Path of each trainable weight of a layer -> factor, for `AdamW(rate_scales=…)`.
+    """
+    layers = encoder.layer_blocks
+    found: dict[str, LayerPhase] = {}
+    for block in encoder.blocks:
+        turns = [number for number, layer in enumerate(layers) if layer is block]
+        last = None if turns[-1] == len(layers) - 1 else turns[-1]
+        phase = LayerPhase(turns[0], last, steps=steps)
+        found |= {weight.path: phase for weight in block.trainable_weights}
+    return found

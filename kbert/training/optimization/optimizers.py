@@ -48,7 +48,8 @@ class _Moments(keras.optimizers.Optimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
         bias_correction: bool = False,
-        rate_scales: Mapping[str, float] | None = None,
+        rate_scales: Mapping[str, Any] | None = None,
+        ema: float | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate=learning_rate, name=name)
@@ -57,13 +58,21 @@ class _Moments(keras.optimizers.Optimizer):
         for which, beta in (("beta_1", beta_1), ("beta_2", beta_2)):
             if not 0 <= beta < 1:
                 raise ValueError(f"`{which}` must be at least 0 and less than 1. Received: {beta}")
+        if ema is not None and not 0 < ema < 1:
+            raise ValueError(f"`ema` must be above 0 and less than 1. Received: {ema}")
+        # Not Keras' `use_ema`: `fit` would make the average the weights at the end of each phase.
+        self.ema = ema
+        self.averages: list[keras.Variable] = []
         # Not Keras' `weight_decay`: the base class would apply that one by itself.
         self.decay = weight_decay
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.bias_correction = bias_correction
-        self.rate_scales = dict(rate_scales or {})
+        self.rate_scales = {
+            path: keras.saving.deserialize_keras_object(scale) if isinstance(scale, dict) else scale
+            for path, scale in (rate_scales or {}).items()
+        }
         # `TrainStep` passes gradients that are sums over all replicas already.
         self.gradients_are_summed = False
         self._gradient_scale: Tensor | None = None
@@ -80,6 +89,8 @@ class _Moments(keras.optimizers.Optimizer):
             )
         super().build(variables)
         self._moments, self._squares = self.add_optimizer_variables(variables, ["m", "v"])
+        if self.ema is not None:
+            (self.averages,) = self.add_optimizer_variables(variables, ["average"])
         self._decays = [decays(v) for v in variables]
         self._scales = [self.rate_scales.get(v.path, 1.0) for v in variables]
 
@@ -112,6 +123,11 @@ class _Moments(keras.optimizers.Optimizer):
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)
 
+    def _scale(self, index: int) -> Any:
+        """The factor of a variable's rate in the current update."""
+        scale = self._scales[index]
+        return scale(self.iterations) if callable(scale) else scale
+
     def _beta_powers(self, dtype: str) -> tuple[Tensor, Tensor]:
         """β₁ᵗ and β₂ᵗ of the current update t; 0 and 0 without bias correction."""
         if not self.bias_correction:
@@ -131,18 +147,34 @@ class _Moments(keras.optimizers.Optimizer):
         power_1, power_2 = self._beta_powers(new_m.dtype)
         return ops.sqrt(1 - power_2) / (1 - power_1) * new_m / (ops.sqrt(new_v) + self.epsilon)
 
+    def _follow(self, variable: Any, index: int) -> None:
+        """Moves the average of a variable that was updated; with the first update it begins."""
+        if not self.averages:
+            return
+        average = self.averages[index]
+        kept = ops.where(self.iterations > 0, ops.cast(self.ema, average.dtype), 0.0)
+        self.assign(average, kept * average + (1.0 - kept) * ops.convert_to_tensor(variable))
+
     def get_config(self) -> dict[str, Any]:
         """Returns the settings; a schedule is serialised with them."""
         config = super().get_config()
         keys = ("name", "learning_rate")
-        return {key: config[key] for key in keys} | {
-            "weight_decay": self.decay,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-            "bias_correction": self.bias_correction,
-            "rate_scales": self.rate_scales,
-        }
+        averaged = {} if self.ema is None else {"ema": self.ema}
+        return (
+            averaged
+            | {key: config[key] for key in keys}
+            | {
+                "weight_decay": self.decay,
+                "beta_1": self.beta_1,
+                "beta_2": self.beta_2,
+                "epsilon": self.epsilon,
+                "bias_correction": self.bias_correction,
+                "rate_scales": {
+                    path: keras.saving.serialize_keras_object(scale) if callable(scale) else scale
+                    for path, scale in self.rate_scales.items()
+                },
+            }
+        )
 
 
 @keras.saving.register_keras_serializable("kbert")
@@ -161,8 +193,10 @@ class AdamW(_Moments):
         beta_2: Decay of the mean of their squares.
         epsilon: Added to the root of the second moment.
         bias_correction: Whether early moments are scaled up, by √(1 - β₂ᵗ) / (1 - β₁ᵗ) in update t.
-        rate_scales: Path of a weight -> factor of its learning rate, and so of its decay; 1 for
-            weights that are not named. See `kbert.training.layer_scales`.
+        rate_scales: Path of a weight -> factor of its learning rate, and so of its decay: a number
+            or a schedule; 1 for weights that are not named. See `kbert.training.layer_scales`.
+        ema: Decay of an exponential moving average of the weights, in `averages`, which follows
+            every update; None = none. See `kbert.training.use_moving_average`.
         name: Name of the optimizer.
 
     Example:
@@ -219,7 +253,8 @@ class AdamW(_Moments):
         direction = self._direction(gradient, index)
         if self._decays[index]:
             direction = direction + self.decay * variable
-        self.assign(variable, variable - learning_rate * self._scales[index] * direction)
+        self.assign(variable, variable - learning_rate * self._scale(index) * direction)
+        self._follow(variable, index)
 
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
@@ -231,7 +266,7 @@ class AdamW(_Moments):
         if keras.backend.backend() != "tensorflow":
             self._update(variable, gradient, index, rate)
             return
-        rate *= self._scales[index]
+        rate *= self._scale(index)
         decay = self.decay if self._decays[index] else 0.0
         if decay:
             # Not before its gradient is there: TensorFlow would make these products, a copy of all
@@ -251,6 +286,7 @@ class AdamW(_Moments):
             epsilon=tf.constant(self.epsilon, variable.dtype),
             grad=gradient,
         )
+        self._follow(variable, index)
 
 
 @keras.saving.register_keras_serializable("kbert")
@@ -269,6 +305,8 @@ class StableAdamW(AdamW):
         epsilon: Added to the root of the second moment.
         bias_correction: Whether early moments are scaled up, see `AdamW`.
         rate_scales: Path of a weight -> factor of its learning rate, see `AdamW`.
+        ema: Decay of an exponential moving average of the weights, in `averages`, which follows
+            every update; None = none. See `kbert.training.use_moving_average`.
         name: Name of the optimizer.
 
     Example:
@@ -289,8 +327,9 @@ class StableAdamW(AdamW):
         excess = ops.sqrt(ops.mean(ops.square(gradient) / ops.maximum(square, floor)))
         if self._decays[index]:
             direction = direction + self.decay * variable
-        rate = learning_rate * self._scales[index] / ops.maximum(excess, 1.0)
+        rate = learning_rate * self._scale(index) / ops.maximum(excess, 1.0)
         self.assign(variable, variable - rate * direction)
+        self._follow(variable, index)
 
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
@@ -315,8 +354,10 @@ class Lamb(_Moments):
         beta_2: Decay of the mean of their squares.
         epsilon: Added to the root of the second moment.
         bias_correction: Whether early moments are scaled up, by √(1 - β₂ᵗ) / (1 - β₁ᵗ) in update t.
-        rate_scales: Path of a weight -> factor of its learning rate, and so of its decay; 1 for
-            weights that are not named. See `kbert.training.layer_scales`.
+        rate_scales: Path of a weight -> factor of its learning rate, and so of its decay: a number
+            or a schedule; 1 for weights that are not named. See `kbert.training.layer_scales`.
+        ema: Decay of an exponential moving average of the weights, in `averages`, which follows
+            every update; None = none. See `kbert.training.use_moving_average`.
         name: Name of the optimizer.
 
     Example:
@@ -332,7 +373,7 @@ class Lamb(_Moments):
     ) -> None:
         """Updates one variable."""
         index = self._get_variable_index(variable)
-        rate = ops.cast(learning_rate, variable.dtype) * self._scales[index]
+        rate = ops.cast(learning_rate, variable.dtype) * self._scale(index)
         direction = self._direction(ops.cast(gradient, variable.dtype), index)
         if self._decays[index]:
             direction = direction + self.decay * variable
@@ -340,6 +381,7 @@ class Lamb(_Moments):
             usable = ops.logical_and(weight > 0, step > 0)
             rate = rate * ops.where(usable, weight / ops.where(usable, step, 1.0), 1.0)
         self.assign(variable, variable - rate * direction)
+        self._follow(variable, index)
 
 
 OPTIMIZERS = {
@@ -358,7 +400,9 @@ OPTIMIZER_SETTINGS = {
 }
 
 
-def make_optimizer(name: str, learning_rate: Rate, settings: Any) -> keras.optimizers.Optimizer:
+def make_optimizer(
+    name: str, learning_rate: Rate, settings: Any, rate_scales: Mapping[str, Any] | None = None
+) -> keras.optimizers.Optimizer:
     """An optimizer of the table, with those settings that it has.
 
     Args:
@@ -366,9 +410,13 @@ def make_optimizer(name: str, learning_rate: Rate, settings: Any) -> keras.optim
         learning_rate: A float or a schedule.
         settings: Anything with the settings of `OPTIMIZER_SETTINGS` as attributes: parsed flags,
             a `kbert.recipes.Recipe`.
+        rate_scales: Path of a weight -> factor of its learning rate, see `AdamW`.
 
     Returns:
         The optimizer.
+
+    Raises:
+        ValueError: If it has one learning rate for all weights, and there are factors.
 
     Example:
         >>> import types
@@ -377,4 +425,20 @@ def make_optimizer(name: str, learning_rate: Rate, settings: Any) -> keras.optim
         1.0
     """
     own = {setting: getattr(settings, setting) for setting in OPTIMIZER_SETTINGS[name]}
+    ema = getattr(settings, "ema", None)
+    if ema is not None:
+        if not issubclass(OPTIMIZERS[name], _Moments):
+            with_ema = [k for k, kind in OPTIMIZERS.items() if issubclass(kind, _Moments)]
+            raise ValueError(
+                f"`ema` is of the optimizers {', '.join(with_ema)}. Received: ema={ema}, {name}"
+            )
+        own["ema"] = ema
+    if rate_scales:
+        if not issubclass(OPTIMIZERS[name], _Moments):
+            others = (x for x, kind in OPTIMIZERS.items() if issubclass(kind, _Moments))
+            raise ValueError(
+                "Layers that learn at rates of their own need one of the optimizers "
+                f"{', '.join(others)}. Received: {name!r}"
+            )
+        own["rate_scales"] = rate_scales
     return OPTIMIZERS[name](learning_rate, **own)

@@ -60,6 +60,13 @@ class OptimizerSettings(Options):
     clip_norm: float = option(
         1.0, help="Global norm that gradients are clipped to; 0: no clipping.", at_least=0
     )
+    ema: float | None = option(
+        None,
+        help="Decay of an exponential moving average of the weights, such as 0.999, which the "
+        "final weights are. Default: none.",
+        above=0,
+        below=1,
+    )
     micro_batches: int = option(
         1,
         help="Gradient accumulation: parts into which a device splits its share of a batch; the "

@@ -1,7 +1,8 @@
-"""The mean of a run's last checkpoints, which often translates better than the last one.
+"""Means of a run's weights: of its last checkpoints, or one that followed every step.
 
-(Vaswani et al. 2017, section 6.1: the last 5 of the base model, the last 20 of the big one,
-https://arxiv.org/abs/1706.03762.)
+The mean of the last checkpoints often translates better than the last one (Vaswani et al. 2017,
+section 6.1: the last 5 of the base model, the last 20 of the big one,
+https://arxiv.org/abs/1706.03762).
 """
 
 import numpy as np
@@ -71,3 +72,46 @@ def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> lis
     means = {name: total / last for name, total in sums.items()}
     set_variables(weights, means, f"mean of the checkpoints of steps {steps} in {folder}")
     return steps
+
+
+def use_moving_average(task: TrainStep) -> None:
+    """Gives a task the moving average that its optimizer kept of its weights.
+
+    The optimizer stays as it is. A checkpoint holds weights and average: training resumes from the
+    weights, not from the average.
+
+    Args:
+        task: The trained task, compiled with an optimizer of `ema`; `train` returns with one.
+
+    Raises:
+        ValueError: If the optimizer keeps none, or has made no update yet.
+
+    Example:
+        >>> import keras
+        >>> from kbert.training import AdamW, TrainStep
+        >>> class Line(TrainStep, keras.Model):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.slope = self.add_weight(shape=(1, 1), name="slope", initializer="ones")
+        ...         self.built = True
+        ...     def loss_terms(self, batch, training):
+        ...         error = batch["y"] - self.slope * batch["x"]
+        ...         return {"error": (keras.ops.sum(error**2), 1.0)}, {}
+        >>> task = Line()
+        >>> task.compile(AdamW(0.1, weight_decay=0.0, ema=0.5))
+        >>> slopes = []
+        >>> for gradient in (1.0, -1.0):
+        ...     task.optimizer.apply([keras.ops.full((1, 1), gradient)], [task.slope])
+        ...     slopes.append(float(task.slope[0, 0]))
+        >>> use_moving_average(task)
+        >>> round(float(task.slope[0, 0]) - sum(slopes) / 2, 6)
+        0.0
+    """
+    averages = getattr(task.optimizer, "averages", None)
+    if not averages or not int(task.optimizer.iterations):
+        raise ValueError(
+            "A moving average is kept by an optimizer with `ema`, from its first update on. "
+            f"Received: {type(task.optimizer).__name__}, {int(task.optimizer.iterations)} update(s)"
+        )
+    for variable, average in zip(task.trainable_variables, averages, strict=True):
+        variable.assign(average)

@@ -52,6 +52,8 @@ class Phase:
         steps: Updates made in it.
         batch_tokens: Tokens of a global batch at most, padding included, where it has no
             `batch_size`; else None.
+        masked_share: Share of the tokens to predict in it; None = the run's.
+        done: Updates made of it, when batches are asked for.
     """
 
     sequence_length: int
@@ -59,6 +61,8 @@ class Phase:
     first_step: int
     steps: int
     batch_tokens: int | None = None
+    masked_share: float | None = None
+    done: int = 0
 
     def __post_init__(self) -> None:
         if (self.batch_size is None) == (self.batch_tokens is None):
@@ -98,12 +102,13 @@ class Phase:
 
 
 def parse_phases(text: str, train_steps: int, batch_size: int) -> list[Phase]:
-    """Reads `length:share[:batch_size]` for each phase, separated by commas.
+    """Reads `length:share[:batch_size[:masked_share]]` for each phase, separated by commas.
 
     Args:
-        text: For example `128:0.9,512:0.1` or `128:0.9:256,512:0.1:64`.
+        text: For example `128:0.9,512:0.1` or `128:0.9:256,512:0.1:64`, or with the share of the
+            tokens that is masked in each: `128:0.9:256:0.3,512:0.1::0.15`.
         train_steps: Steps of the whole run; the shares divide them.
-        batch_size: Rows of a batch where a phase gives none.
+        batch_size: Rows of a batch where a phase gives none, or an empty one.
 
     Returns:
         The phases, in order.
@@ -122,20 +127,29 @@ def parse_phases(text: str, train_steps: int, batch_size: int) -> list[Phase]:
         fields = item.split(":")
         try:
             length, share = int(fields[0]), float(fields[1])
-            (rows,) = map(int, fields[2:]) if len(fields) > 2 else (batch_size,)
+            rest = [*fields[2:], "", ""]
+            rows = int(rest[0]) if rest[0] else batch_size
+            masked = float(rest[1]) if rest[1] else None
+            if len(fields) > 4 or fields[-1] == "":
+                raise ValueError
         except (ValueError, IndexError):
             raise ValueError(
-                "A phase is written length:share or length:share:batch_size. "
-                f"Received: {item!r} in {text!r}"
+                "A phase is written length:share, length:share:batch_size or "
+                f"length:share:batch_size:masked_share. Received: {item!r} in {text!r}"
             ) from None
-        parts.append((length, share, rows))
-    if any(min(part) <= 0 for part in parts) or abs(sum(p[1] for p in parts) - 1) > 1e-6:
+        if masked is not None and not 0 < masked <= 1:
+            raise ValueError(
+                "The masked share of a phase must be above 0 and at most 1. "
+                f"Received: {item!r} in {text!r}"
+            )
+        parts.append((length, share, rows, masked))
+    if any(min(part[:3]) <= 0 for part in parts) or abs(sum(p[1] for p in parts) - 1) > 1e-6:
         raise ValueError(
             "Lengths, shares and batch sizes must be positive and the shares add up to 1. "
             f"Received: {text!r}"
         )
     phases, done, begun = [], 0.0, 0
-    for length, share, rows in parts:
+    for length, share, rows, masked in parts:
         done += share
         end = round(done * train_steps)
         if end == begun:
@@ -144,7 +158,13 @@ def parse_phases(text: str, train_steps: int, batch_size: int) -> list[Phase]:
                 f"Received: {text!r} over train_steps={train_steps}"
             )
         phases.append(
-            Phase(sequence_length=length, batch_size=rows, first_step=begun, steps=end - begun)
+            Phase(
+                sequence_length=length,
+                batch_size=rows,
+                first_step=begun,
+                steps=end - begun,
+                masked_share=masked,
+            )
         )
         begun = end
     return phases

@@ -5,6 +5,7 @@ what it writes there.
 """
 
 import contextlib
+import dataclasses
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -71,9 +72,9 @@ def train(
 
     Args:
         task: A compiled `TrainStep` model, made in `strategy.scope()`.
-        make_dataset: Gives the batches of a phase, or of `Epochs`, from a start on; endless or long
-            enough, over the ends of epochs. Batches hold `position`. Every host gives its own rows
-            of the global batch.
+        make_dataset: Gives the batches of a phase, whose `done` says how many of them were before,
+            or of `Epochs`, from a start on; endless or long enough, over the ends of epochs.
+            Batches hold `position`. Every host gives its own rows of the global batch.
         model_dir: Where everything is written; the same folder means the same run. `None`: nothing
             is written, nothing can be resumed, and signals do what they did before.
         phases: The plan: phases in order, or `Epochs`.
@@ -255,7 +256,7 @@ def _run(
         if monitor.step < stage.end and not monitor.is_over:
             monitor.begin_stage(stage, first_epoch, held_out(stage))
         while monitor.step < stage.end and not monitor.is_over:
-            dataset = make_dataset(stage, start)
+            dataset = make_dataset(_stage_from(stage, monitor.step), start)
             if not is_resumed:
                 _resume(task, dataset, files, latest, strategy)
                 is_resumed = True
@@ -273,6 +274,13 @@ def _run(
             start = tuple(task.data_position.numpy().tolist())
         first_epoch += stage.epochs
     monitor.finish()
+
+
+def _stage_from(stage: Phase | Epochs, step: int) -> Phase | Epochs:
+    """The stage, with what of it is done: what a batch holds may depend on its number."""
+    if isinstance(stage, Epochs):
+        return stage
+    return dataclasses.replace(stage, done=step - stage.first_step)
 
 
 def _resume(

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.layers.auxiliary import auxiliary_losses
 from kbert.layers.recompute import recomputation
 from kbert.training.step.loss_scale import LossScale
 from kbert.training.step.ratios import DataPosition, Ratios, divide
@@ -84,7 +85,7 @@ class StepBase(_Base):
         A graph computes them alone and prunes the rest of `loss_terms`. A task whose `loss_terms`
         writes to variables, which no graph prunes, overrides this.
         """
-        losses, _ = self.loss_terms(batch, training=False)
+        losses, _ = self._all_terms(batch, training=False)
         return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
 
     def between_replicas(self, total: Callable[[Tensor], Tensor]) -> None:
@@ -284,10 +285,16 @@ class StepBase(_Base):
         terms = [*losses.values(), *metrics.values()]
         return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
 
+    def _all_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
+        """`loss_terms`, and the losses that layers added to them."""
+        with auxiliary_losses() as added:
+            losses, metrics = self.loss_terms(batch, training=training)
+        return {**losses, **added}, metrics
+
     def _training_terms(self, batch: Tensors) -> tuple[dict[str, Pair], dict[str, Pair]]:
         """`loss_terms` of which gradients are taken."""
         with recomputation(self.recompute) as layers:
-            terms = self.loss_terms(batch, training=True)
+            terms = self._all_terms(batch, training=True)
         if self.recompute and not layers:
             raise ValueError(
                 "`recompute` is of the blocks of encoders and decoders: leave it out. "

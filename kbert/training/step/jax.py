@@ -32,7 +32,7 @@ class JaxStep(StepBase):
 
         def trace(batch: Tensors) -> None:
             with keras.StatelessScope():
-                names[:] = [list(terms) for terms in self.loss_terms(batch, training=False)]
+                names[:] = [list(terms) for terms in self._all_terms(batch, training=False)]
 
         def abstract(x: tf.TensorSpec) -> jax.ShapeDtypeStruct:
             shape = tuple(1 if size is None else size for size in x.shape)
@@ -51,7 +51,7 @@ class JaxStep(StepBase):
         with keras.StatelessScope(zip(self.metrics_variables, sums, strict=True)):
             loss_scale = self._loss_scale()
         divisors = denominators if loss_scale is None else denominators / loss_scale
-        gradients, pairs, frozen = self._gradients(trainable, frozen, batch, divisors)
+        gradients, pairs, frozen = self._gradients(trainable, frozen, batch, divisors, slots)
         norm, scale = self._norm(gradients, loss_scale)
         if scale is not None:
             gradients = [g * scale.astype(g.dtype) for g in gradients]
@@ -77,7 +77,7 @@ class JaxStep(StepBase):
         mapping = self._mapping(trainable, frozen)
         mapping += zip(self.metrics_variables, sums, strict=True)
         with keras.StatelessScope(mapping) as scope:
-            pairs = self._pairs(*self.loss_terms(only_features(data), training=False))
+            pairs = self._pairs(*self._all_terms(only_features(data), training=False))
             self._count(pairs)
             values = self._step_values(pairs)
         sums = [scope.get_current_value(v) for v in self.metrics_variables]
@@ -92,14 +92,22 @@ class JaxStep(StepBase):
         ]
 
     def _gradients(
-        self, trainable: list[Tensor], frozen: list[Tensor], batch: Tensors, denominators: Tensor
+        self,
+        trainable: list[Tensor],
+        frozen: list[Tensor],
+        batch: Tensors,
+        denominators: Tensor,
+        slots: Sequence[Tensor],
     ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
         """Gradients of the loss, the (K, 2) pairs, and the frozen state after dropout's draws."""
+        # A loss may go by the number of the update.
+        of_optimizer = list(zip(self.optimizer.variables, slots, strict=True))
 
         def loss(
             trainable: list[Tensor], frozen: list[Tensor], part: Tensors
         ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
-            with keras.StatelessScope(self._mapping(trainable, frozen)) as scope:
+            mapping = self._mapping(trainable, frozen) + of_optimizer
+            with keras.StatelessScope(mapping) as scope:
                 losses, metrics = self._training_terms(part)
                 total = self._total_loss(losses, denominators)
             frozen = [scope.get_current_value(v) for v in self.non_trainable_variables]

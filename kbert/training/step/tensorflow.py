@@ -65,7 +65,7 @@ class TensorFlowStep(StepBase):
         names: list[list[str]] = []
 
         def trace(batch: Tensors) -> None:
-            names[:] = [list(terms) for terms in self.loss_terms(batch, training=False)]
+            names[:] = [list(terms) for terms in self._all_terms(batch, training=False)]
 
         graph(trace, autograph=False).get_concrete_function(spec)
         losses, metrics = names
@@ -173,7 +173,7 @@ class TensorFlowStep(StepBase):
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Losses and metrics of one batch, without dropout or update."""
-        pairs = self._pairs(*self.loss_terms(only_features(data), training=False))
+        pairs = self._pairs(*self._all_terms(only_features(data), training=False))
         self._count(pairs)
         return self._step_values(_sum(tf.distribute.get_replica_context(), pairs))
 

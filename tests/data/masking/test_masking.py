@@ -11,6 +11,7 @@ from kbert.data.masking.masking import (
     independent_columns,
     independent_counts,
     max_predictions,
+    num_predictions,
     prediction_counts,
     span_counts,
 )
@@ -25,33 +26,44 @@ def test_max_predictions(length, share, expected):
 
 
 def test_prediction_counts_round_as_python_does():
-    counts = prediction_counts(512)
-    for length in range(513):
-        assert counts[length] == min(80, max(1, round(length * 0.15)))
+    for share in (0.05, 0.15, 0.3 - 0.15 * 7 / 90, 0.25, 0.3):
+        counts = prediction_counts(tf.range(513), share).numpy()
+        assert counts.tolist() == [max(1, round(length * share)) for length in range(513)]
     # 0.15 * 30 is exactly 4.5 and rounds to even; in float32 it is a little more.
-    assert counts[30] == 4
+    assert prediction_counts([30]).numpy().tolist() == [4]
+
+
+def test_each_row_may_have_a_share_of_its_own():
+    shares = tf.constant([0.3, 0.2, 0.15], tf.float64)
+    lengths = tf.fill([3], 126)
+    for name, scheme in MASKING_SCHEMES.items():
+        found = num_predictions(scheme, lengths, lengths, shares, scheme.columns(128, 0.3))
+        alone = [
+            int(num_predictions(scheme, lengths[:1], lengths[:1], x, scheme.columns(128, x))[0])
+            for x in (0.3, 0.2, 0.15)
+        ]
+        assert found.numpy().tolist() == alone, name
 
 
 @pytest.mark.parametrize("length", [8, 64, 128, 256, 512, 1000])
 @pytest.mark.parametrize("share", [0.01, 0.15, 0.25, 1.0])
 def test_no_scheme_counts_more_than_it_has_columns(length, share):
     for scheme in MASKING_SCHEMES.values():
-        counts = scheme.counts(length, share)
-        longest = length - 2 if scheme.counts_text else length
-        assert len(counts) == length + 1
-        assert counts[longest] <= scheme.columns(length, share)
+        columns = scheme.columns(length, share)
+        lengths = tf.constant([length])
+        count = num_predictions(scheme, lengths, lengths - 2, share, columns)
+        assert 0 < count <= columns
 
 
 def test_counts_of_spans_are_rounded_up():
-    assert span_counts(512)[[0, 1, 6, 7, 510]].tolist() == [0, 1, 1, 2, 77]
+    assert span_counts([0, 1, 6, 7, 510]).numpy().tolist() == [0, 1, 1, 2, 77]
 
 
 def test_counts_of_independent_draws_are_electras():
     assert [independent_columns(length, 0.15) for length in (128, 512)] == [19, 79]
-    counts = independent_counts(512)
-    for length in range(513):
-        rounded = tf.round(tf.constant(float(length)) * 0.15)
-        assert counts[length] == max(1, min(79, int(rounded)))
+    counts = independent_counts(tf.range(513)).numpy()
+    shares = np.arange(513, dtype=np.float32) * np.float32(0.15)
+    assert counts.tolist() == np.maximum(1, np.round(shares)).astype(int).tolist()
 
 
 def test_masks_are_applied_at_the_positions_only():

@@ -1,6 +1,7 @@
 """Every masking and every segment scheme through `pretraining_dataset`: exactness and layout."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from kbert.data.masking.masking import MASKING_SCHEMES
 from kbert.data.pretraining.dataset import pretraining_dataset
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 
+ROOT = Path(kbert.__path__[0]).parent
 # Every scheme of either kind once.
 SCHEMES = [
     *((masking, "pairs") for masking in ("whole_word", "phrase")),
@@ -18,7 +20,11 @@ SCHEMES = [
     ("independent", "consecutive"),
     ("token", "doc_sentences"),
     ("token", "single"),
+    ("permutation", "single"),
 ]
+# Whose rows depend on more: on the batch they continue, and on the files of translations.
+TESTED_ELSEWHERE = {"runs": "tests/tasks/pretraining/test_permutation_lm.py",
+                    "aligned": "tests/data/pretraining/test_aligned.py"}  # fmt: skip
 WORDS = ["ha", "he", "hi", "ho", "##b", "##d", "##g"]
 PHRASES = ["ha he", "hi ho ha", "hob hi"]
 
@@ -88,7 +94,10 @@ def unmasked(found):
 
 def test_all_schemes_are_tested():
     assert {masking for masking, _ in SCHEMES} == set(MASKING_SCHEMES)
-    assert {segments for _, segments in SCHEMES} == set(SEGMENT_SCHEMES)
+    here = {segments for _, segments in SCHEMES}
+    assert here | TESTED_ELSEWHERE.keys() == set(SEGMENT_SCHEMES)
+    for segments, path in TESTED_ELSEWHERE.items():
+        assert f'"{segments}"' in (ROOT / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +138,8 @@ def test_targets_are_text_and_inputs_say_what_was_asked(tokenizer, streamed, mas
     spans = {"span_starts", "span_ends"} if masking == "span" else set()
     common = {"token_ids", "segment_ids", "padding_mask", "mask_positions", "mask_ids",
               "mask_weights", "position"}  # fmt: skip
-    assert set(shapes) == common | labels | spans
+    order = {"order_ids"} if masking == "permutation" else set()
+    assert set(shapes) == common | labels | spans | order
 
 
 def test_spans_are_runs_replaced_alike(corpus, tokenizer):

@@ -51,10 +51,15 @@ def counted(rows):
 
 # What differs in layout or features; the others repeat it.
 QUICK = {("pairs", "token"), ("pairs", "span"), ("pairs", "independent"), ("halves", "token")}
+QUICK |= {("single", "permutation")}
 SCHEMES = [
     pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
     for case in (
-        *(("pairs", masking) for masking in MASKING_SCHEMES if masking != "phrase"),
+        *(
+            ("single" if scheme.permutes else "pairs", masking)
+            for masking, scheme in MASKING_SCHEMES.items()
+            if masking != "phrase"
+        ),
         *((segments, "token") for segments in SEGMENT_SCHEMES if segments != "pairs"),
     )
 ]

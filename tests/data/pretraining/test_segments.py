@@ -9,7 +9,12 @@ import pytest
 import tensorflow as tf
 
 from kbert.data.masking.hashing import fold
-from kbert.data.pretraining.segments import join_documents, plan_segments, plan_sentences
+from kbert.data.pretraining.segments import (
+    join_documents,
+    plan_runs,
+    plan_segments,
+    plan_sentences,
+)
 
 
 def test_segments_are_the_whole_text_once():
@@ -123,3 +128,48 @@ def test_joined_documents_keep_the_type_of_their_tokens(token_dtype):
     assert out.numpy().tolist() == [60_000, 3, 8, 9]
     out = join_documents(tokens, tf.constant([1, 2]), tf.constant([2]), 3)
     assert out.numpy().tolist() == [60_000, 8, 9]
+
+
+@hypothesis.given(
+    st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), min_size=1, max_size=6),
+    st.integers(1, 6),
+    st.integers(2, 12),
+)
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_runs_go_on_in_the_row_below_and_are_the_whole_text_once(documents, rows, max_tokens):
+    sentences = tf.constant([length for document in documents for length in document])
+    counts = tf.constant([len(document) for document in documents])
+    plan = plan_runs(sentences, counts, fold(5, 1), max_tokens=max_tokens, rows=rows).numpy()
+    assert len(plan) % rows == 0
+    start, first, second, rest, label = plan.reshape(-1, rows, 5).transpose(2, 0, 1)
+    length = first + rest
+    assert not label.any()
+    assert np.array_equal(first == 0, length == 0)
+    assert np.array_equal(second[rest > 0], (start + first)[rest > 0])
+    text = []
+    for row in range(rows):
+        filled = length[:, row] > 0
+        assert not filled[np.argmin(filled) :].any() or filled.all()
+        assert np.all(length[filled, row][:-1] == max_tokens)
+        assert np.array_equal(
+            start[filled, row][1:], (start[filled, row] + length[filled, row])[:-1]
+        )
+        for at, size in zip(start[filled, row], length[filled, row], strict=True):
+            text += range(at, at + size)
+    total = sum(map(sum, documents)) + len(documents) - 1
+    assert text == list(range(total))
+
+
+def test_runs_are_cut_in_two_anywhere():
+    plan = plan_runs(tf.constant([50_000]), tf.constant([1]), fold(5, 1), max_tokens=5, rows=4)
+    counts = np.bincount(plan.numpy()[:, 1], minlength=6)
+    assert not counts[[0, 5]].any()
+    expected = counts.sum() / 4
+    assert ((counts[1:5] - expected) ** 2 / expected).sum() < 17.7  # 0.0005 of 3 degrees
+
+
+def test_rows_of_a_long_text_are_never_short():
+    with pytest.raises(ValueError, match=r"must be 0. Received: 0.1"):
+        plan_runs(
+            tf.constant([9]), tf.constant([1]), fold(0, 0), max_tokens=5, rows=2, short_share=0.1
+        )

@@ -7,6 +7,7 @@ import kbert
 from kbert import inference
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
+from tests.harness import KINDS
 from tests.serving import session
 from tests.tasks import toy
 
@@ -247,6 +248,29 @@ def test_learns_the_toy_corpus(config, tokenizer):
     same = [(f"the {c} {t}", f"a {c} {t}") for c, t in toy.RULES.items()]
     other = [(a, same[(i + 1) % 6][1]) for i, (a, _) in enumerate(same)]
     assert task.predict_next_sentence(same).min() > 0.5 > task.predict_next_sentence(other).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["alibi", "grouped"])
+def test_learns_with_what_configs_say(kind, config, tokenizer):
+    """MosaicBERT's positions; EuroBERT's queries, and a table of the head's own."""
+    keras.utils.set_random_seed(1)
+    sizes = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 128}
+    small = config.replace(**sizes, **KINDS[kind], initializer_range=0.05, dropout=0.0)
+    task = kbert.tasks.Pretraining(kbert.Encoder(small), tokenizer, next_sentence=False)
+    task.compile(AdamW(WarmupDecay(2e-3, 600, 100)))
+    task.fit(without_segments(small, tokenizer), epochs=1, steps_per_epoch=300, verbose=0)
+    batches = without_segments(small, tokenizer, seed=9)
+    values = task.evaluate(batches, steps=10, verbose=0, return_dict=True)
+    assert values["mlm_accuracy"] > 0.95
+
+
+def without_segments(config, tokenizer, **options):
+    """Batches as the config has them."""
+    batches = toy.batches(tokenizer, **options)
+    if config.num_segments:
+        return batches
+    return batches.map(lambda batch: {k: x for k, x in batch.items() if k != "segment_ids"})
 
 
 @pytest.mark.tensorflow

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import kbert
 from kbert.models import describe
+from kbert.models.weights import get_arrays
 from kbert.tasks import ReplacedTokenDetection, generator_config
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
@@ -178,6 +179,92 @@ def test_the_discriminator_s_loss_does_not_move_the_generator(task, tokenizer):
     assert all(g is None for g in tape.gradient(mlm, detector))
 
 
+SHARINGS = ["all", "gradient_disentangled", "separate"]
+
+
+@pytest.mark.parametrize("sharing", SHARINGS[1:])
+def test_both_begin_with_the_discriminator_s_tables(small, tokenizer, sharing):
+    keras.utils.set_random_seed(1)
+    encoder = kbert.Encoder(small)
+    batch = {k: x for k, x in batches(tokenizer, 1)[0].items() if k in encoder.INPUTS}
+    before, tables = to_numpy(encoder(batch)["sequence"]), get_arrays(encoder.embeddings, "tables")
+    generator = generator_config(small, 1.0)
+    task = ReplacedTokenDetection(
+        encoder, tokenizer, generator=generator, embedding_sharing=sharing
+    )
+    np.testing.assert_array_equal(to_numpy(encoder(batch)["sequence"]), before)
+    for embeddings in (encoder.embeddings, task.generator.embeddings):
+        found = get_arrays(embeddings, "tables")
+        for name in ("token", "position", "segment", "norm/gamma"):
+            np.testing.assert_array_equal(found[f"tables/{name}"], tables[f"tables/{name}"], name)
+    assert encoder.embeddings.token.path != task.generator.embeddings.token.path
+    assert task.count_params() == (
+        describe(small).parameters
+        + describe(generator).parameters
+        + task.masked_lm.count_params()
+        + task.detection_head.count_params()
+    )
+
+
+@pytest.mark.tensorflow
+def test_disentangled_tables_move_as_the_paper_says(small, tokenizer):
+    """The generator's by its own loss, the discriminator's by that step and by its own loss."""
+    task = make(small, tokenizer, share=1.0, embedding_sharing="gradient_disentangled")
+    (batch,) = batches(tokenizer, 1)
+    of_generator, of_detector = task.generator.embeddings, task.encoder.embeddings
+    for name in ("token", "position"):
+        own = [getattr(x, name) for x in (of_generator, of_detector)]
+        with tf.GradientTape(persistent=True) as tape:
+            losses, _ = task.loss_terms(batch, training=True)
+            mlm, rtd = (x / y for x, y in losses.values())
+        values = [v.value for v in own]
+        (by_mlm, none), (nothing, by_rtd) = (tape.gradient(x, values) for x in (mlm, rtd))
+        assert none is None
+        assert nothing is None
+        before = [to_numpy(x) for x in (own[0].value, get_arrays(of_detector, "t")[f"t/{name}"])]
+        start = [v.numpy() for v in task.trainable_variables]
+        task.compile(keras.optimizers.SGD(0.1), clip_norm=None)
+        task.train_on_batch(batch)
+        step = [0.1 * np.asarray(tf.convert_to_tensor(g)) for g in (by_mlm, by_rtd)]
+        np.testing.assert_allclose(to_numpy(own[0].value), before[0] - step[0], atol=1e-6)
+        together = before[1] - step[0] - step[1]
+        np.testing.assert_allclose(get_arrays(of_detector, "t")[f"t/{name}"], together, atol=1e-6)
+        assert min(np.abs(x).max() for x in step) > 1e-4
+        for variable, value in zip(task.trainable_variables, start, strict=True):
+            variable.assign(value)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS[1:])
+def test_presets_of_both_continue(small, tokenizer, tmp_path, sharing):
+    found = batches(tokenizer, 4)
+    task = make(small, tokenizer, share=1.0, embedding_sharing=sharing)
+    train(task, found[:2])
+    task.save_to_preset(tmp_path / "discriminator")
+    task.save_generator(tmp_path / "generator")
+    alone = kbert.Encoder.from_preset(tmp_path / "discriminator")
+    batch = {k: x for k, x in found[2].items() if k in alone.INPUTS}
+    expected = to_numpy(task.encoder(batch)["sequence"])
+    np.testing.assert_allclose(to_numpy(alone(batch)["sequence"]), expected, atol=1e-6)
+    if sharing != "separate":
+        assert np.abs(to_numpy(alone.token_embedding - task.encoder.embeddings.token)).max() > 0.01
+
+    again = ReplacedTokenDetection.from_preset(
+        tmp_path / "discriminator", generator=tmp_path / "generator"
+    )
+    assert again.embedding_sharing == sharing
+    for mine, theirs in zip(again.weights, task.weights, strict=True):
+        np.testing.assert_allclose(to_numpy(mine), to_numpy(theirs), atol=1e-7, err_msg=mine.path)
+
+
+def test_a_sum_of_tables_is_no_table(small, tokenizer):
+    task = make(small, tokenizer, embedding_sharing="gradient_disentangled")
+    for ask in (lambda: task.encoder.token_embedding, task.encoder.get_config):
+        with pytest.raises(ValueError, match=r"sums of its generator's and its own.*'encoder'"):
+            ask()
+    with pytest.raises(ValueError, match=r"`embedding_sharing` must be one of all.*'half'"):
+        make(small, tokenizer, embedding_sharing="half")
+
+
 def train(task, found, **settings):
     task.compile(AdamW(1e-2), **settings)
     task.fit(dataset(found), verbose=0)
@@ -186,31 +273,34 @@ def train(task, found, **settings):
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
+@pytest.mark.parametrize("sharing", SHARINGS[:2])
 @pytest.mark.parametrize("kind", ["replicas", "micro"])
 def test_one_update_is_the_same_on_two_replicas_and_in_micro_batches(
-    small, tokenizer, mirrored, kind
+    small, tokenizer, mirrored, kind, sharing
 ):
-    found = batches(tokenizer, 3)
-    expected = train(make(small, tokenizer), found)
+    found, chosen = batches(tokenizer, 3), {"embedding_sharing": sharing}
+    expected = train(make(small, tokenizer, **chosen), found)
     with mirrored.scope() if kind == "replicas" else contextlib.nullcontext():
-        other = train(make(small, tokenizer), found, micro_batches=2 if kind == "micro" else 1)
+        parts = 2 if kind == "micro" else 1
+        other = train(make(small, tokenizer, **chosen), found, micro_batches=parts)
     for a, b in zip(other, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 
-def test_a_run_resumes_exactly(small, tokenizer, tmp_path):
+@pytest.mark.parametrize("sharing", SHARINGS[:2])
+def test_a_run_resumes_exactly(small, tokenizer, tmp_path, sharing):
     """Weights, moments, dropout: the generator's draws need nothing saved."""
     found = batches(tokenizer, 4)
 
     def losses(task, some):
         return [task.fit(dataset([b]), verbose=0).history["loss"][0] for b in some]
 
-    whole = make(small, tokenizer, dropout=0.2)
+    whole = make(small, tokenizer, dropout=0.2, embedding_sharing=sharing)
     whole.compile(AdamW(1e-2))
     before = losses(whole, found[:2])
     Checkpoints(tmp_path).save(whole, 2)
     after = losses(whole, found[2:])
-    again = make(small, tokenizer, dropout=0.2)
+    again = make(small, tokenizer, dropout=0.2, embedding_sharing=sharing)
     again.compile(AdamW(1e-2))
     again.prepare(dataset(found).element_spec)
     Checkpoints(tmp_path).restore(again, 2)
@@ -358,6 +448,12 @@ def test_sizes_of_generators():
     for share in (0.0, 1.01):
         with pytest.raises(ValueError, match=f"at most as wide.*Received: {share} of .*=1024"):
             generator_config(config, share)
+    for size, layers in (("xsmall", 6), ("base", 6), ("large", 12)):  # rtd_*.json
+        config = kbert.family(f"microsoft/deberta-v3-{size}")
+        assert generator_config(config, 1.0, 0.5) == config.replace(num_layers=layers)
+    for depth in (0.0, 1.5):
+        with pytest.raises(ValueError, match=f"at most as deep.*Received: {depth} of .*=24"):
+            generator_config(config, 1.0, depth)
 
 
 @pytest.mark.slow

@@ -24,9 +24,12 @@ def test_shares_that_do_not_divide_the_steps_cover_all():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("128", "length:share or length:share:batch_size. Received: '128'"),
+        ("128", "length:share:batch_size or length:share:batch_size:masked_share. Received: '128'"),
+        ("128:1:", "Received: '128:1:'"),
+        ("128:1:8:0.3:1", "Received: '128:1:8:0.3:1'"),
+        ("128:1:8:1.5", "masked share of a phase must be above 0 and at most 1.*'128:1:8:1.5'"),
         ("128:x", "Received: '128:x'"),
-        ("128:0.5:1:2,64:0.5", "Received: '128:0.5:1:2'"),
+        ("128:0.5:1:2,64:0.5", "at most 1. Received: '128:0.5:1:2'"),
         ("128:0.5,512:0.4", "shares add up to 1. Received: '128:0.5,512:0.4'"),
         ("128:1.5,512:-0.5", "must be positive"),
         ("128:0.99,512:0.01", "a step at least.*train_steps=10"),
@@ -35,6 +38,12 @@ def test_shares_that_do_not_divide_the_steps_cover_all():
 def test_wrong_text(text, message):
     with pytest.raises(ValueError, match=message):
         parse_phases(text, 10, 1)
+
+
+def test_a_phase_may_have_a_masked_share():
+    phases = parse_phases("8:0.5:4:0.3,8:0.25::0.15,16:0.25", 8, 2)
+    assert [phase.masked_share for phase in phases] == [0.3, 0.15, None]
+    assert [phase.batch_size for phase in phases] == [4, 2, 2]
 
 
 def test_batches_counted_in_tokens():

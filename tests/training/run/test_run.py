@@ -79,6 +79,26 @@ def test_a_run_in_two_calls_is_a_run(tmp_path):
     assert not halves.interrupted
 
 
+@pytest.mark.usefixtures("eagerly")
+def test_batches_are_asked_for_with_what_is_done_of_their_phase(tmp_path):
+    asked = []
+
+    def make_dataset(phase, start):
+        asked.append((phase.first_step, phase.done))
+        batches = toy_task.dataset(9)
+        first = len(asked) == 1
+        return toy_task.with_signal(batches, signal.SIGTERM, 2) if first else batches
+
+    for _ in range(2):
+        task = toy_task.ToyTask()
+        task.compile(AdamW(0.01))
+        history = train(task, make_dataset, tmp_path, parse_phases("6:0.5,6:0.5", 8, 16))
+    step = history.steps[-1]["step"]
+    assert (step, asked[0], asked[2]) == (8, (0, 0), (4, 0))
+    assert asked[1][0] == 0
+    assert 0 < asked[1][1] < 4
+
+
 def toy_train(folder, steps, **settings):
     """`train` on endless toy batches, with nothing asked that `settings` do not ask."""
     task = toy_task.ToyTask()

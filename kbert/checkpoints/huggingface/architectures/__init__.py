@@ -1,38 +1,79 @@
 """Hugging Face's architectures, a table each, and the choice between them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kbert.checkpoints.huggingface.architectures.albert import Albert
 from kbert.checkpoints.huggingface.architectures.base import Architecture
 from kbert.checkpoints.huggingface.architectures.bert import Bert
-from kbert.checkpoints.huggingface.architectures.deberta import PART, DebertaV2
+from kbert.checkpoints.huggingface.architectures.bert_kin import TASK_PART, Ernie, MosaicBert
+from kbert.checkpoints.huggingface.architectures.convbert import PART as CONVOLUTION
+from kbert.checkpoints.huggingface.architectures.convbert import ConvBert
+from kbert.checkpoints.huggingface.architectures.deberta import PART as DISENTANGLED
+from kbert.checkpoints.huggingface.architectures.deberta import DebertaV2
 from kbert.checkpoints.huggingface.architectures.distilbert import DistilBert
 from kbert.checkpoints.huggingface.architectures.electra import Electra
 from kbert.checkpoints.huggingface.architectures.gpt2 import Gpt2
+from kbert.checkpoints.huggingface.architectures.longformer import PART as GLOBAL_TOKENS
+from kbert.checkpoints.huggingface.architectures.longformer import Longformer
+from kbert.checkpoints.huggingface.architectures.mobilebert import PART as BOTTLENECK
+from kbert.checkpoints.huggingface.architectures.mobilebert import MobileBert
 from kbert.checkpoints.huggingface.architectures.modernbert import ModernBert
 from kbert.checkpoints.huggingface.architectures.modernbert_decoder import ModernBertDecoder
+from kbert.checkpoints.huggingface.architectures.mpnet import PART as RELATIVE_BIAS
+from kbert.checkpoints.huggingface.architectures.mpnet import MpNet
 from kbert.checkpoints.huggingface.architectures.openai_gpt import OpenAIGpt
+from kbert.checkpoints.huggingface.architectures.reformer import Reformer
 from kbert.checkpoints.huggingface.architectures.roberta import Roberta, XlmRoberta
+from kbert.checkpoints.huggingface.architectures.rotary.eurobert import EuroBert
+from kbert.checkpoints.huggingface.architectures.rotary.neobert import NeoBert
+from kbert.checkpoints.huggingface.architectures.rotary.nomic import NomicBert
+from kbert.checkpoints.huggingface.architectures.rotary.roformer import RoFormer
+from kbert.checkpoints.huggingface.architectures.xlnet import XlNet
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.encoder import EncoderConfig
 
 ARCHITECTURES: dict[str, Architecture] = {
-    architecture.model_type: architecture
+    architecture.name or architecture.model_type: architecture
     for architecture in (
         *(Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra(), ModernBert()),
-        *(DebertaV2(), Gpt2(), OpenAIGpt(), ModernBertDecoder()),
+        *(DebertaV2(), NeoBert(), EuroBert(), NomicBert(), RoFormer(), MosaicBert(), Ernie()),
+        *(Longformer(), MobileBert(), MpNet(), ConvBert(), XlNet(), Reformer(), Gpt2()),
+        *(OpenAIGpt(), ModernBertDecoder()),
     )
 }
 
-__all__ = ["ARCHITECTURES", "Architecture", "find", "infer", "usual_pooler"]
+__all__ = ["ARCHITECTURES", "Architecture", "find", "identify", "infer", "usual_pooler"]
+
+
+def identify(content: Mapping[str, Any], source: str) -> Architecture:
+    """The architecture that a config is of; without a `model_type`, as in old files, BERT.
+
+    Args:
+        content: of `config.json`.
+        source: where it is from, for the message.
+
+    Raises:
+        ValueError: kbert does not read that architecture.
+
+    Example:
+        >>> identify({"model_type": "bert", "alibi_starting_size": 512}, "memory").title
+        'MosaicBERT'
+    """
+    model_type = content.get("model_type", "bert")
+    for architecture in ARCHITECTURES.values():
+        marked = any(key in content for key in architecture.marks)
+        if marked and model_type == architecture.model_type:
+            return architecture
+    return find(model_type, source)
 
 
 def find(model_type: str, source: str) -> Architecture:
     """The architecture of that name.
 
     Args:
-        model_type: as in `config.json`.
+        model_type: as in `config.json`, or the `name` of an architecture.
         source: where the name is from, for the message.
 
     Raises:
@@ -54,8 +95,12 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
     """The architecture that a model is written as where none is named.
 
     A decoder is ModernBERT's with rotary positions, else GPT-2 with norms before its parts, GPT
-    with norms behind them. Of encoders, in this order: one with disentangled attention is
-    DeBERTa-v2, one with rotary positions ModernBERT; one with `num_layer_groups` is ALBERT's; one
+    with norms behind them. Of encoders, in this order: one with a vector of the task is ERNIE, one
+    with disentangled attention DeBERTa-v2, one with global tokens Longformer, one with bottlenecks
+    MobileBERT, one with biases of distances MPNet, one with convolutions ConvBERT, one with ALiBi
+    MosaicBERT. With rotary positions and norms behind the parts it is NomicBERT where it is gated,
+    RoFormer where not; with the root mean square before them NeoBERT where all of that one's values
+    are its, else EuroBERT; else ModernBERT. One with `num_layer_groups` is ALBERT's; one
     with `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA's. With segments it is
     BERT. Without, it is DistilBERT where epsilon is 1e-12 and there is no pooler but one with ReLU;
     else XLM-RoBERTa over a unigram vocabulary and RoBERTa over another. Several architectures can
@@ -89,10 +134,20 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
     for architecture in ARCHITECTURES.values():
         if config.kind == architecture.config_class.kind != EncoderConfig.kind:
             return architecture.model_type  # of a class of its own
-    if config.part is not None and config.part["name"] == PART:
-        return "deberta-v2"
+    of_part = {
+        **{TASK_PART: "ernie", DISENTANGLED: "deberta-v2", GLOBAL_TOKENS: "longformer"},
+        **{BOTTLENECK: "mobilebert", RELATIVE_BIAS: "mpnet", CONVOLUTION: "convbert"},
+    }
+    if config.part is not None and config.part["name"] in of_part:
+        return of_part[config.part["name"]]
+    if config.positions == "alibi":
+        return "mosaicbert"
     if config.positions == "rotary":
-        return "modernbert"
+        if config.block == "post_norm":
+            return "nomic_bert" if config.feed_forward == "gated" else "roformer"
+        if not ARCHITECTURES["neobert"].incompatibilities(config):
+            return "neobert"
+        return "eurobert" if config.norm == "rms" else "modernbert"
     if config.num_layer_groups is not None:
         return "albert"
     if config.embedding_size is not None or config.pooler_activation == "gelu":

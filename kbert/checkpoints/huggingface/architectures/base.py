@@ -28,6 +28,14 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
+# Keys of the sizes, as most architectures have them -> fields.
+SIZES = {
+    "vocab_size": "vocabulary_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "intermediate_size",
+}
 # Heads that all go by the name `classifier` there: name here -> end of the class's name there.
 CLASSIFIERS = {
     "classifier": "ForSequenceClassification",
@@ -86,7 +94,12 @@ class Architecture:
         sentence_objective: name of the setting of `kbert.tasks.Pretraining` that its sentence
             head stands for, or None.
         sentence_class: end of the name of the class with the sentence head alone.
-        causal_class: end of the name of the class of a decoder.
+        causal_class: end of the name of the class of a decoder, or of a language model by
+            permutations.
+        span_class: end of the name of the class that finds answers.
+        class_endings: ends of names of classes that go by others there.
+        name: where several have its `model_type`, what it goes by here.
+        marks: keys that tell it from others of its `model_type`.
     """
 
     model_type: ClassVar[str]
@@ -120,6 +133,10 @@ class Architecture:
     sentence_objective: ClassVar[str | None] = None
     sentence_class: ClassVar[str] = "ForPreTraining"
     causal_class: ClassVar[str] = "LMHeadModel"
+    span_class: ClassVar[str] = "ForQuestionAnswering"
+    class_endings: ClassVar[Mapping[str, str]] = {}
+    name: ClassVar[str | None] = None
+    marks: ClassVar[tuple[str, ...]] = ()
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         """The renames: the model's, and those of heads as far as there are any.
@@ -129,6 +146,10 @@ class Architecture:
             head: which of `CLASSIFIERS` the weights hold, or None.
         """
         raise NotImplementedError
+
+    def modernised(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The content of a config of before under the keys of today."""
+        return content
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         """The fields of `config_class`, `content` being checked already."""
@@ -214,6 +235,20 @@ class Architecture:
                 "config says; kbert's has the encoder's. "
                 f"Received: activation={config.activation!r}"
             )
+
+
+def check_head_size(
+    key: str, content: Mapping[str, Any], fields: Mapping[str, Any], source: str
+) -> None:
+    """Raises unless heads are as wide together as the hidden states; the key may be absent."""
+    size, heads, width = content.get(key), fields["num_heads"], fields["hidden_size"]
+    if size is None:
+        return
+    if not isinstance(size, int) or not isinstance(heads, int) or size * heads != width:
+        raise ValueError(
+            f"`{key}` must be the share of the hidden width that each head has. "
+            f"Received: {size!r}, of {heads!r} heads and a width of {width!r}, in {source}"
+        )
 
 
 def dense(name: str, *sources: str) -> tuple[Rule, Rule]:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
     IGNORED,
+    SIZES,
     Architecture,
     dense,
     fine_tuned_rules,
@@ -24,11 +25,7 @@ class Bert(Architecture):
     prefix = "bert"
     heads = ("cls.", "classifier.", "qa_outputs.")
     fields: ClassVar[Mapping[str, str]] = {
-        "vocab_size": "vocabulary_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_layers",
-        "num_attention_heads": "num_heads",
-        "intermediate_size": "intermediate_size",
+        **SIZES,
         "max_position_embeddings": "max_positions",
         "type_vocab_size": "num_segments",
         "hidden_act": "activation",
@@ -58,8 +55,8 @@ class Bert(Architecture):
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         return [
-            *encoder_rules(config, "bert", tied=("cls.predictions.decoder.weight",)),
-            *dense("encoder/pooler", "bert.pooler.dense"),
+            *encoder_rules(config, self.prefix, tied=("cls.predictions.decoder.weight",)),
+            *dense("encoder/pooler", f"{self.prefix}.pooler.dense"),
             *dense("masked_lm/transform", "cls.predictions.transform.dense"),
             *norm("masked_lm/norm", "cls.predictions.transform.LayerNorm"),
             Rule(

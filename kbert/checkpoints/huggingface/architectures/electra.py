@@ -17,8 +17,6 @@ from kbert.checkpoints.renames import Rule
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays
 
-_PROJECTION = "electra.embeddings_project"
-
 
 class Electra(Architecture):
     """Sequence and choice classifiers have a dense layer with GELU in place of the pooler."""
@@ -27,7 +25,7 @@ class Electra(Architecture):
     title = "ELECTRA"
     class_prefix = "Electra"
     prefix = "electra"
-    heads = (
+    heads: ClassVar[tuple[str, ...]] = (
         "discriminator_predictions.",
         "generator_predictions.",
         "generator_lm_head.",
@@ -53,8 +51,8 @@ class Electra(Architecture):
         pooler = "sequence_summary.summary" if head == "choice" else "classifier.dense"
         classifier = "classifier.out_proj" if head == "classifier" else "classifier"
         return [
-            *encoder_rules(config, "electra", tied=("generator_lm_head.weight",)),
-            *dense("encoder/embeddings/projection", _PROJECTION),
+            *encoder_rules(config, self.prefix, tied=("generator_lm_head.weight",)),
+            *dense("encoder/embeddings/projection", f"{self.prefix}.embeddings_project"),
             *dense("encoder/pooler", pooler),
             *dense("masked_lm/transform", "generator_predictions.dense"),
             *norm("masked_lm/norm", "generator_predictions.LayerNorm"),
@@ -65,15 +63,16 @@ class Electra(Architecture):
         ]
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        tokens = arrays.get("electra.embeddings.word_embeddings.weight")
-        said, hidden = content.get("embedding_size", 128), content["hidden_size"]
-        if tokens is None or said == hidden or f"{_PROJECTION}.weight" in arrays:
+        tokens = arrays.get(f"{self.prefix}.embeddings.word_embeddings.weight")
+        usual, hidden = self.defaults["embedding_size"], content["hidden_size"]
+        said, projection = content.get("embedding_size", usual), f"{self.prefix}.embeddings_project"
+        if tokens is None or said == hidden or f"{projection}.weight" in arrays:
             return arrays
         raise ValueError(
-            f"Where an ELECTRA's embeddings are narrower than its layers, {_PROJECTION} must widen "
-            "them; where they are as wide, `embedding_size` must say so (absent, it is 128). "
-            f"Received: embedding_size={said}, hidden_size={hidden}, a token table of width "
-            f"{tokens.shape[-1]} and no {_PROJECTION}"
+            f"Where the embeddings of {self.title} are narrower than its layers, {projection} must "
+            "widen them; where they are as wide, `embedding_size` must say so (absent, it is "
+            f"{usual}). Received: embedding_size={said}, hidden_size={hidden}, a token table of "
+            f"width {tokens.shape[-1]} and no {projection}"
         )
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:

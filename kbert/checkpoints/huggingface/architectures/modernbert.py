@@ -11,6 +11,7 @@ from absl import logging
 from kbert.checkpoints.huggingface.architectures.base import (
     IGNORED,
     REQUIRED,
+    SIZES,
     Architecture,
     dense,
     norm,
@@ -27,7 +28,7 @@ _THETAS = {_FULL: ("global_rope_theta", 160_000.0), _SLIDING: ("local_rope_theta
 _POOLINGS = {"cls": "first", "mean": "mean"}
 _BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
 # The dense layer and the norm of heads go by one name there; of a classifier they are the pooler.
-_HEAD, _POOLER, _OTHER = "head.", "pooler.", "classifier.head."
+_HEAD, _POOLER, _TOKENS, _OTHER = "head.", "pooler.", "token_head.", "classifier.head."
 # Keys that versions before 5 wrote in the place of the last two.
 _FORMER = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
 _PATTERN = ("local_attention", "layer_types", "rope_parameters")
@@ -40,13 +41,9 @@ class ModernBert(Architecture):
     title = "ModernBERT"
     class_prefix = "ModernBert"
     prefix = "model"
-    heads = (_HEAD, _POOLER, "decoder.", "classifier.")
+    heads: ClassVar[tuple[str, ...]] = (_HEAD, _POOLER, _TOKENS, "decoder.", "classifier.")
     fields: ClassVar[Mapping[str, str]] = {
-        "vocab_size": "vocabulary_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_layers",
-        "num_attention_heads": "num_heads",
-        "intermediate_size": "intermediate_size",
+        **SIZES,
         "max_position_embeddings": "max_positions",
         "hidden_activation": "activation",
         "embedding_dropout": "dropout",
@@ -65,6 +62,8 @@ class ModernBert(Architecture):
     required: ClassVar[Mapping[str, tuple]] = {
         **REQUIRED,
         "decoder_bias": (True,),
+        # No code reads it; the second is what Ettin's and mmBERT's files say.
+        "position_embedding_type": ("absolute", "sans_pos", None),
         "classifier_activation": ("gelu",),
     }
     # The first lines are of the loss, of kernels and of how weights are drawn; `layer_norm_eps` and
@@ -89,9 +88,10 @@ class ModernBert(Architecture):
         "feed_forward": "gated",
         "embedding_norm": True,
         "pooler_norm": True,
+        "token_transform": True,
     }
     head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = dict.fromkeys(
-        ("classifier", "choice"), ("classifier_dropout", 0.0)
+        ("classifier", "choice", "tokens", "span"), ("classifier_dropout", 0.0)
     )
     pooler_activations = ("gelu",)
     min_segments = 0
@@ -124,18 +124,20 @@ class ModernBert(Architecture):
             *norm("masked_lm/norm", f"{_HEAD}norm"),
             Rule("masked_lm/bias", ("decoder.bias",)),
         ]
-        # Those of tokens and spans are on a layer of their own there, which kbert's tasks have not.
-        if head in self.head_dropouts:
-            table += dense(f"{head}/dense", "classifier")
-        return table
+        head = head or "span"  # whose class is not one for classes: written by no name
+        if head in ("tokens", "span"):
+            table += [
+                *dense(f"{head}/transform", f"{_TOKENS}dense"),
+                *norm(f"{head}/norm", f"{_TOKENS}norm"),
+            ]
+        return [*table, *dense(f"{head}/dense", "classifier")]
 
     def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
         head = super().classifier(content, arrays)
         classes = str(content.get("architectures"))
         if head == "tokens" and "TokenClassification" not in classes:
             head = "classifier"  # a pooler has no name of its own there
-        known = head in self.head_dropouts and "QuestionAnswering" not in classes
-        return head if known else None
+        return "span" if head is not None and "QuestionAnswering" in classes else head
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
@@ -197,11 +199,15 @@ class ModernBert(Architecture):
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         if "decoder.bias" in arrays or "decoder.weight" in arrays:
             return arrays
-        place = _OTHER if self.classifier(content, arrays) is None else _POOLER
+        head = self.classifier(content, arrays)
+        place = {None: _OTHER, "tokens": _TOKENS, "span": _TOKENS}.get(head, _POOLER)
         return {_moved(name, _HEAD, place): array for name, array in arrays.items()}
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        return {_moved(name, _POOLER, _HEAD): array for name, array in arrays.items()}
+        return {
+            _moved(_moved(name, _POOLER, _HEAD), _TOKENS, _HEAD): array
+            for name, array in arrays.items()
+        }
 
     def misfits(self, config: Any) -> list[str]:
         windows = {config.window(layer) for layer in range(config.num_layers)} - {None}

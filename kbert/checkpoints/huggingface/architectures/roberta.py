@@ -22,8 +22,6 @@ from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays
 
 _PAD_ID = 1  # RoBERTa's
-_POSITIONS = "roberta.embeddings.position_embeddings.weight"
-_SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
 
 
 class Roberta(Architecture):
@@ -43,9 +41,10 @@ class Roberta(Architecture):
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         inner = head == "classifier"
+        pooler = "classifier.dense" if inner else f"{self.prefix}.pooler.dense"
         return [
-            *encoder_rules(config, "roberta", tied=("lm_head.decoder.weight",)),
-            *dense("encoder/pooler", "classifier.dense" if inner else "roberta.pooler.dense"),
+            *encoder_rules(config, self.prefix, tied=("lm_head.decoder.weight",)),
+            *dense("encoder/pooler", pooler),
             *dense("masked_lm/transform", "lm_head.dense"),
             *norm("masked_lm/norm", "lm_head.layer_norm"),
             Rule("masked_lm/bias", ("lm_head.bias",), aliases=("lm_head.decoder.bias",)),
@@ -55,7 +54,7 @@ class Roberta(Architecture):
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         fields = super().read_fields(content, source)
         unused = _unused_rows(content, source)
-        if fields["num_segments"] == 1:
+        if fields.get("num_segments") == 1:
             fields["num_segments"] = 0
         if isinstance(fields["max_positions"], int):  # else the config refuses it
             fields["max_positions"] -= unused
@@ -66,35 +65,50 @@ class Roberta(Architecture):
         fields = {
             **super().write_fields(config, tokenizer),
             "max_position_embeddings": config.max_positions + pad_id + 1,
-            "type_vocab_size": config.num_segments or 1,
             "pad_token_id": pad_id,
         }
+        if self._has_segments:
+            fields["type_vocab_size"] = config.num_segments or 1
         if tokenizer is not None:
             fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
         return fields
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        if _POSITIONS not in arrays:
+        positions, segments = self._tables()
+        if positions not in arrays:
             return arrays
         folded = dict(arrays)
-        folded[_POSITIONS] = arrays[_POSITIONS][_unused_rows(content, "the config") :]
-        if content.get("type_vocab_size", self.defaults["type_vocab_size"]) == 1:
-            if _SEGMENTS not in arrays:
+        folded[positions] = arrays[positions][_unused_rows(content, "the config") :]
+        one = content.get("type_vocab_size", self.defaults["type_vocab_size"]) == 1
+        if one and self._has_segments:
+            if segments not in arrays:
                 raise ValueError(
-                    f"The weights of a {self.title} hold {_SEGMENTS!r}. "
+                    f"The weights of a {self.title} hold {segments!r}. "
                     f"Received: {len(arrays)} arrays without it"
                 )
-            folded[_POSITIONS] = folded[_POSITIONS] + folded.pop(_SEGMENTS)
+            folded[positions] = folded[positions] + folded.pop(segments)
         return folded
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        if _POSITIONS not in arrays:
+        name, segments = self._tables()
+        if name not in arrays:
             return arrays
-        positions = arrays[_POSITIONS]
+        positions = arrays[name]
         unused = np.zeros((content["pad_token_id"] + 1, positions.shape[1]), positions.dtype)
-        unfolded = {**arrays, _POSITIONS: np.concatenate([unused, positions])}
-        unfolded.setdefault(_SEGMENTS, np.zeros((1, positions.shape[1]), positions.dtype))
+        unfolded = {**arrays, name: np.concatenate([unused, positions])}
+        if self._has_segments:
+            unfolded.setdefault(segments, np.zeros((1, positions.shape[1]), positions.dtype))
         return unfolded
+
+    @property
+    def _has_segments(self) -> bool:
+        return "num_segments" in self.fields.values()
+
+    def _tables(self) -> tuple[str, str]:
+        """The names of the positions' and the segments' tables."""
+        tables = (f"{self.prefix}.embeddings.{x}_embeddings" for x in ("position", "token_type"))
+        positions, segments = (f"{table}.weight" for table in tables)
+        return positions, segments
 
     def incompatibilities(self, config: Any) -> list[str]:
         one = ["its one segment is no segment to kbert"] if config.num_segments == 1 else []

@@ -1,0 +1,137 @@
+"""Hugging Face's ConvBERT: ELECTRA's embeddings and heads, and convolutions beside the attention.
+
+(Jiang et al. 2020, https://arxiv.org/abs/2008.02496.)
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from kbert.checkpoints.huggingface.architectures.base import ACTIVATIONS, Architecture, dense
+from kbert.checkpoints.huggingface.architectures.bert import Bert
+from kbert.checkpoints.huggingface.architectures.electra import Electra
+from kbert.checkpoints.keys import known_activation
+from kbert.checkpoints.renames import Rule
+from kbert.tokenizers.protocol import TokenizerLike
+
+PART = "dynamic_convolution"  # of `kbert.models.parts`, whose defaults these are:
+USUAL = {"kernel_size": 9, "num_groups": 1}
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True}
+
+
+class ConvBert(Electra):
+    """Its heads are those that attend times `head_ratio`; as many as attend convolve."""
+
+    model_type = "convbert"
+    title = "ConvBERT"
+    class_prefix = "ConvBert"
+    prefix = "convbert"
+    heads: ClassVar[tuple[str, ...]] = (
+        *("generator_predictions.", "generator_lm_head.", "sequence_summary."),
+        *("classifier.", "qa_outputs."),
+    )
+    defaults: ClassVar[Mapping[str, Any]] = {**Electra.defaults, "embedding_size": 768}
+    # Those of the part are read in `read_fields`.
+    ignored = Electra.ignored | {"conv_kernel_size", "head_ratio", "num_groups"}
+    own_fields = (*Electra.own_fields, "part")
+    head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = {
+        **Architecture.head_dropouts,
+        "choice": ("summary_last_dropout", 0.0),
+    }
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        hidden, half = config.hidden_size, config.hidden_size // 2
+        kernel_size = _options(config)["kernel_size"]
+        table = {rule.name: rule for rule in super().rules(config, head)}
+        for i in range(config.num_layers):
+            here, there = f"encoder/layers/{i}", f"convbert.encoder.layer.{i}"
+            attention, convolution = f"{there}.attention.self", f"{here}/attention/key_convolution"
+            parts = [f"{attention}.{name}" for name in ("query", "key", "value", "conv_out_layer")]
+            separable = f"{attention}.key_conv_attn_layer"
+            changed = [
+                *dense(f"{here}/attention/qkv", *parts),
+                *dense(f"{here}/attention/weights", f"{attention}.conv_kernel_layer"),
+                Rule(
+                    f"{convolution}/depthwise",
+                    (f"{separable}.depthwise.weight",),
+                    transpose=True,
+                    shapes=((hidden, kernel_size), (hidden, 1, kernel_size)),
+                ),
+                Rule(
+                    f"{convolution}/pointwise/kernel",
+                    (f"{separable}.pointwise.weight",),
+                    transpose=True,
+                    shapes=((half, hidden), (half, hidden, 1)),
+                ),
+                Rule(
+                    f"{convolution}/pointwise/bias",
+                    (f"{separable}.bias",),
+                    shapes=((half,), (half, 1)),
+                ),
+            ]
+            if _options(config)["num_groups"] > 1:  # the kernels of groups lie as they do here
+                for name, source in (("intermediate", "intermediate"), ("output", "output")):
+                    kernel = f"{here}/feed_forward/{name}/kernel"
+                    changed.append(Rule(kernel, (f"{there}.{source}.dense.weight",)))
+            table.update({rule.name: rule for rule in changed})
+        return list(table.values())
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        found = super().read_fields(content, source)
+        said = {
+            "head_ratio": content.get("head_ratio", 2),
+            "kernel_size": content.get("conv_kernel_size", USUAL["kernel_size"]),
+            "num_groups": content.get("num_groups", USUAL["num_groups"]),
+            "num_attention_heads": found["num_heads"],
+        }
+        for key, value in said.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(
+                    f"`{key}` must be a whole number above 0. Received: {value!r} in {source}"
+                )
+        # With more heads to one than there are, one attends.
+        heads = max(said["num_attention_heads"] // said["head_ratio"], 1)
+        part = {name: said[name] for name, usual in USUAL.items() if said[name] != usual}
+        return {**found, "num_heads": heads, "part": {"name": PART, **part}}
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        options = _options(config)
+        return {
+            **super().write_fields(config, tokenizer),
+            "num_attention_heads": 2 * config.num_heads,
+            "head_ratio": 2,
+            "conv_kernel_size": options["kernel_size"],
+            "num_groups": options["num_groups"],
+            **_SUMMARY,
+            "summary_activation": "gelu",
+        }
+
+    def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
+        if head != "choice":  # where it is the encoder's
+            name = content.get("hidden_act", Bert.defaults["hidden_act"])
+            found = known_activation(name, ACTIVATIONS, "`hidden_act`", "the config")
+        else:
+            for key, value in _SUMMARY.items():
+                if content.get(key) != value:
+                    raise ValueError(
+                        f"`{key}` must be {value!r} where choices are compared: kbert's poolers "
+                        f"read the first token. Received: {content.get(key)!r}"
+                    )
+            found = super().pooler_activation(content, head)
+        if found not in self.pooler_activations:
+            raise ValueError(
+                f"The dense layer under a head of {self.title} that kbert reads has "
+                f"{self.pooler_activations[0]!r}. Received: {found!r}"
+            )
+        return found
+
+    def misfits(self, config: Any) -> list[str]:
+        found = super().misfits(config)
+        if config.part is None or config.part["name"] != PART:
+            found.append(f"its part is {PART!r}")
+        if config.pooler_activation not in (None, config.activation):
+            found.append("its pooler has the activation of its layers")
+        return found
+
+
+def _options(config: Any) -> dict[str, Any]:
+    return {**USUAL, **(config.part or {})}

@@ -1,0 +1,71 @@
+"""Hugging Face's Longformer: RoBERTa with windows, and projections of their own for global tokens.
+
+(Beltagy et al. 2020, https://arxiv.org/abs/2004.05150.)
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from kbert.checkpoints.huggingface.architectures.base import REQUIRED, dense
+from kbert.checkpoints.huggingface.architectures.roberta import Roberta
+from kbert.checkpoints.renames import Rule
+from kbert.configs.transformer import GLOBAL
+from kbert.tokenizers.protocol import TokenizerLike
+
+PART = "global_tokens"  # of `kbert.models.parts`
+_WINDOW = 512  # where the config does not say it
+
+
+class Longformer(Roberta):
+    """A window for each layer, in `attention_window`."""
+
+    model_type = "longformer"
+    title = "Longformer"
+    class_prefix = "Longformer"
+    prefix = "longformer"
+    replaced_pooler = ("longformer.pooler.dense.weight", "longformer.pooler.dense.bias")
+    # Of the authors' own code, which had attention without windows too.
+    required: ClassVar[Mapping[str, tuple]] = {
+        **REQUIRED,
+        "attention_mode": ("longformer", "sliding_chunks", "tvm", None),
+        "ignore_attention_mask": (False, None),
+    }
+    # The first is read in `read_fields`.
+    ignored = Roberta.ignored | {"attention_window", "onnx_export"}
+    own_fields = (*Roberta.own_fields, "attention_pattern", "part")
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        table = super().rules(config, head)
+        for i in range(config.num_layers):
+            here, there = f"encoder/layers/{i}/attention", f"longformer.encoder.layer.{i}"
+            key, value = (f"{there}.attention.self.{x}_global" for x in ("key", "value"))
+            table += dense(f"{here}/global_query", f"{there}.attention.self.query_global")
+            table += dense(f"{here}/global_key_value", key, value)
+        return table
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        found = super().read_fields(content, source)
+        windows = content.get("attention_window", _WINDOW)
+        if isinstance(windows, list):
+            if not windows or len(windows) != found["num_layers"]:
+                raise ValueError(
+                    "`attention_window` must be a number, or one for each of "
+                    f"{found['num_layers']!r} layers. Received: {windows!r:.80} in {source}"
+                )
+            pattern = windows[:1] if all(x == windows[0] for x in windows) else windows
+        else:
+            pattern = [windows]
+        return {**found, "attention_pattern": pattern, "part": {"name": PART}}
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        fields = super().write_fields(config, tokenizer)
+        fields["attention_window"] = [config.window(layer) for layer in range(config.num_layers)]
+        return fields if tokenizer is None else {**fields, "sep_token_id": tokenizer.sep_id}
+
+    def misfits(self, config: Any) -> list[str]:
+        found = super().misfits(config)
+        if config.part is None or config.part["name"] != PART:
+            found.append(f"its part is {PART!r}")
+        if GLOBAL in config.attention_pattern:
+            found.append("each of its layers has a window")
+        return found

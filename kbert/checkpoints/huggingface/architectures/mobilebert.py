@@ -1,0 +1,212 @@
+"""Hugging Face's MobileBERT. Its teacher, IB-BERT, runs in no class of transformers.
+
+(Sun et al. 2020, https://arxiv.org/abs/2004.02984.)
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from kbert.checkpoints.huggingface.architectures.base import (
+    IGNORED,
+    REQUIRED,
+    Architecture,
+    dense,
+    fine_tuned_rules,
+    norm,
+)
+from kbert.checkpoints.huggingface.architectures.bert import Bert, embedding_rules
+from kbert.checkpoints.renames import Rule
+from kbert.configs.encoder import IDENTITY, EncoderConfig
+from kbert.tokenizers.protocol import TokenizerLike
+
+PART = "bottleneck"  # of `kbert.models.parts`, whose defaults these are:
+USUAL: dict[str, Any] = {
+    "width": 128,
+    "num_feed_forwards": 4,
+    "attention_input": "own_bottleneck",
+    "no_norm": True,
+}
+# (use_bottleneck_attention, key_query_shared_bottleneck) -> `attention_input`. With both there is a
+# layer that nothing reads.
+_INPUTS = {
+    (False, True): "own_bottleneck",
+    (True, False): "bottleneck",
+    (False, False): "whole",
+}
+_NORMS = {"no_norm": True, "layer_norm": False}
+# Of LayerNorm there: two norms of each layer and the embeddings' have PyTorch's, whatever the
+# config says.
+_EPSILON = 1e-5
+# Queries and keys are made of the hidden states, but their layers there are as if of a bottleneck.
+_NO_TEACHER = (
+    "Without `use_bottleneck_attention` and `key_query_shared_bottleneck` transformers' class runs "
+    "only where `intra_bottleneck_size` is the hidden size"
+)
+_READ = {
+    "intra_bottleneck_size": 128,
+    "use_bottleneck_attention": False,
+    "key_query_shared_bottleneck": True,
+    "num_feedforward_networks": 4,
+    "normalization_type": "no_norm",
+    "classifier_activation": True,
+}
+
+
+class MobileBert(Architecture):
+    """Layers of another width inside, and a pooler that may be nothing."""
+
+    model_type = "mobilebert"
+    title = "MobileBERT"
+    class_prefix = "MobileBert"
+    prefix = "mobilebert"
+    heads = Bert.heads
+    fields: ClassVar[Mapping[str, str]] = {**Bert.fields, "embedding_size": "embedding_size"}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        **Bert.defaults,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.0,
+        "embedding_size": 128,
+    }
+    required: ClassVar[Mapping[str, tuple]] = {
+        **REQUIRED,
+        "trigram_input": (True, None),
+        "use_bottleneck": (True, None),
+        "use_bottleneck_attention": (False, True),
+        "key_query_shared_bottleneck": (True, False),
+        "normalization_type": tuple(_NORMS),
+        "classifier_activation": (True, False),
+    }
+    # Read in `read_fields`; the last one follows from others.
+    ignored = IGNORED | {
+        "intra_bottleneck_size",
+        "num_feedforward_networks",
+        "true_hidden_size",
+    }
+    unsaid: ClassVar[Mapping[str, Any]] = {}
+    own_fields = (*Architecture.own_fields, "part", "pooler_activation")
+    head_dropouts = Bert.head_dropouts
+    pooler_activations = ("tanh", IDENTITY)
+    factorised = True
+    sentence_objective = "next_sentence"
+    sentence_class = "ForNextSentencePrediction"
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        transform = "cls.predictions.transform"
+        return [
+            *embedding_rules("mobilebert.embeddings", ("cls.predictions.decoder.weight",)),
+            Rule(
+                "encoder/embeddings/segment",
+                ("mobilebert.embeddings.token_type_embeddings.weight",),
+            ),
+            *dense(
+                "encoder/embeddings/projection", "mobilebert.embeddings.embedding_transformation"
+            ),
+            *(rule for layer in range(config.num_layers) for rule in _layer(config, layer)),
+            *dense("encoder/pooler", "mobilebert.pooler.dense"),
+            *dense("masked_lm/transform", f"{transform}.dense"),
+            *norm("masked_lm/norm", f"{transform}.LayerNorm"),
+            Rule("masked_lm/columns", ("cls.predictions.dense.weight",), transpose=True),
+            Rule(
+                "masked_lm/bias",
+                ("cls.predictions.bias",),
+                aliases=("cls.predictions.decoder.bias",),
+            ),
+            *dense("sentence/dense", "cls.seq_relationship"),
+            *fine_tuned_rules(head, "classifier"),
+        ]
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        found = super().read_fields(content, source)
+        said = {key: content.get(key, usual) for key, usual in _READ.items()}
+        inputs = said["use_bottleneck_attention"], said["key_query_shared_bottleneck"]
+        if inputs not in _INPUTS:
+            raise ValueError(
+                "`use_bottleneck_attention` and `key_query_shared_bottleneck` must not both be "
+                f"true: the second's layer would not be read. Received: both in {source}"
+            )
+        width, hidden = said["intra_bottleneck_size"], found["hidden_size"]
+        if _INPUTS[inputs] == "whole" and width != hidden:
+            raise ValueError(f"{_NO_TEACHER}. Received: {width!r} and {hidden!r} in {source}")
+        no_norm = _NORMS[said["normalization_type"]]
+        if not no_norm and found["layer_norm_epsilon"] != _EPSILON:
+            raise ValueError(
+                f"With normalization_type='layer_norm' some norms of {self.title} there have an "
+                f"epsilon of {_EPSILON} in any case; all of kbert's have one. Received: "
+                f"layer_norm_eps={found['layer_norm_epsilon']!r} in {source}"
+            )
+        options = {
+            "width": said["intra_bottleneck_size"],
+            "num_feed_forwards": said["num_feedforward_networks"],
+            "attention_input": _INPUTS[inputs],
+            "no_norm": no_norm,
+        }
+        part = {name: value for name, value in options.items() if value != USUAL[name]}
+        return {
+            **found,
+            "part": {"name": PART, **part},
+            # Else the weights decide.
+            "pooler_activation": None if said["classifier_activation"] else IDENTITY,
+        }
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        options = {**USUAL, **config.part}
+        inputs = {here: there for there, here in _INPUTS.items()}[options["attention_input"]]
+        return {
+            **super().write_fields(config, tokenizer),
+            "embedding_size": config.embedding_width,
+            "intra_bottleneck_size": options["width"],
+            "use_bottleneck_attention": inputs[0],
+            "key_query_shared_bottleneck": inputs[1],
+            "num_feedforward_networks": options["num_feed_forwards"],
+            "normalization_type": "no_norm" if options["no_norm"] else "layer_norm",
+            "classifier_activation": config.pooler_activation != IDENTITY,
+        }
+
+    def misfits(self, config: EncoderConfig) -> list[str]:
+        found = super().misfits(config)
+        if config.part is None or config.part["name"] != PART:
+            return [*found, f"its part is {PART!r}"]
+        options = {**USUAL, **config.part}
+        if options["attention_input"] == "whole" and options["width"] != config.hidden_size:
+            found.append("attention to whole hidden states is as wide as they are")
+        if not options["no_norm"] and config.layer_norm_epsilon != _EPSILON:
+            found.append(f"without NoNorm, the epsilon of some of its norms is {_EPSILON}")
+        if not config.output_columns:
+            found.append("its embeddings are narrower than its layers")
+        return found
+
+
+def _layer(config: EncoderConfig, layer: int) -> list[Rule]:
+    here, there = f"encoder/layers/{layer}", f"mobilebert.encoder.layer.{layer}"
+    options = {**USUAL, **(config.part or {})}
+    attention = f"{there}.attention.self"
+    table = [
+        *dense(f"{here}/bottleneck", f"{there}.bottleneck.input.dense"),
+        *norm(f"{here}/bottleneck/norm", f"{there}.bottleneck.input.LayerNorm"),
+        *dense(f"{here}/attention/output", f"{there}.attention.output.dense"),
+        *norm(f"{here}/attention_norm", f"{there}.attention.output.LayerNorm"),
+        *dense(f"{here}/feed_forward/intermediate", f"{there}.intermediate.dense"),
+        *dense(f"{here}/feed_forward/output", f"{there}.output.dense"),
+        *norm(f"{here}/feed_forward_norm", f"{there}.output.LayerNorm"),
+        *dense(f"{here}/output", f"{there}.output.bottleneck.dense"),
+        *norm(f"{here}/output_norm", f"{there}.output.bottleneck.LayerNorm"),
+    ]
+    if options["attention_input"] == "own_bottleneck":
+        own = f"{here}/attention/bottleneck"
+        table += [
+            *dense(own, f"{there}.bottleneck.attention.dense"),
+            *norm(f"{own}/norm", f"{there}.bottleneck.attention.LayerNorm"),
+            *dense(f"{here}/attention/query_key", f"{attention}.query", f"{attention}.key"),
+            *dense(f"{here}/attention/value", f"{attention}.value"),
+        ]
+    else:
+        parts = (f"{attention}.{part}" for part in ("query", "key", "value"))
+        table += dense(f"{here}/attention/qkv", *parts)
+    for i in range(options["num_feed_forwards"] - 1):
+        stacked, of_layer = f"{here}/stacked_{i}", f"{there}.ffn.{i}"
+        table += [
+            *dense(f"{stacked}/intermediate", f"{of_layer}.intermediate.dense"),
+            *dense(f"{stacked}/output", f"{of_layer}.output.dense"),
+            *norm(f"{stacked}_norm", f"{of_layer}.output.LayerNorm"),
+        ]
+    return table

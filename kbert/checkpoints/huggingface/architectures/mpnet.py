@@ -1,0 +1,86 @@
+"""Hugging Face's MPNet: RoBERTa's inputs and heads, without segments, and biases of distances.
+
+(Song et al. 2020, https://arxiv.org/abs/2004.09297.)
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from kbert.checkpoints.huggingface.architectures.base import REQUIRED
+from kbert.checkpoints.huggingface.architectures.roberta import Roberta
+from kbert.checkpoints.renames import Rule
+from kbert.tokenizers.protocol import TokenizerLike
+
+PART = "relative_bias"  # of `kbert.models.parts`, whose defaults these are:
+USUAL = {"num_buckets": 32, "max_distance": 128}
+_PAD_ID = 1
+
+
+class MpNet(Roberta):
+    """One table of biases for all layers."""
+
+    model_type = "mpnet"
+    title = "MPNet"
+    class_prefix = "MPNet"
+    prefix = "mpnet"
+    replaced_pooler = ("mpnet.pooler.dense.weight", "mpnet.pooler.dense.bias")
+    fields: ClassVar[Mapping[str, str]] = {
+        key: field for key, field in Roberta.fields.items() if field != "num_segments"
+    }
+    # The code there knows no other buckets, whatever the config says.
+    required: ClassVar[Mapping[str, tuple]] = {
+        **REQUIRED,
+        "relative_attention_num_buckets": (USUAL["num_buckets"],),
+    }
+    ignored = Roberta.ignored | {"type_vocab_size"}  # there are no segments
+    own_fields = (*Roberta.own_fields, "part")
+    fixed: ClassVar[Mapping[str, Any]] = {"num_segments": 0}
+    head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = {}
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        table = [_renamed(rule) for rule in super().rules(config, head)]
+        there = "mpnet.encoder.relative_attention_bias.weight"
+        return [*table, Rule("encoder/shared/table", (there,))]
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        _check_padding(content.get("pad_token_id", _PAD_ID), source)
+        return {**super().read_fields(content, source), "part": {"name": PART}}
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        if tokenizer is not None:
+            _check_padding(tokenizer.pad_id, "the tokenizer")
+        return super().write_fields(config, tokenizer)
+
+    def misfits(self, config: Any) -> list[str]:
+        found = super().misfits(config)
+        if {**USUAL, **(config.part or {})} != {**USUAL, "name": PART}:
+            found.append(f"its part is {PART!r} with the usual buckets")
+        return found
+
+
+def _check_padding(pad_id: Any, source: str) -> None:
+    if pad_id != _PAD_ID:
+        raise ValueError(
+            f"Padding has the id {_PAD_ID} in every MPNet of Hugging Face's, and positions begin "
+            f"behind it. Received: {pad_id!r} in {source}"
+        )
+
+
+def _renamed(rule: Rule) -> Rule:
+    """The rule of RoBERTa's with the names that the attention has here."""
+    sources = []
+    for source in rule.sources:
+        for old, new in _ATTENTION.items():
+            source = source.replace(old, new)
+        sources.append(source)
+    return Rule(rule.name, tuple(sources), transpose=rule.transpose, aliases=rule.aliases)
+
+
+_ATTENTION = {
+    **{
+        f".attention.self.{name}.": f".attention.attn.{name[0]}."
+        for name in ("query", "key", "value")
+    },
+    ".attention.output.dense.": ".attention.attn.o.",
+    ".attention.output.LayerNorm.": ".attention.LayerNorm.",
+}

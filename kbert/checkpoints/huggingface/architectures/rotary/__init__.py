@@ -1,0 +1,1 @@
+"""Encoders with rotary positions in all layers, and what their tables share."""

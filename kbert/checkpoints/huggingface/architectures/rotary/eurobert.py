@@ -1,0 +1,198 @@
+"""Hugging Face's EuroBERT: Llama's blocks that read both ways.
+
+(Boizard et al. 2025, https://arxiv.org/abs/2503.05500.)
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kbert.checkpoints.huggingface.architectures.base import (
+    IGNORED,
+    REQUIRED,
+    SIZES,
+    Architecture,
+    check_head_size,
+    dense,
+    norm,
+)
+from kbert.checkpoints.huggingface.architectures.rotary.positions import read_base, write_base
+from kbert.checkpoints.renames import Rule
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
+
+_POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
+_LOGITS = "lm_head."
+_USUAL = 10_000.0  # transformers' base where a config names none
+
+
+class EuroBert(Architecture):
+    """Norms before the parts, SwiGLU, grouped queries, masks filled by a table of its own."""
+
+    model_type = "eurobert"
+    title = "EuroBERT"
+    class_prefix = "EuroBert"
+    prefix = "model"
+    heads = (_LOGITS, "dense.", "classifier.")
+    fields: ClassVar[Mapping[str, str]] = {
+        **SIZES,
+        "num_key_value_heads": "num_key_value_heads",
+        "max_position_embeddings": "max_positions",
+        "hidden_act": "activation",
+        "attention_dropout": "attention_dropout",
+        "rms_norm_eps": "layer_norm_epsilon",
+        "initializer_range": "initializer_range",
+    }
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "num_key_value_heads": None,
+        "max_position_embeddings": 8192,
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "rms_norm_eps": 1e-5,
+        "initializer_range": 0.02,
+    }
+    required: ClassVar[Mapping[str, tuple]] = {
+        **REQUIRED,
+        "tie_word_embeddings": (False,),
+        "hidden_dropout": (0.0, 0),
+        "pretraining_tp": (1,),
+    }
+    # Read in `read_fields`, but for `auto_map`: of before transformers had the code.
+    ignored = IGNORED | frozenset(
+        "attention_bias auto_map classifier_pooling clf_pooling head_dim mask_token_id mlp_bias "
+        "rope_parameters rope_theta".split()
+    )
+    own_fields: ClassVar[tuple[str, ...]] = (
+        *("rotary_base", "use_bias", "bias_exceptions", "pooling"),
+        *("num_layer_groups", "embedding_size"),
+    )
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "num_segments": 0,
+        "dropout": 0.0,
+        "positions": "rotary",
+        "feed_forward": "gated",
+        "norm": "rms",
+        "block": "pre_norm",
+        "embedding_norm": False,
+        "output": "untied",
+    }
+    head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = {}
+    pooler_activations = ("gelu",)
+    min_segments = 0
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        width = config.hidden_size
+        keys = width // config.num_heads * config.key_value_heads
+        table = [Rule("encoder/embeddings/token", ("model.embed_tokens.weight",))]
+        for i in range(config.num_layers):
+            here, there = f"encoder/layers/{i}", f"model.layers.{i}"
+            parts = [f"{there}.self_attn.{part}_proj" for part in "qkv"]
+            halves = [f"{there}.mlp.{part}_proj" for part in ("gate", "up")]
+            kernel, bias = dense(f"{here}/attention/qkv", *parts)
+            table += [
+                _of_widths(kernel, width, keys, keys),
+                _of_widths(bias, width, keys, keys),
+                *dense(f"{here}/attention/output", f"{there}.self_attn.o_proj"),
+                *norm(f"{here}/attention_input_norm", f"{there}.input_layernorm"),
+                *dense(f"{here}/feed_forward/intermediate", *halves),
+                *dense(f"{here}/feed_forward/output", f"{there}.mlp.down_proj"),
+                *norm(f"{here}/feed_forward_input_norm", f"{there}.post_attention_layernorm"),
+            ]
+        table += [
+            *norm("encoder/norm", "model.norm"),
+            *dense("encoder/pooler", "dense"),
+            Rule("masked_lm/table", (f"{_LOGITS}weight",)),
+            Rule("masked_lm/bias", (f"{_LOGITS}bias",)),
+        ]
+        return [*table, *(dense(f"{head}/dense", "classifier") if head else ())]
+
+    def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
+        if "classifier.weight" not in arrays:
+            return None
+        return "classifier" if "dense.weight" in arrays else "tokens"
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        found = super().read_fields(content, source)
+        biases = [bool(content.get(f"{part}_bias", False)) for part in ("attention", "mlp")]
+        if biases == [True, False]:
+            raise ValueError(
+                "kbert's dense layers all have a bias or none. Received: attention_bias=True, "
+                f"mlp_bias=False in {source}"
+            )
+        pooling = content.get("classifier_pooling", content.get("clf_pooling", "late"))
+        if pooling not in list(_POOLINGS):  # of any kind
+            raise ValueError(
+                f"`classifier_pooling` must be one of {', '.join(_POOLINGS)}. "
+                f"Received: {pooling!r} in {source}"
+            )
+        check_head_size("head_dim", content, found, source)
+        if found["num_key_value_heads"] == found["num_heads"]:
+            found["num_key_value_heads"] = None
+        return {
+            **found,
+            "rotary_base": read_base(content, _USUAL, source),
+            "pooling": _POOLINGS[pooling],
+            "use_bias": biases[0],
+            "bias_exceptions": () if biases[0] else ("heads",),
+        }
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        poolings = {here: there for there, here in _POOLINGS.items()}
+        fields = {
+            **super().write_fields(config, tokenizer),
+            "num_key_value_heads": config.key_value_heads,
+            "head_dim": config.hidden_size // config.num_heads,
+            "attention_bias": config.use_bias,
+            "mlp_bias": config.use_bias,
+            "classifier_pooling": poolings[config.pooling],
+            "tie_word_embeddings": False,
+            **write_base(config.rotary_base),
+        }
+        roles = ("pad", "bos", "eos")
+        if tokenizer is None:  # else numbers of its own vocabulary
+            return {**fields, **dict.fromkeys(f"{role}_token_id" for role in roles)}
+        ids = dict(zip(roles, (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id), strict=True))
+        return {**fields, **{f"{role}_token_id": number for role, number in ids.items()}}
+
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        """There the table that fills masks has a bias where the feed-forward parts have some."""
+        folded = dict(arrays)
+        if f"{_LOGITS}weight" in arrays and f"{_LOGITS}bias" not in arrays:
+            table = arrays[f"{_LOGITS}weight"]
+            folded[f"{_LOGITS}bias"] = np.zeros(len(table), table.dtype)
+        if content.get("mlp_bias", False) and not content.get("attention_bias", False):
+            biases = [name for name in arrays if ".mlp." in name and name.endswith(".bias")]
+            wrong = [name for name in biases if np.any(arrays[name])]
+            if wrong:
+                raise ValueError(
+                    "kbert's dense layers all have a bias or none: beside attention without biases "
+                    f"those of the feed-forward part must be 0. Received: {wrong[0]}"
+                )
+            for name in biases:
+                del folded[name]
+        return folded
+
+    def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        bias = arrays.get(f"{_LOGITS}bias")
+        if bias is None or content["mlp_bias"]:
+            return arrays
+        unfolded = dict(arrays)
+        if not np.any(bias):
+            del unfolded[f"{_LOGITS}bias"]
+            return unfolded
+        content["mlp_bias"] = True  # type: ignore[index]  # what is written is a dict
+        for name, array in arrays.items():
+            if ".mlp." in name:
+                unfolded[name.replace(".weight", ".bias")] = np.zeros(len(array), array.dtype)
+        return unfolded
+
+    def misfits(self, config: Any) -> list[str]:
+        found = super().misfits(config)
+        if not config.has_bias("heads") or "gate" in config.bias_exceptions:
+            found.append("the dense layers of its heads have biases, its gates as all others")
+        return found
+
+
+def _of_widths(rule: Rule, *widths: int) -> Rule:
+    return Rule(rule.name, rule.sources, transpose=rule.transpose, widths=widths)

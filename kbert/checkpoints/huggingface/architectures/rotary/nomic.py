@@ -1,0 +1,167 @@
+"""Hugging Face's NomicBERT, also as its files were before transformers had the code.
+
+(Nussbaum et al. 2024, https://arxiv.org/abs/2402.01613; nomic-ai/contrastors.)
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kbert.checkpoints.huggingface.architectures.base import (
+    CLASSIFIERS,
+    IGNORED,
+    REQUIRED,
+    Architecture,
+    dense,
+    norm,
+)
+from kbert.checkpoints.huggingface.architectures.bert import Bert
+from kbert.checkpoints.huggingface.architectures.rotary.positions import read_base, write_base
+from kbert.checkpoints.renames import Rule
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
+
+_USUAL = 1000.0
+# Keys of before -> of transformers.
+_FORMER_KEYS = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "activation_function": "hidden_act",
+    "resid_pdrop": "hidden_dropout_prob",
+    "attn_pdrop": "attention_probs_dropout_prob",
+    "rotary_emb_base": "rope_theta",
+}
+# Patterns of names of before -> of transformers.
+_FORMER_NAMES = (
+    (r"^nomic_bert\.bert\.", "nomic_bert."),
+    (r"\.encoder\.layers\.", ".layers."),
+    (r"\.emb_ln\.", ".embeddings.LayerNorm."),
+    (r"\.attn\.out_proj\.", ".self_attn.o_proj."),
+    (r"\.fc11\.", ".up_proj."),
+    (r"\.fc12\.", ".gate_proj."),
+    (r"\.fc2\.", ".down_proj."),
+    (r"\.norm1\.", ".post_attention_layernorm."),
+    (r"\.norm2\.", ".post_mlp_layernorm."),
+)
+_QKV = ".attn.Wqkv.weight"
+_HEAD = "cls.predictions."
+
+
+class NomicBert(Architecture):
+    """BERT with rotary positions, SwiGLU, and no biases but in heads."""
+
+    model_type = "nomic_bert"
+    title = "NomicBERT"
+    class_prefix = "NomicBert"
+    prefix = "nomic_bert"
+    heads = ("cls.", "classifier.")
+    fields = Bert.fields
+    defaults: ClassVar[Mapping[str, Any]] = {
+        **Bert.defaults,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    required: ClassVar[Mapping[str, tuple]] = {
+        **REQUIRED,
+        "prenorm": (False,),
+        "parallel_block": (False,),
+        "use_rms_norm": (False, None),
+        "causal": (False,),
+        "qkv_proj_bias": (False,),
+        "mlp_fc1_bias": (False,),
+        "mlp_fc2_bias": (False,),
+        "rotary_emb_fraction": (1.0, 1),
+        "rotary_emb_interleaved": (False,),
+        "rotary_emb_scale_base": (None,),
+        "rotary_scaling_factor": (None,),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "num_experts": (0, None),
+        "moe_every_n_layers": (0, None),
+    }
+    # Of how it is computed, of GPT-2's heads, and what repeats others.
+    ignored = IGNORED | frozenset(
+        "auto_map dense_seq_output embd_pdrop fused_bias_fc fused_dropout_add_ln head_dim "
+        "last_layer_subset max_trained_positions pad_vocab_size_multiple parallel_block_tied_norm "
+        "reorder_and_upcast_attn rope_parameters rope_theta summary_activation "
+        "summary_first_dropout summary_proj_to_labels summary_type summary_use_proj "
+        "use_flash_attn use_xentropy".split()
+    )
+    own_fields = (*Architecture.own_fields, "rotary_base")
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "positions": "rotary",
+        "feed_forward": "gated",
+        "use_bias": False,
+        "bias_exceptions": ("heads",),
+    }
+    activations: ClassVar[Mapping[str, str]] = {"silu": "silu", "swish": "silu", "swiglu": "silu"}
+    head_dropouts = dict.fromkeys(CLASSIFIERS, ("classifier_dropout", None))
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        embeddings = "nomic_bert.embeddings"
+        table = [
+            Rule(
+                "encoder/embeddings/token",
+                (f"{embeddings}.word_embeddings.weight",),
+                aliases=(f"{_HEAD}decoder.weight",),
+            ),
+            Rule("encoder/embeddings/segment", (f"{embeddings}.token_type_embeddings.weight",)),
+            *norm("encoder/embeddings/norm", f"{embeddings}.LayerNorm"),
+        ]
+        for i in range(config.num_layers):
+            here, there = f"encoder/layers/{i}", f"nomic_bert.layers.{i}"
+            parts = [f"{there}.self_attn.{part}_proj" for part in "qkv"]
+            halves = [f"{there}.mlp.{part}_proj" for part in ("gate", "up")]
+            table += [
+                *dense(f"{here}/attention/qkv", *parts),
+                *dense(f"{here}/attention/output", f"{there}.self_attn.o_proj"),
+                *norm(f"{here}/attention_norm", f"{there}.post_attention_layernorm"),
+                *dense(f"{here}/feed_forward/intermediate", *halves),
+                *dense(f"{here}/feed_forward/output", f"{there}.mlp.down_proj"),
+                *norm(f"{here}/feed_forward_norm", f"{there}.post_mlp_layernorm"),
+            ]
+        table += [
+            *dense("encoder/pooler", "nomic_bert.pooler.dense"),
+            *dense("masked_lm/transform", f"{_HEAD}transform.dense"),
+            *norm("masked_lm/norm", f"{_HEAD}transform.layer_norm"),
+            Rule("masked_lm/bias", (f"{_HEAD}bias",), aliases=(f"{_HEAD}decoder.bias",)),
+        ]
+        return [*table, *(dense(f"{head}/dense", "classifier") if head else ())]
+
+    def modernised(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {_FORMER_KEYS.get(key, key): value for key, value in content.items()}
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        found = super().read_fields(content, source)
+        return {**found, "rotary_base": read_base(content, _USUAL, source)}
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        return {**super().write_fields(config, tokenizer), **write_base(config.rotary_base)}
+
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        folded: dict[str, np.ndarray] = {}
+        for name, array in arrays.items():
+            for pattern, new in _FORMER_NAMES:
+                name = re.sub(pattern, new, name)
+            if name.endswith(_QKV) and not len(array) % 3:
+                place = name.removesuffix(_QKV)
+                for part, rows in zip("qkv", np.split(array, 3), strict=True):
+                    folded[f"{place}.self_attn.{part}_proj.weight"] = rows
+            else:
+                folded[name] = array
+        # Of before: a head without biases, whose table is a copy.
+        kernel = folded.get(f"{_HEAD}transform.dense.weight")
+        if kernel is not None:
+            vocabulary = folded.get("nomic_bert.embeddings.word_embeddings.weight", kernel)
+            zeros = {"transform.dense.bias": kernel, "bias": vocabulary}
+            for name, like in zeros.items():
+                folded.setdefault(f"{_HEAD}{name}", np.zeros(len(like), like.dtype))
+        return folded

@@ -1,0 +1,94 @@
+"""The configuration of Transformer-XL."""
+
+import dataclasses
+import itertools
+from typing import ClassVar
+
+from kbert.configs.base import check_count, register_config
+from kbert.configs.transformer import TransformerConfig
+from kbert.configs.xlnet import XlnetConfig
+
+
+@register_config
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerXlConfig(XlnetConfig):
+    """The sizes and values of a Transformer-XL (Dai et al. 2019, https://arxiv.org/abs/1901.02860).
+
+    Each layer has biases of content and distance of its own ("untied" in the original).
+
+    Args:
+        cutoffs: first entries of the clusters behind the first one, of a vocabulary sorted by
+            falling frequency; see `kbert.layers.adaptive`.
+        divisor: what the vectors of each cluster are narrower by than those of the one before.
+        embedding_size: width of the first cluster's vectors; None = `hidden_size`.
+
+    Raises:
+        ValueError: a value is out of range, or one that it has no use for is set.
+
+    Example:
+        >>> config = TransformerXlConfig(vocabulary_size=100, hidden_size=8, num_layers=2,
+        ...                              num_heads=2, intermediate_size=16, cutoffs=(20, 50),
+        ...                              divisor=2)
+        >>> config.count_embeddings()  # 20 x 8 + 30 x 4 + 50 x 2, and (8 + 4 + 2) x 8
+        492
+    """
+
+    kind = "transformer_xl"
+    told = "a Transformer-XL, which kbert.Encoder loads"
+
+    num_segments: int = 0
+    attention: str = "causal"
+    activation: str = "relu"
+    pooler_activation: str | None = None
+    layer_norm_epsilon: float = 1e-5
+    cutoffs: tuple[int, ...] = ()
+    divisor: int = 1
+
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **TransformerConfig.CHOICES,
+        "positions": ("relative",),
+    }
+    LATER: ClassVar[tuple[str, ...]] = (*XlnetConfig.LATER, "cutoffs", "divisor")
+    UNUSED: ClassVar[tuple[str, ...]] = (
+        *(name for name in XlnetConfig.UNUSED if name != "embedding_size"),
+        *("attention", "pooler_activation"),
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cutoffs, list):  # as JSON has it
+            object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
+        super().__post_init__()
+        check_count("divisor", self.divisor, minimum=1)
+        bounds = (0, *self.cutoffs, self.vocabulary_size)
+        for bound in self.cutoffs:
+            check_count("cutoffs", bound, minimum=1)
+        if any(b <= a for a, b in itertools.pairwise(bounds)):
+            raise ValueError(
+                "`cutoffs` must rise, and lie below the vocabulary size. "
+                f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
+            )
+        if self.embedding_width // self.divisor ** len(self.cutoffs) < 1:
+            raise ValueError(
+                "The vectors of every cluster must have a column. Received: "
+                f"{self.embedding_width} columns in the first, divisor={self.divisor}, "
+                f"cutoffs={self.cutoffs}"
+            )
+
+    @property
+    def cluster_sizes(self) -> list[tuple[int, int]]:
+        """Entries of each cluster, and the width of their vectors."""
+        bounds = (0, *self.cutoffs, self.vocabulary_size)
+        return [
+            (end - begin, self.embedding_width // self.divisor**n)
+            for n, (begin, end) in enumerate(itertools.pairwise(bounds))
+        ]
+
+    def count_embeddings(self) -> int:
+        sizes = self.cluster_sizes
+        projects = self.divisor > 1 or self.embedding_width != self.hidden_size
+        widened = sum(width for _, width in sizes) * self.hidden_size
+        return sum(entries * width for entries, width in sizes) + (widened if projects else 0)
+
+    def count_blocks(self) -> int:
+        of_segments = 3 * self.hidden_size  # a bias, and a vector of the same and of another
+        return super().count_blocks() - self.num_layers * of_segments

@@ -1,0 +1,71 @@
+"""The configuration of the Universal Transformer."""
+
+import dataclasses
+from typing import ClassVar
+
+from kbert.configs.base import check_flag, check_real, register_config
+from kbert.configs.encoder import EncoderConfig
+
+
+@register_config
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UniversalTransformerConfig(EncoderConfig):
+    """The sizes and values of an encoder that applies one block again and again.
+
+    (Dehghani et al. 2018, https://arxiv.org/abs/1807.03819; the encoder of the paper, for BERT's
+    tasks.) Defaults are those of its code, `universal_transformer.py` and `_util.py` of
+    tensorflow/tensor2tensor.
+
+    Args:
+        num_layers: how many times at most.
+        halting: whether each token halts by itself: it keeps its state once the probabilities to
+            halt add up to `halting_threshold`. Otherwise all take `num_layers` steps.
+        halting_threshold: above 0, 1 at most.
+        ponder_weight: of the loss that is added: the mean over tokens of their steps and of what
+            the probabilities lacked of 1 at the last one.
+
+    Raises:
+        ValueError: a value is out of range, or one that the model has no use for is set.
+
+    Example:
+        >>> config = UniversalTransformerConfig(vocabulary_size=32, hidden_size=8, num_layers=6,
+        ...                                     num_heads=2, intermediate_size=16)
+        >>> config.num_blocks, config.count_blocks()
+        (1, 609)
+    """
+
+    kind = "universal_transformer"
+    told = "a Universal Transformer, which kbert.Encoder loads"
+
+    positions: str = "sinusoidal"
+    halting: bool = True
+    halting_threshold: float = 0.99
+    ponder_weight: float = 0.01
+
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **EncoderConfig.CHOICES,
+        "positions": ("sinusoidal",),
+    }
+    LATER: ClassVar[tuple[str, ...]] = (
+        *EncoderConfig.LATER,
+        *("halting", "halting_threshold", "ponder_weight"),
+    )
+    UNUSED = (
+        *("num_layer_groups", "attention_pattern", "rotary_base", "local_rotary_base", "block"),
+        *("positions", "part"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flag("halting", self.halting)
+        check_real(
+            "halting_threshold", self.halting_threshold, "above 0, 1 at most", lambda x: 0 < x <= 1
+        )
+        check_real("ponder_weight", self.ponder_weight, "0 or more", lambda x: x >= 0)
+
+    @property
+    def num_blocks(self) -> int:
+        return 1
+
+    def count_blocks(self) -> int:
+        return super().count_blocks() + self.halting * (self.hidden_size + 1)

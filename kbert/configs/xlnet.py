@@ -1,0 +1,85 @@
+"""The configuration of XLNet."""
+
+import dataclasses
+from typing import ClassVar
+
+from kbert.configs.base import check_choice, check_count, check_flag, register_config
+from kbert.configs.encoder import EncoderConfig
+from kbert.configs.transformer import TransformerConfig
+
+
+@register_config
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class XlnetConfig(EncoderConfig):
+    """The sizes and values of an XLNet (Yang et al. 2019, https://arxiv.org/abs/1906.08237).
+
+    It knows distances and not places, so `max_positions` is no size of a weight: it is the longest
+    row that the tasks make. Segments are the same or not: whatever their numbers, no table holds
+    them.
+
+    Args:
+        attention: what a token attends to: "bidirectional", or "causal": none behind it.
+        same_length: whether with a memory of M tokens each attends to the M before it and to
+            itself, and no further back ("causal" alone).
+        clamp_length: farther distances are taken for this one; None = none are.
+        reuse_length: how many tokens of a row, the first ones, the memory keeps for the next row;
+            None = all.
+
+    Raises:
+        ValueError: a value is out of range, or one that XLNet has no use for is set.
+
+    Example:
+        >>> config = XlnetConfig(vocabulary_size=32, hidden_size=8, num_layers=2, num_heads=2,
+        ...                      intermediate_size=16)
+        >>> config.pooling, config.count_embeddings()
+        ('last', 264)
+    """
+
+    kind = "xlnet"
+    told = "an XLNet, which kbert.Encoder loads"
+
+    num_segments: int = 3  # of the first text, the second and <cls>
+    positions: str = "relative"
+    pooling: str = "last"
+    activation: str = "gelu"
+    attention: str = "bidirectional"
+    same_length: bool = False
+    clamp_length: int | None = None
+    reuse_length: int | None = None
+
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **TransformerConfig.CHOICES,
+        "positions": ("relative",),
+    }
+    LATER: ClassVar[tuple[str, ...]] = (
+        *EncoderConfig.LATER,
+        *("attention", "same_length", "clamp_length", "reuse_length"),
+    )
+    UNUSED: ClassVar[tuple[str, ...]] = (
+        *("num_segments", "embedding_size", "num_layer_groups", "pooler_norm", "pooling", "part"),
+        *("positions", "rotary_base", "local_rotary_base", "attention_pattern", "feed_forward"),
+        *("norm", "block", "embedding_norm", "use_bias", "bias_exceptions", "output"),
+        *("num_key_value_heads", "token_transform"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("attention", self.attention, ("bidirectional", "causal"))
+        check_flag("same_length", self.same_length)
+        for name in ("clamp_length", "reuse_length"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), minimum=1)
+        if self.same_length and self.attention != "causal":
+            raise ValueError(
+                "`same_length` is of attention='causal'. "
+                f"Received: same_length=True, attention={self.attention!r}"
+            )
+
+    def count_embeddings(self) -> int:
+        return (self.vocabulary_size + 1) * self.hidden_size  # and what the query stream begins as
+
+    def count_blocks(self) -> int:
+        width = self.hidden_size
+        attention = 5 * width**2 + 5 * width  # three biases, and vectors of two segments
+        feed_forward = 2 * width * self.intermediate_size + self.intermediate_size + width
+        return self.num_layers * (attention + feed_forward + 2 * self.count_norm(width))

@@ -1,0 +1,233 @@
+"""MobileBERT's terms: a student's layers learn what their teacher's give, one after the other.
+
+(Sun et al. 2020, https://arxiv.org/abs/2004.02984, sections 3.3 and 3.4; run_pretraining.py of
+mobilebert in google-research/google-research.) They suit a student that is as deep as its teacher
+and as wide between its layers.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import keras
+from keras import ops
+
+from kbert.configs.base import check_count
+from kbert.distillation import losses
+from kbert.distillation.reading import Reading
+from kbert.distillation.terms import HIDDEN, INTERNALS, OfLayers, Term, check_equal
+from kbert.tasks.encoder_task import EncoderTask
+from kbert.training.optimization.layer_rates import layer_phases, phase_of
+from kbert.types import Pair, Tensor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerTransfer(OfLayers):
+    """A term whose value is a mean over the layers, all at once or one after the other.
+
+    Args:
+        weight: see `Term`.
+        layers: see `kbert.distillation.layer_map`.
+        steps_per_layer: updates in which one layer alone learns, from the first to the last, as
+            the published student did ("progressive knowledge transfer"); the last one to the end
+            of the run. In evaluation all count. None: all learn at once ("joint").
+    """
+
+    steps_per_layer: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps_per_layer is not None:
+            check_count("steps_per_layer", self.steps_per_layer, minimum=1)
+
+    def _mean(
+        self, student: Reading, teacher: Reading, compare: Callable[[int, int], Pair]
+    ) -> Pair:
+        layers = self.pairs_of_layers(student.task, teacher.task)
+        found = [compare(ours, theirs) for ours, theirs in layers]
+        totals = [total for total, _ in found]
+        if self.steps_per_layer is not None and student.step is not None:
+            depth = student.task.encoder.config.num_layers
+            phase = phase_of(student.step, self.steps_per_layer, depth)
+            totals = [
+                total * ops.cast(ops.equal(phase, ours - 1), "float32")
+                for total, (ours, _) in zip(totals, layers, strict=True)
+            ]
+        return sum(totals) / len(layers), found[0][1]  # the same tokens in every layer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureMaps(LayerTransfer):
+    """Squared difference of the layers' hidden states, each normalised over its width.
+
+    (Section 3.3.1; the statistics that this leaves out are terms of their own.)
+
+    Args:
+        weight: see `Term`; the published one is 100.
+        layers: see `LayerTransfer`.
+        steps_per_layer: likewise.
+    """
+
+    compares: ClassVar[str] = "hidden_states"
+    returned = HIDDEN
+    projects: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("feature_maps",)
+
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
+        states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
+
+        def compare(ours: int, theirs: int) -> Pair:
+            found, wanted = project(states[0][ours]), states[1][theirs]
+            return losses.mean_squares(_normalised(found), _normalised(wanted), real)
+
+        return {"feature_maps": self._mean(student, teacher, compare)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureMeans(LayerTransfer):
+    """Squared difference of the means over the width of the layers' hidden states.
+
+    Args:
+        weight: see `Term`; the published one is 5,000.
+        layers: see `LayerTransfer`.
+        steps_per_layer: likewise.
+    """
+
+    compares: ClassVar[str] = "hidden_states"
+    returned = HIDDEN
+
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
+        states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
+
+        def compare(ours: int, theirs: int) -> Pair:
+            found, wanted = (_moments(x)[0] for x in (states[0][ours], states[1][theirs]))
+            return losses.mean_squares(found, wanted, real)
+
+        return {"feature_means": self._mean(student, teacher, compare)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureVariances(LayerTransfer):
+    """Difference of the variances over the width of the layers' hidden states, without its sign.
+
+    Args:
+        weight: see `Term`; the published one is 5.
+        layers: see `LayerTransfer`.
+        steps_per_layer: likewise.
+    """
+
+    compares: ClassVar[str] = "hidden_states"
+    returned = HIDDEN
+
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
+        states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
+
+        def compare(ours: int, theirs: int) -> Pair:
+            found, wanted = (_moments(x)[1] for x in (states[0][ours], states[1][theirs]))
+            return ops.sum(ops.abs(found - wanted)[..., 0] * real), ops.sum(real)
+
+        return {"feature_variances": self._mean(student, teacher, compare)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionMaps(LayerTransfer):
+    """KL of the layers' attention: the mean over the heads for each token (section 3.3.2).
+
+    Args:
+        weight: see `Term`; the published one is 1.
+        layers: see `LayerTransfer`.
+        steps_per_layer: likewise.
+    """
+
+    compares: ClassVar[str] = "scores"
+    returned = INTERNALS
+    shown: ClassVar[tuple[str, ...]] = ("attention_maps",)
+
+    def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
+        super().check(student, teacher)
+        check_equal(student, teacher, "num_heads", "Attention is compared head by head")
+
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
+        internals = [reading.outputs["internals"] for reading in (student, teacher)]
+
+        def compare(ours: int, theirs: int) -> Pair:
+            scores = internals[0][ours - 1]["scores"], internals[1][theirs - 1]["scores"]
+            return losses.relation_divergence(*scores, student.numbered(real))
+
+        return {"attention_maps": self._mean(student, teacher, compare)}
+
+
+def progressive(terms: Sequence[Term], student: EncoderTask, steps: int) -> tuple[Term, ...]:
+    """The same terms, those of layers with their share of a run for each layer of the student.
+
+    Args:
+        terms: of a loss.
+        student: whose layers learn in turn.
+        steps: updates of the run.
+
+    Raises:
+        ValueError: fewer steps than layers.
+    """
+    number = student.encoder.config.num_layers
+    if steps < number:
+        raise ValueError(
+            f"Layers that learn one after the other need an update each: {number} or more. "
+            f"Received: {steps} steps"
+        )
+    return tuple(
+        dataclasses.replace(term, steps_per_layer=steps // number)
+        if isinstance(term, LayerTransfer)
+        else term
+        for term in terms
+    )
+
+
+def rate_scales(
+    terms: Sequence[Term], student: EncoderTask
+) -> dict[str, float | keras.optimizers.schedules.LearningRateSchedule]:
+    """Factors of the learning rate, where layers of the student learn one after the other.
+
+    A layer learns at three times the rate in its own phase, at 0.3 of it afterwards, and not
+    before; embeddings and heads not at all (`layer_phases`).
+
+    Args:
+        terms: of the loss.
+        student: the task.
+
+    Returns:
+        Path of a weight -> factor, for `kbert.training.AdamW(rate_scales=…)`; empty where no term
+        is progressive.
+    """
+    of_layers = (term.steps_per_layer for term in terms if isinstance(term, LayerTransfer))
+    steps = {number for number in of_layers if number is not None}
+    if not steps:
+        return {}
+    if len(steps) > 1:
+        raise ValueError(
+            "All terms must go from layer to layer at the same steps. Received: steps_per_layer="
+            f"{', '.join(map(str, sorted(steps)))}"
+        )
+    return {
+        **{weight.path: 0.0 for weight in student.trainable_weights},
+        **layer_phases(student.encoder, steps.pop()),
+    }
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance over the last axis, which is kept."""
+    x = ops.cast(x, "float32")
+    mean = ops.mean(x, axis=-1, keepdims=True)
+    return mean, ops.mean(ops.square(x - mean), axis=-1, keepdims=True)
+
+
+def _normalised(x: Tensor) -> Tensor:
+    mean, variance = _moments(x)
+    return (ops.cast(x, "float32") - mean) * ops.rsqrt(variance + 1e-12)

@@ -1,0 +1,110 @@
+"""An encoder whose tokens were taught to see none behind them, as the decoder that it is."""
+
+from typing import Any
+
+import keras
+
+from kbert.configs.decoder import DecoderConfig
+from kbert.configs.encoder import EncoderConfig
+from kbert.configs.transformer import GLOBAL, TransformerConfig
+from kbert.models.encoder import Encoder
+from kbert.models.generators.decoder import Decoder
+from kbert.models.weights import get_arrays, set_arrays
+
+# Of both kinds of config.
+_SAME = (
+    *("vocabulary_size", "hidden_size", "num_layers", "num_heads", "intermediate_size"),
+    *("max_positions", "activation", "dropout", "attention_dropout", "layer_norm_epsilon"),
+    *("initializer_range", "positions", "rotary_base", "local_rotary_base", "feed_forward"),
+    *("norm", "block", "embedding_norm", "use_bias"),
+)
+# Fields of an encoder's that say more than a decoder's config can.
+_ONLY = {"num_key_value_heads": None, "bias_exceptions": (), "output": "transformed"}
+
+
+def config_of_decoder(config: EncoderConfig) -> DecoderConfig:
+    """The config of the decoder that an encoder is, of which every token is causal.
+
+    A window of an encoder reaches half its width before a token: the decoder's is that, and the
+    token itself.
+
+    Raises:
+        ValueError: no decoder is of such a config.
+
+    Example:
+        >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=2, num_heads=2,
+        ...                        intermediate_size=16, attention_pattern=("global", 6))
+        >>> config_of_decoder(config).attention_pattern
+        ('global', 4)
+    """
+    for holds, text, received in (
+        (config.kind == EncoderConfig.kind, "layers one after the other", f"kind={config.kind!r}"),
+        (config.part is None, "no `part`", f"part={config.part}"),
+        *(
+            (getattr(config, name) == value, f"{name}={value!r}", f"{name}={getattr(config, name)}")
+            for name, value in _ONLY.items()
+        ),
+        (
+            config.positions in DecoderConfig.CHOICES["positions"],
+            f"positions of {', '.join(DecoderConfig.CHOICES['positions'])}",
+            f"positions={config.positions!r}",
+        ),
+        (
+            config.embedding_width == config.hidden_size,
+            "embeddings as wide as its layers",
+            f"embedding_size={config.embedding_size}, hidden_size={config.hidden_size}",
+        ),
+        (
+            config.num_segments == 0 or config.positions == "learned",
+            "no segments, unless its positions are learned: num_segments=0",
+            f"num_segments={config.num_segments}, positions={config.positions!r}",
+        ),
+    ):
+        if not holds:
+            raise ValueError(f"An encoder that writes has {text}. Received: {received}")
+    pattern = (w if w == GLOBAL else int(w) // 2 + 1 for w in config.attention_pattern)
+    return DecoderConfig(
+        **{name: getattr(config, name) for name in _SAME},
+        attention_pattern=tuple(pattern),
+        output="transformed",
+    )
+
+
+def as_decoder(encoder: Encoder, masked_lm: keras.layers.Layer) -> Decoder:
+    """A decoder with a copy of the weights of an encoder and of its masked-LM head.
+
+    What it gives at a place is what the encoder gives there with a "causal_mask" of ones, and its
+    logits are the head's.
+
+    Args:
+        encoder: a `kbert.Encoder`; a pooler is left out.
+        masked_lm: its `MaskedLMHead`.
+
+    Raises:
+        ValueError: no decoder is of such a config.
+    """
+    decoder = Decoder(config_of_decoder(encoder.config), dtype=encoder.dtype_policy)
+    arrays: dict[str, Any] = {
+        f"decoder/head/{name.removeprefix('masked_lm/')}": array
+        for name, array in get_arrays(masked_lm, "masked_lm").items()
+    }
+    theirs = get_arrays(encoder, "encoder")
+    segment = theirs.pop("encoder/embeddings/segment", None)
+    config: TransformerConfig = encoder.config
+    for name, array in theirs.items():
+        part = name.removeprefix("encoder/")
+        if part.startswith("pooler/"):
+            continue
+        if part == "embeddings/position":
+            array = array if segment is None else array + segment[0]
+            part = "positions/position"
+        part = part.replace("embeddings/norm/", "embedding_norm/")
+        if not part.startswith("layers/"):
+            arrays[f"decoder/{part}"] = array
+            continue
+        _, group, rest = part.split("/", 2)
+        for layer in range(config.num_layers):  # of which several may share a block
+            if layer * config.num_blocks // config.num_layers == int(group):
+                arrays[f"decoder/layers/{layer}/{rest}"] = array
+    set_arrays(decoder, "decoder", arrays, "the encoder")
+    return decoder

@@ -1,0 +1,389 @@
+"""ConvBERT's mixed attention: half of a layer's width attends, half is convolved.
+
+What a token is convolved by is made of itself and its neighbours (Jiang et al. 2020, "ConvBERT",
+https://arxiv.org/abs/2008.02496, sections 3.2 and 3.3; model/modeling.py of yitu-opensource/
+ConvBert).
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `D` width of a head, which is H / 2 N,
+`K` tokens of a convolution, `G` groups, `I` width in, `O` width out.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.configs.encoder import EncoderConfig
+from kbert.configs.transformer import GLOBAL
+from kbert.layers import FeedForward, SelfAttention
+from kbert.layers.activations import get_activation
+from kbert.layers.dense import Dense, kernel_initializer
+from kbert.models.parts.base import Part, register_part
+from kbert.options import option
+from kbert.types import Shape, Tensor, Tensors
+
+
+class OwnNeighbours(keras.layers.Layer):
+    """Which neighbours of a token are of its own example, in packed rows.
+
+    Args:
+        kernel_size: K.
+
+    Example:
+        >>> ids = ops.convert_to_tensor([[1, 1, 2]])
+        >>> shared = OwnNeighbours(3)(ops.ones((1, 3, 4)), example_ids=ids)
+        >>> ops.convert_to_numpy(shared["own"])[0].astype(int).tolist()
+        [[0, 1, 1], [1, 1, 0], [0, 1, 0]]
+    """
+
+    def __init__(self, kernel_size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kernel_size = kernel_size
+
+    def build(self, input_shape: Shape) -> None:
+        """There is nothing to build."""
+
+    def call(self, x: Tensor, training: bool = False, example_ids: Tensor | None = None) -> Tensors:
+        """The neighbours as "own" (B, T, K) bool; nothing without `example_ids` (B, T)."""
+        if example_ids is None:
+            return {}
+        ids = ops.cast(example_ids, "int32")[..., None]
+        behind = neighbours(ids, self.kernel_size)
+        return {"own": ops.concatenate([of_neighbour == ids for of_neighbour in behind], axis=-1)}
+
+
+def neighbours(x: Tensor, kernel_size: int) -> list:
+    """K tensors (B, T, ...): the tokens from K // 2 before to as many behind; 0 beyond the row.
+
+    Example:
+        >>> found = neighbours(ops.array([[[1], [2], [3]]]), 3)
+        >>> ops.convert_to_numpy(ops.stack(found))[:, 0, :, 0].tolist()
+        [[0, 1, 2], [1, 2, 3], [2, 3, 0]]
+    """
+    side, length = kernel_size // 2, ops.shape(x)[1]
+    padded = ops.pad(x, [(0, 0), (side, side)] + [(0, 0)] * (len(x.shape) - 2))
+    return [padded[:, n : n + length] for n in range(kernel_size)]
+
+
+class SeparableConvolution(keras.layers.Layer):
+    """Every column convolved by itself, then a dense layer over all of them.
+
+    Args:
+        units: O.
+        kernel_size: K.
+        initializer_range: of the kernels, see `Dense`.
+
+    Example:
+        >>> tuple(SeparableConvolution(2, 3)(ops.ones((1, 5, 4))).shape)
+        (1, 5, 2)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        kernel_size: int,
+        *,
+        initializer_range: float | None = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.units = units
+        self.kernel_size = kernel_size
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape: Shape) -> None:
+        self.depthwise = self.add_weight(
+            name="depthwise",
+            shape=(self.kernel_size, input_shape[-1]),
+            initializer=kernel_initializer(self.initializer_range),
+        )
+        self.pointwise = Dense(
+            self.units,
+            initializer_range=self.initializer_range,
+            dtype=self.dtype_policy,
+            name="pointwise",
+        )
+        self.pointwise.build(input_shape)
+
+    def call(self, x: Tensor, own: Tensor | None = None) -> Tensor:
+        """(B, T, I) -> (B, T, O); of the neighbours those that `own` (B, T, K) says, or all."""
+        return self.pointwise(weighted_neighbours(x, ops.unstack(self.depthwise), own))
+
+
+def weighted_neighbours(x: Tensor, weights: list, own: Tensor | None) -> Any:
+    """(B, T, …): the sum of each token's K neighbours, each times its weight."""
+    parts = neighbours(x, len(weights))
+    if own is not None:
+        own = ops.cast(own, x.dtype)
+        own = ops.reshape(own, (*ops.shape(own)[:2], *[1] * (len(x.shape) - 3), len(parts)))
+        parts = [part * own[..., n : n + 1] for n, part in enumerate(parts)]
+    total = parts[0] * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        total = total + part * weight
+    return total
+
+
+class MixedAttention(SelfAttention):
+    """Attention of narrow heads beside as many that convolve.
+
+    A head that convolves takes the mean of its values at a token's K nearest tokens, by weights
+    made of the token's query times what a separable convolution gives there. At both ends of a row
+    there are zeros; padding is read like any other token, as in the original.
+
+    Args:
+        num_heads: heads that attend, N; twice of it divides the width of the input.
+        kernel_size: K.
+        **options: of `SelfAttention`.
+
+    Example:
+        >>> outputs, probabilities = MixedAttention(2, kernel_size=3)(ops.ones((1, 3, 8)))
+        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        ((1, 3, 8), (1, 2, 3, 3))
+    """
+
+    def __init__(self, num_heads: int, *, kernel_size: int, **options: Any) -> None:
+        super().__init__(num_heads, **options)
+        self.kernel_size = kernel_size
+
+    def build(self, input_shape: Shape) -> None:
+        hidden_size = input_shape[-1]
+        width = hidden_size // 2
+        self.head_size = width // self.num_heads
+        # Queries, keys, values, and the values that are convolved.
+        self.qkv = self._add_dense(4 * width, input_shape, "qkv")
+        self.key_convolution = SeparableConvolution(
+            width,
+            self.kernel_size,
+            initializer_range=self.initializer_range,
+            dtype=self.dtype_policy,
+            name="key_convolution",
+        )
+        self.key_convolution.build(input_shape)
+        self.weights_dense = self._add_dense(
+            self.num_heads * self.kernel_size, (*input_shape[:-1], width), "weights"
+        )
+        self.output_dense = self._add_dense(hidden_size, input_shape, "output")
+
+    # It computes all tokens, whose neighbours it reads: it has no `positions`.
+    def call(  # type: ignore[override]
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        training: bool = False,
+        return_internals: bool = False,
+        shared: Tensors | None = None,
+    ) -> Any:
+        """Attends and convolves; arguments and what is returned as of `SelfAttention`.
+
+        Args:
+            x: (B, T, H).
+            bias: added to the scores; broadcasts to (B, N, T, T).
+            training: whether dropout is active.
+            return_internals: gives a dict in the place of the probabilities, of the heads that
+                attend.
+            shared: what `OwnNeighbours` gives for x, or None.
+        """
+        own = (shared or {}).get("own")
+        batch, length, _ = ops.shape(x)
+        heads = (batch, length, self.num_heads, self.head_size)
+        projected: Any = ops.split(self.qkv(x), 4, axis=-1)
+        by_head = [ops.reshape(part, heads) for part in projected]
+        query, key, value = (ops.transpose(part, (0, 2, 1, 3)) for part in by_head[:3])
+        scaled = query * ops.cast(self._scale, query.dtype)
+        products = ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2)))
+        kept, probabilities, scores = self._kept(products, bias, training)
+        attended = self._merge_heads(ops.matmul(kept, value))
+
+        spans = self.weights_dense(self.key_convolution(x, own) * projected[0])
+        spans = ops.reshape(spans, (*heads[:3], self.kernel_size))
+        # (B, T, N, K), of which those of other examples weigh nothing.
+        weights = ops.softmax(ops.cast(spans, "float32"), axis=-1)
+        weights = ops.split(ops.cast(weights, self.compute_dtype), self.kernel_size, axis=-1)
+        convolved = ops.reshape(
+            weighted_neighbours(by_head[3], weights, own), ops.shape(projected[3])
+        )
+        outputs = self.output_dense(ops.concatenate([attended, convolved], axis=-1))
+        if not return_internals:
+            return outputs, probabilities
+        made = {"probabilities": probabilities, "scores": scores}
+        return outputs, {**made, "query": query, "key": key, "value": value}
+
+
+class GroupedDense(keras.layers.Layer):
+    """A dense layer for each of some groups of columns, which see none of the others.
+
+    Args:
+        units: O, of all groups together.
+        num_groups: G; divides I and O.
+        activation: a name `get_activation` knows, or None for the identity.
+        initializer_range: of the kernels, see `Dense`.
+
+    Example:
+        >>> layer = GroupedDense(6, 2)
+        >>> tuple(layer(ops.ones((1, 3, 4))).shape), tuple(layer.kernel.shape)
+        ((1, 3, 6), (2, 2, 3))
+    """
+
+    def __init__(
+        self,
+        units: int,
+        num_groups: int,
+        *,
+        activation: str | None = None,
+        initializer_range: float | None = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.units = units
+        self.num_groups = num_groups
+        self.activation = None if activation is None else get_activation(activation)
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape: Shape) -> None:
+        groups = self.num_groups
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(groups, input_shape[-1] // groups, self.units // groups),
+            initializer=kernel_initializer(self.initializer_range),
+        )
+        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+
+    def call(self, x: Tensor, training: bool = False) -> Tensor:
+        """(B, T, I) -> (B, T, O)."""
+        parts = ops.split(x, self.num_groups, axis=-1)
+        made = [ops.matmul(part, self.kernel[n]) for n, part in enumerate(parts)]
+        outputs = ops.concatenate(made, axis=-1) + self.bias
+        return outputs if self.activation is None else self.activation(outputs, training)
+
+
+class GroupedFeedForward(FeedForward):
+    """`FeedForward` of two grouped dense layers.
+
+    Args:
+        intermediate_size: width between the two.
+        num_groups: G.
+        **options: of `FeedForward`; it is neither gated nor without biases.
+
+    Example:
+        >>> tuple(GroupedFeedForward(8, num_groups=2, activation="gelu")(ops.ones((1, 3, 4))).shape)
+        (1, 3, 4)
+    """
+
+    def __init__(self, intermediate_size: int, *, num_groups: int, **options: Any) -> None:
+        super().__init__(intermediate_size, **options)
+        self.num_groups = num_groups
+
+    def build(self, input_shape: Shape) -> None:
+        common = {"initializer_range": self.initializer_range, "dtype": self.dtype_policy}
+        width, groups = self.intermediate_size, self.num_groups
+        self.intermediate = GroupedDense(
+            width, groups, activation=self.activation, name="intermediate", **common
+        )
+        self.output_dense = GroupedDense(input_shape[-1], groups, name="output", **common)
+        self.intermediate.build(input_shape)
+        self.output_dense.build((*input_shape[:-1], width))
+
+
+@register_part
+class DynamicConvolution(Part):
+    """ConvBERT's mixed attention; `num_heads` of the config are those that attend.
+
+    {options}
+
+    Example:
+        >>> import kbert
+        >>> config = kbert.family("YituTech/conv-bert-base")
+        >>> config.part, config.num_heads
+        ({'name': 'dynamic_convolution'}, 6)
+    """
+
+    name = "dynamic_convolution"
+    inputs = ("example_ids",)
+
+    kernel_size: int = option(
+        9, help="Tokens that a convolution reads, an odd number.", at_least=1, at_most=511
+    )
+    num_groups: int = option(
+        1,
+        help="Groups of columns in the feed-forward part, which see none of the others.",
+        at_least=1,
+        at_most=1 << 10,
+    )
+
+    def check(self) -> None:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(
+                "`kernel_size` must be odd: a token, and as many on each side. "
+                f"Received: kernel_size={self.kernel_size}"
+            )
+
+    def check_config(self, config: EncoderConfig) -> None:
+        if (
+            config.positions in ("rotary", "alibi")
+            or set(config.attention_pattern) != {GLOBAL}
+            or config.num_key_value_heads is not None
+            or config.feed_forward != "dense"
+            or not config.use_bias
+            or config.bias_exceptions
+        ):
+            raise ValueError(
+                "Attention beside convolutions is that of every token to every token, of layers "
+                "with biases and a dense feed-forward; `positions` may be 'none', or added to the "
+                f"tokens' vectors. Received: positions={config.positions!r}, "
+                f"attention_pattern={config.attention_pattern}, "
+                f"num_key_value_heads={config.num_key_value_heads}, "
+                f"feed_forward={config.feed_forward!r}, use_bias={config.use_bias}, "
+                f"bias_exceptions={config.bias_exceptions}"
+            )
+        if config.hidden_size % (2 * config.num_heads):
+            raise ValueError(
+                "As many heads convolve as attend: `hidden_size` must be a multiple of twice "
+                f"`num_heads`. Received: hidden_size={config.hidden_size}, "
+                f"num_heads={config.num_heads}"
+            )
+        if config.hidden_size % self.num_groups or config.intermediate_size % self.num_groups:
+            raise ValueError(
+                "`num_groups` must divide the widths of the feed-forward part. Received: "
+                f"num_groups={self.num_groups}, hidden_size={config.hidden_size}, "
+                f"intermediate_size={config.intermediate_size}"
+            )
+
+    def count_parameters(self, config: EncoderConfig) -> int:
+        hidden, half = config.hidden_size, config.hidden_size // 2
+        taps = config.num_heads * self.kernel_size
+        separable = self.kernel_size * hidden + (hidden + 1) * half
+        weights = (half + 1) * taps
+        projections = (hidden + 1) * (4 * half - 3 * hidden)
+        kernels = 2 * hidden * config.intermediate_size
+        saved = kernels - kernels // self.num_groups
+        return config.num_blocks * (separable + weights + projections - saved)
+
+    def head_size(self, config: EncoderConfig) -> int:
+        return config.hidden_size // 2 // config.num_heads
+
+    def make_shared(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer:
+        return OwnNeighbours(self.kernel_size, **kwargs)
+
+    def make_attention(
+        self, config: EncoderConfig, *, layer: int, **kwargs: Any
+    ) -> keras.layers.Layer:
+        return MixedAttention(
+            config.num_heads,
+            kernel_size=self.kernel_size,
+            dropout=config.attention_dropout,
+            initializer_range=config.initializer_range,
+            **kwargs,
+        )
+
+    def make_feed_forward(
+        self, config: EncoderConfig, *, layer: int, **kwargs: Any
+    ) -> keras.layers.Layer | None:
+        if self.num_groups == 1:
+            return None
+        return GroupedFeedForward(
+            config.intermediate_size,
+            num_groups=self.num_groups,
+            activation=config.activation,
+            initializer_range=config.initializer_range,
+            **kwargs,
+        )

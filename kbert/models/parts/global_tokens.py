@@ -1,0 +1,273 @@
+"""Global tokens: of layers with a window, tokens that attend to all and that all attend to.
+
+(Beltagy et al. 2020, "Longformer", https://arxiv.org/abs/2004.05150, sections 3.1 and 3.2.) Which
+tokens they are is a matter of the task, so they are an input of the encoder, and no option.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `D` width of a head, `G` global tokens,
+`P` tokens that attend.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.configs.encoder import EncoderConfig
+from kbert.configs.transformer import GLOBAL
+from kbert.layers import SelfAttention, gather_positions
+from kbert.layers.bias import attention_bias, unless
+from kbert.layers.gather import gather_rows
+from kbert.models.parts.base import Part, register_part
+from kbert.types import Shape, Tensor, Tensors
+
+
+class GlobalPlaces(keras.layers.Layer):
+    """Where the global tokens of each row stand, and who attends to them.
+
+    Args:
+        windows: of the layers; a token within half of one is attended to there already.
+
+    Example:
+        >>> places = GlobalPlaces([2])
+        >>> made = places(ops.ones((1, 4, 8)), global_positions=ops.array([[3, -1]]))
+        >>> ops.convert_to_numpy(made["places"])[0, :, 0].tolist()
+        [False, False, False, True]
+        >>> ops.convert_to_numpy(made["columns_2"] == 0)[0, 0, :, 0].tolist()
+        [True, True, False, False]
+    """
+
+    def __init__(self, windows: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.windows = windows
+
+    def call(
+        self,
+        x: Tensor,
+        global_positions: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        example_ids: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensors:
+        """For a batch of rows (B, T, H).
+
+        Args:
+            x: of which the length counts.
+            global_positions: (B, G) integers. One that is outside of the row, such as -1, in the
+                padding, or there before, is none. None = no row has any.
+            padding_mask: (B, T); or None.
+            example_ids: (B, T) of packed rows, where a global token is that of its own example; or
+                None.
+            training: nothing depends on it.
+
+        Returns:
+            Nothing without positions; else "positions" (B, G), 0 for none; "places" (B, T, G) bool,
+            whether a token is that global one; "rows", where somebody is kept from something, the
+            bias of the scores of global tokens, (B, 1, 1 or G, T); and for each window shorter than
+            the row "columns_…" (B, 1, T, G), that of the scores of tokens for global ones, which
+            leaves those that a token has in its window already.
+        """
+        if global_positions is None:
+            return {}
+        positions = ops.cast(global_positions, "int32")
+        length, count = ops.shape(x)[1], ops.shape(positions)[1]
+        at = ops.arange(length)
+        numbers = ops.arange(count)
+        same = positions[:, :, None] == positions[:, None, :]
+        repeated = ops.any(ops.logical_and(same, numbers[None] < numbers[:, None]), axis=-1)
+        places = at[None, :, None] == positions[:, None, :]  # (B, T, G)
+        places = ops.logical_and(places, ops.logical_not(repeated)[:, None])
+        if example_ids is not None:
+            ids = ops.cast(example_ids, "int32")[:, :, None]  # (B, T, 1)
+            places = ops.logical_and(places, ids > 0)
+            own = ops.sum(ops.cast(places, "int32") * ids, axis=1)[:, None]  # (B, 1, G)
+            attend = ids == own
+            rows = unless(ops.transpose(attend, (0, 2, 1)))[:, None]
+        else:
+            rows = None if padding_mask is None else attention_bias(padding_mask)
+            if padding_mask is not None:
+                places = ops.logical_and(places, (padding_mask > 0)[:, :, None])
+            attend = ops.any(places, axis=1, keepdims=True)  # (B, 1, G)
+        made = {"places": places}
+        is_there = ops.any(places, axis=1)
+        made["positions"] = ops.where(is_there, positions, ops.zeros_like(positions))
+        if rows is not None:
+            made["rows"] = rows
+        attend = ops.logical_and(attend, is_there[:, None])
+        for window in self.windows:
+            reach = window // 2
+            if isinstance(length, int) and length <= reach + 1:
+                continue
+            far = ops.abs(at[None, :, None] - positions[:, None, :]) > reach
+            made[f"columns_{window}"] = unless(ops.logical_and(far, attend))[:, None]
+        return made
+
+
+class GlobalAttention(SelfAttention):
+    """Attention within a window and to the global tokens, which attend to every token.
+
+    A token's keys are those of its window and of the global tokens; a global token has queries,
+    keys and values of other projections, and takes all tokens for its own. Without global tokens it
+    is `SelfAttention`. Time and memory grow with T times the window and G.
+
+    Args:
+        num_heads: heads; divides the width of the input.
+        window: of the layer; None = tokens attend to all.
+        **options: of `SelfAttention`.
+
+    Example:
+        >>> from kbert.layers.bias import layer_biases
+        >>> x = ops.ones((1, 4, 8))
+        >>> shared = GlobalPlaces([2])(x, global_positions=ops.array([[0]]))
+        >>> bias, = layer_biases([2], 4, in_blocks=False)
+        >>> _, weights = GlobalAttention(2, window=2)(x, bias, shared=shared)
+        >>> ops.convert_to_numpy(weights > 0).astype(int)[0, 0].tolist()
+        [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 1]]
+    """
+
+    def __init__(self, num_heads: int, *, window: int | None, **options: Any) -> None:
+        super().__init__(num_heads, **options)
+        self.window = window
+
+    def build(self, input_shape: Shape) -> None:
+        super().build(input_shape)
+        width = input_shape[-1]
+        self.global_query = self._add_dense(width, input_shape, "global_query")
+        self.global_key_value = self._add_dense(2 * width, input_shape, "global_key_value")
+
+    # Of the arguments of others it has no `position_ids`: its positions are in the vectors.
+    def call(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        training: bool = False,
+        return_internals: bool = False,
+        positions: Tensor | None = None,
+        shared: Tensors | None = None,
+    ) -> Any:
+        """Attends; arguments and what is returned as of `SelfAttention`.
+
+        Args:
+            x: (B, T, H).
+            bias: of the layer's window, see `kbert.layers.bias.layer_biases`.
+            training: whether dropout is active.
+            return_internals: gives a dict in the place of the probabilities; its "query", "key" and
+                "value" are those of the windows.
+            positions: (B, P), the tokens that attend; None = every token.
+            shared: what `GlobalPlaces` gives for x.
+        """
+        if not shared:
+            return super().call(x, bias, training, return_internals, positions)
+        query, key, value = self._project(x)
+        columns, places = shared.get(f"columns_{self.window}"), shared["places"]
+        more: Any = None
+        if columns is not None:
+            more = (*(gather_rows(part, shared["positions"]) for part in (key, value)), columns)
+        whole = self._attend_everywhere(x, shared, training)
+        if bias is not None and len(bias.shape) == 5:
+            outputs = self._attend_in_blocks(query, key, value, bias, None, training, more)
+            return _with_global(outputs, whole[0], places), None
+        keys, values, some = key, value, places
+        if positions is not None:
+            query, bias, columns = (gather_rows(part, positions) for part in (query, bias, columns))
+            some = gather_positions(places, positions)  # (B, P, G)
+        if more is not None:
+            keys, values = (
+                ops.concatenate(both, axis=2) for both in ((key, more[0]), (value, more[1]))
+            )
+            rows = (*ops.shape(columns)[:3], ops.shape(bias)[3])
+            bias = ops.concatenate([ops.broadcast_to(bias, rows), columns], axis=3)
+        outputs, *weights = self._attend(query, keys, values, bias, training)
+        outputs = _with_global(outputs, whole[0], some)
+        probabilities, scores = (part[..., : ops.shape(x)[1]] for part in weights)
+        if more is not None:  # where the global tokens stand
+            columns = weights[0][..., ops.shape(x)[1] :]
+            at = ops.cast(ops.transpose(places, (0, 2, 1)), columns.dtype)[:, None]
+            probabilities = probabilities + ops.matmul(columns, at)
+        probabilities, scores = (
+            _with_global(part, of_global, some[:, None])
+            for part, of_global in zip((probabilities, scores), whole[1:], strict=True)
+        )
+        if not return_internals:
+            return outputs, probabilities
+        made = {"probabilities": probabilities, "scores": scores}
+        return outputs, {**made, "query": query, "key": key, "value": value}
+
+    def _attend_everywhere(self, x: Tensor, shared: Tensors, training: bool) -> Any:
+        """Outputs (B, G, H), probabilities and scores (B, N, G, T) of the global tokens."""
+        rows = gather_positions(x, shared["positions"])  # (B, G, H)
+        query = self._split_heads(self.global_query(rows))
+        key, value = ops.split(self.global_key_value(x), 2, axis=-1)
+        key, value = self._split_heads(key), self._split_heads(value)
+        return self._attend(query, key, value, shared.get("rows"), training)
+
+
+@register_part
+class GlobalTokens(Part):
+    """Longformer's global tokens, with projections of their own.
+
+    They are the encoder's input "global_positions" (B, G): where they stand in each row, -1 = none.
+    Tasks give it: [CLS] for what is read of it, the question's tokens of a `QuestionAnswerer`, the
+    choice's of a `MultipleChoice`. Without it every token attends within its window.
+
+    Example:
+        >>> import kbert, numpy as np
+        >>> kbert.family("allenai/longformer-base-4096").part
+        {'name': 'global_tokens'}
+        >>> config = kbert.EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16,
+        ...                              attention_pattern=(2,), part={"name": "global_tokens"})
+        >>> encoder = kbert.Encoder(config)
+        >>> inputs = {"token_ids": np.ones((1, 6), "int32"), "global_positions": np.array([[0]])}
+        >>> attention, = encoder(inputs, return_attention=True)["attention"]
+        >>> (ops.convert_to_numpy(attention)[0, 0] > 0).sum(-1).tolist()
+        [6, 3, 4, 4, 4, 3]
+    """
+
+    name = "global_tokens"
+    inputs = ("global_positions", "padding_mask", "example_ids")
+
+    def check_config(self, config: EncoderConfig) -> None:
+        if config.positions in ("rotary", "alibi"):
+            raise ValueError(
+                "Global tokens have projections that know no distances: positions may be "
+                "'learned', 'sinusoidal' or 'none'. "
+                f"Received: positions={config.positions!r}"
+            )
+        pattern = config.attention_pattern
+        if set(pattern) <= {GLOBAL}:
+            raise ValueError(
+                "Global tokens are of layers with windows: `attention_pattern` must have one. "
+                f"Received: attention_pattern={pattern}"
+            )
+        if config.num_blocks < config.num_layers and len(set(pattern)) > 1:
+            raise ValueError(
+                "Layers that share weights have one window with global tokens. Received: "
+                f"attention_pattern={pattern}, {config.num_blocks} blocks of {config.num_layers} "
+                "layers"
+            )
+
+    def count_parameters(self, config: EncoderConfig) -> int:
+        return 3 * config.num_blocks * config.count_dense(config.hidden_size, config.hidden_size)
+
+    def make_shared(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer:
+        windows = {config.window(layer) for layer in range(config.num_layers)}
+        return GlobalPlaces(sorted(window for window in windows if window is not None), **kwargs)
+
+    def make_attention(
+        self, config: EncoderConfig, *, layer: int, **kwargs: Any
+    ) -> keras.layers.Layer:
+        return GlobalAttention(
+            config.num_heads,
+            window=config.window(layer),
+            dropout=config.attention_dropout,
+            initializer_range=config.initializer_range,
+            use_bias=config.use_bias,
+            **kwargs,
+        )
+
+
+def _with_global(x: Tensor, of_global: Tensor, places: Tensor) -> Tensor:
+    """The rows of the global tokens in their places: x (…, T, S), (…, G, S), places (…, T, G)."""
+    at = ops.cast(places, of_global.dtype)
+    return ops.where(ops.any(places, axis=-1, keepdims=True), ops.matmul(at, of_global), x)

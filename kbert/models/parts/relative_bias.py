@@ -1,0 +1,227 @@
+"""MPNet's relative bias: what is added to a score is learned for each bucket of distances.
+
+(Song et al. 2020, "MPNet", https://arxiv.org/abs/2004.09297, section 2.3; the buckets are those of
+Raffel et al. 2020, "T5", https://arxiv.org/abs/1910.10683, section 2.1.)
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `P` tokens that attend.
+"""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from kbert.configs.encoder import EncoderConfig
+from kbert.configs.transformer import GLOBAL
+from kbert.layers import SelfAttention
+from kbert.layers.dense import kernel_initializer
+from kbert.layers.gather import gather_rows
+from kbert.layers.positions import slanted
+from kbert.models.parts.base import Part, register_part
+from kbert.options import option
+from kbert.types import Shape, Tensor, Tensors
+
+
+def bias_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
+    """The bucket of each distance from 0 to `max_distance`, on one side.
+
+    Half of a side's buckets are of one distance each; beyond, they are as wide as the logarithm is
+    even, and the last one has all that is farther. In float32, as the original: a logarithm that is
+    off by a rounding moves a distance to the next bucket.
+
+    Args:
+        num_buckets: of both sides together; a multiple of 4.
+        max_distance: the first distance beyond the logarithm.
+
+    Returns:
+        (max_distance + 1,) int32.
+
+    Example:
+        >>> bias_buckets(16, 16).tolist()
+        [0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7]
+    """
+    side = num_buckets // 2
+    exact = side // 2
+    distances = np.arange(max_distance + 1)
+    logarithms = np.log(np.maximum(distances, exact).astype("float32") / np.float32(exact))
+    share = logarithms / np.float32(math.log(max_distance / exact)) * np.float32(side - exact)
+    far = np.minimum(exact + share.astype("int32"), side - 1)
+    return np.where(distances < exact, distances, far).astype("int32")
+
+
+class RelativeBiases(keras.layers.Layer):
+    """A bias for each head and bucket, and which of them the tokens of a row have.
+
+    Args:
+        num_heads: N.
+        num_buckets: of both sides together.
+        max_distance: see `bias_buckets`.
+        initializer_range: sigma of the truncated normal that they start from.
+
+    Example:
+        >>> layer = RelativeBiases(2, 8, 16)
+        >>> {name: tuple(x.shape) for name, x in layer(ops.ones((1, 3, 4))).items()}
+        {'bias': (1, 2, 3, 3)}
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int,
+        max_distance: int,
+        *,
+        initializer_range: float = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.num_buckets = num_buckets
+        self.initializer_range = initializer_range
+        self._buckets = bias_buckets(num_buckets, max_distance)
+
+    def build(self, input_shape: Shape) -> None:
+        self.table = self.add_weight(
+            name="table",
+            shape=(self.num_buckets, self.num_heads),
+            initializer=kernel_initializer(self.initializer_range),
+        )
+
+    def call(self, x: Tensor, training: bool = False) -> Tensors:
+        """For a batch of rows (B, T, H): "bias" (1, N, T, T)."""
+        length = ops.shape(x)[1]
+        # Of token i and j: i - j, from T - 1 down to -T.
+        distances = ops.flip(ops.arange(-length, length, dtype="int32"))
+        nearest = ops.minimum(ops.abs(distances), len(self._buckets) - 1)
+        buckets = ops.take(ops.convert_to_tensor(self._buckets), nearest)
+        buckets = buckets + ops.where(distances < 0, self.num_buckets // 2, 0)
+        rows = ops.transpose(ops.take(self.table, buckets, axis=0))  # (N, 2 T)
+        rows = ops.broadcast_to(rows[:, None], (self.num_heads, length, 2 * length))
+        return {"bias": slanted(rows[None])}
+
+
+class BiasedAttention(SelfAttention):
+    """Attention whose scores have the biases of `RelativeBiases`.
+
+    Distances are those of places in the row. In a packed row the tokens of one example stand next
+    to each other, so they are the same there, and the bias keeps the others away.
+
+    Args:
+        num_heads: heads; divides the width of the input.
+        **options: of `SelfAttention`.
+
+    Example:
+        >>> x = ops.ones((1, 3, 4))
+        >>> outputs, probabilities = BiasedAttention(2)(x, shared=RelativeBiases(2, 8, 16)(x))
+        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        ((1, 3, 4), (1, 2, 3, 3))
+    """
+
+    # Of the arguments of others it has no `position_ids`, see above.
+    def call(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        training: bool = False,
+        return_internals: bool = False,
+        positions: Tensor | None = None,
+        shared: Tensors | None = None,
+    ) -> Any:
+        """Attends; arguments and what is returned as of `SelfAttention`.
+
+        Args:
+            x: (B, T, H).
+            bias: added to the scores besides; broadcasts to (B, N, T, T).
+            training: whether dropout is active.
+            return_internals: gives a dict in the place of the probabilities; its scores have the
+                biases of distances.
+            positions: (B, P), the tokens that attend; None = every token.
+            shared: what `RelativeBiases` gives for x.
+
+        Raises:
+            ValueError: there are no biases.
+        """
+        if shared is None:
+            raise ValueError("Biases of distances are read from `shared`. Received: None")
+        query: Any
+        query, key, value = self._project(x)
+        of_distances = ops.cast(shared["bias"], self.compute_dtype)
+        if positions is not None:
+            query, bias = gather_rows(query, positions), gather_rows(bias, positions)
+            of_distances = gather_rows(of_distances, positions)
+        scaled = query * ops.cast(self._scale, query.dtype)
+        # Trained, and so no part of the bias of masks, to which no gradient need flow.
+        products = ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2))) + of_distances
+        outputs, probabilities, scores = self._attend_by(products, value, bias, training)
+        if not return_internals:
+            return outputs, probabilities
+        made = {"probabilities": probabilities, "scores": scores}
+        return outputs, {**made, "query": query, "key": key, "value": value}
+
+
+@register_part
+class RelativeBias(Part):
+    """MPNet's attention, and the biases of distances that all layers share.
+
+    {options}
+
+    Example:
+        >>> import kbert
+        >>> kbert.family("microsoft/mpnet-base").part
+        {'name': 'relative_bias'}
+    """
+
+    name = "relative_bias"
+
+    num_buckets: int = option(
+        32,
+        help="Biases of a head, half of them for tokens to the right; a multiple of 4. Half of a "
+        "side's are of one distance each.",
+        at_least=4,
+        at_most=1 << 14,
+    )
+    max_distance: int = option(
+        128, help="The first distance beyond the buckets.", at_least=2, at_most=1 << 20
+    )
+
+    def check(self) -> None:
+        if self.num_buckets % 4 or self.max_distance <= self.num_buckets // 4:
+            raise ValueError(
+                "`num_buckets` must be a multiple of 4, and `max_distance` above a fourth of it. "
+                f"Received: num_buckets={self.num_buckets}, max_distance={self.max_distance}"
+            )
+
+    def check_config(self, config: EncoderConfig) -> None:
+        grouped = config.num_key_value_heads is not None
+        turned = config.positions in ("rotary", "alibi")
+        if turned or grouped or set(config.attention_pattern) != {GLOBAL}:
+            raise ValueError(
+                "Biases of distances are of every token to every token, a head each: `positions` "
+                "may be 'none', or added to the tokens' vectors. Received: "
+                f"positions={config.positions!r}, attention_pattern={config.attention_pattern}, "
+                f"num_key_value_heads={config.num_key_value_heads}"
+            )
+
+    def count_parameters(self, config: EncoderConfig) -> int:
+        return self.num_buckets * config.num_heads
+
+    def make_shared(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer:
+        return RelativeBiases(
+            config.num_heads,
+            self.num_buckets,
+            self.max_distance,
+            initializer_range=config.initializer_range,
+            **kwargs,
+        )
+
+    def make_attention(
+        self, config: EncoderConfig, *, layer: int, **kwargs: Any
+    ) -> keras.layers.Layer:
+        return BiasedAttention(
+            config.num_heads,
+            dropout=config.attention_dropout,
+            initializer_range=config.initializer_range,
+            use_bias=config.use_bias,
+            **kwargs,
+        )

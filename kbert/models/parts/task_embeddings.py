@@ -1,0 +1,77 @@
+"""A vector of the task, added to every token: ERNIE 2.0's and 3.0's.
+
+(Sun et al. 2019, "ERNIE 2.0", https://arxiv.org/abs/1907.12412, section 4.1.)
+"""
+
+from typing import Any
+
+import keras
+
+from kbert.configs.encoder import EncoderConfig
+from kbert.layers import Embeddings
+from kbert.models.blocks import embeddings_of
+from kbert.models.parts.base import Part, register_part
+from kbert.options import option
+from kbert.types import Shape, Tensor
+
+
+class EmbeddingsOfTask(Embeddings):
+    """`Embeddings` with one more table, of which every token gets the same row.
+
+    Args:
+        num_tasks: rows of the table.
+        task: the row.
+        **options: of `Embeddings`.
+
+    Example:
+        >>> layer = EmbeddingsOfTask(num_tasks=3, task=0, vocabulary_size=9, embedding_size=4,
+        ...                          hidden_size=4, max_positions=6, num_segments=2)
+        >>> layer.build((None, None))
+        >>> [weight.name for weight in layer.weights]
+        ['token', 'position', 'segment', 'task', 'gamma', 'beta']
+    """
+
+    def __init__(self, *, num_tasks: int, task: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.num_tasks = num_tasks
+        self.task_number = task
+
+    def build(self, token_ids_shape: Shape) -> None:
+        super().build(token_ids_shape)
+        self.task = self._add_table("task", self.num_tasks)
+
+    def _summed(self, token_ids: Tensor, segment_ids: Any = None, places: Any = None) -> Tensor:
+        return super()._summed(token_ids, segment_ids, places) + self.task[self.task_number]
+
+
+@register_part
+class TaskEmbeddings(Part):
+    """Of models that were trained on one task after another.
+
+    Args:
+        {options}
+
+    Example:
+        >>> import kbert
+        >>> kbert.family("nghuyong/ernie-3.0-base-zh").part
+        {'name': 'task_embeddings', 'num_tasks': 3}
+    """
+
+    name = "task_embeddings"
+
+    num_tasks: int = option(3, help="Tasks that have a vector.", at_least=1)
+    task: int = option(0, help="The one whose vector is added, from 0 on.", at_least=0)
+
+    def check_config(self, config: EncoderConfig) -> None:
+        if self.task >= self.num_tasks:
+            raise ValueError(
+                "`task` must be one of the tasks that have a vector. "
+                f"Received: task={self.task}, num_tasks={self.num_tasks}"
+            )
+
+    def count_parameters(self, config: EncoderConfig) -> int:
+        return self.num_tasks * config.embedding_width
+
+    def make_embeddings(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer:
+        tasks = {"num_tasks": self.num_tasks, "task": self.task}
+        return embeddings_of(config, EmbeddingsOfTask, **tasks, **kwargs)

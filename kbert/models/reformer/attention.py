@@ -1,0 +1,372 @@
+"""Attention within chunks: of the row as it stands, or of its tokens sorted by what they are like.
+
+(Kitaev et al. 2020, "Reformer", https://arxiv.org/abs/2001.04451, section 2; trax/layers/research/
+efficient_attention.py of google/trax.)
+
+Shapes: `B` batch, `T` tokens, `H` width of a stream, `N` heads, `D` width of a head, `R` rounds of
+hashing, `M` chunks of `W` tokens, `S` tokens that those of a chunk attend to.
+"""
+
+import functools
+import math
+import random
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from kbert.layers import Dense, Dropout
+from kbert.types import Shape, Tensor
+
+# What is not attended to, and a token itself, which is where there is nothing else.
+_NOTHING, _ITSELF = -1e9, -1e5
+
+
+class LocalAttention(keras.layers.Layer):
+    """Attention to the chunk that a token stands in, and to those beside it.
+
+    Before the first chunk stands the last one, behind the last the first.
+
+    Args:
+        num_heads: heads.
+        head_size: width of each.
+        chunk_length: tokens in a chunk. A row is of so many or fewer, or of several chunks.
+        chunks_before: those before the own that are attended to.
+        chunks_after: those behind it.
+        causal: whether tokens attend to none behind them.
+        dropout: rate on the probabilities.
+        initializer_range: of the kernels, see `Dense`.
+
+    Example:
+        >>> attention = LocalAttention(2, head_size=4, chunk_length=2, chunks_before=1)
+        >>> outputs, probabilities = attention(ops.ones((1, 6, 8)), return_attention=True)
+        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        ((1, 6, 8), (1, 2, 6, 6))
+    """
+
+    projections = 3  # query, key and value
+    name_of_projections = "qkv"
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        head_size: int,
+        chunk_length: int,
+        chunks_before: int = 1,
+        chunks_after: int = 0,
+        causal: bool = False,
+        dropout: float = 0.0,
+        initializer_range: float | None = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.head_size = head_size
+        self.chunk_length = chunk_length
+        self.beside = (chunks_before, chunks_after)
+        self.causal = causal
+        self.initializer_range = initializer_range
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, input_shape: Shape) -> None:
+        width = self.num_heads * self.head_size
+        common = {
+            "initializer_range": self.initializer_range,
+            "use_bias": False,
+            "dtype": self.dtype_policy,
+        }
+        self.projection = Dense(self.projections * width, name=self.name_of_projections, **common)
+        self.output_dense = Dense(input_shape[-1], name="output", **common)
+        self.projection.build(input_shape)
+        self.output_dense.build((*input_shape[:-1], width))
+
+    def call(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool = False,
+        return_attention: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends.
+
+        Args:
+            x: (B, T, H).
+            padding_mask: (B, T), 0 for what is not attended to; None = all are tokens.
+            training: whether dropout is active.
+            return_attention: whether the second of what is returned is asked for.
+
+        Returns:
+            (B, T, H), and the probabilities (B, N, T, T) before dropout, or None.
+        """
+        query, key, value = self._heads(x)
+        length = ops.shape(x)[1]
+        chunk, beside = self._chunk(length)
+        places = ops.reshape(ops.arange(length, dtype="int32"), (1, 1, -1, chunk))
+        marks = None if padding_mask is None else ops.cast(padding_mask, "int32")
+        marks = None if marks is None else ops.reshape(marks, (ops.shape(x)[0], 1, -1, chunk))
+        query, key, value = (_cut(x, chunk) for x in (query, key, value))
+        key = key / math.sqrt(self.head_size)
+        scores, others = self._scores(query, key, beside, places, marks)
+        outputs, probabilities, _ = self._attend(scores, value, beside, training)
+        if not return_attention:
+            return self._merged(_joined(outputs)), None
+        seen = _spread(probabilities, others, length)  # (B, N, M, W, T)
+        return self._merged(_joined(outputs)), _joined(seen)
+
+    def _heads(self, x: Tensor) -> list[Tensor]:
+        """The projections, (B, N, T, D) each."""
+        batch, length, _ = ops.shape(x)
+        shape = (batch, length, self.projections, self.num_heads, self.head_size)
+        return ops.unstack(
+            ops.transpose(ops.reshape(self.projection(x), shape), (2, 0, 3, 1, 4)),
+            self.projections,
+            axis=0,
+        )
+
+    def _merged(self, outputs: Tensor) -> Tensor:
+        """(B, N, T, D) -> (B, T, H)."""
+        batch, heads, length, size = ops.shape(outputs)
+        outputs = ops.transpose(outputs, (0, 2, 1, 3))
+        return self.output_dense(ops.reshape(outputs, (batch, length, heads * size)))
+
+    def _chunk(self, length: Any) -> tuple[Any, tuple[int, int]]:
+        """The length of a chunk and how many are beside it: a short row is one, and there is none.
+
+        Where the length is not known yet, a short row is beside itself: what is attended to twice
+        has the same share in all.
+        """
+        return (length, (0, 0)) if self._is_one_chunk(length) else (self.chunk_length, self.beside)
+
+    def _is_one_chunk(self, length: Any) -> bool:
+        return isinstance(length, int) and length <= self.chunk_length
+
+    def _scores(
+        self,
+        query: Tensor,
+        key: Tensor,
+        beside: tuple[int, int],
+        places: Tensor,
+        marks: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Of queries and keys (B, N, M, W, D): (B, N, M, W, S) float32, and where the keys stand.
+
+        `places` and `marks` are (B or 1, N or 1, M, W).
+        """
+        key = _with_neighbours(key, beside)
+        scores = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
+        others = _with_neighbours(places, beside)
+        keep = None
+        if marks is not None:
+            keep = _with_neighbours(marks, beside)[..., None, :] > 0
+        if self.causal:
+            before = places[..., None] >= others[..., None, :]
+            keep = before if keep is None else ops.logical_and(keep, before)
+        if keep is not None:
+            scores = ops.where(keep, scores, _NOTHING)
+        return scores, others
+
+    def _attend(
+        self, scores: Tensor, value: Tensor, beside: tuple[int, int], training: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The outputs (B, N, M, W, D), the probabilities, and the sums of all scores' exponentials.
+
+        These as a logarithm in two parts, (B, N, M, W, 2), the largest score and the rest: where a
+        token sees nothing but itself a float32 has no room for the rest beside the first.
+        """
+        largest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+        exponentials = ops.exp(scores - largest)
+        sums = ops.sum(exponentials, axis=-1, keepdims=True)
+        probabilities = ops.cast(exponentials / sums, self.compute_dtype)
+        kept = self.dropout(probabilities, training=training)
+        outputs = ops.matmul(kept, _with_neighbours(value, beside))
+        return outputs, probabilities, ops.concatenate([largest, ops.log(sums)], axis=-1)
+
+
+class LSHAttention(LocalAttention):
+    """Attention to the tokens that fall into the own bucket, and into those beside it.
+
+    What a token asks for is what it is asked for: query and key are one vector, and the bucket is
+    the random direction that it lies nearest to. The tokens are sorted by bucket and attend within
+    chunks of that order; to itself a token attends only where there is nothing else. Of several
+    rounds each counts by the share of the scores that it has found.
+
+    Args:
+        *sizes: of `LocalAttention`.
+        bucket_factors: numbers of buckets, whose product is that of all.
+        num_hashes: rounds.
+        hash_seed: of the directions; None = new ones at each call in training.
+        **options: of `LocalAttention`.
+
+    Example:
+        >>> attention = LSHAttention(2, head_size=4, chunk_length=2, bucket_factors=(4,))
+        >>> outputs, buckets, _ = attention(ops.ones((1, 6, 8)))
+        >>> tuple(outputs.shape), tuple(buckets.shape)
+        ((1, 6, 8), (1, 2, 1, 6))
+    """
+
+    projections = 2
+    name_of_projections = "qk_v"
+
+    def __init__(
+        self,
+        *sizes: int,
+        bucket_factors: tuple[int, ...],
+        num_hashes: int = 1,
+        hash_seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*sizes, **options)
+        self.bucket_factors = bucket_factors
+        self.num_hashes = num_hashes
+        self.hash_seed = hash_seed
+        if hash_seed is None:
+            self.seed_generator = keras.random.SeedGenerator(random.randrange(2**31))
+
+    def call(  # type: ignore[override]
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool = False,
+        return_attention: bool = False,
+        buckets: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Attends, see `LocalAttention`.
+
+        Args:
+            x: (B, T, H).
+            padding_mask: (B, T).
+            training: whether dropout is active.
+            return_attention: whether the last of what is returned is asked for.
+            buckets: (B, N, R, T), in which the tokens lie; None = as they are hashed.
+
+        Returns:
+            (B, T, H); the buckets, None where the row is one chunk; and the probabilities or None.
+        """
+        both, value = self._heads(x)
+        batch, heads, length, size = ops.shape(both)
+        chunk, beside = self._chunk(length)
+        marks = None if padding_mask is None else ops.cast(padding_mask, "int32")
+        if self._is_one_chunk(length):
+            rounds, order = 1, None
+            places = ops.arange(length, dtype="int32")[None, None]  # (1, 1, T)
+        else:
+            rounds = self.num_hashes
+            if buckets is None:
+                buckets = self._hash(both, marks, training)
+            order = _order(buckets)  # (B, N, R T), places in the rounds
+            places = order % length
+            both, value = (_rows(x, places) for x in (both, value))
+        of_chunks = ops.reshape(places, (*ops.shape(places)[:2], -1, chunk))
+        if marks is not None:
+            marks = ops.broadcast_to(marks[:, None], (batch, heads, length))
+            marks = _rows(marks[..., None], of_chunks)[..., 0] if order is not None else marks
+            marks = ops.reshape(marks, (batch, heads, -1, chunk))
+        query, value = _cut(both, chunk), _cut(value, chunk)
+        key = _normed(query) / math.sqrt(size)
+        scores, others = self._scores(query, key, beside, of_chunks, marks)
+        is_other = of_chunks[..., None] != others[..., None, :]
+        scores = ops.where(is_other, scores, _ITSELF)
+        outputs, probabilities, sums = self._attend(scores, value, beside, training)
+        seen = _joined(_spread(probabilities, others, length)) if return_attention else None
+        outputs = _joined(outputs)
+        if order is not None:
+            back = ops.argsort(order, axis=-1)
+            outputs, sums = _rows(outputs, back), _rows(_joined(sums), back)
+            seen = None if seen is None else _rows(seen, back)
+            if rounds > 1:
+                shape = (batch, heads, rounds, length, -1)
+                largest, rest = ops.split(ops.reshape(sums, shape), 2, axis=-1)
+                largest = largest - ops.max(largest, axis=2, keepdims=True)
+                shares = ops.softmax(largest + rest, axis=2)  # (B, N, R, T, 1)
+                outputs = _mixed(outputs, shares, shape)
+                seen = None if seen is None else _mixed(seen, shares, shape)
+        return self._merged(outputs), buckets, seen
+
+    def _hash(self, x: Tensor, marks: Tensor | None, training: bool) -> Tensor:
+        """(B, N, T, D) -> (B, N, R, T): buckets, padding in one behind all others."""
+        x = ops.cast(ops.stop_gradient(x), "float32")
+        rotations = ops.cast(self.rotations(training), "float32")
+        turned = ops.einsum("bntd,ndrk->bnrtk", x, rotations)
+        buckets: Any = 0
+        start, product = 0, 1
+        for number in self.bucket_factors:
+            part = turned[..., start : start + number // 2]
+            nearest = ops.argmax(ops.concatenate([part, -part], axis=-1), axis=-1)
+            buckets = buckets + product * ops.cast(nearest, "int32")
+            start, product = start + number // 2, product * number
+        if marks is not None:
+            buckets = ops.where(marks[:, None, None] > 0, buckets, product)
+        return buckets
+
+    def rotations(self, training: bool) -> Tensor:
+        """The directions, (N, D, R, half of the sum of the buckets' factors)."""
+        half = sum(self.bucket_factors) // 2
+        shape = (self.num_heads, self.head_size, self.num_hashes, half)
+        if self.hash_seed is None and training:
+            return keras.random.normal(shape, seed=self.seed_generator, dtype="float32")
+        return ops.convert_to_tensor(_directions(self.hash_seed or 0, shape))
+
+
+@functools.cache
+def _directions(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The same on every backend, also under XLA, whose generators are others."""
+    return np.random.default_rng(seed).standard_normal(shape, "float32")
+
+
+def _cut(x: Tensor, chunk: Any) -> Tensor:
+    """(B, N, M W, D) -> (B, N, M, W, D)."""
+    batch, heads, _, size = ops.shape(x)
+    return ops.reshape(x, (batch, heads, -1, chunk, size))
+
+
+def _joined(x: Tensor) -> Tensor:
+    """(B, N, M, W, D) -> (B, N, M W, D)."""
+    batch, heads, chunks, chunk, size = ops.shape(x)
+    return ops.reshape(x, (batch, heads, chunks * chunk, size))
+
+
+def _with_neighbours(x: Tensor, beside: tuple[int, int]) -> Tensor:
+    """(B, N, M, W, ...) -> (B, N, M, S, ...): each chunk with those beside it, in a ring."""
+    before, after = beside
+    if not before and not after:
+        return x
+    parts = [x if i == 0 else ops.roll(x, -i, axis=2) for i in range(-before, after + 1)]
+    return ops.concatenate(parts, axis=3)
+
+
+def _spread(probabilities: Tensor, others: Tensor, length: Any) -> Tensor:
+    """From the S that a chunk attends to to all T tokens: (B, N, M, W, S) -> (B, N, M, W, T)."""
+    return ops.matmul(probabilities, ops.one_hot(others, length, dtype=probabilities.dtype))
+
+
+def _normed(x: Tensor) -> Tensor:
+    """Each vector by the root of its mean square."""
+    wide = ops.cast(x, "float32")
+    square = ops.mean(ops.square(wide), axis=-1, keepdims=True)
+    return ops.cast(wide * ops.rsqrt(square + 1e-6), x.dtype)
+
+
+def _order(buckets: Tensor) -> Tensor:
+    """(B, N, R, T) -> (B, N, R T): the rounds one after the other, each sorted by bucket.
+
+    Tokens of a bucket stay in their order.
+    """
+    batch, heads, rounds, length = ops.shape(buckets)
+    order = ops.cast(ops.argsort(buckets, axis=-1), "int32")  # stable on every backend
+    order = order + ops.arange(rounds, dtype="int32")[:, None] * length
+    return ops.reshape(order, (batch, heads, rounds * length))
+
+
+def _rows(x: Tensor, places: Tensor) -> Tensor:
+    """Rows of each head: (B, N, T, D) at (B, N, ...) -> (B, N, ..., D)."""
+    batch, heads, length, size = ops.shape(x)
+    first = ops.arange(batch * heads, dtype="int32") * length
+    first = ops.reshape(first, (batch, heads, *(1 for _ in places.shape[2:])))
+    return ops.take(ops.reshape(x, (-1, size)), first + ops.cast(places, "int32"), axis=0)
+
+
+def _mixed(x: Tensor, shares: Tensor, shape: tuple) -> Tensor:
+    """(B, N, R T, D), with the shares of the rounds: (B, N, T, D)."""
+    return ops.sum(ops.reshape(x, shape) * ops.cast(shares, x.dtype), axis=2)

@@ -1,0 +1,374 @@
+"""The Reformer, an encoder of two residual streams for long rows (Kitaev et al. 2020).
+
+Shapes: `B` batch, `T` tokens, `P` positions, `V` vocabulary, `H` width of both streams.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.configs.reformer import LSH, ReformerConfig
+from kbert.layers import Block, Dense, Dropout, Embeddings, LayerNorm, gather_positions
+from kbert.layers.activations import get_activation
+from kbert.models.encoder import INPUTS, Encoder, Pooler, register_encoder
+from kbert.models.reformer.attention import LocalAttention, LSHAttention
+from kbert.models.reformer.reversible import is_reversible, run_reversible
+from kbert.types import Shape, Tensor, Tensors
+
+
+@register_encoder
+@keras.saving.register_keras_serializable(package="kbert")
+class Reformer(Encoder):
+    """`Encoder` for a `ReformerConfig`.
+
+    "sequence" has both residual streams side by side, normalised; "hidden_states" have them as
+    they are before each layer, and the sequence as the last. Rows that are not of whole chunks are
+    padded within. In training the layers are reversible: activations are kept of one layer at a
+    time, however many there are, unless hidden states or attention are asked for. Directions of
+    buckets are drawn anew in each training step unless the config has a `hash_seed`, and always the
+    same at other times, so that answers repeat. Its "attention" is put together from chunks and
+    rounds; there are no "internals".
+
+    Args:
+        config: a `ReformerConfig`.
+        **options: of `Encoder`; what `make_block` makes has `attend` and `feed` of
+            `ReformerBlock`.
+
+    Example:
+        >>> import numpy as np
+        >>> config = ReformerConfig(vocabulary_size=10, hidden_size=8, num_layers=2, num_heads=2,
+        ...                         intermediate_size=16, head_size=4, max_positions=64,
+        ...                         local_chunk_length=4, lsh_chunk_length=4)
+        >>> out = Reformer(config)({"token_ids": np.ones((1, 14), "int32")})
+        >>> tuple(out["sequence"].shape)
+        (1, 14, 8)
+    """
+
+    config_class = ReformerConfig
+    config: ReformerConfig
+    # Its config says whether all tokens are causal.
+    INPUTS = tuple(name for name in INPUTS if name != "causal_mask")
+
+    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        if embeddings is None:
+            embeddings = AxialEmbeddings(
+                axial_shape=config.axial_shape,
+                axial_sizes=config.axial_sizes,
+                vocabulary_size=config.vocabulary_size,
+                embedding_size=config.stream_size,
+                hidden_size=config.stream_size,
+                max_positions=config.max_positions,
+                num_segments=0,
+                dropout=config.dropout,
+                initializer_range=config.initializer_range,
+                norm=None,
+                name="embeddings",
+                **policy,
+            )
+        self.embeddings = embeddings
+        self.blocks = [self._make_block(layer) for layer in range(config.num_layers)]
+        self.shared = self.pooler = None
+        self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", **policy)
+        self.dropout = Dropout(config.dropout, name="dropout", **policy)
+        if config.pooler_activation is not None:
+            self.pooler = Pooler(config, name="pooler", **policy)
+        self._reads_states = False
+
+    def _make_block(self, group: int) -> keras.layers.Layer:
+        options: dict[str, Any] = {"name": f"layers_{group}", "dtype": self.dtype_policy}
+        if self.make_block is not None:
+            return self.make_block(self.config, **options)
+        return ReformerBlock(self.config, group, **options)
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        config = self.config
+        self.embeddings.build((None, None))
+        for block in self.blocks:
+            block.build((None, None, config.stream_size))
+        for layer in (self.norm, self.pooler):
+            if layer is not None:
+                layer.build((None, config.hidden_size))
+
+    def call(
+        self,
+        inputs: Tensors,
+        training: bool = False,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+        return_internals: bool = False,
+        output_positions: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """As `Encoder`.
+
+        Raises:
+            ValueError: also where internals are asked for.
+        """
+        if return_internals:
+            raise ValueError(
+                "A Reformer has no scores, queries and keys for all pairs of tokens: it gives "
+                "`attention`, and no `internals`. Received: return_internals=True"
+            )
+        # Of hidden states nothing can be kept where the layers run backwards.
+        self._reads_states = return_hidden_states
+        return super().call(
+            inputs,
+            training,
+            return_hidden_states=return_hidden_states,
+            return_attention=return_attention,
+            output_positions=output_positions,
+        )
+
+    def _run_layers(
+        self,
+        inputs: dict[str, Any],
+        training: bool,
+        *,
+        reads_attention: bool,
+        return_internals: bool,
+        positions: Tensor | None,
+    ) -> tuple[list, list]:
+        token_ids = inputs["token_ids"]
+        length = ops.shape(token_ids)[1]
+        if inputs.get("example_ids") is not None:
+            raise ValueError(
+                "A Reformer reads rows of one example: its chunks are of the row, whatever stands "
+                f"in it. Received: {', '.join(inputs)}"
+            )
+        x = self.embeddings(
+            token_ids, inputs.get("segment_ids"), inputs.get("position_ids"), training=training
+        )
+        # In float32 whatever the policy: what runs backwards takes away what was added.
+        x, context = self._whole_chunks(ops.cast(x, self.variable_dtype), inputs)
+        first = second = x
+        states: list[Any] = []
+        attention: list[Any] = [None] * len(self.blocks)
+        if training and is_reversible() and not (reads_attention or self._reads_states):
+            first, second = run_reversible(self.blocks, first, second, context)
+            states = [None] * len(self.blocks)
+        else:
+            for layer, block in enumerate(self.blocks):
+                states.append(self._joined(first, second)[:, :length])
+                first, second, weights = block(
+                    first,
+                    second,
+                    training=training,
+                    return_attention=reads_attention,
+                    **context,
+                )
+                if weights is not None:
+                    weights = weights[..., :length, :length]
+                attention[layer] = weights
+        norm: Any = self.norm  # which not every encoder has
+        x = norm(self._joined(first, second), training=training)
+        x = self.dropout(x, training=training)[:, :length]
+        return [*states, x if positions is None else gather_positions(x, positions)], attention
+
+    def _joined(self, first: Tensor, second: Tensor) -> Tensor:
+        return ops.cast(ops.concatenate([first, second], axis=-1), self.compute_dtype)
+
+    def _whole_chunks(self, x: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The row padded to whole chunks of all attentions, and what says where the padding is."""
+        marks = inputs.get("padding_mask")
+        marks = None if marks is None else ops.cast(marks, "int32")
+        batch, length, width = ops.shape(x)
+        lengths = self.config.chunk_lengths
+        if isinstance(length, int) and length <= lengths[0]:
+            missing: Any = 0
+        else:
+            missing = -length % self.config.chunk_multiple
+        if not isinstance(missing, int) or missing:
+            if marks is None:
+                marks = ops.ones((batch, length), dtype="int32")
+            marks = ops.concatenate([marks, ops.zeros((batch, missing), "int32")], axis=1)
+            # No zeros: their norm would make something of what rounding leaves there.
+            x = ops.concatenate([x, ops.broadcast_to(x[:, :1], (batch, missing, width))], axis=1)
+        return x, {} if marks is None else {"padding_mask": marks}
+
+
+class ReformerBlock(Block):
+    """A layer of two streams: the attention of one is added to the other, which feeds it forward.
+
+    Args:
+        config: the model's.
+        layer: which of its layers.
+        **kwargs: `name` and `dtype`.
+    """
+
+    def __init__(self, config: ReformerConfig, layer: int, **kwargs: Any) -> None:
+        policy: dict[str, Any] = {"dtype": kwargs.get("dtype")}
+        kind = config.layer_attention(layer)
+        options: dict[str, Any] = {
+            "head_size": config.head_size,
+            "chunk_length": config.chunk_length(kind),
+            "chunks_before": getattr(config, f"{kind}_chunks_before"),
+            "chunks_after": getattr(config, f"{kind}_chunks_after"),
+            "causal": config.attention == "causal",
+            "dropout": config.lsh_dropout if kind == LSH else config.attention_dropout,
+            "initializer_range": config.initializer_range,
+            "name": "attention",
+            **policy,
+        }
+        attention: LocalAttention
+        if kind == LSH:
+            attention = LSHAttention(
+                config.num_heads,
+                bucket_factors=config.bucket_factors,
+                num_hashes=config.num_hashes,
+                hash_seed=config.hash_seed,
+                **options,
+            )
+        else:
+            attention = LocalAttention(config.num_heads, **options)
+        slots = ("attention_input_norm", "feed_forward_input_norm")
+        super().__init__(
+            attention,
+            _ChunkedFeedForward(config, name="feed_forward", **policy),
+            Dropout(config.dropout, name="dropout", **policy),
+            **{x: LayerNorm(config.layer_norm_epsilon, name=x, **policy) for x in slots},
+            autocast=False,  # of the streams; the parts cast what they read
+            **kwargs,
+        )
+
+    def call(  # type: ignore[override]
+        self,
+        first: Tensor,
+        second: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool = False,
+        return_attention: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Both streams behind the layer, (B, T, H / 2), and the probabilities or None."""
+        y, *_, probabilities = self._attend(
+            second,
+            padding_mask=padding_mask,
+            training=training,
+            return_attention=return_attention,
+        )
+        first = first + ops.cast(y, first.dtype)
+        y = self.feed(first, training=training)
+        return first, second + ops.cast(y, second.dtype), probabilities
+
+    def attend(
+        self, x: Tensor, training: bool = False, buckets: Tensor | None = None, **context: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the second stream adds to the first, and the buckets, where there are any."""
+        if buckets is not None:
+            context["buckets"] = buckets
+        y, *found, _ = self._attend(x, training=training, **context)
+        return y, found[0] if found else None
+
+    def feed(self, x: Tensor, training: bool = False) -> Tensor:
+        """What the first stream adds to the second."""
+        x = self.feed_forward_input_norm(x, training=training)
+        return self.dropout(self.feed_forward(x, training=training), training=training)
+
+    def _attend(self, x: Tensor, training: bool, **options: Any) -> tuple:
+        x = self.attention_input_norm(x, training=training)
+        y, *rest = self.attention(x, training=training, **options)
+        return self.dropout(y, training=training), *rest
+
+
+class _ChunkedFeedForward(keras.layers.Layer):
+    """Two dense layers with dropout and an activation between, for some tokens after the others."""
+
+    def __init__(self, config: ReformerConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.chunk = config.feed_forward_chunk
+        self.activation = get_activation(config.activation)
+        common = {"initializer_range": config.initializer_range, "dtype": self.dtype_policy}
+        self.intermediate = Dense(config.intermediate_size, name="intermediate", **common)
+        self.dropout = Dropout(config.dropout, dtype=self.dtype_policy, name="dropout")
+        self.output_dense = Dense(config.stream_size, name="output", **common)
+
+    def build(self, input_shape: Shape) -> None:
+        self.intermediate.build(input_shape)
+        self.output_dense.build((*input_shape[:-1], self.intermediate.units))
+
+    def call(self, x: Tensor, training: bool = False) -> Tensor:
+        length = ops.shape(x)[1]
+        if self.chunk is None or not isinstance(length, int) or length <= self.chunk:
+            return self._forwarded(x, training)
+        starts = range(0, length, self.chunk)
+        parts = [self._forwarded(x[:, i : i + self.chunk], training) for i in starts]
+        return ops.concatenate(parts, axis=1)
+
+    def _forwarded(self, x: Tensor, training: bool) -> Tensor:
+        x = self.dropout(self.intermediate(x, training=training), training=training)
+        return self.output_dense(self.activation(x, training))
+
+
+class AxialEmbeddings(Embeddings):
+    """Token embeddings, and places as a row and a column, each with dropout of its own.
+
+    (Ho et al. 2019, https://arxiv.org/abs/1912.12180; trax/layers/research/position_encodings.py of
+    google/trax.) Dropout takes a column away as a whole.
+
+    Args:
+        axial_shape: rows and columns; None = a table of all places.
+        axial_sizes: widths of their vectors, side by side in that of a place.
+        **options: of `Embeddings`.
+
+    Example:
+        >>> embeddings = AxialEmbeddings(axial_shape=(2, 3), axial_sizes=(1, 3), vocabulary_size=9,
+        ...                              embedding_size=4, hidden_size=4, max_positions=6,
+        ...                              num_segments=0, norm=None)
+        >>> tuple(embeddings(ops.array([[1, 2, 3]])).shape), embeddings.count_params()
+        ((1, 3, 4), 47)
+    """
+
+    def __init__(
+        self,
+        *,
+        axial_shape: tuple[int, ...] | None,
+        axial_sizes: tuple[int, ...] | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(positions="none", **options)
+        self.axial_shape = axial_shape
+        self.axial_sizes = axial_sizes
+
+    def build(self, token_ids_shape: Shape) -> None:
+        super().build(token_ids_shape)
+        if self.axial_shape is None or self.axial_sizes is None:
+            self.table = self._add_table("position", self.max_positions)
+            return
+        self.rows, self.columns = (
+            self.add_weight(
+                name=name,
+                shape=shape,
+                initializer=keras.initializers.RandomNormal(stddev=1.0),
+                autocast=False,
+            )
+            for name, *shape in zip(
+                ("rows", "columns"), self.axial_shape, self.axial_sizes, strict=True
+            )
+        )
+
+    def call(
+        self,
+        token_ids: Tensor,
+        segment_ids: Tensor | None = None,
+        places: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor:
+        x = self.dropout(self.embed(token_ids, segment_ids), training=training)
+        batch, length = ops.shape(token_ids)
+        if places is None:
+            places = ops.arange(length, dtype="int32")[None]
+        places = ops.cast(places, "int32")
+        if self.axial_shape is None:
+            vectors = ops.take(self.table, places, axis=0)
+            if training and self.dropout.rate:  # another mask for each row
+                vectors = ops.broadcast_to(vectors, ops.shape(x))
+            return x + self.dropout(ops.cast(vectors, x.dtype), training=training)
+        number = self.axial_shape[1]
+        row, column = places // number, places % number
+        vectors = [ops.take(self.rows, row, axis=0), ops.take(self.columns, column, axis=0)]
+        found = ops.cast(ops.concatenate(vectors, axis=-1), x.dtype)
+        if training and self.dropout.rate:
+            kept = self.dropout(ops.ones((batch, number), x.dtype), training=training)
+            column = ops.broadcast_to(column, (batch, length))
+            found = found * ops.take_along_axis(kept, column, axis=1)[..., None]
+        return x + found

@@ -1,0 +1,104 @@
+"""Transformer-XL, a language model that remembers (Dai et al. 2019).
+
+Shapes: `B` batch, `T` tokens, `L` layers, `M` tokens of a memory, `H` hidden width.
+"""
+
+from typing import Any
+
+import keras
+
+from kbert.configs.transformer_xl import TransformerXlConfig
+from kbert.layers import Dropout, LayerNorm
+from kbert.layers.adaptive import AdaptiveEmbeddings
+from kbert.models.encoder import INPUTS, register_encoder
+from kbert.models.xlnet.attention import XlnetBlock
+from kbert.models.xlnet.xlnet import Xlnet
+from kbert.types import Shape
+
+
+@register_encoder
+@keras.saving.register_keras_serializable(package="kbert")
+class TransformerXl(Xlnet):
+    """`Encoder` for a `TransformerXlConfig`: each token sees those before it, and a memory.
+
+    One more input, "memory" (L, B, M, H), what each layer has read of the rows before: all tokens
+    see it. It gives "memory", likewise, with those of this row (the first `reuse_length` of them)
+    as its newest. No gradient flows into either. With `same_length` a token sees M tokens, itself
+    among them, and no further back.
+
+    (mem_transformer.py of kimiyoung/transformer-xl. There a memory begins empty; here, as in
+    Hugging Face's class, with zeros, which are seen.)
+
+    Args:
+        config: a `TransformerXlConfig`.
+        **options: of `Encoder`; a block of `make_block` has the call of `XlnetBlock`.
+
+    Example:
+        >>> import numpy as np
+        >>> config = TransformerXlConfig(vocabulary_size=10, hidden_size=8, num_layers=2,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> encoder = TransformerXl(config)
+        >>> out = encoder({"token_ids": np.array([[4, 5, 3]]),
+        ...                "memory": np.zeros((2, 1, 4, 8), "float32")})
+        >>> {name: tuple(x.shape) for name, x in out.items()}
+        {'memory': (2, 1, 4, 8), 'sequence': (1, 3, 8)}
+    """
+
+    config_class = TransformerXlConfig
+    config: TransformerXlConfig
+    INPUTS = (
+        *(name for name in INPUTS if name not in ("causal_mask", "segment_ids")),
+        "memory",
+    )
+    first_seen = 1
+
+    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        if embeddings is None:
+            embeddings = AdaptiveEmbeddings(
+                config.vocabulary_size,
+                config.embedding_width,
+                config.hidden_size,
+                cutoffs=config.cutoffs,
+                divisor=config.divisor,
+                dropout=Dropout(config.dropout, name="dropout", **policy),
+                initializer_range=config.initializer_range,
+                name="embeddings",
+                **policy,
+            )
+        self.embeddings = embeddings
+        self.dropout = Dropout(config.dropout, name="dropout", **policy)
+        self.blocks = [self._make_block(layer) for layer in range(config.num_layers)]
+        self.query = self.shared = self.norm = self.pooler = None
+
+    def _layer_block(self, name: str) -> keras.layers.Layer:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        return XlnetBlock(
+            config.num_heads,
+            config.intermediate_size,
+            activation=config.activation,
+            layer_norms=lambda **x: LayerNorm(config.layer_norm_epsilon, **x, **policy),
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            initializer_range=config.initializer_range,
+            has_segments=False,
+            name=name,
+            **policy,
+        )
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        self._build_encoder()
+
+    @property
+    def token_embedding(self) -> Any:
+        """The token table (V, E), where the vocabulary is one cluster.
+
+        Raises:
+            ValueError: it is several.
+        """
+        if self.config.cutoffs:
+            raise ValueError(
+                "A vocabulary of several clusters has no one table: kbert.tasks.MemoryLM has its "
+                f"softmax. Received: cutoffs={self.config.cutoffs}"
+            )
+        return self.embeddings.tables[0]

@@ -1,0 +1,177 @@
+"""The Universal Transformer's encoder: one block, applied as often as each token needs.
+
+(Dehghani et al. 2018, https://arxiv.org/abs/1807.03819, section 2 and appendix C; halting is that
+of Graves 2016, "Adaptive computation time", https://arxiv.org/abs/1603.08983.)
+
+Shapes: `B` batch, `T` tokens, `P` read tokens, `H` hidden width, `S` steps at most.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.configs.universal_transformer import UniversalTransformerConfig
+from kbert.layers import Dense, Embeddings, gather_positions
+from kbert.layers.auxiliary import add_auxiliary_loss
+from kbert.layers.positions import sinusoids
+from kbert.layers.recompute import run_layer
+from kbert.models.encoder import INPUTS, Encoder, Pooler, register_encoder
+from kbert.models.inputs_and_outputs import output_spec
+from kbert.types import Shape, Tensor, Tensors
+
+
+@register_encoder
+@keras.saving.register_keras_serializable(package="kbert")
+class UniversalTransformer(Encoder):
+    """`Encoder` for a `UniversalTransformerConfig`, with one more output.
+
+    In each step a token's state is added the sines of its place and of the step, and goes through
+    the block. With halting, a dense layer says with which probability the token halts there, and
+    what the encoder gives moves towards the state after the step by that share. Once they add up to
+    the threshold, the step's share is what is missing of 1, and nothing moves any more. All tokens
+    are computed in all steps, halted or not, so that shapes are static. "hidden_states" are what
+    the encoder would give after each step, the embeddings first.
+
+    "ponder_time" (B, T) float32 is each token's number of steps, and the weight of the last. Its
+    mean over tokens times the config's `ponder_weight` is added to the loss of whatever task trains
+    the encoder, as `ponder_loss`.
+
+    Args:
+        config: a `UniversalTransformerConfig`.
+        **options: of `Encoder`.
+
+    Example:
+        >>> import numpy as np
+        >>> config = UniversalTransformerConfig(vocabulary_size=10, hidden_size=8, num_layers=3,
+        ...                                     num_heads=2, intermediate_size=16)
+        >>> out = UniversalTransformer(config)({"token_ids": np.array([[4, 5, 3]])})
+        >>> {name: tuple(x.shape) for name, x in out.items()}
+        {'ponder_time': (1, 3), 'sequence': (1, 3, 8), 'pooled': (1, 8)}
+    """
+
+    config_class = UniversalTransformerConfig
+    config: UniversalTransformerConfig
+    INPUTS = INPUTS
+
+    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        if embeddings is None:  # the places are added in each step
+            embeddings = Embeddings(
+                vocabulary_size=config.vocabulary_size,
+                embedding_size=config.embedding_width,
+                hidden_size=config.hidden_size,
+                max_positions=config.max_positions,
+                num_segments=config.num_segments,
+                dropout=config.dropout,
+                layer_norm_epsilon=config.layer_norm_epsilon,
+                initializer_range=config.initializer_range,
+                positions="none",
+                norm=config.norm if config.embedding_norm else None,
+                use_bias=config.use_bias,
+                name="embeddings",
+                **policy,
+            )
+        self.embeddings = embeddings
+        self.blocks = [self._make_block(0)]
+        self.shared = self.norm = self.pooler = None
+        if config.pooler_activation is not None:
+            self.pooler = Pooler(config, name="pooler", **policy)
+        self.halt: Dense | None = None
+        if config.halting:
+            self.halt = Dense(
+                1,
+                initializer_range=config.initializer_range,
+                dtype=keras.DTypePolicy(self.variable_dtype),
+                name="halt",
+            )
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        super().build(input_shape)
+        if self.halt is not None:
+            self.halt.build((None, None, self.config.hidden_size))
+            # So that training begins with few steps (`act_halting_bias_init` of its code).
+            self.halt.weights[1].assign([1.0])
+
+    def _run_layers(
+        self,
+        inputs: dict[str, Any],
+        training: bool,
+        *,
+        reads_attention: bool,
+        return_internals: bool,
+        positions: Tensor | None,
+    ) -> tuple[list, list, dict[str, Any]]:
+        config = self.config
+        bias = self._layer_biases(inputs, in_blocks=not reads_attention)[0]
+        options: dict[str, Any] = {"return_internals": True} if return_internals else {}
+        ids, places = inputs["token_ids"], inputs.get("position_ids")
+        told = {} if places is None else {"places": places}
+        state = self.embeddings(ids, inputs.get("segment_ids"), training=training, **told)
+        signals = ops.cast(self._places(ops.shape(ids)[1], places), state.dtype)
+        halting = _Halting(ops.shape(ids), config.halting_threshold)
+        hidden_states, attention = [state], []
+        given = ops.zeros_like(state)
+        for step in range(config.num_layers):
+            now = ops.convert_to_tensor(sinusoids(step + 1, config.hidden_size)[step])
+            state = state + signals + ops.cast(now, state.dtype)
+            weight = None
+            if self.halt is not None:
+                chance = ops.sigmoid(ops.squeeze(self.halt(ops.cast(state, "float32")), -1))
+                weight = ops.cast(halting.weigh(chance)[..., None], state.dtype)  # (B, T, 1)
+            state, weights = run_layer(
+                self.blocks[0],
+                state,
+                bias,
+                training=training,
+                first_only=not reads_attention,
+                **options,
+            )
+            given = state if weight is None else state * weight + given * (1 - weight)
+            hidden_states.append(given)
+            attention.append(weights)
+        ponder = halting.time if self.halt is not None else ops.full(ops.shape(ids), 1.0 * step + 1)
+        if self.halt is not None:
+            self._add_ponder_loss(ponder, inputs)
+        if positions is not None:
+            hidden_states[-1] = gather_positions(given, positions)
+        return hidden_states, attention, {"ponder_time": ponder}
+
+    def _places(self, length: Tensor, places: Tensor | None) -> Tensor:
+        """(1, T, H), or (B, T, H) of packed rows."""
+        table = ops.convert_to_tensor(sinusoids(self.config.max_positions, self.config.hidden_size))
+        return table[None, :length] if places is None else ops.take(table, places, axis=0)
+
+    def _add_ponder_loss(self, ponder: Tensor, inputs: Tensors) -> None:
+        mask = inputs.get("padding_mask")
+        if inputs.get("example_ids") is not None:
+            mask = inputs["example_ids"] > 0
+        real = ops.ones_like(ponder) if mask is None else ops.cast(mask, "float32")
+        total = self.config.ponder_weight * ops.sum(ponder * real)
+        add_auxiliary_loss("ponder_loss", total, ops.sum(real))
+
+    def compute_output_spec(self, inputs: Tensors, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        named = self._named_inputs(inputs)
+        spec = super().compute_output_spec(inputs, *args, **kwargs)
+        return {**output_spec({"ponder_time": named["token_ids"].shape}, "float32"), **spec}
+
+
+class _Halting:
+    """What is left of each token's probability not to halt, step by step."""
+
+    def __init__(self, shape: Any, threshold: float) -> None:
+        self.threshold = threshold
+        self.runs = ops.ones(shape, "bool")
+        self.spent = ops.zeros(shape, "float32")
+        self.time = ops.zeros(shape, "float32")
+
+    def weigh(self, chance: Tensor) -> Tensor:
+        """The weights (B, T) of a step in which tokens halt with that probability."""
+        halts = ops.logical_and(self.runs, self.spent + chance > self.threshold)
+        left = 1.0 - self.spent
+        weight = ops.where(halts, left, ops.where(self.runs, chance, 0.0))
+        # One for the step, and for the last one what it got.
+        self.time = self.time + ops.cast(self.runs, "float32") + ops.where(halts, left, 0.0)
+        self.spent = self.spent + weight
+        self.runs = ops.logical_and(self.runs, ops.logical_not(halts))
+        return weight

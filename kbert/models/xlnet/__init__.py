@@ -1,0 +1,1 @@
+"""XLNet: two streams of attention over relative positions, with a memory."""

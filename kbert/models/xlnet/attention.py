@@ -1,0 +1,283 @@
+"""Attention by content, distance and segment, of a row and of those that read it without itself.
+
+(Yang et al. 2019, "XLNet", https://arxiv.org/abs/1906.08237, sections 2.3 to 2.5; distances: Dai et
+al. 2019, "Transformer-XL", https://arxiv.org/abs/1901.02860, section 3.3; modeling.py of
+zihangdai/xlnet.)
+
+Shapes: `B` batch, `T` tokens, `M` tokens of a memory, `S` = M + T, `H` hidden width, `N` heads, `D`
+width of a head, `P` tokens that attend.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from kbert.layers import Block, Dropout, FeedForward, SelfAttention
+from kbert.layers.bias import PENALTY
+from kbert.layers.dense import kernel_initializer
+from kbert.layers.gather import gather_positions, gather_rows
+from kbert.layers.normalization import add_and_norm
+from kbert.layers.positions import slanted, slanted_rows
+from kbert.types import Shape, Tensor, Tensors
+
+
+def distance_vectors(
+    length: Tensor, memory_length: Tensor, hidden_size: int, clamp_length: int | None = None
+) -> Tensor:
+    """Sines, then cosines, of the distances from M + T - 1 down to -T.
+
+    Args:
+        length: T.
+        memory_length: M.
+        hidden_size: H.
+        clamp_length: farther distances are taken for this one; None = none are.
+
+    Returns:
+        (S + T, H) float32.
+
+    Example:
+        >>> ops.convert_to_numpy(distance_vectors(1, 1, 2))[:, 0].round(1).tolist()
+        [0.800000011920929, 0.0, -0.800000011920929]
+    """
+    distances = length + memory_length - 1 - ops.arange(2 * length + memory_length, dtype="int32")
+    if clamp_length is not None:
+        distances = ops.clip(distances, -clamp_length, clamp_length)
+    frequencies = (10000.0 ** -(np.arange(0, hidden_size, 2) / hidden_size)).astype("float32")
+    angles = ops.cast(distances, "float32")[:, None] * frequencies
+    return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
+
+
+class RelativeAttention(SelfAttention):
+    """Scores are sums of q k of the contents, q r of the distance, and q s of the segment.
+
+    Each with a bias of its own in the place of the query's position. A second stream of queries,
+    which are no keys, may attend to the same row: they know where they stand, and the bias decides
+    what they see.
+
+    Args:
+        num_heads: heads; divides the width of the input.
+        dropout: rate on the probabilities.
+        initializer_range: of the kernels and biases, see `Dense`.
+        has_segments: whether scores have the summand of segments.
+
+    Example:
+        >>> distances = {"distances": distance_vectors(3, 0, 4)}
+        >>> outputs, probabilities = RelativeAttention(2)(ops.ones((1, 3, 4)), shared=distances)
+        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        ((1, 3, 4), (1, 2, 3, 3))
+    """
+
+    def __init__(self, num_heads: int, *, has_segments: bool = True, **options: Any) -> None:
+        super().__init__(num_heads, use_bias=False, **options)
+        self.has_segments = has_segments
+
+    def build(self, input_shape: Shape) -> None:
+        super().build(input_shape)
+        self.relative = self._add_dense(input_shape[-1], input_shape, "relative")
+        for name in ("content_bias", "distance_bias"):
+            setattr(self, name, self._add_heads(name))
+        if self.has_segments:
+            self.segment_bias = self._add_heads("segment_bias")
+            self.segments = self._add_heads("segments", 2)  # the same, another
+
+    def _add_heads(self, name: str, *leading: int) -> keras.Variable:
+        shape = (*leading, self.num_heads, self.head_size)
+        return self.add_weight(
+            name=name, shape=shape, initializer=kernel_initializer(self.initializer_range)
+        )
+
+    # No `position_ids`: the distance of two tokens is that in the row, also in a packed one.
+    def call(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        training: bool = False,
+        return_internals: bool = False,
+        positions: Tensor | None = None,
+        shared: Tensors | None = None,
+        memory: Tensor | None = None,
+        queries: Tensor | None = None,
+        query_bias: Tensor | None = None,
+        query_positions: Tensor | None = None,
+    ) -> Any:
+        """Attends.
+
+        Args:
+            x: (B, T, H).
+            bias: added to the scores; broadcasts to (B, N, T, S).
+            training: whether dropout is active.
+            return_internals: as of `SelfAttention`; "scores" are less those of the same segment.
+            positions: (B, P), the tokens that attend; None = every token.
+            shared: "distances" (S + T, H), see `distance_vectors`, and where there are segments
+                "is_other_segment" (B, T, S), 1 where that of a key is another.
+            memory: (B, M, H), tokens before x that are attended to too.
+            queries: (B, P, H), the second stream.
+            query_bias: added to its scores; (B, 1, P, S). Who sees nothing gets zeros.
+            query_positions: (B, P), where it stands.
+
+        Returns:
+            outputs (B, T, H) and the probabilities (B, N, T, S), before dropout; with queries the
+            first is a pair, the outputs of both streams.
+
+        Raises:
+            ValueError: there are no distances.
+        """
+        if shared is None:
+            raise ValueError("Relative attention reads distances: `shared`. Received: None")
+        query, key, value = self._project_behind(x, memory)
+        vectors = ops.cast(shared["distances"], self.compute_dtype)
+        far_key = self._split_heads(self.relative(vectors[None]))  # (1, N, S + T, D)
+
+        def attend(query: Tensor, positions: Tensor | None, bias: Tensor | None) -> tuple:
+            scale = ops.cast(self._scale, query.dtype)
+            products = _times((query + self.content_bias[:, None]) * scale, key)
+            by_distance = _times((query + self.distance_bias[:, None]) * scale, far_key)
+            if positions is None:
+                products = products + slanted(by_distance)
+            else:
+                products = products + slanted_rows(by_distance, positions, ops.shape(x)[1])
+            is_other = shared.get("is_other_segment")
+            if is_other is not None:
+                if positions is not None:
+                    is_other = gather_positions(is_other, positions)
+                # What the same segment gives all keys of a query is nothing to the softmax.
+                step = (self.segments[1] - self.segments[0])[:, None]
+                by_segment = (query + self.segment_bias[:, None]) * scale * step
+                by_segment = ops.sum(by_segment, axis=-1, keepdims=True)  # (B, N, P, 1)
+                products = products + by_segment * ops.cast(is_other, query.dtype)[:, None]
+            return self._attend_by(products, value, bias, training)
+
+        if positions is not None:
+            query, bias = gather_rows(query, positions), gather_rows(bias, positions)
+        outputs, attention, scores = attend(query, positions, bias)
+        if return_internals:
+            attention = {"probabilities": attention, "scores": scores}
+            attention |= {"query": query, "key": key, "value": value}
+        if queries is None:
+            return outputs, attention
+        found, *_ = attend(self._queries(queries), query_positions, query_bias)
+        if query_bias is not None:
+            sees = ops.max(query_bias, axis=-1)[:, 0, :, None] > -PENALTY / 2  # (B, P, 1)
+            found = ops.where(sees, found, ops.zeros_like(found))
+        return (outputs, found), attention
+
+    def _project_behind(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x, keys and values of the memory and x: (B, N, T, D) and (B, N, S, D)."""
+        if memory is None:
+            return self._project(x)
+        tokens = ops.concatenate([ops.cast(memory, x.dtype), x], axis=1)
+        keys_values = ops.matmul(tokens, self.qkv.kernel[:, x.shape[-1] :])
+        key, value = ops.split(keys_values, 2, axis=-1)
+        return self._queries(x), self._split_heads(key), self._split_heads(value)
+
+    def _queries(self, x: Tensor) -> Tensor:
+        return self._split_heads(ops.matmul(x, self.qkv.kernel[:, : x.shape[-1]]))
+
+
+def _times(query: Tensor, key: Tensor) -> Tensor:
+    return ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+
+
+class XlnetBlock(Block):
+    """A block with normalisation behind its parts, through which a second stream may go.
+
+    Args:
+        num_heads: heads of its `RelativeAttention`.
+        intermediate_size: width inside the feed-forward part.
+        activation: within it.
+        dropout: rate on the outputs of both parts, and within the feed-forward part.
+        attention_dropout: rate on the probabilities.
+        initializer_range: of the kernels.
+        layer_norms: `(name=) -> layer`.
+        has_segments: as of `RelativeAttention`.
+
+    Example:
+        >>> from kbert.layers import LayerNorm
+        >>> block = XlnetBlock(2, 8, activation="gelu", layer_norms=lambda **x: LayerNorm(1, **x))
+        >>> shared = {"distances": distance_vectors(3, 0, 4)}
+        >>> x, probabilities = block(ops.ones((1, 3, 4)), shared=shared)
+        >>> tuple(x.shape)
+        (1, 3, 4)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        intermediate_size: int,
+        *,
+        activation: str,
+        layer_norms: Any,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        initializer_range: float = 0.02,
+        has_segments: bool = True,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        common = {"initializer_range": initializer_range, "dtype": dtype}
+        super().__init__(
+            RelativeAttention(
+                num_heads,
+                has_segments=has_segments,
+                dropout=attention_dropout,
+                name="attention",
+                **common,
+            ),
+            _FeedForward(
+                intermediate_size,
+                activation=activation,
+                dropout=dropout,
+                name="feed_forward",
+                **common,
+            ),
+            Dropout(dropout, dtype=dtype, name="dropout"),
+            attention_norm=layer_norms(name="attention_norm"),
+            feed_forward_norm=layer_norms(name="feed_forward_norm"),
+            dtype=dtype,
+            **kwargs,
+        )
+
+    def call(  # type: ignore[override]
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        training: bool = False,
+        return_internals: bool = False,
+        positions: Tensor | None = None,
+        queries: Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        """As `Block`; `options` and the second stream `queries` are of `RelativeAttention`."""
+        outputs, attention = self.attention(
+            x,
+            bias,
+            training=training,
+            return_internals=return_internals,
+            positions=positions,
+            queries=queries,
+            **options,
+        )
+        if queries is not None:
+            streams = zip((x, queries), outputs, strict=True)
+            return tuple(self._finished(*stream, training) for stream in streams), attention
+        if positions is not None:
+            x = gather_positions(x, positions)
+        return self._finished(x, outputs, training), attention
+
+    def _finished(self, x: Tensor, outputs: Tensor, training: bool) -> Tensor:
+        x = add_and_norm(x, outputs, self.dropout, self.attention_norm, training)
+        return self._forwarded(x, training)
+
+
+class _FeedForward(FeedForward):
+    """With dropout between the two layers."""
+
+    def __init__(self, *sizes: int, dropout: float, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def call(self, x: Tensor, training: bool = False) -> Tensor:
+        x = self.intermediate(x, training=training)
+        return self.output_dense(self.dropout(x, training=training))

@@ -1,0 +1,287 @@
+"""XLNet, an encoder that reads its tokens in any order (Yang et al. 2019).
+
+Beside the tokens it may have a second stream of queries, each of which stands somewhere and sees
+what comes before it in that order, and so not itself; and a memory of the rows before.
+
+Shapes: `B` batch, `T` tokens, `P` queries, `L` layers, `M` tokens of a memory, `S` = M + T, `H`
+hidden width.
+"""
+
+from typing import Any, ClassVar
+
+import keras
+from keras import ops
+
+from kbert.configs.encoder import EncoderConfig
+from kbert.configs.xlnet import XlnetConfig
+from kbert.layers import Dropout, Embeddings, LayerNorm, gather_positions
+from kbert.layers.bias import PENALTY
+from kbert.layers.dense import kernel_initializer
+from kbert.layers.recompute import run_layer
+from kbert.models.encoder import INPUTS, Encoder, Pooler, register_encoder
+from kbert.models.inputs_and_outputs import output_spec
+from kbert.models.xlnet.attention import XlnetBlock, distance_vectors
+from kbert.types import Shape, Tensor, Tensors
+
+
+@register_encoder
+@keras.saving.register_keras_serializable(package="kbert")
+class Xlnet(Encoder):
+    """`Encoder` for an `XlnetConfig`, with three more inputs and two more outputs.
+
+    - "order_ids" (B, T): when each token is read. A token sees those whose number is not above its
+      own; tokens of one number see each other. None = all see all.
+    - "target_positions" (B, P), with "order_ids": where the queries stand; a query sees the tokens
+      whose number is below that of the token there. They give "queries" (B, P, H), from which that
+      token is to be predicted.
+    - "memory" (L, B, M, H), what each layer has read of the rows before; all tokens see it. It
+      gives "memory", likewise, with those of this row (the first `reuse_length` of them) as its
+      newest. No gradient flows into either.
+
+    "pooled" is of the last token that is no padding, on whichever side that is: XLNet's rows end in
+    `<cls>`.
+
+    Args:
+        config: an `XlnetConfig`.
+        **options: of `Encoder`; a block of `make_block` has the call of `XlnetBlock`.
+
+    Example:
+        >>> import numpy as np
+        >>> config = XlnetConfig(vocabulary_size=10, hidden_size=8, num_layers=2, num_heads=2,
+        ...                      intermediate_size=16)
+        >>> encoder = Xlnet(config)
+        >>> out = encoder({"token_ids": np.array([[4, 5, 3]]), "order_ids": np.array([[1, 2, 0]]),
+        ...                "target_positions": np.array([[0, 1]]),
+        ...                "memory": np.zeros((2, 1, 4, 8), "float32")})
+        >>> {name: tuple(x.shape) for name, x in out.items()}
+        {'queries': (1, 2, 8), 'memory': (2, 1, 4, 8), 'sequence': (1, 3, 8), 'pooled': (1, 8)}
+    """
+
+    config_class: ClassVar[type[EncoderConfig]] = XlnetConfig
+    config: XlnetConfig
+    # The oldest token that the first one sees with `same_length`: the oldest of the memory.
+    first_seen: ClassVar[int] = 0
+    INPUTS = (
+        *(name for name in INPUTS if name != "causal_mask"),  # an order says it
+        *("order_ids", "target_positions", "memory"),
+    )
+
+    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        if embeddings is None:
+            embeddings = Embeddings(
+                vocabulary_size=config.vocabulary_size,
+                embedding_size=config.hidden_size,
+                hidden_size=config.hidden_size,
+                max_positions=config.max_positions,
+                num_segments=0,
+                dropout=config.dropout,
+                initializer_range=config.initializer_range,
+                positions="none",
+                norm=None,
+                name="embeddings",
+                **policy,
+            )
+        self.embeddings = embeddings
+        self.query: Any = _Query(config.initializer_range, name="query", **policy)
+        self.dropout = Dropout(config.dropout, name="dropout", **policy)
+        self.blocks = [self._make_block(layer) for layer in range(config.num_layers)]
+        self.shared = self.norm = self.pooler = None
+        if config.pooler_activation is not None:
+            self.pooler = Pooler(config, name="pooler", **policy)
+
+    def _make_block(self, group: int) -> keras.layers.Layer:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        name = f"layers_{group}"
+        if self.make_block is not None:
+            return self.make_block(config, name=name, **policy)
+        return self._layer_block(name)
+
+    def _layer_block(self, name: str) -> keras.layers.Layer:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        return XlnetBlock(
+            config.num_heads,
+            config.intermediate_size,
+            activation=config.activation,
+            layer_norms=lambda **x: LayerNorm(config.layer_norm_epsilon, **x, **policy),
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            initializer_range=config.initializer_range,
+            name=name,
+            **policy,
+        )
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        self._build_encoder()
+        self.query.build((None, None, self.config.hidden_size))
+
+    def _build_encoder(self) -> None:
+        super().build()
+
+    def _run_layers(
+        self,
+        inputs: dict[str, Any],
+        training: bool,
+        *,
+        reads_attention: bool,
+        return_internals: bool,
+        positions: Tensor | None,
+    ) -> tuple[list, list, dict[str, Any]]:
+        targets, memory = inputs.get("target_positions"), inputs.get("memory")
+        self._check(inputs)
+        length = ops.shape(inputs["token_ids"])[1]
+        before = 0 if memory is None else ops.shape(memory)[2]
+        distances = distance_vectors(
+            length, before, self.config.hidden_size, self.config.clamp_length
+        )
+        shared = {"distances": self.dropout(distances, training=training)}
+        if inputs.get("segment_ids") is not None:
+            segments = ops.cast(inputs["segment_ids"], "int32")
+            others = segments[:, :, None] != _behind(segments, before, 0)[:, None]
+            shared["is_other_segment"] = ops.cast(others, "int32")
+        bias = _bias(self._sees(inputs, before))
+        options: dict[str, Any] = {"shared": shared, "training": training}
+        x = self.embeddings(inputs["token_ids"], training=training)
+        queries = None
+        if targets is not None:
+            queries = self.dropout(self.query(targets), training=training)
+            options["query_bias"] = _bias(self._sees(inputs, before, targets))
+            options["query_positions"] = targets
+        if return_internals:
+            options["return_internals"] = True
+        hidden_states, attention = [x], []
+        for layer, block in enumerate(self.blocks):
+            of_layer: dict[str, Any] = {}
+            if memory is not None:
+                of_layer["memory"] = ops.stop_gradient(memory[layer])
+            if queries is not None:
+                of_layer["queries"] = queries
+            elif block is self.blocks[-1] and getattr(block, "takes_positions", False):
+                of_layer["positions"], positions = positions, None
+            x, weights = run_layer(
+                block, x, bias, first_only=not reads_attention, **options, **of_layer
+            )
+            if queries is not None:
+                x, queries = x
+            hidden_states.append(x)
+            attention.append(weights)
+        more = {}
+        if queries is not None:
+            more["queries"] = self.dropout(queries, training=training)
+        if memory is not None:
+            more["memory"] = self._remember(memory, hidden_states[:-1])
+        x = self.dropout(x, training=training)
+        hidden_states[-1] = x if positions is None else gather_positions(x, positions)
+        return hidden_states, attention, more
+
+    def _check(self, inputs: Tensors) -> None:
+        order, targets = inputs.get("order_ids"), inputs.get("target_positions")
+        if targets is not None and order is None:
+            raise ValueError(
+                "Queries see what is read before them: `target_positions` need `order_ids`. "
+                f"Received: {', '.join(inputs)}"
+            )
+        memory, layers = inputs.get("memory"), self.config.num_layers
+        if memory is None:
+            return
+        if inputs.get("example_ids") is not None:
+            raise ValueError(
+                "A row of several examples goes on from none: it takes no `memory`. "
+                f"Received: {', '.join(inputs)}"
+            )
+        if len(memory.shape) != 4 or memory.shape[0] != layers:
+            raise ValueError(
+                f"`memory` must be of shape ({layers}, batch, tokens, {self.config.hidden_size}): "
+                f"a part for each layer. Received: shape {tuple(memory.shape)}"
+            )
+
+    def _sees(self, inputs: Tensors, before: Tensor, targets: Tensor | None = None) -> Any:
+        """Which keys are seen by the tokens, (B or 1, T or 1, S), or by queries at `targets`.
+
+        None where all are.
+        """
+        order, padding = inputs.get("order_ids"), inputs.get("padding_mask")
+        examples = inputs.get("example_ids")
+        length = ops.shape(inputs["token_ids"])[1]
+        keep = []
+        if self.config.attention == "causal":
+            keys = ops.arange(before + length)[None]
+            tokens = ops.arange(length)[:, None]
+            sees = keys <= tokens + before
+            if self.config.same_length:
+                sees = ops.logical_and(sees, keys >= tokens + self.first_seen)
+            keep.append(sees[None] if targets is None else ops.take(sees, targets, axis=0))
+        if order is not None:
+            order = ops.cast(order, "int32")
+            numbers = order if targets is None else ops.take_along_axis(order, targets, axis=1)
+            # What a query predicts it does not see, a token sees itself. All see the memory.
+            numbers = numbers[:, :, None] - (0 if targets is None else 1)
+            sees = order[:, None] <= numbers
+            everywhere = ops.ones_like(numbers[..., :1], dtype="bool")
+            everywhere = ops.repeat(everywhere, before, axis=-1) if before else None
+            keep.append(_joined(everywhere, sees))
+        if examples is not None:
+            own = examples if targets is None else ops.take_along_axis(examples, targets, axis=1)
+            keep.append(own[:, :, None] == examples[:, None])
+        elif padding is not None:
+            keep.append((_behind(ops.cast(padding, "int32"), before, 1) > 0)[:, None])
+        if not keep:
+            return None
+        found = keep[0]
+        for sees in keep[1:]:
+            found = ops.logical_and(found, sees)
+        return found
+
+    def _remember(self, memory: Tensor, states: list) -> Tensor:
+        length = ops.shape(memory)[2]
+        kept = []
+        for old, new in zip(ops.unstack(memory, self.config.num_layers), states, strict=True):
+            new = new[:, : self.config.reuse_length]
+            whole = ops.concatenate([ops.cast(old, new.dtype), new], axis=1)
+            kept.append(whole[:, ops.shape(whole)[1] - length :])
+        return ops.stop_gradient(ops.stack(kept))
+
+    def compute_output_spec(self, inputs: Tensors, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        inputs = self._named_inputs(inputs)
+        spec = super().compute_output_spec(inputs, *args, **kwargs)
+        shapes: dict[str, Any] = {}
+        targets, memory = inputs.get("target_positions"), inputs.get("memory")
+        if targets is not None:
+            shapes["queries"] = (*targets.shape, self.config.hidden_size)
+        if memory is not None:
+            shapes["memory"] = tuple(memory.shape)
+        return {**output_spec(shapes, self.compute_dtype), **spec}
+
+
+class _Query(keras.layers.Layer):
+    """What every query begins as: the vector of a token that nobody has seen."""
+
+    def __init__(self, initializer_range: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape: Shape) -> None:
+        self.vector = self.add_weight(
+            name="vector",
+            shape=(input_shape[-1],),
+            initializer=kernel_initializer(self.initializer_range),
+        )
+
+    def call(self, positions: Tensor) -> Tensor:
+        """(B, P) -> (B, P, H)."""
+        return self.vector + ops.zeros((*ops.shape(positions), 1), self.compute_dtype)
+
+
+def _behind(x: Tensor, before: Tensor, value: int) -> Tensor:
+    """(B, T) -> (B, M + T), with that value for the tokens of the memory."""
+    filled = ops.full((ops.shape(x)[0], before), value, dtype=x.dtype)
+    return _joined(filled, x)
+
+
+def _joined(before: Tensor | None, x: Tensor) -> Tensor:
+    return x if before is None else ops.concatenate([before, x], axis=-1)
+
+
+def _bias(sees: Tensor | None) -> Tensor | None:
+    """(B or 1, T or 1, S) -> what is added to scores, (B or 1, 1, T or 1, S)."""
+    return None if sees is None else (ops.cast(sees, "float32")[:, None] - 1.0) * PENALTY

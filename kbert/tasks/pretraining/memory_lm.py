@@ -1,0 +1,204 @@
+"""Transformer-XL's pretraining: the next token of one long text in every row, which remembers.
+
+Shapes: B rows, T tokens, L layers, M tokens of a memory, H hidden width.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert import inference
+from kbert.configs.transformer_xl import TransformerXlConfig
+from kbert.layers.adaptive import AdaptiveSoftmax
+from kbert.serving import Signature
+from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.input_form import TEXTS_ALONE
+from kbert.tasks.pretraining.row_memory import RemembersRows
+from kbert.tokenizers.base import Tokenizer
+from kbert.training.step.base import DerivedMetrics
+from kbert.types import Tensors, Terms
+
+
+class MemoryLM(RemembersRows, EncoderTask):
+    """A Transformer-XL that predicts the next token, with an adaptive softmax.
+
+    (Dai et al. 2019, https://arxiv.org/abs/1901.02860, sections 3.2 and 3.3.) Trained with `fit` on
+    the batches of `kbert.data.causal_dataset(runs=True)`: row b of a batch goes on where row b of
+    the batch before ended, and every token also sees what the layers have made of `memory_length`
+    tokens before its row. The rows' memory is saved with checkpoints; no gradient flows through it.
+    The loss `lm_loss` is the mean cross entropy of all tokens that carry weight; metric:
+    `perplexity`, its exponential.
+
+    Args:
+        encoder: a `kbert.Encoder` of a `TransformerXlConfig`.
+        tokenizer: its tokenizer; its "sep" token ends a text.
+        memory_length: tokens of the memory (M).
+        batch_size: rows of a batch, of all devices together.
+        name: of the model.
+
+    Raises:
+        TypeError: the encoder is no Transformer-XL.
+        ValueError: the vocabularies differ, or a number is out of range.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "quick", "fox"])
+        >>> config = kbert.configs.TransformerXlConfig(
+        ...     vocabulary_size=8, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16)
+        >>> task = MemoryLM(kbert.Encoder(config), tokenizer, memory_length=4, batch_size=2)
+        >>> scores = task.predict(["the quick fox", "fox"])
+        >>> scores[0]["tokens"], scores[1]["perplexity"] > 1
+        (3, True)
+    """
+
+    kind = "memory_lm"
+    own_form = TEXTS_ALONE
+    shown_metrics = ("perplexity",)
+    derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("lm_loss", ops.exp)}
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        tokenizer: Tokenizer,
+        *,
+        memory_length: int,
+        batch_size: int,
+        name: str = "memory_lm",
+    ) -> None:
+        super().__init__(encoder, tokenizer, name=name)
+        if encoder.config.kind != TransformerXlConfig.kind:
+            raise TypeError(
+                "Rows are remembered by a Transformer-XL: the encoder must be made of a "
+                f"TransformerXlConfig. Received: {encoder.config!r}"
+            )
+        for what, number in (("memory_length", memory_length), ("batch_size", batch_size)):
+            if number < 1:
+                raise ValueError(f"`{what}` must be at least 1. Received: {number}")
+        self.memory_length = memory_length
+        self.batch_size = batch_size
+        config = encoder.config
+        self.softmax = AdaptiveSoftmax(
+            encoder.embeddings,
+            initializer_range=config.initializer_range,
+            name="softmax",
+            dtype=encoder.dtype_policy,
+        )
+        self.remember((config.num_layers, batch_size, memory_length * config.hidden_size))
+        self.build()
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        return {**super().parts, "softmax": self.softmax}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"memory_length": self.memory_length, "batch_size": self.batch_size}
+
+    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
+        """What the softmax reads, "sequence" (B, T, H).
+
+        Of a batch with a "memory" (L, B, M, H) also the next one, "memory".
+        """
+        return self.encode(batch, training)
+
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
+        if "begins" not in batch:
+            raise ValueError(
+                "Rows are remembered that go on in the next batch: make the dataset with "
+                f"runs=True. Received: {', '.join(sorted(batch))}"
+            )
+        state = self.recall(batch, training)  # (L, b, MH)
+        layers, rows, _ = ops.shape(state)
+        shape = (layers, rows, self.memory_length, self.encoder.config.hidden_size)
+        outputs = self({**batch, "memory": ops.reshape(state, shape)}, training=training)
+        self.keep(ops.reshape(ops.cast(outputs["memory"], "float32"), ops.shape(state)), training)
+        losses = self.softmax.losses(outputs["sequence"], batch["targets"])
+        weights = ops.cast(batch["weights"], "float32")
+        return {"lm_loss": (ops.sum(losses * weights), ops.sum(weights))}, {}
+
+    def predict(
+        self, texts: str | Sequence[str], *, batch_size: int = 8
+    ) -> list[dict[str, float | int]]:
+        """How likely texts are, each read behind the token that ends one.
+
+        A text is read in parts as long as the memory, with what was read of it before; its own end
+        is not counted.
+
+        Args:
+            texts: strings, or one.
+            batch_size: texts that go through the model together.
+
+        Returns:
+            For each "log_likelihood", the sum of the natural logarithms of its tokens'
+            probabilities; "tokens", how many they are; and "perplexity", the exponential of the
+            mean of minus the logarithms, 1 for a text without tokens.
+
+        Raises:
+            ValueError: `batch_size` is out of range.
+        """
+        texts = inference.as_texts(texts)
+        inference.check_batch_size(batch_size)
+        answers: list[dict[str, float | int]] = []
+        for begin in range(0, len(texts), batch_size):
+            rows, counts = (x.numpy() for x in self._rows(texts[begin : begin + batch_size]))
+            totals = np.zeros(len(rows))
+            memory = np.zeros(self._memory_shape(len(rows)), "float32")
+            for first in range(0, rows.shape[1] - 1, self.memory_length):
+                found, memory = self._read(rows, counts, first, memory)
+                totals += ops.convert_to_numpy(found)
+            for total, count in zip(totals.tolist(), counts.tolist(), strict=True):
+                perplexity = float(np.exp(-total / count)) if count else 1.0
+                answers.append({"log_likelihood": total, "tokens": count, "perplexity": perplexity})
+        return answers
+
+    def signatures(self) -> dict[str, Signature]:
+        """`score`, also `serving_default`.
+
+        Returns:
+            `score`: `text` (B,) strings -> `log_likelihood` (B,) and `tokens` (B,), as of
+            `predict`.
+        """
+
+        def score(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            with tf.device("CPU"):
+                rows, counts = self._rows(text)
+            zeros = tf.zeros_like(counts, tf.float32)
+            memory = tf.zeros(self._memory_shape(tf.shape(rows)[0]))
+
+            def read(first: Any, totals: Any, memory: Any) -> tuple[Any, Any, Any]:
+                found, memory = self._read(rows, counts, first, memory)
+                return first + self.memory_length, totals + found, memory
+
+            _, totals, _ = tf.while_loop(
+                lambda first, *_: first < tf.shape(rows)[1] - 1, read, (0, zeros, memory)
+            )
+            return {"log_likelihood": totals, "tokens": counts}
+
+        return {"score": Signature(score, [tf.TensorSpec([None], tf.string, "text")])}
+
+    def _rows(self, texts: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Tokens behind the end of a text, (B, 1 + a multiple of M), and how many are real."""
+        ids = self.tokenizer.encode(texts)
+        counts = tf.cast(ids.row_lengths(), tf.int32)
+        rows = ids.to_tensor(self.tokenizer.sep_id)
+        more = [1, -tf.shape(rows)[1] % self.memory_length]
+        return tf.pad(rows, [[0, 0], more], constant_values=self.tokenizer.sep_id), counts
+
+    def _memory_shape(self, rows: Any) -> tuple[Any, ...]:
+        config = self.encoder.config
+        return (config.num_layers, rows, self.memory_length, config.hidden_size)
+
+    def _read(self, rows: Any, counts: Any, first: Any, memory: Any) -> tuple[Any, Any]:
+        """Log-likelihoods (B,) of the M tokens behind column `first`, and the next memory."""
+        inputs, targets = (rows[:, n : n + self.memory_length] for n in (first, first + 1))
+        outputs = self({"token_ids": inputs, "memory": memory})
+        losses = self.softmax.losses(outputs["sequence"], targets)
+        inside = first + np.arange(self.memory_length) < counts[:, None]
+        found = -ops.sum(losses * ops.cast(inside, losses.dtype), axis=1)
+        memory = ops.reshape(outputs["memory"], self._memory_shape(-1))
+        return found, ops.cast(memory, "float32")

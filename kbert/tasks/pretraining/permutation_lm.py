@@ -1,0 +1,198 @@
+"""XLNet's pretraining: predicting tokens from those that are read before them, in any order.
+
+Shapes: B rows, T tokens, P predictions of a row at most, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+from keras import ops
+
+from kbert import inference
+from kbert.configs.xlnet import XlnetConfig
+from kbert.heads import TokenLogits
+from kbert.serving import Signature
+from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.losses import Prediction, accuracy, cross_entropy
+from kbert.tasks.pretraining.fill_mask import FillMask
+from kbert.tasks.pretraining.row_memory import RemembersRows
+from kbert.tokenizers.base import Tokenizer
+from kbert.training.step.base import DerivedMetrics
+from kbert.types import Tensors, Terms
+
+
+class PermutationLM(RemembersRows, EncoderTask):
+    """Permutation language modelling: each token is predicted from those read before it.
+
+    (Yang et al. 2019, "XLNet", section 2, https://arxiv.org/abs/1906.08237.) Trained with `fit` on
+    the batches of `kbert.data.pretraining_dataset(masking="permutation", segments="single")`, whose
+    `order_ids` say when each token is read. A query stands where a token is predicted and sees what
+    is read before it; no token is hidden, and none is replaced. Loss: the mean over the predicted
+    tokens. Metrics: `plm_loss`, `plm_accuracy`, `perplexity`.
+
+    With `memory_length`, trained on rows that go on from batch to batch (`segments="runs"`), every
+    row also reads what the layers have made of so many tokens before it (section 2.5; Dai et al.
+    2019, section 3.2, https://arxiv.org/abs/1901.02860), as far as its text goes back. The rows'
+    memory is kept for each row of the global batch and saved with checkpoints; no gradient flows
+    through it.
+
+    `predict` fills masks: each from the text and none from another mask.
+
+    Args:
+        encoder: a `kbert.Encoder` of an `XlnetConfig`.
+        tokenizer: its tokenizer.
+        memory_length: tokens of the memory (M); 0 = none.
+        batch_size: rows of a batch, of all devices together; with a memory alone.
+        name: of the model.
+
+    Raises:
+        TypeError: the encoder is no XLNet.
+        ValueError: the vocabularies differ, or a memory has no `batch_size`.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "quick", "fox"])
+        >>> config = kbert.configs.XlnetConfig(vocabulary_size=8, hidden_size=8, num_layers=1,
+        ...                                    num_heads=2, intermediate_size=16)
+        >>> task = PermutationLM(kbert.Encoder(config), tokenizer)
+        >>> answer, = task.predict(["the quick [MASK]"], candidates=["fox", "the"])
+        >>> answer["tokens"], len(answer["probabilities"][0])
+        ([['fox', 'the']], 2)
+    """
+
+    kind = "permutation_lm"
+    shown_metrics = ("plm_loss", "plm_accuracy")
+    derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("plm_loss", ops.exp)}
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        tokenizer: Tokenizer,
+        *,
+        memory_length: int = 0,
+        batch_size: int | None = None,
+        name: str = "permutation_lm",
+    ) -> None:
+        super().__init__(encoder, tokenizer, name=name)
+        if memory_length < 0 or (batch_size is None) != (memory_length == 0) or batch_size == 0:
+            raise ValueError(
+                "A memory of `memory_length` tokens is that of each row of a `batch_size`: pass "
+                "both, or neither for no memory. "
+                f"Received: memory_length={memory_length}, batch_size={batch_size}"
+            )
+        if encoder.config.kind != XlnetConfig.kind:
+            raise TypeError(
+                "Tokens are read in an order by an XLNet: the encoder must be made of an "
+                f"XlnetConfig. Received: {encoder.config!r}"
+            )
+        table = encoder.token_embedding
+        self.logits = TokenLogits(
+            encoder.config, table, name="permutation_lm", dtype=encoder.dtype_policy
+        )
+        self._fill_mask = _FillMask(self, self.logits)
+        self.memory_length = memory_length
+        self.batch_size = batch_size
+        if batch_size is not None:
+            width = memory_length * encoder.config.hidden_size
+            self.remember((encoder.config.num_layers, batch_size, width))
+        self.build()
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        return {**super().parts, "permutation_lm": self.logits}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        if self.batch_size is None:
+            return {}
+        return {"memory_length": self.memory_length, "batch_size": self.batch_size}
+
+    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
+        """Logits `permutation_lm` (B, P, V) at the batch's `mask_positions`.
+
+        Of a batch with a "memory" (L, B, M, H) also the next one, "memory".
+        """
+        features = {**batch, "target_positions": batch["mask_positions"]}
+        outputs = self.encode(features, training)
+        memory = {"memory": outputs["memory"]} if "memory" in outputs else {}
+        return {"permutation_lm": self.logits(outputs["queries"]), **memory}
+
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
+        self.check_batch(batch)
+        if self.state is None:
+            logits = self(batch, training=training)["permutation_lm"]
+        else:
+            logits = self._remembering(batch, training)
+        answer = (logits, batch["mask_ids"], batch["mask_weights"])
+        return {"plm_loss": cross_entropy(*answer)}, {"plm_accuracy": accuracy(*answer)}
+
+    def _remembering(self, batch: Tensors, training: bool) -> Any:
+        """The logits of rows that go on from those of the batch before."""
+        width = self.encoder.config.hidden_size
+        state = self.recall(batch, training)  # (L, b, MH)
+        layers, rows, _ = ops.shape(state)
+        memory = ops.reshape(state, (layers, rows, self.memory_length, width))
+        outputs = self({**batch, "memory": memory}, training=training)
+        # A row that ends in padding ends its text: what the next one reads is from elsewhere.
+        goes_on = ops.min(batch["padding_mask"], axis=1)[:, None]
+        state = ops.reshape(ops.cast(outputs["memory"], "float32"), ops.shape(state))
+        self.keep(ops.where(goes_on > 0, state, 0.0), training)
+        return outputs["permutation_lm"]
+
+    def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
+        """What is predicted, for a student or a teacher to compare."""
+        answer = (logits["permutation_lm"], batch["mask_weights"])
+        return {"permutation_lm": Prediction("classes", *answer)}
+
+    def check_batch(self, batch: Tensors) -> None:
+        if "order_ids" not in batch:
+            raise ValueError(
+                "A batch for this task must hold order_ids: make the dataset with "
+                f'masking="permutation". Received: {", ".join(sorted(batch))}'
+            )
+        if self.state is not None and "begins" not in batch:
+            raise ValueError(
+                "Rows are remembered that go on in the next batch: with a `memory_length` make the "
+                f'dataset with segments="runs". Received: {", ".join(sorted(batch))}'
+            )
+
+    def predict(
+        self,
+        texts: str | Sequence[str],
+        top_k: int = 5,
+        candidates: Sequence[str] | None = None,
+        batch_size: int = inference.BATCH_SIZE,
+    ) -> list[dict[str, list]]:
+        """Fills the masks of texts; see `Pretraining.predict`.
+
+        Args:
+            texts: strings with any number of mask tokens ("<mask>"), or one string.
+            top_k: how many answers for each mask.
+            candidates: give the probabilities of these tokens, in this order, instead of the
+                `top_k` best. Each must be one vocabulary entry.
+            batch_size: texts that go through the model together.
+
+        Returns:
+            For each text `{"tokens": …, "probabilities": …}`; both hold one list for each mask.
+
+        Raises:
+            ValueError: `top_k` or `batch_size` is out of range, a candidate is not one vocabulary
+                entry, or a mask lies behind the longest text that the encoder takes.
+        """
+        return self._fill_mask.fill(texts, top_k, candidates, batch_size)
+
+    def signatures(self, top_k: int = 5) -> dict[str, Signature]:
+        """`fill_mask`, which is `serving_default` too, and `encode`; see `Pretraining`."""
+        return {"fill_mask": self._fill_mask.signature(top_k), **super().signatures()}
+
+
+class _FillMask(FillMask):
+    """By queries at the masks, which are read after the text and so are seen by none of it."""
+
+    def _masked(self, features: Tensors) -> Any:
+        is_mask = features["token_ids"] == self.task.tokenizer.mask_id
+        order = {"order_ids": ops.cast(is_mask, "int32")}
+        targets = {"target_positions": features["mask_positions"]}
+        return self.task.encode({**features, **order, **targets})["queries"]

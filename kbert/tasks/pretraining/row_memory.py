@@ -1,0 +1,74 @@
+"""Tasks whose model remembers, in every row of its batches, what that row has read before."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.tasks.task import Task
+from kbert.training.step.row_state import exchange_rows, read_rows, row_variable, write_rows
+from kbert.types import Tensor, Tensors
+
+
+class RemembersRows(Task):
+    """The base of tasks trained on batches whose row b goes on where row b of the last one ended.
+
+    What is remembered is kept for each row of the global batch, on any number of devices, and is
+    saved with checkpoints; no gradient flows through it. An evaluation begins with an empty memory
+    of its own. A task that calls `remember` in its constructor remembers; its `loss_terms` begins
+    with `recall` and ends with `keep`.
+    """
+
+    state: keras.Variable | None = None
+
+    def remember(self, shape: Sequence[int]) -> None:
+        """Makes the memory, zeros, of `shape` (…, B, W): B rows of all devices together."""
+        self.state = row_variable(shape, "state")
+        self._evaluation_state = _EvaluationState(shape)
+
+    def recall(self, batch: Tensors, training: bool) -> Any:
+        """What the rows of a batch remember, (…, b, W); zeros where its `begins` is 1."""
+        rows = batch["begins"].shape[0]
+        begins = ops.cast(batch["begins"], "bool")[:, None]  # (b, 1)
+        kept = read_rows(self._kept(training), rows)
+        return ops.stop_gradient(ops.where(begins, 0.0, kept))
+
+    def keep(self, state: Tensor, training: bool) -> None:
+        """Remembers (…, b, W) for the next batch."""
+        write_rows(self._kept(training), ops.stop_gradient(ops.cast(state, "float32")))
+
+    def _kept(self, training: bool) -> Any:
+        return self.state if training else self._evaluation_state.value
+
+    @property
+    def metrics(self) -> list:
+        """What evaluations reset: sums, and the memory of the evaluation."""
+        kept = super().metrics
+        return [*kept, self._evaluation_state] if kept and self.state is not None else kept
+
+    def compile(self, optimizer: Any, *, micro_batches: int = 1, **settings: Any) -> None:
+        """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole."""
+        if micro_batches != 1 and self.state is not None:
+            raise ValueError(
+                "What a model remembers belongs to the rows of whole batches: `micro_batches` must "
+                f"be 1; take fewer rows or shorter ones. Received: micro_batches={micro_batches}"
+            )
+        super().compile(optimizer, micro_batches=micro_batches, **settings)
+
+    def between_replicas(self, total: Callable) -> None:
+        super().between_replicas(total)
+        if self.state is not None:
+            exchange_rows(self.state, total)
+
+
+class _EvaluationState(keras.metrics.Metric):
+    """The rows' state within an evaluation, which begins by resetting all metrics: with zeros."""
+
+    def __init__(self, shape: Sequence[int], name: str = "evaluation_state") -> None:
+        super().__init__(dtype="float32", name=name)
+        self.value = row_variable(shape, name)
+
+    def result(self) -> dict:
+        """Returns nothing to log."""
+        return {}
