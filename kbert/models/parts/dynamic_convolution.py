@@ -107,7 +107,8 @@ class SeparableConvolution(keras.layers.Layer):
 
     def call(self, x: Tensor, own: Tensor | None = None) -> Tensor:
         """(B, T, I) -> (B, T, O); of the neighbours those that `own` (B, T, K) says, or all."""
-        return self.pointwise(weighted_neighbours(x, ops.unstack(self.depthwise), own))
+        weights = ops.unstack(ops.convert_to_tensor(self.depthwise))  # JAX slices no variable
+        return self.pointwise(weighted_neighbours(x, weights, own))
 
 
 def weighted_neighbours(x: Tensor, weights: list, own: Tensor | None) -> Any:
