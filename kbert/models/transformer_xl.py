@@ -8,10 +8,9 @@ from typing import Any
 import keras
 
 from kbert.configs.transformer_xl import TransformerXlConfig
-from kbert.layers import Dropout, LayerNorm
+from kbert.layers import Dropout
 from kbert.layers.adaptive import AdaptiveEmbeddings
 from kbert.models.encoder import INPUTS, register_encoder
-from kbert.models.xlnet.attention import XlnetBlock
 from kbert.models.xlnet.xlnet import Xlnet
 from kbert.types import Shape
 
@@ -71,20 +70,8 @@ class TransformerXl(Xlnet):
         self.blocks = [self._make_block(layer) for layer in range(config.num_layers)]
         self.query = self.shared = self.norm = self.pooler = None
 
-    def _layer_block(self, name: str) -> keras.layers.Layer:
-        config, policy = self.config, {"dtype": self.dtype_policy}
-        return XlnetBlock(
-            config.num_heads,
-            config.intermediate_size,
-            activation=config.activation,
-            layer_norms=lambda **x: LayerNorm(config.layer_norm_epsilon, **x, **policy),
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            initializer_range=config.initializer_range,
-            has_segments=False,
-            name=name,
-            **policy,
-        )
+    def _layer_block(self, name: str, **options: Any) -> keras.layers.Layer:
+        return super()._layer_block(name, has_segments=False, **options)
 
     def build(self, input_shape: Shape | None = None) -> None:
         self._build_encoder()

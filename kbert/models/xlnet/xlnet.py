@@ -97,7 +97,7 @@ class Xlnet(Encoder):
             return self.make_block(config, name=name, **policy)
         return self._layer_block(name)
 
-    def _layer_block(self, name: str) -> keras.layers.Layer:
+    def _layer_block(self, name: str, **options: Any) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
         return XlnetBlock(
             config.num_heads,
@@ -108,6 +108,7 @@ class Xlnet(Encoder):
             attention_dropout=config.attention_dropout,
             initializer_range=config.initializer_range,
             name=name,
+            **options,
             **policy,
         )
 

@@ -2,7 +2,7 @@
 
 Keras' own AdamW and LAMB differ in what made the released weights: no original decays LayerNorm or
 biases here, and those of BERT, ALBERT and ELECTRA do not correct the bias of their moments. Its
-Adagrad is that of ELMo's.
+Adagrad is that of ELMo's, and its Muon is ours but for what counts as a matrix.
 """
 
 import math
@@ -384,9 +384,79 @@ class Lamb(_Moments):
         self._follow(variable, index)
 
 
+@keras.saving.register_keras_serializable("kbert")
+class Muon(keras.optimizers.Muon):
+    """Keras' Muon for the matrices of a model's layers, AdamW for all else.
+
+    The mean of a matrix's gradients is made nearly orthogonal by five Newton-Schulz iterations, and
+    scaled so that a step is as long as one of AdamW's (Jordan 2024,
+    https://kellerjordan.github.io/posts/muon; Liu et al. 2025, section 2.2,
+    https://arxiv.org/abs/2502.16982). Tables of tokens and positions, poolers, heads, biases and
+    norms learn by Adam with bias correction. A block's kernel of queries, keys and values counts as
+    one matrix.
+
+    Args:
+        learning_rate: A float or a schedule.
+        weight_decay: Share of a weight that a step of learning rate 1 would take away; not of
+            biases and norms.
+        beta_1: Decay of the mean of the gradients, for Adam.
+        beta_2: Decay of the mean of their squares, for Adam.
+        epsilon: Added to the root of the second moment, for Adam.
+        momentum: Decay of the mean of a matrix's gradients.
+        name: Name of the optimizer.
+
+    Example:
+        >>> layer = keras.layers.Dense(2, use_bias=False, name="layers_0")
+        >>> layer.build((None, 2))
+        >>> before = ops.convert_to_numpy(layer.kernel)
+        >>> optimizer = Muon(0.1, weight_decay=0.0)
+        >>> optimizer.apply([ops.convert_to_tensor([[9.0, 0.0], [0.0, 1.0]])], layer.weights)
+        >>> step = before - ops.convert_to_numpy(layer.kernel)
+        >>> bool(0.5 < step[0, 0] / step[1, 1] < 2)  # nearly alike, of gradients that are 9 to 1
+        True
+    """
+
+    def __init__(
+        self,
+        learning_rate: Rate = 1e-3,
+        *,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        momentum: float = 0.95,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            adam_weight_decay=weight_decay,
+            adam_beta_1=beta_1,
+            adam_beta_2=beta_2,
+            epsilon=epsilon,
+            momentum=momentum,
+            exclude_layers=[r"^(?!.*layers_\d+/.*kernel$)"],
+            name=name,
+        )
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Creates the moments of `variables`; notes which of them decay."""
+        if not self.built:
+            self.exclude_from_weight_decay(var_list=[v for v in variables if not decays(v)])
+            super().build(variables)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the settings; a schedule is serialised with them."""
+        config = super().get_config()
+        kept = ("name", "learning_rate", "weight_decay", "epsilon", "momentum")
+        betas = {"beta_1": self.adam_beta_1, "beta_2": self.adam_beta_2}
+        return {key: config[key] for key in kept} | betas
+
+
 OPTIMIZERS = {
     "adamw": AdamW,
     "stable_adamw": StableAdamW,
+    "muon": Muon,
     "lamb": Lamb,
     "adagrad": keras.optimizers.Adagrad,
 }
@@ -395,6 +465,7 @@ _MOMENTS = ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction")
 OPTIMIZER_SETTINGS = {
     "adamw": _MOMENTS,
     "stable_adamw": _MOMENTS,
+    "muon": ("weight_decay", "beta_1", "beta_2", "epsilon"),
     "lamb": _MOMENTS,
     "adagrad": ("initial_accumulator_value",),
 }

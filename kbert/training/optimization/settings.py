@@ -18,7 +18,8 @@ class OptimizerSettings(Options):
 
     optimizer: str = option(
         "adamw",
-        help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's, stable_adamw is ModernBERT's.",
+        help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's, stable_adamw is ModernBERT's; "
+        "muon takes the matrices of layers as wholes.",
         choices=sorted(OPTIMIZERS),
     )
     learning_rate: float = option(1e-4, help="Peak learning rate, after warm-up.", at_least=0)

@@ -11,6 +11,7 @@ from kbert.training.optimization.optimizers import (
     OPTIMIZERS,
     AdamW,
     Lamb,
+    Muon,
     StableAdamW,
     decays,
     make_optimizer,
@@ -141,6 +142,52 @@ def test_steps_equal_numpy(optimizer, step):
         assert ops.convert_to_numpy(variable.value) == pytest.approx(w, abs=1e-5)
 
 
+def muon_in_numpy(w, g, m, v, decay, n):
+    """Keller Jordan's `muon.py`, with the length of step of arXiv 2502.16982, equation 4."""
+    m = 0.95 * m + g
+    x = g + 0.95 * m
+    wide = x if x.shape[0] <= x.shape[1] else x.T
+    wide = wide / np.linalg.norm(wide)
+    for _ in range(5):
+        gram = wide @ wide.T
+        wide = 3.4445 * wide + (-4.7750 * gram + 2.0315 * gram @ gram) @ wide
+    x = wide if x.shape[0] <= x.shape[1] else wide.T
+    return w * (1 - RATE * decay) - RATE * 0.2 * np.sqrt(max(x.shape)) * x, m, v
+
+
+def test_muon_takes_the_matrices_of_layers_and_adam_the_rest():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.layers.Embedding(5, 4, name="embeddings"),
+            keras.layers.Dense(6, name="layers_0"),
+            keras.layers.Dense(2, name="layers_1"),
+            keras.layers.LayerNormalization(name="norm"),
+            keras.layers.Dense(3, name="pooler"),
+        ]
+    )
+    model.build((None, 7))
+    settings = dataclasses.replace(recipe("bert"), weight_decay=DECAY, beta_2=0.98)
+    optimizer = make_optimizer("muon", RATE, settings)
+    weights = model.trainable_variables
+    expected = [(ops.convert_to_numpy(v.value).astype("float64"), 0.0, 0.0) for v in weights]
+    matrices = [v.path.split("/")[-2:] for v in weights]
+    matrices = [layer.startswith("layers") and name == "kernel" for layer, name in matrices]
+    assert matrices.count(True) == 2
+    for n in range(4):
+        current = gradients(model, n)
+        optimizer.apply([ops.convert_to_tensor(g) for g in current], weights)
+        for i, (variable, is_matrix) in enumerate(zip(weights, matrices, strict=True)):
+            step = muon_in_numpy if is_matrix else corrected_adamw_in_numpy
+            decay = DECAY if decays(variable) else 0.0
+            expected[i] = step(*expected[i][:1], current[i], *expected[i][1:], decay, n)
+    for variable, (w, _, _) in zip(weights, expected, strict=True):
+        assert ops.convert_to_numpy(variable.value) == pytest.approx(w, abs=1e-4)
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(again) is Muon
+    assert again.get_config() == optimizer.get_config()
+
+
 @pytest.mark.parametrize("kind", [AdamW, StableAdamW, Lamb])
 def test_a_scaled_rate_is_another_rate(kind):
     """What is scaled moves and decays as under that rate, the rest as ever."""
@@ -225,6 +272,8 @@ def test_an_optimizer_takes_the_settings_that_it_has(name):
     assert isinstance(made, OPTIMIZERS[name])
     if name == "adagrad":
         assert made.initial_accumulator_value == 0.25
+    elif name == "muon":
+        assert (made.weight_decay, made.epsilon, made.adam_beta_1) == (0.5, 1e-8, 0.9)
     else:
         assert (made.decay, made.epsilon, made.beta_1) == (0.5, 1e-8, 0.9)
 
