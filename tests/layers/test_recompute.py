@@ -98,7 +98,7 @@ def weighted_sum(structure):
     "changes",
     [
         {},
-        {"num_layer_groups": 1, "num_layers": 3},
+        pytest.param({"num_layer_groups": 1, "num_layers": 3}, marks=pytest.mark.jax_slow),
         KINDS["modern"],
         pytest.param(KINDS["alibi"], marks=pytest.mark.jax_slow),
         pytest.param(KINDS["disentangled"], marks=pytest.mark.jax_slow),

@@ -406,7 +406,12 @@ def packed_inputs(config, lengths=((5, 4, 3), (12,), (2, 7))):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind"), [("float32", None), ("mixed_bfloat16", None), *ON_JAX_SLOW]
+    ("dtype", "kind"),
+    [
+        ("float32", None),
+        pytest.param("mixed_bfloat16", None, marks=pytest.mark.jax_slow),
+        *ON_JAX_SLOW,
+    ],
 )
 def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype, kind):
     config = tiny_config(**KINDS.get(kind, {}))
@@ -430,9 +435,10 @@ def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype, kind
     "changes",
     [
         {},
-        {"pooler_activation": None},
-        {"num_layer_groups": 1},
-        *(pytest.param(changes, marks=pytest.mark.jax_slow) for changes in KINDS.values()),
+        *(
+            pytest.param(changes, marks=pytest.mark.jax_slow)
+            for changes in ({"pooler_activation": None}, {"num_layer_groups": 1}, *KINDS.values())
+        ),
     ],
 )
 def test_the_last_layer_computes_only_what_is_read(changes, packed):
@@ -533,6 +539,7 @@ def test_one_graph_reads_windows_of_every_length(kind):
         assert_close(to_numpy(run(part))[real], sequence(encoder, part)[real], 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_kinds_round_trip_in_presets(tmp_path):
     for number, changes in enumerate(KINDS.values()):
         encoder = Encoder(tiny_config(**changes))

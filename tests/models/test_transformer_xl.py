@@ -146,6 +146,7 @@ def by_path(name):
     return name.replace("layers/", "layers_")
 
 
+@pytest.mark.jax_slow
 def test_two_rows_are_one_long_one():
     """Nothing of what is behind a token reaches it, and all of what its row's memory holds does."""
     encoder = make(**KINDS["adaptive"])
@@ -313,6 +314,7 @@ def test_it_learns_what_only_a_memory_can_tell(corpus, tokenizer, tmp_path):
     assert again.settings == {"memory_length": 6, "batch_size": 32}
 
 
+@pytest.mark.jax_slow
 def test_scores_are_those_of_whole_texts(tokenizer):
     """Read in parts with a memory of all before: the chain rule."""
     task = make_task(tokenizer)
@@ -346,6 +348,7 @@ def test_an_export_gives_what_predict_gives(tokenizer, tmp_path):
     assert score(text=tf.constant([], tf.string))["tokens"].shape == (0,)
 
 
+@pytest.mark.jax_slow
 def test_words_need_no_tokens_for_rows():
     tokenizer = kbert.WordTokenizer(["</S>", "<S>", "<UNK>", "the", "sun", "."])
     task = make_task(tokenizer, vocabulary_size=6, cutoffs=(3,))
@@ -353,6 +356,7 @@ def test_words_need_no_tokens_for_rows():
     assert score["tokens"] == 4
 
 
+@pytest.mark.jax_slow
 def test_what_cannot_be(corpus, tokenizer):
     with pytest.raises(ValueError, match=r"`cutoffs` must rise.*\(5, 5\)"):
         make(cutoffs=(5, 5))

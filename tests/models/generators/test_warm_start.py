@@ -104,6 +104,7 @@ def test_a_prefix_model_sees_the_source_and_the_target_so_far():
     assert_close(out["hidden_states"][-1], out["sequence"], 0)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("changes", [{}, {"num_segments": 0}, {"num_layer_groups": 1}])
 def test_a_prefix_model_is_the_encoder_with_another_mask(changes):
     """A source alone, and a target of one token, which sees all: the encoder's own rows."""

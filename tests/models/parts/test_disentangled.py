@@ -159,6 +159,7 @@ def test_buckets_grow_with_the_distance(half, more):
     assert buckets[-2] == max(half, 2 * half - 1)
 
 
+@pytest.mark.jax_slow
 @settings(deadline=None, max_examples=25)
 @given(half=st.integers(1, 6), more=st.integers(2, 9), length=st.integers(1, 40))
 def test_distances_beyond_the_largest_bucket_share_a_row(half, more, length):

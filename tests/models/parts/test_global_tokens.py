@@ -133,6 +133,7 @@ def test_without_global_tokens_it_is_attention_in_windows(x):
     assert places(x) == {}
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 7])
 def test_rows_shorter_than_a_window(x, length):
     """What a window has whole is attended to once."""
@@ -186,6 +187,7 @@ def test_the_description_counts_it(changes):
     assert f"attention           {', '.join(map(str, config.attention_pattern))}" in said
 
 
+@pytest.mark.jax_slow
 def test_blocks_and_whole_rows_have_the_same_gradients():
     config = tiny_config(**KINDS["global tokens"])
     encoder, inputs = Encoder(config), tiny_inputs(config, length=23)

@@ -312,6 +312,7 @@ def test_running_backwards_has_the_gradients_of_the_graph(changes):
     assert run == [block.name for block in encoder.blocks]
 
 
+@pytest.mark.jax_slow
 def test_streams_are_float32_whatever_the_policy():
     """So that what was added can be taken away again; the same streams in both ways to run."""
     encoder, features = tiny_encoder("mixed_bfloat16", hash_seed=1), make_inputs(24, padded=True)
@@ -380,6 +381,7 @@ def test_xla_trains(dtype):
             assert_close(gradient, expected, 1e-3 * np.abs(expected).max() + 1e-5, weight.path)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -463,6 +465,7 @@ def test_one_graph_reads_rows_of_every_length():
         assert_close(to_numpy(found)[real], to_numpy(expected)[real], 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_presets_and_keras_files(tmp_path):
     encoder = tiny_encoder(**AXIAL, num_buckets=(2, 4))
     features = make_inputs(22, padded=True)

@@ -187,6 +187,7 @@ def test_a_query_that_sees_nothing_knows_nothing():
     assert np.abs(found[0] - found[2]).max(axis=-1)[[0, 2]].min() > 1e-3  # all others see it
 
 
+@pytest.mark.jax_slow
 def test_memory_is_what_was_read_before():
     """Two rows one after the other, causal: as one row of both."""
     encoder = Encoder(tiny_config("xlnet", attention="causal"))
