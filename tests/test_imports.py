@@ -100,7 +100,7 @@ ORDER = {
         multi_label
     """,
     "models": """
-        blocks family inputs_and_outputs memory weights
+        blocks family inputs_and_outputs memory pooling weights
         parts
         from_config
         elmo encoder

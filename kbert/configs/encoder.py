@@ -163,7 +163,7 @@ class EncoderConfig(TransformerConfig):
                 "Layers that share weights normalise alike: block='pre_norm_except_first' takes "
                 f"no `num_layer_groups`. Received: num_layer_groups={self.num_layer_groups}"
             )
-        if (part := self._found_part()) is not None:
+        if (part := self.find_part()) is not None:
             part.check_config(self)
 
     def count_embeddings(self) -> int:
@@ -199,7 +199,8 @@ class EncoderConfig(TransformerConfig):
     def _check_exceptions(self) -> None:
         known = ("gate", "heads")
         named = self.bias_exceptions
-        if not isinstance(named, tuple) or sorted({*named} & {*known}) != sorted(named):
+        listed = isinstance(named, tuple) and all(x in known for x in named)
+        if not listed or len(set(named)) < len(named):
             raise ValueError(
                 f"`bias_exceptions` must name parts of {', '.join(known)}, each once. "
                 f"Received: {named!r}"
@@ -225,8 +226,8 @@ class EncoderConfig(TransformerConfig):
             )
         return part
 
-    def _found_part(self) -> Any:
-        """The part, where it is registered; else None."""
+    def find_part(self) -> Any:
+        """The part (`kbert.models.parts.Part`), or None: it has none, or nobody registered it."""
         if self.part is None or (part := registry.find("part", self.part["name"])) is None:
             return None
         options = {name: value for name, value in self.part.items() if name != "name"}
@@ -235,7 +236,7 @@ class EncoderConfig(TransformerConfig):
     @property
     def output_columns(self) -> int:
         """Columns of the masked-LM head's output layer beside those of the token table."""
-        part = self._found_part()
+        part = self.find_part()
         return 0 if part is None else part.output_columns(self)
 
     @property

@@ -115,7 +115,7 @@ class ReformerConfig(EncoderConfig):
                 "`hidden_size` is the width of two streams, an even number. "
                 f"Received: {self.hidden_size}"
             )
-        if any(not _is_even(number) for number in self.bucket_factors):
+        if self.num_buckets == () or any(not _is_even(number) for number in self.bucket_factors):
             raise ValueError(
                 "`num_buckets` must be an even number or several, as a rotation and its opposite "
                 f"make two. Received: {self.num_buckets!r}"
@@ -124,7 +124,8 @@ class ReformerConfig(EncoderConfig):
 
     def _check_pattern(self) -> None:
         pattern = self.attention_pattern
-        if not isinstance(pattern, tuple) or not pattern or not set(pattern) <= {LOCAL, LSH}:
+        known = isinstance(pattern, tuple) and all(x in (LOCAL, LSH) for x in pattern)
+        if not known or not pattern:
             raise ValueError(
                 '`attention_pattern` must name "local" or "lsh" attention, such as ("local", '
                 f'"lsh"). Received: {pattern!r}'

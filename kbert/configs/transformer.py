@@ -79,6 +79,11 @@ class TransformerConfig(Config):
         """Blocks with weights of their own."""
         return self.num_layers
 
+    @property
+    def positions_in_attention(self) -> bool:
+        """Whether places are in the attention's scores, and not added to the tokens' vectors."""
+        return self.positions in ("rotary", "alibi")
+
     def _check_pattern(self) -> None:
         pattern = self.attention_pattern
         if not isinstance(pattern, tuple) or not pattern:

@@ -57,6 +57,10 @@ class TransformerXlConfig(XlnetConfig):
     def __post_init__(self) -> None:
         if isinstance(self.cutoffs, list):  # as JSON has it
             object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
+        if not isinstance(self.cutoffs, tuple):
+            raise ValueError(
+                f"`cutoffs` must name entries of the vocabulary. Received: {self.cutoffs!r}"
+            )
         super().__post_init__()
         check_count("divisor", self.divisor, minimum=1)
         bounds = (0, *self.cutoffs, self.vocabulary_size)

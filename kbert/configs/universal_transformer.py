@@ -18,8 +18,9 @@ class UniversalTransformerConfig(EncoderConfig):
 
     Args:
         num_layers: how many times at most.
-        halting: whether each token halts by itself: it keeps its state once the probabilities to
-            halt add up to `halting_threshold`. Otherwise all take `num_layers` steps.
+        halting: whether each token halts by itself: what the encoder gives of it stays once the
+            probabilities to halt add up to `halting_threshold`. Otherwise all take `num_layers`
+            steps.
         halting_threshold: above 0, 1 at most.
         ponder_weight: of the loss that is added: the mean over tokens of their steps and of what
             the probabilities lacked of 1 at the last one.

@@ -69,6 +69,11 @@ class XlnetConfig(EncoderConfig):
         for name in ("clamp_length", "reuse_length"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), minimum=1)
+        if self.hidden_size % 2:
+            raise ValueError(
+                "Distances are sines and cosines, as many: `hidden_size` must be even. "
+                f"Received: {self.hidden_size}"
+            )
         if self.same_length and self.attention != "causal":
             raise ValueError(
                 "`same_length` is of attention='causal'. "

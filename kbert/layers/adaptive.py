@@ -77,7 +77,10 @@ class AdaptiveEmbeddings(keras.layers.Layer):
         ]
         self.projections = [
             self.add_weight(
-                name=f"projection_{n}", shape=(width, self.hidden_size), initializer=initializer
+                name=f"projection_{n}",
+                shape=(width, self.hidden_size),
+                initializer=initializer,
+                autocast=False,
             )
             for n, width in enumerate(self.widths if self.projects else ())
         ]
@@ -95,7 +98,7 @@ class AdaptiveEmbeddings(keras.layers.Layer):
             own = ops.clip(ids - begin, 0, end - begin - 1)
             x = ops.cast(ops.take(self.tables[n], own, axis=0), self.compute_dtype)
             if self.projects:
-                x = ops.matmul(x, self.projections[n])
+                x = ops.matmul(x, ops.cast(self.projections[n], x.dtype))
             inside = ops.cast((ids >= begin) & (ids < end), x.dtype)[..., None]
             total = total + x * inside
         total = total * ops.cast(self.hidden_size**0.5, total.dtype)
@@ -208,7 +211,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
 
     def _logits(self, x: Tensor, n: int, projection: Any) -> Tensor:
         if projection is not None:
-            x = ops.matmul(x, ops.transpose(ops.cast(projection, "float32")))
+            x = ops.matmul(x, ops.transpose(projection))
         table = self._embeddings().tables[n]
         bias = self.bias[self.bounds[n] : self.bounds[n + 1]]
         return ops.matmul(x, ops.transpose(table)) + bias

@@ -32,7 +32,7 @@ def example_bias(example_ids: Tensor) -> Tensor:
         >>> ops.convert_to_numpy(example_bias(ops.array([[1, 1, 2]])))[0, 0].tolist()
         [[0.0, 0.0, -30000.0], [0.0, 0.0, -30000.0], [-30000.0, -30000.0, 0.0]]
     """
-    return unless(example_ids[:, None, None, :] == example_ids[:, None, :, None])
+    return mask_bias(example_ids[:, None, None, :] == example_ids[:, None, :, None])
 
 
 def attention_bias(padding_mask: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def attention_bias(padding_mask: Tensor) -> Tensor:
         >>> ops.convert_to_numpy(attention_bias(ops.array([[1, 0]])))[0, 0, 0].tolist()
         [0.0, -30000.0]
     """
-    return unless(padding_mask)[:, None, None, :]
+    return mask_bias(padding_mask)[:, None, None, :]
 
 
 def layer_biases(
@@ -128,7 +128,7 @@ def _layer_bias(
             keep = ops.logical_and(keep, ids[:, None, None, :] == ids[:, None, :, None])
         elif mask is not None:
             keep = ops.logical_and(keep, (mask > 0)[:, None, None, :])
-        return unless(keep)
+        return mask_bias(keep)
     size = ops.minimum(reach, length) if not known else reach
     columns = ops.arange(3 * size)[None] - size  # of the keys, from the block's first token on
     near = _near(ops.arange(size)[:, None], columns, reach, causal)  # (W, 3 W)
@@ -146,7 +146,7 @@ def _layer_bias(
     elif mask is not None:
         keys = neighbour_blocks(ops.cast(mask > 0, "int32")[:, :, None], size)
         keep = ops.logical_and(keep, keys[:, :, None, None, :, 0] > 0)
-    return unless(keep)
+    return mask_bias(keep)
 
 
 def _near(queries: Tensor, keys: Tensor, reach: int | None, causal: bool) -> Tensor:
@@ -200,7 +200,7 @@ def causal_bias(length: Tensor) -> Tensor:
         [[0.0, -30000.0], [0.0, 0.0]]
     """
     places = ops.arange(length)
-    return unless(places[None, :] <= places[:, None])[None, None]
+    return mask_bias(places[None, :] <= places[:, None])[None, None]
 
 
 def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
@@ -222,7 +222,7 @@ def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
     if window is None:
         return bias
     near = places[:, None, None] - ops.arange(ops.shape(bias)[3]) < window
-    return bias + unless(near)
+    return bias + mask_bias(near)
 
 
 def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
@@ -238,14 +238,14 @@ def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
     keep = places <= t
     if window is not None:
         keep = ops.logical_and(keep, t - places < window)
-    return unless(keep)[None, None, None]
+    return mask_bias(keep)[None, None, None]
 
 
-def unless(keep: Tensor) -> Tensor:
+def mask_bias(keep: Tensor) -> Tensor:
     """The bias of scores of which some are kept: 0 there, -30,000 elsewhere; float32.
 
     Example:
-        >>> ops.convert_to_numpy(unless(ops.array([True, False]))).tolist()
+        >>> ops.convert_to_numpy(mask_bias(ops.array([True, False]))).tolist()
         [0.0, -30000.0]
     """
     return (ops.cast(keep, "float32") - 1.0) * PENALTY

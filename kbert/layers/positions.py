@@ -198,7 +198,7 @@ def alibi_bias(queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
     return falls[None] if len(falls.shape) == 3 else falls
 
 
-def slanted(x: Tensor) -> Tensor:
+def relative_shift(x: Tensor) -> Tensor:
     """Scores by distance as scores by token: row i from its column T - 1 - i on.
 
     Without the last column's share each row is one shorter than it was, so that the same column
@@ -217,7 +217,7 @@ def slanted(x: Tensor) -> Tensor:
 
     Example:
         >>> x = ops.reshape(ops.array([1, 0, -1, -2]), (1, 1, 1, 4))
-        >>> ops.convert_to_numpy(slanted(ops.repeat(x, 2, axis=2)))[0, 0].tolist()
+        >>> ops.convert_to_numpy(relative_shift(ops.repeat(x, 2, axis=2)))[0, 0].tolist()
         [[0, -1], [1, 0]]
     """
     batch, heads, length, width = ops.shape(x)
@@ -226,8 +226,8 @@ def slanted(x: Tensor) -> Tensor:
     return ops.reshape(flat, (batch, heads, length, width - 1))[..., : width - length]
 
 
-def slanted_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
-    """The rows of `slanted` at some positions.
+def relative_shift_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
+    """The rows of `relative_shift` at some positions.
 
     Args:
         x: (B, N, P, S + T), those rows.
@@ -239,7 +239,7 @@ def slanted_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
 
     Example:
         >>> x = ops.reshape(ops.array([1, 0, -1, -2]), (1, 1, 1, 4))
-        >>> ops.convert_to_numpy(slanted_rows(x, ops.array([[1]]), 2))[0, 0].tolist()
+        >>> ops.convert_to_numpy(relative_shift_rows(x, ops.array([[1]]), 2))[0, 0].tolist()
         [[1, 0]]
     """
     batch, heads, number, width = ops.shape(x)

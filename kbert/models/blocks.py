@@ -95,23 +95,23 @@ def embeddings_of(
     Args:
         config: the encoder's.
         made: their class.
-        **kwargs: `name` and `dtype` of the layer, and what else its class takes.
+        **kwargs: `name` and `dtype` of the layer, what else its class takes, and what is to be
+            other than the config says.
     """
-    in_attention = config.positions in ("rotary", "alibi")
-    return made(
-        vocabulary_size=config.vocabulary_size,
-        embedding_size=config.embedding_width,
-        hidden_size=config.hidden_size,
-        max_positions=config.max_positions,
-        num_segments=config.num_segments,
-        dropout=config.dropout,
-        layer_norm_epsilon=config.layer_norm_epsilon,
-        initializer_range=config.initializer_range,
-        positions="none" if in_attention else config.positions,
-        norm=config.norm if config.embedding_norm else None,
-        use_bias=config.use_bias,
-        **kwargs,
-    )
+    said: dict[str, Any] = {
+        "vocabulary_size": config.vocabulary_size,
+        "embedding_size": config.embedding_width,
+        "hidden_size": config.hidden_size,
+        "max_positions": config.max_positions,
+        "num_segments": config.num_segments,
+        "dropout": config.dropout,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "initializer_range": config.initializer_range,
+        "positions": "none" if config.positions_in_attention else config.positions,
+        "norm": config.norm if config.embedding_norm else None,
+        "use_bias": config.use_bias,
+    }
+    return made(**(said | kwargs))
 
 
 def last_norm(config: Any, *, kind: str = "layer", **kwargs: Any) -> LayerNorm | None:

@@ -4,22 +4,23 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `E` 
 examples of a packed row.
 """
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import keras
 from keras import ops
 
 from kbert import registry
 from kbert.checkpoints import write_checkpoint
-from kbert.configs.encoder import IDENTITY, EncoderConfig
-from kbert.layers import Dense, LayerNorm, gather_positions
+from kbert.configs.encoder import EncoderConfig
+from kbert.layers import gather_positions
 from kbert.layers.bias import layer_biases
 from kbert.layers.recompute import run_layer
 from kbert.models.blocks import embeddings_of, last_norm, layer_block, run_blocks
 from kbert.models.from_config import FromConfig
-from kbert.models.inputs_and_outputs import named_inputs, output_spec, token_means
+from kbert.models.inputs_and_outputs import named_inputs, output_spec
 from kbert.models.parts import part_of
+from kbert.models.pooling import MEANS, make_pooler, pool, pooled_positions
 from kbert.models.weights import get_arrays
 from kbert.types import DType, PathLike, Shape, Tensor, Tensors
 
@@ -29,6 +30,33 @@ INPUTS = (
     *("position_ids", "example_ids", "cls_positions"),
 )
 _Made = TypeVar("_Made", bound=type["Encoder"])
+
+
+class Reads(NamedTuple):
+    """What a call returns of the layers besides the last one's output; see `Encoder.call`."""
+
+    hidden_states: bool = False
+    attention: bool = False
+    internals: bool = False
+
+    @property
+    def weights(self) -> bool:
+        """Whether anything of the attention is returned."""
+        return self.attention or self.internals
+
+
+class Layers(NamedTuple):
+    """What the layers gave.
+
+    Attributes:
+        hidden_states: L + 1 tensors (B, T, H), the embeddings first.
+        attention: of each layer the probabilities or internals, None where nobody reads them.
+        more: other outputs of the encoder's class, by name.
+    """
+
+    hidden_states: list[Any]
+    attention: list[Any]
+    more: Mapping[str, Any] = {}
 
 
 def register_encoder(encoder: _Made) -> _Made:
@@ -126,11 +154,7 @@ class Encoder(FromConfig, keras.Model):
         self.shared = self.part.make_shared(config, name="shared", **policy)
         self.blocks = [self._make_block(group) for group in range(config.num_blocks)]
         self.norm = last_norm(config, kind=config.norm, name="norm", **policy)
-        self.pooler: Pooler | _NoPooler | None = None
-        if config.pooler_activation == IDENTITY:
-            self.pooler = _NoPooler(config.hidden_size, name="pooler", **policy)
-        elif config.pooler_activation is not None:
-            self.pooler = Pooler(config, name="pooler", **policy)
+        self.pooler = make_pooler(config, name="pooler", **policy)
 
     def _make_block(self, group: int) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
@@ -148,14 +172,6 @@ class Encoder(FromConfig, keras.Model):
         return layer_block(
             config, layer=layer, attention=attention, feed_forward=feed_forward, **options
         )
-
-    @property
-    def _pools_means(self) -> bool:
-        return self.pooler is not None and self.config.pooling in ("mean", "late")
-
-    @property
-    def _attention_has_positions(self) -> bool:
-        return self.config.positions in ("rotary", "alibi")
 
     def build(self, input_shape: Shape | None = None) -> None:
         self.embeddings.build((None, None))
@@ -229,73 +245,54 @@ class Encoder(FromConfig, keras.Model):
                 without segments, or example ids without position ids.
         """
         inputs = self._named_inputs(inputs)
-        reads_attention = return_attention or return_internals
-        firsts, read = self._read_positions(inputs, output_positions)
-        everywhere = read is None or return_hidden_states or reads_attention or self._pools_means
-        hidden_states, weights, *more = self._run_layers(
-            inputs,
-            training,
-            reads_attention=reads_attention,
-            return_internals=return_internals,
-            positions=None if everywhere else read,
-        )
-        sequence = hidden_states[-1]
-        if everywhere and read is not None:
-            sequence = gather_positions(sequence, read)
-        outputs: dict[str, Any] = {**dict(*more), "sequence": sequence}
-        if self.pooler is not None:
-            late = self.config.pooling == "late"
-            if self._pools_means:
-                summary = hidden_states[-1] if late else token_means(hidden_states[-1], inputs)
-            elif read is not None:
-                number = 1 if firsts is None else firsts.shape[1]
-                summary, outputs["sequence"] = sequence[:, :number], sequence[:, number:]
-                summary = summary[:, 0] if firsts is None else summary
-            elif firsts is None and self.config.pooling == "first":
-                summary = sequence[:, 0]  # (B, H)
-            elif firsts is None:
-                summary = gather_positions(sequence, _last_positions(inputs))[:, 0]
-            else:
-                summary = gather_positions(sequence, firsts)  # (B, K, H)
-            pooled = self.pooler(summary)
-            outputs["pooled"] = token_means(pooled, inputs) if late else pooled
+        reads = Reads(return_hidden_states, return_attention, return_internals)
+        kind = None if self.pooler is None else self.config.pooling
+        read = None if output_positions is None else ops.cast(output_positions, "int32")
+        if read is None or kind in MEANS or any(reads):  # of the last layer every token
+            layers = self._run_layers(inputs, training, reads, None)
+            sequence = layers.hidden_states[-1]
+            pooled = None if kind is None else pool(self.pooler, kind, sequence, inputs)
+            if read is not None:
+                sequence = gather_positions(sequence, read)
+        elif kind is None:
+            layers = self._run_layers(inputs, training, reads, read)
+            sequence, pooled = layers.hidden_states[-1], None
+        else:  # what the pooler reads, and then those tokens
+            first = pooled_positions(kind, inputs)
+            layers = self._run_layers(inputs, training, reads, ops.concatenate([first, read], 1))
+            sequence, number = layers.hidden_states[-1], first.shape[1]
+            pooled, sequence = self.pooler(sequence[:, :number]), sequence[:, number:]
+            pooled = pooled[:, 0] if inputs.get("cls_positions") is None else pooled
+        outputs = {**layers.more, "sequence": sequence}
+        if pooled is not None:
+            outputs["pooled"] = pooled
         if return_hidden_states:
-            outputs["hidden_states"] = hidden_states
+            outputs["hidden_states"] = layers.hidden_states
         if return_attention:
-            probabilities = [x["probabilities"] for x in weights] if return_internals else weights
-            outputs["attention"] = probabilities
+            outputs["attention"] = [
+                x["probabilities"] if return_internals else x for x in layers.attention
+            ]
         if return_internals:
-            outputs["internals"] = weights
+            outputs["internals"] = layers.attention
         return outputs
 
     def _run_layers(
-        self,
-        inputs: dict[str, Any],
-        training: bool,
-        *,
-        reads_attention: bool,
-        return_internals: bool,
-        positions: Tensor | None,
-    ) -> tuple[list, list] | tuple[list, list, dict[str, Any]]:
+        self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
+    ) -> Layers:
         """From token ids to the last layer's output.
 
         Args:
             inputs: those of `call`, by name.
             training: whether dropout is active.
-            reads_attention: whether the second of what is returned is read.
-            return_internals: whether it is "internals" and not "attention" of `call`.
+            reads: what of the layers is returned.
             positions: (B, P), the tokens that the last hidden state holds; None = all.
-
-        Returns:
-            The hidden states, L + 1 of them, and what each layer gives of its attention; and, where
-            a class has more outputs, a dict of them.
         """
-        *biases, last_bias = self._layer_biases(inputs, in_blocks=not reads_attention)
+        *biases, last_bias = self._layer_biases(inputs, in_blocks=not reads.weights)
         options: dict[str, Any] = {"training": training}
         places = {}  # other embeddings and blocks may have none
         if inputs.get("position_ids") is not None:
             places["places"] = inputs["position_ids"]
-            if self._attention_has_positions:
+            if self.config.positions_in_attention:
                 options["position_ids"] = inputs["position_ids"]
         segments = inputs.get("segment_ids")
         x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
@@ -303,23 +300,23 @@ class Encoder(FromConfig, keras.Model):
             named = {name: inputs.get(name) for name in self.part.inputs}
             named = {name: value for name, value in named.items() if value is not None}
             options["shared"] = self.shared(x, training=training, **named)
-        if return_internals:  # other blocks have none
+        if reads.internals:  # other blocks have none
             options["return_internals"] = True
         *blocks, last = self.layer_blocks
         hidden_states, weights = run_blocks(
-            blocks, x, biases, attention_is_read=reads_attention, **options
+            blocks, x, biases, attention_is_read=reads.weights, **options
         )
         whole_rows = last_bias is None or len(last_bias.shape) == 4
         if positions is not None and whole_rows and getattr(last, "takes_positions", False):
             options["positions"], positions = positions, None
         sequence, attention = run_layer(
-            last, hidden_states[-1], last_bias, first_only=not reads_attention, **options
+            last, hidden_states[-1], last_bias, first_only=not reads.weights, **options
         )
         if self.norm is not None:
             sequence = self.norm(sequence, training=training)
         if positions is not None:
             sequence = gather_positions(sequence, positions)
-        return [*hidden_states, sequence], [*weights, attention]
+        return Layers([*hidden_states, sequence], [*weights, attention])
 
     def _named_inputs(self, inputs: Any) -> dict[str, Any]:
         names = self.input_names
@@ -332,6 +329,11 @@ class Encoder(FromConfig, keras.Model):
                 "Rows of several examples need `position_ids`, which begin again in each. "
                 f"Received: {', '.join(inputs)}"
             )
+        if inputs.get("causal_mask") is not None and not self.part.takes_causal_mask:
+            raise ValueError(
+                "Tokens of this encoder's part see some behind them whatever the attention does: "
+                f"it takes no `causal_mask`. Received: part={self.config.part}"
+            )
         return layer_biases(
             [self.config.window(layer) for layer in range(self.config.num_layers)],
             ops.shape(inputs["token_ids"])[1],
@@ -341,25 +343,9 @@ class Encoder(FromConfig, keras.Model):
             in_blocks=in_blocks,
         )
 
-    def _read_positions(
-        self, inputs: Tensors, output_positions: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Where examples of packed rows begin, and what is read of the last layer; None = all.
-
-        What is read begins with what the pooler reads.
-        """
-        firsts = inputs.get("cls_positions")
-        if output_positions is None:
-            return firsts, None
-        read = ops.cast(output_positions, "int32")
-        if self.pooler is not None and not self._pools_means:
-            pooled = firsts
-            if firsts is None:
-                is_last = self.config.pooling == "last"
-                none = ops.zeros_like(inputs["token_ids"][:, :1])
-                pooled = _last_positions(inputs) if is_last else none
-            read = ops.concatenate([ops.cast(pooled, "int32"), read], axis=1)
-        return firsts, read
+    def _number_of_keys(self, inputs: Tensors) -> int | None:
+        """How many tokens each may attend to; None = not known."""
+        return inputs["token_ids"].shape[1]
 
     def compute_output_spec(
         self,
@@ -372,8 +358,9 @@ class Encoder(FromConfig, keras.Model):
     ) -> dict[str, Any]:
         inputs = self._named_inputs(inputs)
         batch, length = inputs["token_ids"].shape
+        keys = self._number_of_keys(inputs)
         hidden = (batch, length, self.config.hidden_size)
-        scores = (batch, self.config.num_heads, length, length)
+        scores = (batch, self.config.num_heads, length, keys)
         layers = self.config.num_layers
         shapes: dict[str, Any] = {"sequence": hidden}
         if output_positions is not None:
@@ -387,9 +374,10 @@ class Encoder(FromConfig, keras.Model):
         if return_attention:
             shapes["attention"] = [scores] * layers
         if return_internals:
-            part = (batch, self.config.num_heads, length, self.part.head_size(self.config))
+            heads, width = self.config.num_heads, self.part.head_size(self.config)
             of_layer = dict.fromkeys(("probabilities", "scores"), scores)
-            of_layer |= dict.fromkeys(("query", "key", "value"), part)
+            of_layer["query"] = (batch, heads, length, width)
+            of_layer |= dict.fromkeys(("key", "value"), (batch, heads, keys, width))
             shapes["internals"] = [of_layer] * layers
         spec = output_spec(shapes, self.compute_dtype)
         for of_layer in spec.get("internals", ()):
@@ -450,51 +438,3 @@ class Encoder(FromConfig, keras.Model):
                 "config: build it with the same parts and use save_weights and load_weights. "
                 f"Received: make_block={self.make_block!r}, embeddings={self.embeddings!r}"
             )
-
-
-def _last_positions(inputs: Tensors) -> Tensor:
-    """(B, 1): the last token of each row that is no padding."""
-    ids, mask = inputs["token_ids"], inputs.get("padding_mask")
-    places = ops.arange(ops.shape(ids)[1], dtype="int32")
-    places = places[None] + ops.zeros_like(ids, dtype="int32")
-    if mask is not None:
-        places = places * ops.cast(mask > 0, "int32")
-    return ops.max(places, axis=1, keepdims=True)
-
-
-class Pooler(Dense):
-    """The dense layer that makes "pooled", and the norm behind it where the family has one."""
-
-    def __init__(self, config: EncoderConfig, **kwargs: Any) -> None:
-        super().__init__(
-            config.hidden_size,
-            activation=config.pooler_activation,
-            initializer_range=config.initializer_range,
-            use_bias=config.has_bias("heads"),
-            **kwargs,
-        )
-        self.norm = None
-        if config.pooler_norm:
-            self.norm = LayerNorm(
-                config.layer_norm_epsilon, kind=config.norm, dtype=self.dtype_policy, name="norm"
-            )
-
-    def build(self, input_shape: Shape) -> None:
-        super().build(input_shape)
-        if self.norm is not None:
-            self.norm.build((*input_shape[:-1], self.units))
-
-    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
-        outputs = super().call(inputs, training=training)
-        return outputs if self.norm is None else self.norm(outputs, training=training)
-
-
-class _NoPooler(keras.layers.Layer):
-    """In the place of a pooler: what that would read is "pooled"."""
-
-    def __init__(self, units: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.units = units
-
-    def call(self, inputs: Tensor) -> Tensor:
-        return inputs

@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-from keras import ops
 
 from kbert.types import Tensor
 
@@ -38,32 +37,6 @@ def check_rank(name: str, ids: Tensor) -> None:
         raise ValueError(
             f"`{name}` must be of shape (batch, tokens). Received: shape {tuple(ids.shape)}"
         )
-
-
-def token_means(sequence: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """The mean of the tokens' vectors, padding left out.
-
-    Args:
-        sequence: (B, T, H).
-        inputs: "padding_mask" (B, T), or of packed rows "example_ids" (B, T) and "cls_positions"
-            (B, K); or neither.
-
-    Returns:
-        (B, H), or (B, K, H) of packed rows; summed in float32.
-    """
-    ids, mask = inputs.get("example_ids"), inputs.get("padding_mask")
-    if ids is not None:
-        numbers = ops.arange(inputs["cls_positions"].shape[1]) + 1
-        is_member = ops.cast(ids, "int32")[:, None, :] == numbers[None, :, None]  # (B, K, T)
-    elif mask is not None:
-        is_member = mask[:, None, :] > 0
-    else:
-        is_member = ops.ones_like(sequence[:, None, :, 0]) > 0
-    weights = ops.cast(is_member, "float32")
-    counts = ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1.0)
-    means = ops.matmul(weights / counts, ops.cast(sequence, "float32"))
-    means = ops.cast(means, sequence.dtype)
-    return means if ids is not None else means[:, 0]
 
 
 def output_spec(shapes: Any, dtype: str) -> Any:

@@ -12,7 +12,7 @@ from kbert.layers import Dropout
 from kbert.layers.adaptive import AdaptiveEmbeddings
 from kbert.models.encoder import INPUTS, register_encoder
 from kbert.models.xlnet.xlnet import Xlnet
-from kbert.types import Shape
+from kbert.types import Tensors
 
 
 @register_encoder
@@ -73,8 +73,8 @@ class TransformerXl(Xlnet):
     def _layer_block(self, name: str, **options: Any) -> keras.layers.Layer:
         return super()._layer_block(name, has_segments=False, **options)
 
-    def build(self, input_shape: Shape | None = None) -> None:
-        self._build_encoder()
+    def _bounds(self, inputs: Tensors) -> bool:
+        return inputs.get("memory") is not None  # its length is that of what is seen
 
     @property
     def token_embedding(self) -> Any:

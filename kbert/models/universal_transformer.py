@@ -12,12 +12,14 @@ import keras
 from keras import ops
 
 from kbert.configs.universal_transformer import UniversalTransformerConfig
-from kbert.layers import Dense, Embeddings, gather_positions
+from kbert.layers import Dense, gather_positions
 from kbert.layers.auxiliary import add_auxiliary_loss
 from kbert.layers.positions import sinusoids
 from kbert.layers.recompute import run_layer
-from kbert.models.encoder import INPUTS, Encoder, Pooler, register_encoder
+from kbert.models.blocks import embeddings_of
+from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
 from kbert.models.inputs_and_outputs import output_spec
+from kbert.models.pooling import make_pooler
 from kbert.types import Shape, Tensor, Tensors
 
 
@@ -57,26 +59,11 @@ class UniversalTransformer(Encoder):
     def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
         config, policy = self.config, {"dtype": self.dtype_policy}
         if embeddings is None:  # the places are added in each step
-            embeddings = Embeddings(
-                vocabulary_size=config.vocabulary_size,
-                embedding_size=config.embedding_width,
-                hidden_size=config.hidden_size,
-                max_positions=config.max_positions,
-                num_segments=config.num_segments,
-                dropout=config.dropout,
-                layer_norm_epsilon=config.layer_norm_epsilon,
-                initializer_range=config.initializer_range,
-                positions="none",
-                norm=config.norm if config.embedding_norm else None,
-                use_bias=config.use_bias,
-                name="embeddings",
-                **policy,
-            )
+            embeddings = embeddings_of(config, positions="none", name="embeddings", **policy)
         self.embeddings = embeddings
         self.blocks = [self._make_block(0)]
-        self.shared = self.norm = self.pooler = None
-        if config.pooler_activation is not None:
-            self.pooler = Pooler(config, name="pooler", **policy)
+        self.shared = self.norm = None
+        self.pooler = make_pooler(config, name="pooler", **policy)
         self.halt: Dense | None = None
         if config.halting:
             self.halt = Dense(
@@ -94,17 +81,11 @@ class UniversalTransformer(Encoder):
             self.halt.weights[1].assign([1.0])
 
     def _run_layers(
-        self,
-        inputs: dict[str, Any],
-        training: bool,
-        *,
-        reads_attention: bool,
-        return_internals: bool,
-        positions: Tensor | None,
-    ) -> tuple[list, list, dict[str, Any]]:
+        self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
+    ) -> Layers:
         config = self.config
-        bias = self._layer_biases(inputs, in_blocks=not reads_attention)[0]
-        options: dict[str, Any] = {"return_internals": True} if return_internals else {}
+        bias = self._layer_biases(inputs, in_blocks=not reads.weights)[0]
+        options: dict[str, Any] = {"return_internals": True} if reads.internals else {}
         ids, places = inputs["token_ids"], inputs.get("position_ids")
         told = {} if places is None else {"places": places}
         state = self.embeddings(ids, inputs.get("segment_ids"), training=training, **told)
@@ -117,25 +98,27 @@ class UniversalTransformer(Encoder):
             state = state + signals + ops.cast(now, state.dtype)
             weight = None
             if self.halt is not None:
-                chance = ops.sigmoid(ops.squeeze(self.halt(ops.cast(state, "float32")), -1))
-                weight = ops.cast(halting.weigh(chance)[..., None], state.dtype)  # (B, T, 1)
+                probability = ops.sigmoid(ops.squeeze(self.halt(ops.cast(state, "float32")), -1))
+                weight = ops.cast(halting.weigh(probability)[..., None], state.dtype)  # (B, T, 1)
             state, weights = run_layer(
                 self.blocks[0],
                 state,
                 bias,
                 training=training,
-                first_only=not reads_attention,
+                first_only=not reads.weights,
                 **options,
             )
             given = state if weight is None else state * weight + given * (1 - weight)
             hidden_states.append(given)
             attention.append(weights)
-        ponder = halting.time if self.halt is not None else ops.full(ops.shape(ids), 1.0 * step + 1)
-        if self.halt is not None:
+        ponder = halting.time
+        if self.halt is None:
+            ponder = ops.full(ops.shape(ids), float(config.num_layers))
+        else:
             self._add_ponder_loss(ponder, inputs)
         if positions is not None:
             hidden_states[-1] = gather_positions(given, positions)
-        return hidden_states, attention, {"ponder_time": ponder}
+        return Layers(hidden_states, attention, {"ponder_time": ponder})
 
     def _places(self, length: Tensor, places: Tensor | None) -> Tensor:
         """(1, T, H), or (B, T, H) of packed rows."""
@@ -165,11 +148,11 @@ class _Halting:
         self.spent = ops.zeros(shape, "float32")
         self.time = ops.zeros(shape, "float32")
 
-    def weigh(self, chance: Tensor) -> Tensor:
+    def weigh(self, probability: Tensor) -> Tensor:
         """The weights (B, T) of a step in which tokens halt with that probability."""
-        halts = ops.logical_and(self.runs, self.spent + chance > self.threshold)
+        halts = ops.logical_and(self.runs, self.spent + probability > self.threshold)
         left = 1.0 - self.spent
-        weight = ops.where(halts, left, ops.where(self.runs, chance, 0.0))
+        weight = ops.where(halts, left, ops.where(self.runs, probability, 0.0))
         # One for the step, and for the last one what it got.
         self.time = self.time + ops.cast(self.runs, "float32") + ops.where(halts, left, 0.0)
         self.spent = self.spent + weight

@@ -50,11 +50,12 @@ class Recipe:
         final_masked_share: what it becomes over the run; None = it stays.
         causal_share: share of the rows that are causal; None = none.
         z_loss: weight of the z-loss; None = none.
-        memory_length: tokens before its row that a row of "permutation_lm" remembers; else None.
+        memory_length: tokens before its row that a row of "permutation_lm" or "memory_lm"
+            remembers; else None.
         replacement: shares of these that become [MASK], and a random token.
-        optimizer: "adamw", "stable_adamw", "lamb" or "adagrad".
+        optimizer: see `kbert.training.optimization.optimizers.OPTIMIZERS`.
         learning_rate: its peak.
-        beta_1, beta_2, epsilon, bias_correction, weight_decay: of the first three.
+        beta_1, beta_2, epsilon, bias_correction, weight_decay: of all but Adagrad.
         initial_accumulator_value: of Adagrad's sums of squares; else None.
         clip_norm: largest norm of all gradients; 0 clips nothing.
         warmup_steps: steps of the rise.

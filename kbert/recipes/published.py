@@ -412,10 +412,8 @@ def recipe(name: str) -> Recipe:
     """The recipe of a published model.
 
     Args:
-        name: "bert", "bert-wwm", "roberta", "xlm-r", "xlm", "albert", "spanbert", "electra"
-            (small), "electra-base", "electra-large", "deberta-v3", "elmo", "gpt", "transformer",
-            "transformer-big", "modernbert", "xlnet", "gpt-bert" or "ernie"; or "kbert-fast", a
-            small model in minutes.
+        name: of `table`: a published model's, such as "roberta", or "kbert-fast", a small model in
+            minutes.
 
     Returns:
         The recipe.

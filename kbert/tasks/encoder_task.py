@@ -6,7 +6,7 @@ Shapes: B rows, T tokens, H hidden width.
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -23,6 +23,11 @@ from kbert.tasks.task import Task
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import DType, PathLike, Tensor
 
+# Feature of a batch -> the setting of a dataset that has it, and the task that is trained on it.
+_OTHER_ROWS = {
+    "order_ids": ('masking="permutation"', "PermutationLM"),
+    "causal_mask": ("causal_share=…", "MaskedAndCausal"),
+}
 GLOBAL_POSITIONS = "global_positions"  # an input of encoders with global tokens
 
 
@@ -192,8 +197,20 @@ class EncoderTask(Task):
     # Settings that decide what the heads' predictions mean: a student has its teacher's.
     prediction_settings: tuple[str, ...] = ()
 
+    # Features of rows in which tokens are kept from others and none is masked, that the task knows.
+    knows_rows: ClassVar[tuple[str, ...]] = ()
+
     def check_batch(self, batch: Mapping[str, Any]) -> None:
-        """Raises ValueError where a batch lacks what the task's losses read."""
+        """Raises ValueError where a batch lacks what the task's losses read.
+
+        Or where it has rows of another objective, of which this one would predict what it sees.
+        """
+        for name, (setting, task) in _OTHER_ROWS.items():
+            if name in batch and name not in self.knows_rows:
+                raise ValueError(
+                    f"Of rows of {setting} nothing is masked: kbert.tasks.{task} takes them. "
+                    f"Received: a {type(self).__name__} and a batch with {name}"
+                )
 
     @contextlib.contextmanager
     def capture_outputs(self, **returned: bool) -> Iterator[CapturedOutputs]:

@@ -25,7 +25,11 @@ def settings(method, **changes):
     return {"method": method, "max_new_tokens": 6, "stop_ids": [4], **seed, **changes}
 
 
-@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize(
+    "method",
+    [*METHODS[2:4], *(pytest.param(x, marks=pytest.mark.slow) for x in METHODS[:2])],
+    ids=repr,
+)
 def test_eager_graph_and_xla_agree(method):
     toy = Toy(rows=4)
 

@@ -78,7 +78,10 @@ class Generator:
         return ops.convert_to_numpy(ops.log_softmax(logits))
 
 
-@pytest.fixture(scope="module", params=["pre_norm", "post_norm", "seq2seq"])
+@pytest.fixture(
+    scope="module",
+    params=["pre_norm", pytest.param("post_norm", marks=pytest.mark.slow), "seq2seq"],
+)
 def generator(request):
     keras.utils.set_random_seed(0)
     return Generator(request.param)

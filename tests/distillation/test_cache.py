@@ -75,7 +75,14 @@ def test_every_part_has_the_value_it_has_without_a_cache(tokenizer, tmp_path):
         assert_same_values(plain, cached, table, rtol)
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name not in ("pairs", "classes")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "answers" else pytest.mark.slow)
+        for name in TABLES
+        if name not in ("pairs", "classes")
+    ],
+)
 def test_heads_of_every_task(name, tokenizer, tmp_path):
     """Rows of windows, choices and tokens, narrower than their batches."""
     student, teacher = make_pair(name, tokenizer)

@@ -161,7 +161,9 @@ def test_packed_rows():
 
 
 @pytest.mark.jax_slow
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "precision", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)]
+)
 @WIDTHS
 def test_in_half_precision(monkeypatch, min_width, precision):
     monkeypatch.setattr(fused, "MIN_WIDTH", min_width)

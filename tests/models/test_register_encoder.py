@@ -28,9 +28,10 @@ class DoubledConfig(EncoderConfig):
 class Doubled(Encoder):
     config_class = DoubledConfig
 
-    def _run_layers(self, inputs, training, **options):
-        states, attention = super()._run_layers(inputs, training, **options)
-        return [self.config.factor * x for x in states], attention
+    def _run_layers(self, inputs, training, reads, positions):
+        layers = super()._run_layers(inputs, training, reads, positions)
+        doubled = [self.config.factor * x for x in layers.hidden_states]
+        return layers._replace(hidden_states=doubled)
 
 
 def doubled_config(**changes):

@@ -183,6 +183,7 @@ MOBILE = ("--train_steps=12", "--checkpoint_every=2", "--set=intermediate_size=2
 MOBILE += ('--set=part={"name": "bottleneck", "width": 8}',)
 
 
+@pytest.mark.slow
 def test_mobilebert_trains_layer_by_layer_and_then_its_head(
     on_text, wide_teacher, tmp_path, capsys
 ):

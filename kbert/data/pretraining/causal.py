@@ -84,9 +84,9 @@ def causal_dataset(
     Returns:
         A dataset of one dict of tensors, of static shapes, R = B / H: `token_ids` (R, T) int32,
         what is read; `targets` (R, T) int32, the token behind each; `weights` (R, T) float32, 1
-        where there is a step; with `runs` `begins` (R,) int32, 1 in the first batch of all, where
-        a memory must be zero; and `position` (R, 3) int32: the `start` that resumes after this
-        batch, on every row.
+        where there is a step; with `runs` `begins` (R,) int32, 1 in the first batch of a window,
+        where a memory must be zero; and `position` (R, 3) int32: the `start` that resumes after
+        this batch, on every row.
 
     Raises:
         FileNotFoundError: no corpus there, or a shard is missing.
@@ -216,7 +216,7 @@ def _finish(
     ids = tf.where(inside, ids, end_id)
     more = {}
     if settings.runs:
-        is_first = tf.reduce_all(positions == [0, 0, settings.batch_size], axis=1)
+        is_first = positions[:, 2] == settings.batch_size  # of its window: other texts before
         more["begins"] = tf.cast(is_first, tf.int32)
     return {
         **more,

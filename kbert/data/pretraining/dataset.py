@@ -76,7 +76,7 @@ def pretraining_dataset(
         With masking="permutation" `order_ids` (B / H, T) int32, when each token is read: 0 for the
         text, another number for each of the others; the rows end in [CLS].
         With segments="aligned" `position_ids` (B / H, T) int32.
-        With segments="runs" `begins` (B / H,) int32, 1 in the first batch of all.
+        With segments="runs" `begins` (B / H,) int32, 1 in the first batch of a window.
         With `causal_share` `causal_mask` (B / H, T) int32, 1 for the tokens of causal rows.
         An empty row is 0 in `padding_mask` and `mask_weights`.
 

@@ -259,7 +259,7 @@ def _finish(
     if not settings.pack:
         features = _examples(settings, tokenizer, phrases, tokens, rows, share)
         if settings.segment_scheme.continues:
-            is_first = tf.reduce_all(positions == [0, 0, settings.batch_size], axis=1)
+            is_first = positions[:, 2] == settings.batch_size  # of its window: other texts before
             features["begins"] = tf.cast(is_first, tf.int32)
         return features | {"position": positions}
     examples, place = assembly.row_examples(rows)

@@ -26,13 +26,25 @@ class Part(Options):
     Attributes:
         name: what configs call it.
         inputs: names of the inputs that the shared layer takes besides; the encoder takes them all.
+        takes_causal_mask: whether with a "causal_mask" no token knows of those behind it. False
+            where something else than the attention, or the part's own, reads other tokens.
     """
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]] = ()
+    takes_causal_mask: ClassVar[bool] = True
 
     def check_config(self, config: EncoderConfig) -> None:
         """Raises ValueError where a config and these options do not fit."""
+
+    def check_ungrouped(self, config: EncoderConfig) -> None:
+        """Raises ValueError where queries share heads of keys; for attentions that know no such."""
+        if config.num_key_value_heads is not None:
+            raise ValueError(
+                f"The attention of part={self.name!r} has as many heads of keys and values as of "
+                "queries: `num_key_value_heads` must be None. "
+                f"Received: num_key_value_heads={config.num_key_value_heads}"
+            )
 
     def count_parameters(self, config: EncoderConfig) -> int:
         """Weights of an encoder with this part beyond those that its config says.
@@ -143,16 +155,14 @@ def part_of(config: EncoderConfig) -> Part:
     """
     if config.part is None:
         return _Nothing()
-    options = dict(config.part)
-    name = options.pop("name")
-    cls: Any = registry.find("part", name)
-    if cls is None:
+    part = config.find_part()
+    if part is None:
         raise ValueError(
             "A part is known once the module that registers it was imported; the programs import "
             f"one by --task_module. Known: {', '.join(registry.names('part')) or 'none'}. "
-            f"Received: part={name!r}"
+            f"Received: part={config.part['name']!r}"
         )
-    return cls.from_dict(options)
+    return part
 
 
 class _Nothing(Part):

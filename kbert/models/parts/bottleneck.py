@@ -100,7 +100,8 @@ class TrigramEmbeddings(Embeddings):
             follows = ops.cast(ops.equal(places[:, 1:], places[:, :-1] + 1), rows.dtype)
             before = before * ops.pad(follows, ((0, 0), (1, 0)))[..., None]
             after = after * ops.pad(follows, ((0, 0), (0, 1)))[..., None]
-        return self.projection(ops.concatenate([after, rows, before], axis=-1))  # (B, T, H)
+        widened = self.projection(ops.concatenate([after, rows, before], axis=-1))  # (B, T, H)
+        return ops.cast(widened, self.variable_dtype)  # that of the tables it is added to
 
 
 class BottleneckAttention(SelfAttention):
@@ -257,6 +258,7 @@ class Bottleneck(Part):
     """
 
     name = "bottleneck"
+    takes_causal_mask = False
     width: int = option(
         128, help="Inside the layers; a multiple of the heads.", at_least=1, at_most=1 << 16
     )
@@ -278,6 +280,7 @@ class Bottleneck(Part):
         plain = {
             **{"positions": "learned", "feed_forward": "dense", "norm": "layer"},
             **{"block": "post_norm", "embedding_norm": True, "use_bias": True},
+            "num_key_value_heads": None,
         }
         told = {name: getattr(config, name) for name in plain}
         if told != plain:

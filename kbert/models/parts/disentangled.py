@@ -19,7 +19,7 @@ from kbert.configs.transformer import GLOBAL
 from kbert.layers import Dropout, LayerNorm, SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
-from kbert.layers.positions import slanted, slanted_rows
+from kbert.layers.positions import relative_shift, relative_shift_rows
 from kbert.models.parts.base import Part, register_part
 from kbert.options import option
 from kbert.types import Shape, Tensor, Tensors
@@ -186,13 +186,13 @@ class DisentangledAttention(SelfAttention):
             far_keys = ops.take(far_key, ops.flip(shared["rows"][:-1]), axis=1)
             by_distance = _times(scaled, far_keys)  # (B, N, P, 2 T)
             if positions is None:
-                products = products + slanted(by_distance)
+                products = products + relative_shift(by_distance)
             else:
-                products = products + slanted_rows(by_distance, positions, ops.shape(x)[1])
+                products = products + relative_shift_rows(by_distance, positions, ops.shape(x)[1])
         if POSITION_TO_CONTENT in self.terms:
             # From the distance 1 - T up to T.
             far_queries = ops.take(far_query * scale, shared["rows"][1:], axis=1)
-            by_key = slanted(_times(key, far_queries))  # (B, N, T, T), a row for each key
+            by_key = relative_shift(_times(key, far_queries))  # (B, N, T, T), a row for each key
             by_query = ops.transpose(by_key, (0, 1, 3, 2))
             if positions is not None:
                 by_query = gather_rows(by_query, positions)
@@ -247,7 +247,8 @@ class Disentangled(Part):
             )
 
     def check_config(self, config: EncoderConfig) -> None:
-        if config.positions in ("rotary", "alibi") or set(config.attention_pattern) != {GLOBAL}:
+        self.check_ungrouped(config)
+        if config.positions_in_attention or set(config.attention_pattern) != {GLOBAL}:
             raise ValueError(
                 "Disentangled attention is that of every token to every token, and knows their "
                 "distances: `positions` may be 'none', or added to the tokens' vectors. Received: "

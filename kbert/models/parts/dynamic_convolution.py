@@ -299,6 +299,7 @@ class DynamicConvolution(Part):
     """
 
     name = "dynamic_convolution"
+    takes_causal_mask = False
     inputs = ("example_ids",)
 
     kernel_size: int = option(
@@ -320,7 +321,7 @@ class DynamicConvolution(Part):
 
     def check_config(self, config: EncoderConfig) -> None:
         if (
-            config.positions in ("rotary", "alibi")
+            config.positions_in_attention
             or set(config.attention_pattern) != {GLOBAL}
             or config.num_key_value_heads is not None
             or config.feed_forward != "dense"

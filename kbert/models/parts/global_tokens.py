@@ -16,7 +16,7 @@ from keras import ops
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import GLOBAL
 from kbert.layers import SelfAttention, gather_positions
-from kbert.layers.bias import attention_bias, unless
+from kbert.layers.bias import attention_bias, mask_bias
 from kbert.layers.gather import gather_rows
 from kbert.models.parts.base import Part, register_part
 from kbert.types import Shape, Tensor, Tensors
@@ -82,7 +82,7 @@ class GlobalPlaces(keras.layers.Layer):
             places = ops.logical_and(places, ids > 0)
             own = ops.sum(ops.cast(places, "int32") * ids, axis=1)[:, None]  # (B, 1, G)
             attend = ids == own
-            rows = unless(ops.transpose(attend, (0, 2, 1)))[:, None]
+            rows = mask_bias(ops.transpose(attend, (0, 2, 1)))[:, None]
         else:
             rows = None if padding_mask is None else attention_bias(padding_mask)
             if padding_mask is not None:
@@ -99,7 +99,7 @@ class GlobalPlaces(keras.layers.Layer):
             if isinstance(length, int) and length <= reach + 1:
                 continue
             far = ops.abs(at[None, :, None] - positions[:, None, :]) > reach
-            made[f"columns_{window}"] = unless(ops.logical_and(far, attend))[:, None]
+            made[f"columns_{window}"] = mask_bias(ops.logical_and(far, attend))[:, None]
         return made
 
 
@@ -225,10 +225,12 @@ class GlobalTokens(Part):
     """
 
     name = "global_tokens"
+    takes_causal_mask = False
     inputs = ("global_positions", "padding_mask", "example_ids")
 
     def check_config(self, config: EncoderConfig) -> None:
-        if config.positions in ("rotary", "alibi"):
+        self.check_ungrouped(config)
+        if config.positions_in_attention:
             raise ValueError(
                 "Global tokens have projections that know no distances: positions may be "
                 "'learned', 'sinusoidal' or 'none'. "

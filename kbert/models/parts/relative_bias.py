@@ -18,7 +18,7 @@ from kbert.configs.transformer import GLOBAL
 from kbert.layers import SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
-from kbert.layers.positions import slanted
+from kbert.layers.positions import relative_shift
 from kbert.models.parts.base import Part, register_part
 from kbert.options import option
 from kbert.types import Shape, Tensor, Tensors
@@ -98,7 +98,7 @@ class RelativeBiases(keras.layers.Layer):
         buckets = buckets + ops.where(distances < 0, self.num_buckets // 2, 0)
         rows = ops.transpose(ops.take(self.table, buckets, axis=0))  # (N, 2 T)
         rows = ops.broadcast_to(rows[:, None], (self.num_heads, length, 2 * length))
-        return {"bias": slanted(rows[None])}
+        return {"bias": relative_shift(rows[None])}
 
 
 class BiasedAttention(SelfAttention):
@@ -194,7 +194,7 @@ class RelativeBias(Part):
 
     def check_config(self, config: EncoderConfig) -> None:
         grouped = config.num_key_value_heads is not None
-        turned = config.positions in ("rotary", "alibi")
+        turned = config.positions_in_attention
         if turned or grouped or set(config.attention_pattern) != {GLOBAL}:
             raise ValueError(
                 "Biases of distances are of every token to every token, a head each: `positions` "

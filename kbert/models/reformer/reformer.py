@@ -11,10 +11,12 @@ from keras import ops
 from kbert.configs.reformer import LSH, ReformerConfig
 from kbert.layers import Block, Dense, Dropout, Embeddings, LayerNorm, gather_positions
 from kbert.layers.activations import get_activation
-from kbert.models.encoder import INPUTS, Encoder, Pooler, register_encoder
+from kbert.models.blocks import embeddings_of
+from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
+from kbert.models.pooling import make_pooler
 from kbert.models.reformer.attention import LocalAttention, LSHAttention
 from kbert.models.reformer.reversible import is_reversible, run_reversible
-from kbert.types import Shape, Tensor, Tensors
+from kbert.types import Shape, Tensor
 
 
 @register_encoder
@@ -53,28 +55,24 @@ class Reformer(Encoder):
     def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
         config, policy = self.config, {"dtype": self.dtype_policy}
         if embeddings is None:
-            embeddings = AxialEmbeddings(
+            embeddings = embeddings_of(
+                config,
+                made=AxialEmbeddings,
                 axial_shape=config.axial_shape,
                 axial_sizes=config.axial_sizes,
-                vocabulary_size=config.vocabulary_size,
                 embedding_size=config.stream_size,
                 hidden_size=config.stream_size,
-                max_positions=config.max_positions,
                 num_segments=0,
-                dropout=config.dropout,
-                initializer_range=config.initializer_range,
                 norm=None,
                 name="embeddings",
                 **policy,
             )
         self.embeddings = embeddings
         self.blocks = [self._make_block(layer) for layer in range(config.num_layers)]
-        self.shared = self.pooler = None
+        self.shared = None
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", **policy)
         self.dropout = Dropout(config.dropout, name="dropout", **policy)
-        if config.pooler_activation is not None:
-            self.pooler = Pooler(config, name="pooler", **policy)
-        self._reads_states = False
+        self.pooler = make_pooler(config, name="pooler", **policy)
 
     def _make_block(self, group: int) -> keras.layers.Layer:
         options: dict[str, Any] = {"name": f"layers_{group}", "dtype": self.dtype_policy}
@@ -91,44 +89,14 @@ class Reformer(Encoder):
             if layer is not None:
                 layer.build((None, config.hidden_size))
 
-    def call(
-        self,
-        inputs: Tensors,
-        training: bool = False,
-        return_hidden_states: bool = False,
-        return_attention: bool = False,
-        return_internals: bool = False,
-        output_positions: Tensor | None = None,
-    ) -> dict[str, Any]:
-        """As `Encoder`.
-
-        Raises:
-            ValueError: also where internals are asked for.
-        """
-        if return_internals:
+    def _run_layers(
+        self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
+    ) -> Layers:
+        if reads.internals:
             raise ValueError(
                 "A Reformer has no scores, queries and keys for all pairs of tokens: it gives "
                 "`attention`, and no `internals`. Received: return_internals=True"
             )
-        # Of hidden states nothing can be kept where the layers run backwards.
-        self._reads_states = return_hidden_states
-        return super().call(
-            inputs,
-            training,
-            return_hidden_states=return_hidden_states,
-            return_attention=return_attention,
-            output_positions=output_positions,
-        )
-
-    def _run_layers(
-        self,
-        inputs: dict[str, Any],
-        training: bool,
-        *,
-        reads_attention: bool,
-        return_internals: bool,
-        positions: Tensor | None,
-    ) -> tuple[list, list]:
         token_ids = inputs["token_ids"]
         length = ops.shape(token_ids)[1]
         if inputs.get("example_ids") is not None:
@@ -144,7 +112,8 @@ class Reformer(Encoder):
         first = second = x
         states: list[Any] = []
         attention: list[Any] = [None] * len(self.blocks)
-        if training and is_reversible() and not (reads_attention or self._reads_states):
+        # Of hidden states nothing can be kept where the layers run backwards.
+        if training and is_reversible() and not any(reads):
             first, second = run_reversible(self.blocks, first, second, context)
             states = [None] * len(self.blocks)
         else:
@@ -154,7 +123,7 @@ class Reformer(Encoder):
                     first,
                     second,
                     training=training,
-                    return_attention=reads_attention,
+                    return_attention=reads.attention,
                     **context,
                 )
                 if weights is not None:
@@ -163,7 +132,8 @@ class Reformer(Encoder):
         norm: Any = self.norm  # which not every encoder has
         x = norm(self._joined(first, second), training=training)
         x = self.dropout(x, training=training)[:, :length]
-        return [*states, x if positions is None else gather_positions(x, positions)], attention
+        last = x if positions is None else gather_positions(x, positions)
+        return Layers([*states, last], attention)
 
     def _joined(self, first: Tensor, second: Tensor) -> Tensor:
         return ops.cast(ops.concatenate([first, second], axis=-1), self.compute_dtype)
@@ -325,7 +295,7 @@ class AxialEmbeddings(Embeddings):
         axial_sizes: tuple[int, ...] | None,
         **options: Any,
     ) -> None:
-        super().__init__(positions="none", **options)
+        super().__init__(**{**options, "positions": "none"})  # of no kind that those know
         self.axial_shape = axial_shape
         self.axial_sizes = axial_sizes
 

@@ -19,7 +19,7 @@ from kbert.layers.bias import PENALTY
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_positions, gather_rows
 from kbert.layers.normalization import add_and_norm
-from kbert.layers.positions import slanted, slanted_rows
+from kbert.layers.positions import relative_shift, relative_shift_rows
 from kbert.types import Shape, Tensor, Tensors
 
 
@@ -135,9 +135,9 @@ class RelativeAttention(SelfAttention):
             products = _times((query + self.content_bias[:, None]) * scale, key)
             by_distance = _times((query + self.distance_bias[:, None]) * scale, far_key)
             if positions is None:
-                products = products + slanted(by_distance)
+                products = products + relative_shift(by_distance)
             else:
-                products = products + slanted_rows(by_distance, positions, ops.shape(x)[1])
+                products = products + relative_shift_rows(by_distance, positions, ops.shape(x)[1])
             is_other = shared.get("is_other_segment")
             if is_other is not None:
                 if positions is not None:

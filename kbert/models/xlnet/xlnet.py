@@ -14,12 +14,14 @@ from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.xlnet import XlnetConfig
-from kbert.layers import Dropout, Embeddings, LayerNorm, gather_positions
-from kbert.layers.bias import PENALTY
+from kbert.layers import Dropout, LayerNorm, gather_positions
+from kbert.layers.bias import mask_bias
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.recompute import run_layer
-from kbert.models.encoder import INPUTS, Encoder, Pooler, register_encoder
+from kbert.models.blocks import embeddings_of
+from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
 from kbert.models.inputs_and_outputs import output_spec
+from kbert.models.pooling import make_pooler
 from kbert.models.xlnet.attention import XlnetBlock, distance_vectors
 from kbert.types import Shape, Tensor, Tensors
 
@@ -36,7 +38,7 @@ class Xlnet(Encoder):
       token is to be predicted.
     - "memory" (L, B, M, H), what each layer has read of the rows before; all tokens see it. It
       gives "memory", likewise, with those of this row (the first `reuse_length` of them) as its
-      newest. No gradient flows into either.
+      newest. No gradient flows into either. "attention" is (B, N, T, M + T) then.
 
     "pooled" is of the last token that is no padding, on whichever side that is: XLNet's rows end in
     `<cls>`.
@@ -69,26 +71,15 @@ class Xlnet(Encoder):
     def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
         config, policy = self.config, {"dtype": self.dtype_policy}
         if embeddings is None:
-            embeddings = Embeddings(
-                vocabulary_size=config.vocabulary_size,
-                embedding_size=config.hidden_size,
-                hidden_size=config.hidden_size,
-                max_positions=config.max_positions,
-                num_segments=0,
-                dropout=config.dropout,
-                initializer_range=config.initializer_range,
-                positions="none",
-                norm=None,
-                name="embeddings",
-                **policy,
+            embeddings = embeddings_of(
+                config, positions="none", num_segments=0, norm=None, name="embeddings", **policy
             )
         self.embeddings = embeddings
         self.query: Any = _Query(config.initializer_range, name="query", **policy)
         self.dropout = Dropout(config.dropout, name="dropout", **policy)
         self.blocks = [self._make_block(layer) for layer in range(config.num_layers)]
-        self.shared = self.norm = self.pooler = None
-        if config.pooler_activation is not None:
-            self.pooler = Pooler(config, name="pooler", **policy)
+        self.shared = self.norm = None
+        self.pooler = make_pooler(config, name="pooler", **policy)
 
     def _make_block(self, group: int) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
@@ -113,21 +104,13 @@ class Xlnet(Encoder):
         )
 
     def build(self, input_shape: Shape | None = None) -> None:
-        self._build_encoder()
-        self.query.build((None, None, self.config.hidden_size))
-
-    def _build_encoder(self) -> None:
-        super().build()
+        super().build(input_shape)
+        if self.query is not None:
+            self.query.build((None, None, self.config.hidden_size))
 
     def _run_layers(
-        self,
-        inputs: dict[str, Any],
-        training: bool,
-        *,
-        reads_attention: bool,
-        return_internals: bool,
-        positions: Tensor | None,
-    ) -> tuple[list, list, dict[str, Any]]:
+        self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
+    ) -> Layers:
         targets, memory = inputs.get("target_positions"), inputs.get("memory")
         self._check(inputs)
         length = ops.shape(inputs["token_ids"])[1]
@@ -148,7 +131,7 @@ class Xlnet(Encoder):
             queries = self.dropout(self.query(targets), training=training)
             options["query_bias"] = _bias(self._sees(inputs, before, targets))
             options["query_positions"] = targets
-        if return_internals:
+        if reads.internals:
             options["return_internals"] = True
         hidden_states, attention = [x], []
         for layer, block in enumerate(self.blocks):
@@ -160,7 +143,7 @@ class Xlnet(Encoder):
             elif block is self.blocks[-1] and getattr(block, "takes_positions", False):
                 of_layer["positions"], positions = positions, None
             x, weights = run_layer(
-                block, x, bias, first_only=not reads_attention, **options, **of_layer
+                block, x, bias, first_only=not reads.weights, **options, **of_layer
             )
             if queries is not None:
                 x, queries = x
@@ -173,7 +156,7 @@ class Xlnet(Encoder):
             more["memory"] = self._remember(memory, hidden_states[:-1])
         x = self.dropout(x, training=training)
         hidden_states[-1] = x if positions is None else gather_positions(x, positions)
-        return hidden_states, attention, more
+        return Layers(hidden_states, attention, more)
 
     def _check(self, inputs: Tensors) -> None:
         order, targets = inputs.get("order_ids"), inputs.get("target_positions")
@@ -209,7 +192,7 @@ class Xlnet(Encoder):
             keys = ops.arange(before + length)[None]
             tokens = ops.arange(length)[:, None]
             sees = keys <= tokens + before
-            if self.config.same_length:
+            if self.config.same_length and self._bounds(inputs):
                 sees = ops.logical_and(sees, keys >= tokens + self.first_seen)
             keep.append(sees[None] if targets is None else ops.take(sees, targets, axis=0))
         if order is not None:
@@ -218,9 +201,10 @@ class Xlnet(Encoder):
             # What a query predicts it does not see, a token sees itself. All see the memory.
             numbers = numbers[:, :, None] - (0 if targets is None else 1)
             sees = order[:, None] <= numbers
-            everywhere = ops.ones_like(numbers[..., :1], dtype="bool")
-            everywhere = ops.repeat(everywhere, before, axis=-1) if before else None
-            keep.append(_joined(everywhere, sees))
+            if inputs.get("memory") is not None:
+                shape = (*ops.shape(sees)[:2], before)
+                sees = ops.concatenate([ops.ones(shape, dtype="bool"), sees], axis=-1)
+            keep.append(sees)
         if examples is not None:
             own = examples if targets is None else ops.take_along_axis(examples, targets, axis=1)
             keep.append(own[:, :, None] == examples[:, None])
@@ -233,6 +217,10 @@ class Xlnet(Encoder):
             found = ops.logical_and(found, sees)
         return found
 
+    def _bounds(self, inputs: Tensors) -> bool:
+        """Whether with `same_length` a token sees no further back than that many."""
+        return True
+
     def _remember(self, memory: Tensor, states: list) -> Tensor:
         length = ops.shape(memory)[2]
         kept = []
@@ -241,6 +229,12 @@ class Xlnet(Encoder):
             whole = ops.concatenate([ops.cast(old, new.dtype), new], axis=1)
             kept.append(whole[:, ops.shape(whole)[1] - length :])
         return ops.stop_gradient(ops.stack(kept))
+
+    def _number_of_keys(self, inputs: Tensors) -> int | None:
+        length, memory = inputs["token_ids"].shape[1], inputs.get("memory")
+        if memory is None or None in (length, memory.shape[2]):
+            return length if memory is None else None
+        return memory.shape[2] + length
 
     def compute_output_spec(self, inputs: Tensors, *args: Any, **kwargs: Any) -> dict[str, Any]:
         inputs = self._named_inputs(inputs)
@@ -255,7 +249,7 @@ class Xlnet(Encoder):
 
 
 class _Query(keras.layers.Layer):
-    """What every query begins as: the vector of a token that nobody has seen."""
+    """The learned vector that all queries start from ("mask_emb" in the original)."""
 
     def __init__(self, initializer_range: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -276,13 +270,9 @@ class _Query(keras.layers.Layer):
 def _behind(x: Tensor, before: Tensor, value: int) -> Tensor:
     """(B, T) -> (B, M + T), with that value for the tokens of the memory."""
     filled = ops.full((ops.shape(x)[0], before), value, dtype=x.dtype)
-    return _joined(filled, x)
-
-
-def _joined(before: Tensor | None, x: Tensor) -> Tensor:
-    return x if before is None else ops.concatenate([before, x], axis=-1)
+    return ops.concatenate([filled, x], axis=-1)
 
 
 def _bias(sees: Tensor | None) -> Tensor | None:
     """(B or 1, T or 1, S) -> what is added to scores, (B or 1, 1, T or 1, S)."""
-    return None if sees is None else (ops.cast(sees, "float32")[:, None] - 1.0) * PENALTY
+    return None if sees is None else mask_bias(sees)[:, None]

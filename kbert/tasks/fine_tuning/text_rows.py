@@ -234,7 +234,7 @@ def sentence_head(encoder: keras.Model, units: int) -> SentenceHead:
     """The dense layer on an encoder's pooled vector, in tasks "classifier"."""
     return SentenceHead(
         *(encoder.config, units),
-        width=encoder.pooler.units,
+        width=encoder.config.hidden_size,
         name="classifier",
         dtype=encoder.dtype_policy,
     )

@@ -61,6 +61,7 @@ class MaskedAndCausal(Pretraining):
     held_elsewhere = ()
     shown_metrics = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy")
     shift: ClassVar[int] = 1
+    knows_rows = ("causal_mask",)
 
     def __init__(
         self,
@@ -97,6 +98,7 @@ class MaskedAndCausal(Pretraining):
         return losses, metrics
 
     def check_batch(self, batch: Mapping[str, Any]) -> None:
+        super().check_batch(batch)
         if "causal_mask" not in batch:
             raise ValueError(
                 "A batch for this task must hold causal_mask: make the dataset with "

@@ -63,6 +63,7 @@ class PermutationLM(RemembersRows, EncoderTask):
     """
 
     kind = "permutation_lm"
+    knows_rows = ("order_ids",)
     shown_metrics = ("plm_loss", "plm_accuracy")
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("plm_loss", ops.exp)}
 
@@ -147,6 +148,7 @@ class PermutationLM(RemembersRows, EncoderTask):
         return {"permutation_lm": Prediction("classes", *answer)}
 
     def check_batch(self, batch: Tensors) -> None:
+        super().check_batch(batch)
         if "order_ids" not in batch:
             raise ValueError(
                 "A batch for this task must hold order_ids: make the dataset with "

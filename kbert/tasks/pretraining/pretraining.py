@@ -221,11 +221,7 @@ class Pretraining(EncoderTask):
         return Prediction("classes", self.masked_lm(sequence, positions), padding_mask)
 
     def check_batch(self, batch: Tensors) -> None:
-        if "order_ids" in batch:
-            raise ValueError(
-                'Of rows of masking="permutation" nothing is hidden but from an XLNet: '
-                "kbert.tasks.PermutationLM takes them. Received: a batch with order_ids"
-            )
+        super().check_batch(batch)
         for needs, names, settings in (
             (self.next_sentence, (NSP_LABELS,), ('segments="pairs"', "next_sentence")),
             (self.sentence_order, (SOP_LABELS,), ('segments="halves"', "sentence_order")),
@@ -376,4 +372,10 @@ def _check_sentence_objective(config: Any, next_sentence: bool, sentence_order: 
             "A sentence objective reads the pooled vector, so the encoder must have a pooler; for "
             'one without, pass next_sentence=False and batches of segments="single". Received: '
             f"{name}=True and a config with pooler_activation=None"
+        )
+    if (next_sentence or sentence_order) and config.pooling == "last":
+        raise ValueError(
+            "A sentence objective reads [CLS], which begins the rows that are masked; an encoder "
+            "that pools the last token, as an XLNet, would read [SEP]: pass next_sentence=False. "
+            "Received: a config with pooling='last'"
         )

@@ -237,7 +237,7 @@ class ReplacedTokenDetection(EncoderTask):
         }
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
-        self._check_trainable(batch)
+        self.check_batch(batch)
         out = self(batch, training=training)
         masked = (out["masked_lm"], batch["mask_ids"], batch["mask_weights"])
         tokens = (out["replaced_logits"], out["replaced"], batch["padding_mask"])
@@ -256,7 +256,8 @@ class ReplacedTokenDetection(EncoderTask):
         }
         return losses, metrics
 
-    def _check_trainable(self, batch: Tensors) -> None:
+    def check_batch(self, batch: Tensors) -> None:
+        super().check_batch(batch)
         if self.generator is None:
             raise ValueError(
                 "Training needs a generator: build the task with generator=generator_config(…). "
@@ -274,7 +275,7 @@ class ReplacedTokenDetection(EncoderTask):
 
     def _probabilities(self, features: Tensors) -> Any:
         logits = self.detection_head(self.encode(features)["sequence"])
-        return ops.sigmoid(logits)[:, 1:]  # (B, T - 1): what follows [CLS]
+        return ops.sigmoid(logits)[:, self.form.begin :]  # (B, T - 1): what follows [CLS]
 
     @property
     def _longest(self) -> int:
@@ -324,10 +325,11 @@ class ReplacedTokenDetection(EncoderTask):
         """
 
         def detect_replaced(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            ids = self.tokenizer.encode(text)
-            features = self.build_inputs(ids)
-            lengths = tf.minimum(ids.row_lengths(), self._longest)
-            tokens = tf.gather(tf.constant(self.tokenizer.vocabulary), features["token_ids"][:, 1:])
+            encoded = self.tokenizer.encode(text)
+            features = self.build_inputs(encoded)
+            lengths = tf.minimum(encoded.row_lengths(), self._longest)
+            ids = features["token_ids"][:, self.form.begin :]
+            tokens = tf.gather(tf.constant(self.tokenizer.vocabulary), ids)
             real = tf.sequence_mask(lengths, tf.shape(tokens)[1])
             return {
                 "tokens": tf.where(real, tokens, ""),

@@ -17,8 +17,9 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
     depth L + 1, for ELECTRA has no pooler.
 
     A block that several layers share (ALBERT) has the depth of the last of them: it must serve the
-    task there, and slower than that no layer of it can move alone. A decoder's table of positions
-    belongs to the embeddings, and its last norm to the last layer.
+    task there, and slower than that no layer of it can move alone. A decoder's table of positions,
+    what all layers read (DeBERTa's and MPNet's tables of distances) and XLNet's query belong to the
+    embeddings; a last norm, and what halts a token, to the last layer.
 
     Args:
         encoder: A `kbert.Encoder` or a `kbert.models.DecoderEncoder`, after `freeze` where
@@ -41,8 +42,12 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
             f"Received: a {type(encoder).__name__}"
         )
     layers, blocks = encoder.config.num_layers, encoder.blocks
+    # What only some have, such as a table of distances that all layers read, is as deep as its use.
     parts = {encoder.embeddings: 0}
-    for name, depth in (("positions", 0), ("norm", layers)):  # a decoder's parts
+    for name, depth in (
+        *(("positions", 0), ("shared", 0), ("query", 0)),
+        *(("norm", layers), ("halt", layers)),
+    ):
         part = getattr(encoder, name, None)
         if part is not None:
             parts[part] = depth

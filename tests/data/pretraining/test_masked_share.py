@@ -56,7 +56,7 @@ def test_the_share_falls_as_it_is_said(whole):
 
 
 @pytest.mark.parametrize("pack", [False, True])
-@pytest.mark.parametrize("number", [1, 13])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 13])
 def test_a_stream_resumes_with_the_share_it_had(corpus, tokenizer, number, pack):  # noqa: F811
     before = batches(small(corpus, tokenizer, pack=pack, **SCHEDULE), number + 5)
     again = small(
@@ -81,7 +81,14 @@ def test_hosts_and_threads_change_nothing(corpus, tokenizer, whole):  # noqa: F8
         assert_equal(whole[number], joined)
 
 
-@pytest.mark.parametrize("masking", [name for name in MASKING_SCHEMES if name != "phrase"])
+@pytest.mark.parametrize(
+    "masking",
+    [
+        pytest.param(name, marks=[] if name == "span" else pytest.mark.slow)
+        for name in MASKING_SCHEMES
+        if name != "phrase"
+    ],
+)
 def test_every_scheme_takes_a_schedule(corpus, tokenizer, masking):  # noqa: F811
     found = batches(small(corpus, tokenizer, masking=masking, **SCHEDULE), 21)
     first, last = (found[n]["mask_weights"].sum() for n in (0, 20))

@@ -14,6 +14,7 @@ from kbert.layers import Block, SelfAttention
 from kbert.models import Encoder, Part, describe, register_part
 from kbert.options import option
 from tests.harness import (
+    KINDS,
     assert_close,
     assert_gradients_close,
     layer_gradients,
@@ -190,6 +191,14 @@ def test_what_does_not_fit_is_refused():
         @register_part
         class Other(Part):
             name = "test_attention_alone"
+
+
+@pytest.mark.parametrize("kind", ["global tokens", "bottleneck", "convolution"])
+def test_parts_that_read_on_take_no_causal_mask(kind):
+    encoder = Encoder(tiny_config(**KINDS[kind]))
+    inputs = tiny_inputs(encoder.config)
+    with pytest.raises(ValueError, match=r"takes no `causal_mask`. Received: part=.*name"):
+        encoder({**inputs, "causal_mask": inputs["padding_mask"]})
 
 
 @pytest.mark.tensorflow

@@ -361,7 +361,9 @@ def test_xla_computes_the_same(dtype):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 def test_xla_trains(dtype):
     import tensorflow as tf
 
@@ -482,6 +484,7 @@ def test_presets_and_keras_files(tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_tasks_take_it(tmp_path, tiny_vocabulary):
     import tensorflow as tf

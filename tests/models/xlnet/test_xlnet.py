@@ -319,3 +319,43 @@ def test_the_head_that_searches_by_beams_is_told(tmp_path):
     make_reference("xlnet", "ForQuestionAnswering").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"a head of XLNetForQuestionAnswering that kbert has no"):
         Task.from_preset(tmp_path)
+
+
+def test_shapes_with_a_memory_are_said():
+    config = tiny_config("xlnet", hidden_size=WIDTH, num_layers=LAYERS)
+    encoder, memory = Encoder(config), make_memory()
+    inputs = {**make_features(), "memory": memory}
+    inputs["token_ids"] = inputs["token_ids"] % config.vocabulary_size
+    wanted = {"return_attention": True, "return_internals": True}
+    said = encoder.compute_output_spec(inputs, **wanted)
+    keras.tree.map_structure(
+        lambda spec, x: np.testing.assert_equal(tuple(x.shape), spec.shape),
+        said,
+        encoder(inputs, **wanted),
+    )
+    assert said["attention"][0].shape == (B, 4, T, M + T)
+
+
+@pytest.mark.tensorflow
+def test_an_order_and_a_memory_of_any_length():
+    import tensorflow as tf
+
+    encoder = Encoder(tiny_config("xlnet", hidden_size=WIDTH, num_layers=LAYERS))
+    randomise(encoder)
+    targets, order, _ = make_order()
+    inputs = {**make_features(), "order_ids": order, "target_positions": targets}
+    inputs["token_ids"] = inputs["token_ids"] % 40
+    inputs["memory"] = make_memory()
+    spec = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in inputs.items()}
+    spec["memory"] = tf.TensorSpec([LAYERS, None, None, WIDTH])
+    found = tf.function(encoder, input_signature=[spec])(inputs)
+    for name, x in encoder(inputs).items():
+        assert_close(to_numpy(found[name]), to_numpy(x), 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["xlnet", "universal_transformer"])
+def test_a_pooler_may_be_the_token_itself(kind):
+    encoder = Encoder(tiny_config(kind, pooler_activation="identity"))
+    out = to_numpy(encoder(np.array([[3, 4, 5]])))
+    place = -1 if kind == "xlnet" else 0
+    np.testing.assert_array_equal(out["pooled"], out["sequence"][:, place])

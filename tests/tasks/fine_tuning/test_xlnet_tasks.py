@@ -130,6 +130,7 @@ def served(path, *requests):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_is_kept_and_served(tokenizer, tmp_path):
     keras.utils.set_random_seed(0)
     encoder = kbert.Encoder(tiny_config("xlnet", vocabulary_size=tokenizer.vocabulary_size))

@@ -161,6 +161,7 @@ def test_packed_rows_predict_the_same(corpus, tokenizer):
         np.testing.assert_allclose(pair, sums[1][name], rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_it_learns_to_fill_and_to_write(corpus, tokenizer, tmp_path):
     keras.utils.set_random_seed(0)
@@ -210,6 +211,11 @@ def test_what_does_not_fit_is_refused(corpus, tokenizer, batch, tmp_path):
     task = make(tokenizer)
     with pytest.raises(ValueError, match=r"must hold causal_mask: make the dataset with"):
         task.loss_terms({k: x for k, x in batch.items() if k != "causal_mask"}, training=False)
+    other = kbert.tasks.Pretraining(task.encoder, tokenizer, next_sentence=False)
+    for name in ("causal_mask", "order_ids"):  # it would predict what it sees
+        rows = {**{k: x for k, x in batch.items() if k != "causal_mask"}, name: batch["token_ids"]}
+        with pytest.raises(ValueError, match=rf"nothing is masked: .*Pretraining and .*{name}"):
+            other.loss_terms(rows, training=False)
     with pytest.raises(ValueError, match=r"No other library fills a mask at the place before"):
         task.save_to_preset(tmp_path, format="huggingface")
     with pytest.raises(ValueError, match=r"`causal_share` needs segments without a label"):

@@ -336,6 +336,7 @@ def test_evaluations_have_a_memory_of_their_own(corpus, tokenizer):
     assert state.any()
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_the_memory_is_that_of_one_device_on_two(mirrored, corpus, tokenizer):
     found = []

@@ -8,8 +8,10 @@ from kbert.training.optimization.freezing import freeze
 from kbert.training.optimization.layer_rates import layer_scales
 from kbert.training.optimization.optimizers import AdamW, decays
 from kbert.training.optimization.schedules import fine_tuning_schedule
-from tests.harness import tiny_config
+from tests.harness import KINDS, tiny_config
 from tests.models.generators.tiny import tiny_decoder
+
+HALTING = {"kind": "universal_transformer"}
 
 
 def by_part(encoder, decay) -> dict[str, float]:
@@ -31,6 +33,23 @@ def test_electra_s_formula():
 def test_a_shared_block_learns_as_its_last_layer():
     encoder = kbert.Encoder(tiny_config(num_layers=4, num_layer_groups=2, pooler_activation=None))
     assert by_part(encoder, 0.5) == {"embeddings": 2**-6, "layers_0": 2**-4, "layers_1": 2**-2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [*(KINDS[x] for x in ("disentangled", "relative bias", "xlnet")), HALTING],
+    ids=["disentangled", "relative bias", "xlnet", "halting"],
+)
+def test_every_weight_of_an_encoder_has_a_rate(changes):
+    """Also what only one family has: tables that all layers read, a query, what halts."""
+    encoder = kbert.Encoder(tiny_config(**changes))
+    scales = layer_scales(encoder, 0.5)
+    assert set(scales) == {v.path for v in encoder.trainable_weights}
+    own = {path.split("/")[1]: scale for path, scale in scales.items()}
+    for name in ("shared", "query"):
+        assert own.get(name, own["embeddings"]) == own["embeddings"]
+    if changes is HALTING:
+        assert own["halt"] == own["layers_0"]
 
 
 @pytest.mark.parametrize("block", ["pre_norm", "post_norm"])
