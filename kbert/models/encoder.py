@@ -260,9 +260,11 @@ class Encoder(FromConfig, keras.Model):
         else:  # what the pooler reads, and then those tokens
             first = pooled_positions(kind, inputs)
             layers = self._run_layers(inputs, training, reads, ops.concatenate([first, read], 1))
-            sequence, number = layers.hidden_states[-1], first.shape[1]
+            starts = inputs.get("cls_positions")
+            number = 1 if starts is None else starts.shape[1]  # a graph may not know `first`'s
+            sequence = layers.hidden_states[-1]
             pooled, sequence = self.pooler(sequence[:, :number]), sequence[:, number:]
-            pooled = pooled[:, 0] if inputs.get("cls_positions") is None else pooled
+            pooled = pooled[:, 0] if starts is None else pooled
         outputs = {**layers.more, "sequence": sequence}
         if pooled is not None:
             outputs["pooled"] = pooled
