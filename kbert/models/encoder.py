@@ -154,7 +154,7 @@ class Encoder(FromConfig, keras.Model):
         self.shared = self.part.make_shared(config, name="shared", **policy)
         self.blocks = [self._make_block(group) for group in range(config.num_blocks)]
         self.norm = last_norm(config, kind=config.norm, name="norm", **policy)
-        self.pooler = make_pooler(config, name="pooler", **policy)
+        self.pooler: Any = make_pooler(config, name="pooler", **policy)
 
     def _make_block(self, group: int) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
