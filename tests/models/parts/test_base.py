@@ -209,3 +209,20 @@ def test_a_preset_whose_part_nobody_registered_names_it(tmp_path):
     assert run.returncode != 0
     assert "A part is known once the module that registers it was imported" in run.stderr
     assert "Received: part='test_shared_vector'" in run.stderr
+
+
+def test_bottlenecks_compute_in_half_precision():
+    config = tiny_config(**KINDS["bottleneck"])
+    encoder = Encoder(config, dtype="mixed_bfloat16")
+    assert np.isfinite(to_numpy(encoder(tiny_inputs(config))["sequence"])).all()
+
+
+@pytest.mark.parametrize("kind", ["disentangled", "global tokens", "bottleneck"])
+def test_parts_whose_heads_share_no_keys_refuse_it(kind):
+    with pytest.raises(ValueError, match="num_key_value_heads"):
+        tiny_config(**{**KINDS[kind], "num_key_value_heads": 2})
+
+
+def test_an_xlnet_of_odd_width_is_refused():
+    with pytest.raises(ValueError, match=r"`hidden_size` must be even. Received: 9"):
+        tiny_config("xlnet", hidden_size=9, num_heads=3)
