@@ -25,8 +25,21 @@ def make_pooler(config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | No
     if config.pooler_activation is None:
         return None
     if config.pooler_activation == IDENTITY:
-        return keras.layers.Identity(**kwargs)
+        return Unchanged(config.hidden_size, **kwargs)
     return Pooler(config, **kwargs)
+
+
+class Unchanged(keras.layers.Identity):
+    """A pooler that gives the vectors as they are.
+
+    Args:
+        units: their width. (Heads ask every pooler for the width of what it gives.)
+        **kwargs: `name` and `dtype` of the layer.
+    """
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units = units
 
 
 class Pooler(Dense):

@@ -234,7 +234,7 @@ def sentence_head(encoder: keras.Model, units: int) -> SentenceHead:
     """The dense layer on an encoder's pooled vector, in tasks "classifier"."""
     return SentenceHead(
         *(encoder.config, units),
-        width=encoder.config.hidden_size,
+        width=encoder.pooler.units,  # ELMo's is twice as wide as its words
         name="classifier",
         dtype=encoder.dtype_policy,
     )
