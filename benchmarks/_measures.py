@@ -118,7 +118,7 @@ def similarity(encoder: kbert.Encoder, corpus: experiments.Corpus, folder: str, 
         mine.set_weights(its.get_weights())
     task = kbert.tasks.TextRegressor(copy, corpus.tokenizer, max_length=experiments.LENGTH)
     (train, scores), (dev, truth) = (read_pairs(Path(folder), split) for split in ("train", "dev"))
-    task.fit(train, scores, learning_rate=3e-4, epochs=4, batch_size=32, seed=seed, verbose=0)
+    task.fit(train, scores, learning_rate=3e-4, epochs=2, batch_size=32, seed=seed, verbose=0)
     return float(task.evaluate(dev, truth, verbose=0)["spearman"])
 
 

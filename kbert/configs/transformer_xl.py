@@ -68,7 +68,8 @@ class TransformerXlConfig(XlnetConfig):
             check_count("cutoffs", bound, minimum=1)
         if any(b <= a for a, b in itertools.pairwise(bounds)):
             raise ValueError(
-                "`cutoffs` must rise, and lie below the vocabulary size. "
+                "`cutoffs` must rise, and lie below the vocabulary size: those of a published "
+                "model are of its own vocabulary, so give others for another. "
                 f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
             )
         if self.embedding_width // self.divisor ** len(self.cutoffs) < 1:

@@ -94,8 +94,11 @@ class AdaptiveEmbeddings(keras.layers.Layer):
         """Takes the call of `kbert.layers.Embeddings`; it has no segments."""
         ids = ops.cast(token_ids, "int32")
         total: Any = 0
+        last = len(self.tables) - 1
         for n, (begin, end) in enumerate(itertools.pairwise(self.bounds)):
-            own = ops.clip(ids - begin, 0, end - begin - 1)
+            # An id beyond the vocabulary is left so: `take` refuses it, as it does of one table.
+            own = ops.maximum(ids - begin, 0)
+            own = own if n == last else ops.minimum(own, end - begin - 1)
             x = ops.cast(ops.take(self.tables[n], own, axis=0), self.compute_dtype)
             if self.projects:
                 x = ops.matmul(x, ops.cast(self.projections[n], x.dtype))

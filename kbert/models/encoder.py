@@ -221,8 +221,9 @@ class Encoder(FromConfig, keras.Model):
                 hold several examples also "example_ids" (B, T), which number the examples
                 from 1 on, 0 = padding, and take the place of the padding mask: tokens attend to
                 those of their own example alone; "position_ids" (B, T), which begin again in each;
-                and "cls_positions" (B, K), where each begins. And what its part adds to these, see
-                `input_names`: "global_positions" of `kbert.models.parts.GlobalTokens`.
+                and "cls_positions" (B, K), where each begins, or ends with pooling="last". And
+                what its part adds to these, see `input_names`: "global_positions" of
+                `kbert.models.parts.GlobalTokens`.
             training: whether dropout is active.
             return_hidden_states: adds "hidden_states".
             return_attention: adds "attention".

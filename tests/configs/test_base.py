@@ -111,6 +111,8 @@ def test_unknown_key_lists_the_close_ones():
         ({"use_bias": 0}, "`use_bias` must be True or False.*: 0"),
         ({"attention_pattern": ()}, r"must name an attention or more.*: \(\)"),
         ({"attention_pattern": "global"}, "must name an attention or more.*: 'global'"),
+        ({"attention_pattern": (["global"],)}, r"an integer of at least 2.*: \['global'\]"),
+        ({"bias_exceptions": (["gate"],)}, r"parts of gate, heads, each once.*: \(\['gate'\],\)"),
         ({"attention_pattern": ("local",)}, "must be an integer of at least 2.*: 'local'"),
         ({"attention_pattern": (5,)}, "even number of tokens, and not above max_positions.*: 5"),
         ({"attention_pattern": (514,)}, "not above max_positions=512.*: 514"),

@@ -129,7 +129,7 @@ def test_a_memory_s_flags(parse, data_dir, tiny, tiny_vocabulary):
         objective().check_phases(parse_phases("8:0.5,8:0.5:2", 10, 4), task)
     with pytest.raises(ValueError, match=r"trains a Transformer-XL.*Received: --model=gpt2"):
         objective("--model=gpt2").make_task()
-    with pytest.raises(ValueError, match=r"`memory_length` must be at least 1"):
+    with pytest.raises(ValueError, match=r"`memory_length` must be an integer of at least 1"):
         objective("--memory_length=0").make_task()
     with pytest.raises(ValueError, match=r"memory_lm does not read .*Received: --masking=span"):
         objective("--masking=span")

@@ -159,7 +159,7 @@ class RelativeAttention(SelfAttention):
             return outputs, attention
         found, *_ = attend(self._queries(queries), query_positions, query_bias)
         if query_bias is not None:
-            sees = ops.max(query_bias, axis=-1)[:, 0, :, None] > -PENALTY / 2  # (B, P, 1)
+            sees = ops.any(query_bias > -PENALTY / 2, axis=-1)[:, 0, :, None]  # (B, P, 1)
             found = ops.where(sees, found, ops.zeros_like(found))
         return (outputs, found), attention
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from kbert.configs.base import check_real
 from kbert.models.generators.as_decoder import as_decoder, config_of_decoder
 from kbert.tasks.generation.causal_lm import CausalLM
 from kbert.tasks.losses import accuracy, cross_entropy, z_loss
@@ -72,8 +73,7 @@ class MaskedAndCausal(Pretraining):
         name: str = "masked_and_causal",
     ) -> None:
         config_of_decoder(encoder.config)  # raises where it could not write
-        if z_loss < 0:
-            raise ValueError(f"`z_loss` must not be negative. Received: {z_loss}")
+        check_real("z_loss", z_loss, "at least 0", lambda x: x >= 0)
         super().__init__(encoder, tokenizer, next_sentence=False, name=name)
         self.z_loss = z_loss
 

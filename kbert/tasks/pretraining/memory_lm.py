@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.configs.base import check_count
 from kbert.configs.transformer_xl import TransformerXlConfig
 from kbert.layers.adaptive import AdaptiveSoftmax
 from kbert.serving import Signature
@@ -77,8 +78,7 @@ class MemoryLM(RemembersRows, EncoderTask):
                 f"TransformerXlConfig. Received: {encoder.config!r}"
             )
         for what, number in (("memory_length", memory_length), ("batch_size", batch_size)):
-            if number < 1:
-                raise ValueError(f"`{what}` must be at least 1. Received: {number}")
+            check_count(what, number, minimum=1)
         self.memory_length = memory_length
         self.batch_size = batch_size
         config = encoder.config

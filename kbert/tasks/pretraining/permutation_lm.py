@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from kbert import inference
+from kbert.configs.base import check_count
 from kbert.configs.xlnet import XlnetConfig
 from kbert.heads import TokenLogits
 from kbert.serving import Signature
@@ -77,7 +78,10 @@ class PermutationLM(RemembersRows, EncoderTask):
         name: str = "permutation_lm",
     ) -> None:
         super().__init__(encoder, tokenizer, name=name)
-        if memory_length < 0 or (batch_size is None) != (memory_length == 0) or batch_size == 0:
+        check_count("memory_length", memory_length, minimum=0)
+        if batch_size is not None:
+            check_count("batch_size", batch_size, minimum=1)
+        if (batch_size is None) != (memory_length == 0):
             raise ValueError(
                 "A memory of `memory_length` tokens is that of each row of a `batch_size`: pass "
                 "both, or neither for no memory. "

@@ -825,6 +825,15 @@ def test_mpnet_s_padding_and_buckets_are_fixed():
         import_model({**content, "relative_attention_num_buckets": 16}, {}, "there")
 
 
+def test_a_model_that_hugging_face_has_not_is_named():
+    for kind, told in (
+        ("transformer_xl", "a Transformer-XL"),
+        ("universal_transformer", "a Universal"),
+    ):
+        with pytest.raises(ValueError, match=f"none that is this one.*Received: {told}"):
+            export_model(tiny_config(kind), {})
+
+
 def test_groups_that_hugging_face_rounds_otherwise_are_refused():
     with pytest.raises(ValueError, match=r"rounds .*Received: 14 groups of 18 layers"):
         export_model(tiny_config(num_layers=18, num_layer_groups=14), {})

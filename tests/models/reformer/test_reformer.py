@@ -541,6 +541,7 @@ def test_what_it_cannot_be_asked_for():
         ({"hidden_size": 15, "num_heads": 1}, "an even number. Received: 15"),
         ({"num_buckets": 7}, "even number or several.*Received: 7"),
         ({"num_buckets": (4, 0)}, "even number or several"),
+        ({"num_buckets": ()}, r"even number or several.*Received: \(\)"),
         ({"positions": "axial"}, "`axial_shape` must be two numbers. Received: None"),
         ({**AXIAL, "axial_shape": (2, 8)}, "place for each of `max_positions`"),
         ({**AXIAL, "axial_sizes": (4, 8)}, r"add up to .*Received: \(4, 8\), hidden_size=16"),

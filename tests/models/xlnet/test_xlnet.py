@@ -187,6 +187,18 @@ def test_a_query_that_sees_nothing_knows_nothing():
     assert np.abs(found[0] - found[2]).max(axis=-1)[[0, 2]].min() > 1e-3  # all others see it
 
 
+def test_no_token_need_be_predicted():
+    encoder = Encoder(tiny_config("xlnet"))
+    features = {
+        **{
+            "token_ids": np.array([[4, 5, 6]], "int32"),
+            "order_ids": np.array([[2, 0, 1]], "int32"),
+        },
+        "target_positions": np.zeros((1, 0), "int32"),
+    }
+    assert tuple(encoder(features)["queries"].shape) == (1, 0, 16)
+
+
 @pytest.mark.jax_slow
 def test_memory_is_what_was_read_before():
     """Two rows one after the other, causal: as one row of both."""

@@ -206,8 +206,9 @@ def test_what_does_not_fit_is_refused(corpus, tokenizer, batch, tmp_path):
         config = kbert.EncoderConfig(**{**SIZES, **changes})
         with pytest.raises(ValueError, match=message):
             MaskedAndCausal(kbert.Encoder(config), tokenizer)
-    with pytest.raises(ValueError, match=r"`z_loss` must not be negative. Received: -1"):
-        make(tokenizer, z_loss=-1)
+    for weight in (-1, float("nan"), float("inf"), "1"):
+        with pytest.raises(ValueError, match=r"`z_loss` must be a number that is at least 0"):
+            make(tokenizer, z_loss=weight)
     task = make(tokenizer)
     with pytest.raises(ValueError, match=r"must hold causal_mask: make the dataset with"):
         task.loss_terms({k: x for k, x in batch.items() if k != "causal_mask"}, training=False)

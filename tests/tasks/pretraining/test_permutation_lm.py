@@ -356,6 +356,9 @@ def test_a_task_that_remembers_comes_back(corpus, tokenizer, tmp_path):
 
 
 def test_what_cannot_be_remembered_is_refused(corpus, tokenizer):
+    for length, rows in ((-1, None), (1.5, 2), (3, 0), (3, "2")):
+        with pytest.raises(ValueError, match=r"`(memory_length|batch_size)` must be an integer"):
+            make(tokenizer, memory_length=length, batch_size=rows)
     with pytest.raises(ValueError, match=r"neither for no memory. Received: memory_length=3"):
         make(tokenizer, memory_length=3)
     with pytest.raises(ValueError, match=r"neither for no memory. Received: memory_length=0"):

@@ -86,6 +86,14 @@ def test_next_sentence_needs_a_pooler(config, tokenizer):
         kbert.tasks.Pretraining(encoder, tokenizer)
 
 
+@pytest.mark.parametrize("objective", ["next_sentence", "sentence_order"])
+def test_a_sentence_objective_reads_the_first_token(config, tokenizer, objective):
+    encoder = kbert.Encoder(config.replace(pooling="last"))
+    objectives = {"next_sentence": False, objective: True}
+    with pytest.raises(ValueError, match=r"reads \[CLS\], which begins.*pooling='last'"):
+        kbert.tasks.Pretraining(encoder, tokenizer, **objectives)
+
+
 def test_a_batch_without_labels_says_so(task, tokenizer):
     batch = first(toy.batches(tokenizer, batch_size=2, next_sentence=False))
     wanted = 'must hold next_sentence_labels.*segments="pairs".*Received: mask_ids'

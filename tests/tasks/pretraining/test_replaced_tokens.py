@@ -12,7 +12,7 @@ from kbert.tasks import ReplacedTokenDetection, generator_config
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.run.checkpoints import Checkpoints
-from tests.harness import to_numpy
+from tests.harness import randomise, to_numpy
 from tests.serving import session
 from tests.tasks import toy
 
@@ -360,6 +360,25 @@ def test_predict_equals_the_model_on_one_text(task, tokenizer):
     assert task.predict([]) == []
     with pytest.raises(ValueError, match="Received: batch_size=0"):
         task.predict("a", batch_size=0)
+
+
+def test_rows_that_end_in_cls_are_read_from_their_first_token(small, tokenizer, tmp_path):
+    pooled = {"pooler_activation": "tanh", "pooling": "last", "num_segments": 0}
+    last = ReplacedTokenDetection(kbert.Encoder(small.replace(**pooled)), tokenizer)
+    randomise(last)
+    text = "the red pen"
+    (answer,) = last.predict([text])
+    assert answer["tokens"] == ["the", "red", "pen"]
+    ids = tokenizer.encode([text]).to_list()[0]
+    row = np.array([[*ids, tokenizer.sep_id, tokenizer.cls_id]], "int32")
+    logits = last.detection_head(last.encode({"token_ids": row})["sequence"])
+    expected = 1 / (1 + np.exp(-to_numpy(logits)[0, :3]))
+    np.testing.assert_allclose(answer["probabilities"], expected, rtol=1e-5)
+    served = tf.saved_model.load(last.export(tmp_path)).signatures["detect_replaced"]
+    found = served(text=tf.constant([text]))
+    assert found["tokens"].numpy()[0, :3].tolist() == [b"the", b"red", b"pen"]
+    assert not any(found["tokens"].numpy()[0, 3:])
+    np.testing.assert_allclose(found["probabilities"].numpy()[0, :3], expected, rtol=1e-5)
 
 
 def test_the_preset_holds_the_discriminator(task, small, tokenizer, tmp_path):

@@ -134,6 +134,11 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
     for architecture in ARCHITECTURES.values():
         if config.kind == architecture.config_class.kind != EncoderConfig.kind:
             return architecture.model_type  # of a class of its own
+    if config.kind != EncoderConfig.kind:
+        raise ValueError(
+            "Hugging Face's format has an architecture for each of its models, and none that is "
+            f"this one: save it as kbert's own preset. Received: {config.told}"
+        )
     of_part = {
         **{TASK_PART: "ernie", DISENTANGLED: "deberta-v2", GLOBAL_TOKENS: "longformer"},
         **{BOTTLENECK: "mobilebert", RELATIVE_BIAS: "mpnet", CONVOLUTION: "convbert"},
@@ -164,7 +169,8 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
 def usual_pooler(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | None) -> str:
     """The activation of the dense layer under a classifier, in the architecture a model is.
 
-    BERT, ALBERT and RoBERTa have tanh, DistilBERT ReLU, ELECTRA and DeBERTa GELU.
+    BERT, ALBERT and RoBERTa have tanh, DistilBERT ReLU, ELECTRA and DeBERTa GELU; what no
+    architecture is has BERT's.
 
     Args:
         config: the encoder's, without a pooler.
@@ -176,4 +182,6 @@ def usual_pooler(config: EncoderConfig, names: Iterable[str], tokenizer_kind: st
         >>> usual_pooler(family("google/electra-small-discriminator"), [], None)
         'gelu'
     """
+    if config.kind not in {x.config_class.kind for x in ARCHITECTURES.values()}:
+        return "tanh"
     return ARCHITECTURES[infer(config, names, tokenizer_kind)].pooler_activations[0]
