@@ -39,6 +39,7 @@ _NAMES = {
     "student": "kbert.distillation",
 }
 _SUBPACKAGES = (
+    "adapters",
     "checkpoints",
     "configs",
     "conversion",

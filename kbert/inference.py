@@ -79,7 +79,8 @@ def compiled(
     """Compiles `function(features)`, which calls `layers` for inference.
 
     TensorFlow makes one graph at the first call with features of these names; elsewhere, and by
-    XLA, each new shape is compiled.
+    XLA, each new shape is compiled. Each adapter of the layers that have such has functions of its
+    own (`Encoder.variant`).
 
     Args:
         function: of a dict of arrays, a tensor or a structure of tensors.
@@ -96,10 +97,10 @@ def compiled(
         >>> halve({"x": np.array([[2.0], [6.0]], "float32")}).tolist()
         [[1.0], [3.0]]
     """
-    made: dict[frozenset[str], Callable] = {}
+    made: dict[Any, Callable] = {}
 
     def run(features: Tensors) -> Any:
-        names = frozenset(features)
+        names = (frozenset(features), *(getattr(layer, "variant", None) for layer in layers))
         if names not in made and keras.backend.backend() == "tensorflow":
             made[names] = _tensorflow_graph(function, features, jit_compile)
         elif names not in made and _is_one_of_several():

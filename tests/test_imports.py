@@ -20,13 +20,16 @@ RANKS = {
     **dict.fromkeys(("models", "heads", "training"), 2),
     "tasks": 3,
     **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
-    **dict.fromkeys(("extraction", "experiments"), 4),
+    **dict.fromkeys(("adapters", "extraction", "experiments"), 4),
     "distillation": 5,
     **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }
 # Inside a subpackage: what stands in a line imports from the lines above it alone (and, a
 # subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
+    "adapters": """
+        folder peft serving
+    """,
     "checkpoints": """
         checkpoint matching renames safetensors sizes vocabulary
         groups hdf5 keys
@@ -89,7 +92,8 @@ ORDER = {
         presets
     """,
     "layers": """
-        auxiliary bias fused gather highway recompute scalar_mix scan token_embeddings word_softmax
+        adaptable auxiliary bias fused gather highway recompute scalar_mix scan token_embeddings
+            word_softmax
         activations dropout positions
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
@@ -100,7 +104,7 @@ ORDER = {
         multi_label
     """,
     "models": """
-        blocks family inputs_and_outputs memory pooling weights
+        adapters blocks family inputs_and_outputs memory pooling weights
         parts
         from_config
         elmo encoder

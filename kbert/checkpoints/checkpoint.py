@@ -27,6 +27,7 @@ class Checkpoint(Generic[ConfigT]):
             format keeps them next to the weights; else None.
         left: names there of what no weight of the model was made from: buffers, optimizer slots,
             the generator of a discriminator.
+        adapters: of an encoder, as `kbert.models.adapters.described` gives them, or None.
         homeless: the head that is there and that kbert has no task for, in words; else None.
     """
 
@@ -36,6 +37,7 @@ class Checkpoint(Generic[ConfigT]):
     source: str
     labels: tuple[str, ...] | None = None
     left: tuple[str, ...] = ()
+    adapters: dict[str, Any] | None = None
     homeless: str | None = None
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:

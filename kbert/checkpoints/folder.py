@@ -82,6 +82,7 @@ def write_checkpoint(
     task: Mapping[str, Any] | None = None,
     tokenizer: TokenizerLike | None = None,
     labels: Sequence[str] | None = None,
+    adapters: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     max_shard_size: int | None = None,
 ) -> None:
@@ -96,6 +97,7 @@ def write_checkpoint(
         task: settings of the task around the model.
         tokenizer: of the model, where the format repeats what it says.
         labels: names of the classes of a fine-tuned head; not for "keras_hub".
+        adapters: what an encoder has besides; for "kbert" alone.
         architecture: the model's kind in the other library; None = as the config says.
         max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
 
@@ -117,9 +119,15 @@ def write_checkpoint(
             "Weights go into several files in Hugging Face's format alone. "
             f"Received: max_shard_size={max_shard_size!r} with format={format!r}"
         )
+    if adapters is not None and format != "kbert":
+        raise ValueError(
+            "Other libraries' folders have no place for adapters: merge one with "
+            "kbert.adapters.merge, remove them, or write LoRA with kbert.adapters.write_peft. "
+            f"Received: {', '.join(adapters['added'])} with format={format!r}"
+        )
     check_finite(arrays, os.fspath(folder))
     if format == "kbert":
-        preset.write_preset(folder, config, arrays, task=task, labels=labels)
+        preset.write_preset(folder, config, arrays, task=task, labels=labels, adapters=adapters)
     elif format == "bilm":
         bilm.write_bilm(folder, cast(ElmoConfig, config), arrays, task=task)
     elif format == "keras_hub":
@@ -149,6 +157,8 @@ def _why_not(folder: Path) -> str:
         found = sorted(files.intersection(names))
         if found:
             return f"{found[0]} {what}"
+    if preset.ADAPTER_FILE in files:
+        return f"{preset.ADAPTER_FILE} is of an adapter: see kbert.adapters.load_task."
     if "config.json" not in files and {WEIGHTS_FILE, INDEX_FILE} & files:
         return "Weights alone do not say what model they are of: config.json is missing."
     return "The folder holds no model that kbert knows."

@@ -18,6 +18,7 @@ from kbert.json_file import read_json
 from kbert.types import Arrays, PathLike
 
 CONFIG_FILE = "kbert.json"
+ADAPTER_FILE = "adapter.json"  # of a folder that holds an adapter alone
 FORMAT_VERSION = 1
 
 
@@ -27,6 +28,7 @@ def write_preset(
     arrays: Arrays,
     task: Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
+    adapters: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a preset folder, whole or not at all.
 
@@ -36,18 +38,22 @@ def write_preset(
         arrays: weight name -> array.
         task: settings of a task around the model, as JSON can hold them.
         labels: names of the classes of a fine-tuned head.
+        adapters: what the encoder has besides, as JSON can hold it.
 
     Raises:
         ValueError: the folder holds a model in another format.
     """
     refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
     refuse_other(Path(folder), "config.json", "a Hugging Face model")
+    refuse_other(Path(folder), ADAPTER_FILE, "an adapter")
     # The key under which a model's config lies says what it is.
     content: dict[str, Any] = {"format_version": FORMAT_VERSION, config.kind: config.to_dict()}
     if task is not None:
         content["task"] = dict(task)
     if labels is not None:
         content["labels"] = list(labels)
+    if adapters is not None:
+        content["adapters"] = dict(adapters)
     write_model(folder, arrays, CONFIG_FILE, (json.dumps(content, indent=2) + "\n").encode())
 
 
@@ -78,14 +84,14 @@ def read_folder(folder: Path) -> Checkpoint:
         )
     known = registry.names("config")
     kinds = [key for key in known if key in content]
-    unknown = set(content) - {"format_version", *known, "task", "labels"}
+    unknown = set(content) - {"format_version", *known, "task", "labels", "adapters"}
     if unknown or len(kinds) != 1:
         raise ValueError(
             f"A preset's kbert.json has the keys format_version and {' or '.join(known)} and may "
-            f"have task and labels. Received: {', '.join(content)} in {path}"
+            f"have task, labels and adapters. Received: {', '.join(content)} in {path}"
         )
     (kind,) = kinds
-    for key in (kind, "task"):
+    for key in (kind, "task", "adapters"):
         if not isinstance(content.get(key, {}), dict):
             raise ValueError(
                 f"`{key}` must be a JSON object. Received: {content[key]!r:.80} in {path}"
@@ -103,6 +109,7 @@ def read_folder(folder: Path) -> Checkpoint:
         task=registry.current(content["task"]) if "task" in content else None,
         source=str(folder),
         labels=None if labels is None else tuple(labels),
+        adapters=content.get("adapters"),
     )
 
 

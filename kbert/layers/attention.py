@@ -16,6 +16,7 @@ import keras
 from keras import ops
 
 from kbert.layers import fused
+from kbert.layers.adaptable import Adaptable
 from kbert.layers.bias import cut_blocks, decoded_bias, neighbour_blocks, prompt_bias
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
@@ -24,7 +25,7 @@ from kbert.layers.positions import alibi_bias, rotate, rotation
 from kbert.types import Shape, Tensor
 
 
-class _Attention(keras.layers.Layer):
+class _Attention(Adaptable):
     """What both kinds share: heads, dropout, the output's dense layer.
 
     Args:
@@ -121,7 +122,8 @@ class SelfAttention(_Attention):
 
     Query, key and value come from one product. Scores are normalised in float32 whatever the
     compute dtype. A bias masks positions (see `kbert.layers.bias`); one in blocks makes each token
-    attend to its own block and its neighbours alone.
+    attend to its own block and its neighbours alone. An adapter in its slot has `keys_values`, two
+    (1, N, G, D), which every token attends to besides.
 
     Args:
         num_heads: heads; divides the width of the input.
@@ -191,19 +193,41 @@ class SelfAttention(_Attention):
         """
         query, key, value = self._project(x)
         query, key = self._turned(x, query, key, position_ids, training)
+        prefix = self._prefix(x)
         if bias is not None and len(bias.shape) == 5:
-            return self._attend_in_blocks(query, key, value, bias, position_ids, training), None
+            made = self._attend_in_blocks(query, key, value, bias, position_ids, training, prefix)
+            return made, None
         if self.alibi:
             places = self._places(x, position_ids)
             falls = alibi_bias(places, places, self.num_heads)
             bias = falls if bias is None else falls + ops.cast(bias, "float32")
         if positions is not None:
             query, bias = gather_rows(query, positions), gather_rows(bias, positions)
-        outputs, probabilities, scores = self._attend(query, key, value, bias, training)
+        keys, values, length = key, value, ops.shape(x)[1]
+        if prefix is not None:  # behind the tokens
+            keys = ops.concatenate([key, prefix[0]], axis=2)
+            values = ops.concatenate([value, prefix[1]], axis=2)
+            if bias is not None:
+                number = ops.shape(prefix[0])[2]
+                bias = ops.pad(bias, ((0, 0), (0, 0), (0, 0), (0, number)))
+        outputs, probabilities, scores = self._attend(query, keys, values, bias, training)
+        if prefix is not None:
+            probabilities, scores = probabilities[..., :length], scores[..., :length]
         if not return_internals:
             return outputs, probabilities
         made = {"probabilities": probabilities, "scores": scores}
         return outputs, {**made, "query": query, "key": key, "value": value}
+
+    def _prefix(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Keys and values (B, N, G, D) of an adapter, and the bias of their scores (B, 1, T, G)."""
+        if self.adapter is None:
+            return None
+        batch, length, _ = ops.shape(x)
+        key, value = (
+            ops.broadcast_to(ops.cast(x, self.compute_dtype), (batch, *x.shape[1:]))
+            for x in self.adapter.keys_values()
+        )
+        return key, value, ops.zeros((batch, 1, length, key.shape[2]))
 
     def _attend_in_blocks(
         self,

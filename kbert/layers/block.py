@@ -10,17 +10,21 @@ from typing import Any
 
 import keras
 
+from kbert.layers.adaptable import Adaptable
 from kbert.layers.gather import gather_positions
 from kbert.layers.normalization import add_and_norm
 from kbert.types import Shape, Tensor
 
 
-class Block(keras.layers.Layer):
+class Block(Adaptable):
     """Attention and feed-forward, each with a residual around it.
 
     The parts are arguments. Four slots for normalisation make post-norm (BERT), pre-norm (GPT-2)
     and sandwich norm the same two lines; a slot left out does nothing. Any layer with the same
-    call as the part it replaces will do, so an adapter or another attention needs no flag here.
+    call as the part it replaces will do, so another attention needs no flag here. An adapter in
+    its slot has `attention` and `feed_forward`, what stands behind each part (see `add_and_norm`),
+    and `parallel`, `(x, bias, training, positions) -> outputs`, which is added to what comes out of
+    the feed-forward part; each may be None.
 
     Args:
         attention: layer, `(x, bias, training) -> (outputs, probabilities)`.
@@ -96,10 +100,11 @@ class Block(keras.layers.Layer):
             options["positions"] = positions
         if shared is not None:
             options["shared"] = shared
+        aside = self._aside(x, bias, training, positions)
         x, attention = self._attended(
             x, lambda x: self.attention(x, bias, training=training, **options), training, positions
         )
-        return self._forwarded(x, training), attention
+        return self._forwarded(x, training, *aside), attention
 
     @property
     def takes_positions(self) -> bool:
@@ -141,11 +146,21 @@ class Block(keras.layers.Layer):
         outputs, attention = attend(self.attention_input_norm(x))
         if positions is not None:
             x = gather_positions(x, positions)
-        return add_and_norm(x, outputs, self.dropout, self.attention_norm, training), attention
+        parts = (self.dropout, self.attention_norm, training, self._behind("attention"))
+        return add_and_norm(x, outputs, *parts), attention
 
-    def _forwarded(self, x: Tensor, training: bool = False) -> Tensor:
+    def _forwarded(self, x: Tensor, training: bool = False, aside: Tensor | None = None) -> Tensor:
         outputs = self.feed_forward(self.feed_forward_input_norm(x), training=training)
-        return add_and_norm(x, outputs, self.dropout, self.feed_forward_norm, training)
+        parts = (self.dropout, self.feed_forward_norm, training, self._behind("feed_forward"))
+        return add_and_norm(x if aside is None else x + aside, outputs, *parts)
+
+    def _behind(self, part: str) -> Callable | None:
+        return None if self.adapter is None else getattr(self.adapter, part)
+
+    def _aside(self, x: Tensor, *context: Any) -> tuple[Tensor, ...]:
+        """What an adapter computes beside the block, if anything."""
+        parallel = self._behind("parallel")
+        return () if parallel is None else (parallel(x, *context),)
 
 
 class CrossBlock(Block):

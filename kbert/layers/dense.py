@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from kbert.layers.activations import get_activation
+from kbert.layers.adaptable import Adaptable
 from kbert.types import Shape, Tensor
 
 
@@ -22,8 +23,11 @@ def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=sigma)
 
 
-class Dense(keras.layers.Layer):
+class Dense(Adaptable):
     """`activation(x @ kernel + bias)` over the last axis.
+
+    An adapter in its slot is called with the rows (N, I); what it gives is added before the
+    activation.
 
     Args:
         units: width of the output.
@@ -64,9 +68,12 @@ class Dense(keras.layers.Layer):
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         *leading, width = ops.shape(inputs)
-        outputs = ops.matmul(ops.reshape(inputs, (-1, width)), self.kernel)  # (..., I) -> (N, O)
+        rows = ops.reshape(inputs, (-1, width))
+        outputs = ops.matmul(rows, self.kernel)  # (..., I) -> (N, O)
         if self.bias is not None:
             outputs = ops.add(outputs, self.bias)
+        if (adapter := self.adapter) is not None:
+            outputs = outputs + adapter(rows, training=training)
         if self.activation is not None:
             outputs = self.activation(outputs, training)
         return ops.reshape(outputs, (*leading, self.units))  # (..., O)

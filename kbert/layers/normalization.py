@@ -1,20 +1,25 @@
 """Normalisation of a token's vector, whose statistics stay in float32."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
 from kbert.layers import fused
+from kbert.layers.adaptable import Adaptable
 from kbert.layers.dropout import Dropout
 from kbert.types import Shape, Tensor
 
 
-class LayerNorm(keras.layers.Layer):
+class LayerNorm(Adaptable):
     """Zero mean and unit variance over the last axis, then a learned scale and shift.
 
     Mean and variance are taken in float32 whatever the compute dtype: bfloat16 keeps 8 bits, too
     few for a sum over the width. (Ba et al. 2016, https://arxiv.org/abs/1607.06450.)
+
+    An adapter in its slot has `gamma` and `beta`, each a weight or None: what is added to this
+    layer's.
 
     Args:
         epsilon: added to the variance.
@@ -40,17 +45,27 @@ class LayerNorm(keras.layers.Layer):
                 name="beta", shape=shape, initializer="zeros", autocast=False
             )
 
+    @property
+    def scale_and_shift(self) -> tuple[Any, Any]:
+        """Gamma and beta, (W,) each, the second None where there is none."""
+        adapter = self.adapter
+        if adapter is None:
+            return self.gamma, self.beta
+        gamma = self.gamma if adapter.gamma is None else self.gamma + adapter.gamma
+        return gamma, self.beta if adapter.beta is None else self.beta + adapter.beta
+
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         centred = self.kind != "rms"
+        gamma, beta = self.scale_and_shift
         if fused.fuses(self.gamma.shape[0], training):
             x = ops.cast(inputs, self.compute_dtype)
-            return fused.layer_norm(x, self.gamma, self.beta, self.epsilon, centred)
+            return fused.layer_norm(x, gamma, beta, self.epsilon, centred)
         x = ops.cast(inputs, self.variable_dtype)
         if centred:
             x = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(x), axis=-1, keepdims=True)
-        scaled = x * ops.rsqrt(variance + self.epsilon) * self.gamma
-        return ops.cast(scaled if self.beta is None else scaled + self.beta, self.compute_dtype)
+        scaled = x * ops.rsqrt(variance + self.epsilon) * gamma
+        return ops.cast(scaled if beta is None else scaled + beta, self.compute_dtype)
 
 
 def add_and_norm(
@@ -59,6 +74,7 @@ def add_and_norm(
     dropout: keras.layers.Layer,
     norm: keras.layers.Layer,
     training: bool,
+    adapter: Callable | None = None,
 ) -> Tensor:
     """`norm(x + dropout(outputs))`, the end of every part of a block.
 
@@ -68,6 +84,7 @@ def add_and_norm(
         dropout: a layer, `(x, training) -> x`.
         norm: a layer, `x -> x`.
         training: whether dropout is active.
+        adapter: what stands behind the dropout, `(outputs, x, norm) -> outputs`; or None.
 
     Returns:
         (..., W). In one pass where both layers are those of this package, see `fused`.
@@ -79,14 +96,15 @@ def add_and_norm(
         >>> ops.convert_to_numpy(x).tolist()
         [[-1.0, 1.0]]
     """
+    if adapter is not None:
+        return norm(x + adapter(dropout(outputs, training=training), x, norm))
     known = type(norm) is LayerNorm and norm.kind == "layer" and type(dropout) is Dropout
     if not known or not fused.fuses(x.shape[-1], training):
         return norm(x + dropout(outputs, training=training))
     return fused.dropout_add_norm(
         outputs,
         x,
-        norm.gamma,
-        norm.beta,
+        *norm.scale_and_shift,
         rate=dropout.rate,
         epsilon=norm.epsilon,
         seed=dropout.next_seed(),

@@ -16,6 +16,7 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.layers import gather_positions
 from kbert.layers.bias import layer_biases
 from kbert.layers.recompute import run_layer
+from kbert.models.adapters.base import described
 from kbert.models.blocks import embeddings_of, last_norm, layer_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
@@ -180,6 +181,14 @@ class Encoder(FromConfig, keras.Model):
         for layer in (self.shared, self.norm, self.pooler):
             if layer is not None:
                 layer.build((None, self.config.hidden_size))
+
+    # What `kbert.models.adapters` have put into the slots of its layers.
+    adapters: Any = None
+
+    @property
+    def variant(self) -> Any:
+        """What a graph is traced for besides its inputs: which adapter runs."""
+        return self.adapters and (self.adapters.switch.current, self.adapters.version)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -416,6 +425,7 @@ class Encoder(FromConfig, keras.Model):
             self.config,
             get_arrays(self, self.prefix),
             format,
+            adapters=described(self),
             architecture=architecture,
             max_shard_size=max_shard_size,
         )

@@ -8,6 +8,7 @@ import keras
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.hub import locate
+from kbert.models.adapters.base import restore
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.types import DType, PathLike
 
@@ -68,6 +69,7 @@ class FromConfig(_Base):
         named = isinstance(path, str | os.PathLike)
         checkpoint = read_checkpoint(locate(path) if named else path).expect(cls.config_class)
         model = cls(checkpoint.config, dtype=dtype)
+        restore(model, checkpoint.adapters, checkpoint.source)
         arrays = checkpoint.part(f"{cls.prefix}/")
         set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)
         return model

@@ -15,7 +15,7 @@ from keras import ops
 from kbert import registry
 from kbert.checkpoints import Checkpoint
 from kbert.layers.gather import gather_positions
-from kbert.models import Decoder, DecoderEncoder, Encoder
+from kbert.models import Decoder, DecoderEncoder, Encoder, adapters
 from kbert.serving import Signature
 from kbert.tasks.input_form import InputForm, input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
@@ -73,6 +73,8 @@ class EncoderTask(Task):
     takes_decoders: bool = False
     # How rows are made, where that is not the encoder's way.
     own_form: InputForm | None = None
+    # The adapter of the encoder that the task keeps to; None = whichever runs.
+    adapter: str | None = None
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
         super().__init__(encoder, tokenizer, name=name)
@@ -153,6 +155,18 @@ class EncoderTask(Task):
             What the encoder gives.
         """
         encoder = self.encoder if encoder is None else encoder
+        if self.adapter is not None and encoder is self.encoder:
+            with adapters.using(encoder, self.adapter):
+                return self._run_encoder(features, training, encoder, positions)
+        return self._run_encoder(features, training, encoder, positions)
+
+    def _run_encoder(
+        self,
+        features: Mapping[str, Any],
+        training: bool,
+        encoder: keras.Model,
+        positions: Tensor | None,
+    ) -> dict[str, Any]:
         names = set(input_names(encoder))
         if not encoder.config.num_segments:
             names.discard("segment_ids")
@@ -294,6 +308,7 @@ class EncoderTask(Task):
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
         model = super()._make_model(checkpoint, dtype)
+        adapters.restore(model, checkpoint.adapters, checkpoint.source)
         if not isinstance(model, Decoder):
             return model
         return DecoderEncoder(model, input_tokens=has_input_tokens(checkpoint))

@@ -13,6 +13,7 @@ from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.models import Decoder, DecoderEncoder, Elmo, ElmoEncoder, Encoder, Seq2Seq
+from kbert.models.adapters.base import restore
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers import CharacterTokenizer, load_tokenizer
 from kbert.tokenizers.protocol import TokenizerLike
@@ -128,6 +129,7 @@ def load_encoder(
         activation = usual_pooler(config, checkpoint.arrays, tokenizer.kind)
         config = config.replace(pooler_activation=activation)
     encoder = Encoder(config, dtype=dtype)
+    restore(encoder, checkpoint.adapters, checkpoint.source)
     if drawn:
         arrays |= get_arrays(encoder.pooler, "encoder/pooler")
     set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)

@@ -14,6 +14,7 @@ from absl import logging
 from kbert import registry
 from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_checkpoint
 from kbert.hub import locate
+from kbert.models.adapters.base import described
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, export_saved_model
 from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
@@ -231,6 +232,7 @@ class Task(TrainStep, keras.Model):
             task=record,
             tokenizer=self.tokenizer,
             labels=labels,
+            adapters=described(self),
             architecture=architecture,
             max_shard_size=max_shard_size,
         )

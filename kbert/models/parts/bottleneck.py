@@ -214,7 +214,10 @@ class BottleneckBlock(Block):
             x, narrow = (gather_positions(part, positions) for part in (x, narrow))
         return (x, self.attention_norm(narrow + outputs)), attention
 
-    def _forwarded(self, x: Any, training: bool = False) -> Tensor:
+    # No adapter computes anything beside this block.
+    def _forwarded(  # type: ignore[override]
+        self, x: Any, training: bool = False
+    ) -> Tensor:
         x, narrow = x
         layers = [*self.stacked, self.feed_forward]
         norms = [*self.stacked_norms, self.feed_forward_norm]

@@ -1,0 +1,50 @@
+"""Adapters: trained in a few weights, kept in kilobytes, many on one encoder.
+
+task = kbert.tasks.TextClassifier.from_preset("bert-base-uncased", new_head=True, labels=labels)
+kbert.adapters.add(task, "lora", rank=8)
+task.fit(texts, answers)
+kbert.adapters.save(task, "adapters/reviews")
+
+task = kbert.adapters.load_task("bert-base-uncased", "adapters/reviews")
+"""
+
+from kbert.adapters.folder import load, load_task, save
+from kbert.adapters.peft import read_peft, write_peft
+from kbert.adapters.serving import export
+from kbert.models.adapters import (
+    Adapter,
+    BitFit,
+    Houlsby,
+    Lora,
+    Pfeiffer,
+    Prefix,
+    ProjectedAttention,
+    activate,
+    add,
+    merge,
+    register_adapter,
+    remove,
+    using,
+)
+
+__all__ = [
+    "Adapter",
+    "BitFit",
+    "Houlsby",
+    "Lora",
+    "Pfeiffer",
+    "Prefix",
+    "ProjectedAttention",
+    "activate",
+    "add",
+    "export",
+    "load",
+    "load_task",
+    "merge",
+    "read_peft",
+    "register_adapter",
+    "remove",
+    "save",
+    "using",
+    "write_peft",
+]

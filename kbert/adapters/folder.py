@@ -1,0 +1,280 @@
+"""Folders of adapters: `adapter.json` and the few weights, beside the preset they belong to."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from kbert import registry
+from kbert.checkpoints import check_finite
+from kbert.checkpoints.preset import ADAPTER_FILE, CONFIG_FILE, refuse_other
+from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
+from kbert.files import Path
+from kbert.json_file import read_json
+from kbert.models.adapters.base import (
+    Adapter,
+    base_weights,
+    encoder_of,
+    insert,
+    known,
+    remove,
+    running,
+)
+from kbert.models.weights import get_arrays, set_arrays
+from kbert.tasks import Task
+from kbert.tasks.loading import find_class
+from kbert.types import Arrays, PathLike
+
+FORMAT_VERSION = 1
+_KEYS = {"format_version", "adapter", "base", "name", "task", "labels"}
+
+
+def save(model: Any, folder: PathLike, *, name: str | None = None) -> None:
+    """Writes an adapter, and the heads of the task it was trained in, to a folder of its own.
+
+    Args:
+        model: a task with an adapter; or an encoder, for the adapter alone.
+        folder: made where it is missing.
+        name: of the adapter; None = the one that runs.
+
+    Raises:
+        ValueError: there is no such adapter, a weight is NaN or infinite, or the folder holds a
+            model, whose weights would be overwritten.
+    """
+    encoder = encoder_of(model)
+    name = running(model) if name is None else name
+    if name is None:
+        raise ValueError("An adapter is saved, and none runs. Received: a model without one")
+    adapter = known(encoder, name).added[name]
+    for file, what in ((CONFIG_FILE, "a preset"), ("config.json", "a Hugging Face model")):
+        refuse_other(Path(folder), file, what)
+    arrays = _of_adapter(encoder, name, adapter)
+    content: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "name": name,
+        "adapter": {"kind": adapter.kind, **adapter.to_dict()},
+        "base": {
+            "checksum": checksum(encoder, adapter),
+            encoder.config.kind: encoder.config.to_dict(),
+        },
+    }
+    if model is not encoder:
+        record = dict(model.record)
+        if (labels := record.pop("labels", None)) is not None:
+            content["labels"] = list(labels)
+        content["task"] = record
+        for prefix, part in _heads(model).items():
+            arrays |= get_arrays(part, prefix)
+    check_finite(arrays, os.fspath(folder))
+    write_model(folder, arrays, ADAPTER_FILE, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
+    """Adds the adapter of a folder to the encoder it was trained on.
+
+    Args:
+        model: the encoder; or a task, whose heads are set too where the folder has some.
+        folder: that `save` has written.
+        name: what it is called here; None = as in the folder.
+
+    Returns:
+        The model; the adapter runs.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it is damaged, belongs to another base, or its heads are not the task's; then
+            the model is as it was.
+    """
+    content, arrays = _read(folder)
+    encoder, source = encoder_of(model), os.fspath(folder)
+    adapter = _adapter(content, source)
+    _check_base(encoder, adapter, content, source)
+    heads = {} if model is encoder else _heads(model)
+    of_heads = {k: v for k, v in arrays.items() if not k.startswith("encoder/")}
+    if model is not encoder:
+        _check_task(model, content, source)
+    name = content["name"] if name is None else name
+    insert(model, adapter, name)
+    try:
+        _set(encoder, name, adapter, {k: v for k, v in arrays.items() if k not in of_heads}, source)
+        if model is not encoder:
+            before = {prefix: get_arrays(part, prefix) for prefix, part in heads.items()}
+            try:
+                for prefix, part in heads.items():
+                    own = {k: v for k, v in of_heads.items() if k.startswith(f"{prefix}/")}
+                    set_arrays(part, prefix, own, source)
+            except ValueError:
+                for prefix, part in heads.items():
+                    set_arrays(part, prefix, before[prefix], source)
+                raise
+    except ValueError:
+        remove(model, name)
+        raise
+    return model
+
+
+def load_task(
+    base: Any, folder: PathLike, *, tokenizer: Any = None, name: str | None = None
+) -> Task:
+    """The task of a folder: its heads and its adapter on the base that they were trained on.
+
+    Args:
+        base: the preset of the base, wherever `from_preset` finds it; or its encoder, that several
+            tasks may share.
+        folder: that `save` has written of a task.
+        tokenizer: of the encoder, where `base` is one.
+        name: what the adapter is called here; None = as in the folder.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: the folder holds an adapter without a task, is damaged, or of another base.
+
+    Example:
+        >>> import tempfile, kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"])
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=7))
+        >>> task = kbert.tasks.TextClassifier(encoder, tokenizer, ["no", "yes"])
+        >>> folder = tempfile.mkdtemp()
+        >>> kbert.adapters.save(kbert.adapters.add(task, "lora", name="reviews"), folder)
+        >>> again = load_task(encoder, folder, tokenizer=tokenizer, name="copy")
+        >>> again.adapter, task.adapter, again.labels
+        ('copy', 'reviews', ('no', 'yes'))
+    """
+    content, _ = _read(folder)
+    source = os.fspath(folder)
+    if "task" not in content:
+        raise ValueError(
+            f"The folder must hold the task that an adapter was trained in; kbert.adapters.load "
+            f"takes the adapter alone. Received: {source}"
+        )
+    settings = registry.current(content["task"])
+    if "labels" in content:
+        settings["labels"] = list(content["labels"])
+    found: Any = find_class(Task, settings.pop("kind"), settings.pop("module", None), source)
+    if isinstance(base, str | os.PathLike):
+        task = found.from_preset(base, new_head=True, **settings)
+    else:
+        task = found(encoder_of(base), tokenizer, **settings)
+    return load(task, folder, name=name)
+
+
+def checksum(encoder: Any, adapter: Adapter) -> str:
+    """Of the weights that an adapter was trained on: names, shapes and values.
+
+    The pooler apart where the adapter has trained it: the folder holds it whole.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    own = {id(weight) for weight in base_weights(encoder)}
+    if adapter.pooler:
+        own -= {id(weight) for weight in encoder.pooler.weights}
+    kept = [x for x in encoder.weights if id(x) in own]
+    for weight in sorted(kept, key=lambda x: x.path.removeprefix(encoder.path)):
+        place = weight.path.removeprefix(encoder.path)
+        array = np.ascontiguousarray(keras.ops.convert_to_numpy(weight.value), "float32")
+        found.update(f"{place} {array.shape}\n".encode())
+        found.update(array.data)
+    return found.hexdigest()
+
+
+def _heads(task: Any) -> dict[str, keras.layers.Layer]:
+    return {prefix: part for prefix, part in task.parts.items() if prefix not in task.model_parts}
+
+
+def _of_adapter(encoder: Any, name: str, adapter: Adapter) -> dict[str, np.ndarray]:
+    """The adapter's weights, under names that do not hold its own."""
+    marked = f"/adapter_{name}/"
+    arrays = {
+        key.replace(marked, "/adapter/"): array
+        for key, array in get_arrays(encoder, "encoder").items()
+        if marked in key
+    }
+    if adapter.pooler:  # whole: its base may have been drawn
+        for part in ("kernel", "bias"):
+            if (key := f"encoder/pooler/adapter/{part}") in arrays:
+                base = keras.ops.convert_to_numpy(getattr(encoder.pooler, part).value)
+                arrays[key] = arrays[key] + base
+    return arrays
+
+
+def _set(encoder: Any, name: str, adapter: Adapter, arrays: Arrays, source: str) -> None:
+    own = dict(arrays)
+    if adapter.pooler:
+        for part in ("kernel", "bias"):
+            if (key := f"encoder/pooler/adapter/{part}") in own:
+                base = keras.ops.convert_to_numpy(getattr(encoder.pooler, part).value)
+                if own[key].shape == base.shape:
+                    own[key] = own[key] - base
+    marked = {key.replace("/adapter/", f"/adapter_{name}/"): x for key, x in own.items()}
+    rest = {
+        key: array
+        for key, array in get_arrays(encoder, "encoder").items()
+        if f"/adapter_{name}/" not in key
+    }
+    set_arrays(encoder, "encoder", {**rest, **marked}, source)
+
+
+def _read(folder: PathLike) -> tuple[dict[str, Any], Arrays]:
+    path = Path(folder) / ADAPTER_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"A folder of an adapter holds {ADAPTER_FILE}. Received: {os.fspath(folder)}"
+        )
+    content = read_json(path)
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"This version of kbert reads adapters of format {FORMAT_VERSION}. "
+            f"Received: format_version={version!r} in {path}"
+        )
+    kinds: dict[str, type] = {"adapter": dict, "base": dict, "name": str}
+    kinds |= {key: kind for key, kind in (("task", dict), ("labels", list)) if key in content}
+    wrong = [key for key, kind in kinds.items() if not isinstance(content.get(key), kind)]
+    if wrong or set(content) - _KEYS:
+        raise ValueError(
+            f"{ADAPTER_FILE} has the keys {', '.join(sorted(_KEYS))}. "
+            f"Received: {', '.join(content)}, not understood: "
+            f"{', '.join([*wrong, *sorted(set(content) - _KEYS)])} in {path}"
+        )
+    return content, read_safetensors(Path(folder) / WEIGHTS_FILE)
+
+
+def _adapter(content: Mapping[str, Any], source: str) -> Adapter:
+    options = dict(content["adapter"])
+    try:
+        found: Any = registry.get("adapter", options.pop("kind", ""))
+        return found(**options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The adapter is not understood: {error} in {source}") from error
+
+
+def _check_base(encoder: Any, adapter: Adapter, content: Mapping[str, Any], source: str) -> None:
+    expected = content["base"].get("checksum")
+    found = checksum(encoder, adapter)
+    if expected != found:
+        config = content["base"].get(encoder.config.kind)
+        same = config == encoder.config.to_dict()
+        raise ValueError(
+            "An adapter belongs to the weights that it was trained on. Received: an encoder with "
+            f"{'other weights' if same else 'another config'} (checksum {found}, not {expected}), "
+            f"for the adapter in {source}"
+        )
+
+
+def _check_task(task: Any, content: Mapping[str, Any], source: str) -> None:
+    kind = content.get("task", {}).get("kind")
+    if kind is not None and kind != task.kind:
+        raise ValueError(
+            "The adapter's heads must be the task's. "
+            f"Received: a task of kind {task.kind!r}, heads of {kind!r} in {source}"
+        )
+    labels, own = content.get("labels"), getattr(task, "labels", None)
+    if labels is not None and own is not None and list(own) != list(labels):
+        raise ValueError(
+            "The classes of the adapter's head must be the task's, in their order. "
+            f"Received: {list(own)!r:.80} and {labels!r:.80} in {source}"
+        )

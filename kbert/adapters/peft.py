@@ -1,0 +1,190 @@
+"""LoRA in the folders of peft: `adapter_config.json` and `adapter_model.safetensors`.
+
+(Format: peft 0.17, `src/peft/tuners/lora/config.py` and `utils/save_and_load.py`.)
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from kbert import atomic
+from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
+from kbert.checkpoints.safetensors import read_safetensors, serialise
+from kbert.files import Path
+from kbert.json_file import read_json
+from kbert.layers import Dense
+from kbert.models.adapters.base import encoder_of, insert, known, layers_of, remove, running, slot
+from kbert.models.adapters.lora import Lora, columns
+from kbert.types import Arrays, PathLike
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+# What changes what LoRA computes, and is not read: any other value is refused.
+_ONLY: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("use_dora", "use_rslora", "fan_in_fan_out", "lora_bias"), (None, False)),
+    **dict.fromkeys(("rank_pattern", "alpha_pattern"), (None, {})),
+    **dict.fromkeys(("layers_to_transform", "layers_pattern", "layer_replication"), (None, [])),
+    **dict.fromkeys(("bias",), (None, "none")),
+    **dict.fromkeys(("trainable_token_indices", "target_parameters"), (None, [])),
+}
+
+
+def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
+    """Adds the LoRA of a folder that peft has written.
+
+    Args:
+        model: a `kbert.Encoder` with the weights of its base, or a task on one. Heads that the
+            folder holds are not read, and named in the error where there are some.
+        folder: with `adapter_config.json` and `adapter_model.safetensors`.
+        name: of the adapter.
+
+    Returns:
+        The model; the adapter runs.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: it is of another kind than LoRA, has options that kbert knows not, or weights
+            that the encoder has no place for; then the model is as it was.
+    """
+    encoder, folder = encoder_of(model), Path(folder)
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / file).is_file():
+            raise FileNotFoundError(f"A folder of peft holds {file}. Received: {folder}")
+    content = read_json(folder / CONFIG_FILE)
+    if content.get("peft_type") != "LORA":
+        raise ValueError(
+            "kbert reads LoRA of peft's kinds. Received: "
+            f"peft_type={content.get('peft_type')!r} in {folder / CONFIG_FILE}"
+        )
+    for key, allowed in _ONLY.items():
+        if content.get(key) not in allowed:
+            raise ValueError(
+                f"`{key}` of peft's LoRA must be {allowed[-1]!r} here. "
+                f"Received: {content[key]!r} in {folder / CONFIG_FILE}"
+            )
+    arrays = read_safetensors(folder / WEIGHTS_FILE)
+    places = list(_places(encoder))
+    found: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
+    rest = set(arrays)
+    for path, target, module in places:
+        pair = [_find(arrays, module, part) for part in "AB"]
+        if all(pair):
+            found[path, target] = tuple(np.transpose(arrays[key]) for key in pair)  # type: ignore
+            rest -= set(pair)
+    if rest or not found:
+        raise ValueError(
+            "Each weight must be LoRA's of a kernel of the encoder; heads are trained anew or "
+            "loaded by Task.from_preset. Received: "
+            f"{', '.join(sorted(rest)[:6]) or 'no weights'} in {folder / WEIGHTS_FILE}"
+        )
+    targets = tuple(dict.fromkeys(target for _, target in found))
+    asked = {(path, target) for path, target, _ in places if target in targets}
+    if missing := asked - set(found):
+        raise ValueError(
+            "LoRA must be of the same kernels in every layer. "
+            f"Received: none for {sorted(missing)[:3]} in {folder / WEIGHTS_FILE}"
+        )
+    rank = content.get("r")
+    adapter = Lora(
+        rank=cast(int, rank),  # checked there
+        alpha=content.get("lora_alpha"),
+        dropout=content.get("lora_dropout") or 0.0,
+        targets=targets,
+        pooler=False,
+    )
+    wrong = [key for key, (a, b) in found.items() if a.shape[1] != rank or b.shape[0] != rank]
+    if wrong:
+        raise ValueError(f"`r` must be the weights' rank. Received: r={rank}, {wrong[0]} another")
+    insert(model, adapter, name)
+    try:
+        for dense in layers_of(encoder, Dense):
+            made = slot(dense, name)
+            for (target, *_), pair in zip(made.chosen, made.pairs, strict=True) if made else ():
+                for weight, array in zip(pair, found[dense.path, target], strict=True):
+                    if tuple(weight.shape) != array.shape:
+                        raise ValueError(
+                            f"The weights of {dense.path} must be of shape {tuple(weight.shape)}. "
+                            f"Received: {array.shape} in {folder / WEIGHTS_FILE}"
+                        )
+                    weight.assign(array)
+    except ValueError:
+        remove(model, name)
+        raise
+    return model
+
+
+def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None:
+    """Writes a LoRA as peft reads it, for the base in transformers' class without a head.
+
+    Args:
+        model: an encoder, or a task on one.
+        folder: made where it is missing.
+        name: of the adapter; None = the one that runs.
+
+    Raises:
+        ValueError: the adapter is no LoRA, trains the pooler too, or the encoder is of no
+            architecture of Hugging Face's.
+    """
+    encoder = encoder_of(model)
+    name = running(model) if name is None else name
+    adapter = known(encoder, name).added.get(name or "")
+    if not isinstance(adapter, Lora) or adapter.pooler:
+        raise ValueError(
+            "peft's folders hold LoRA alone. "
+            f"Received: {None if adapter is None else adapter.to_dict()}"
+        )
+    arrays: dict[str, np.ndarray] = {}
+    modules: dict[str, str] = {}
+    at = {(path, target): module for path, target, module in _places(encoder)}
+    for dense in layers_of(encoder, Dense):
+        made = slot(dense, str(name))
+        for (target, *_), pair in zip(made.chosen, made.pairs, strict=True) if made else ():
+            module = at[dense.path, target]
+            modules[target] = re.sub(r"^.*\.\d+\.", "", module)
+            for part, weight in zip("AB", pair, strict=True):
+                array = np.transpose(np.asarray(weight.value, "float32"))
+                arrays[f"{_PREFIX}{module}.lora_{part}.weight"] = array
+    content = {
+        "peft_type": "LORA",
+        "task_type": "FEATURE_EXTRACTION",
+        "r": adapter.rank,
+        "lora_alpha": adapter.scale * adapter.rank,
+        "lora_dropout": adapter.dropout,
+        "target_modules": sorted(modules.values()),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "base_model_name_or_path": None,
+    }
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    text = (json.dumps(content, indent=2) + "\n").encode()
+    atomic.write_together({path / WEIGHTS_FILE: serialise(arrays), path / CONFIG_FILE: text})
+
+
+def _places(encoder: Any) -> Iterator[tuple[str, str, str]]:
+    """Of each kernel that LoRA can be of: the layer's path, the target, and the module there."""
+    architecture = ARCHITECTURES[infer(encoder.config, (), None)]
+    prefix = f"{architecture.prefix}." if architecture.prefix else ""
+    rules = {rule.name: rule for rule in architecture.rules(encoder.config, None)}
+    for dense in layers_of(encoder, Dense):
+        targets = [target for target, *_ in columns(dense)]
+        place = re.sub(r"layers_(\d+)/", r"layers/\1/", dense.path.removeprefix(f"{encoder.path}/"))
+        rule = rules.get(f"encoder/{place}/kernel")
+        if targets and rule is not None and rule.transpose and len(rule.sources) == len(targets):
+            for target, source in zip(targets, rule.sources, strict=True):
+                module = source.removesuffix(".weight").removeprefix(prefix)
+                yield dense.path, target, module
+
+
+def _find(arrays: Mapping[str, Any] | Arrays, module: str, part: str) -> str | None:
+    """The name of a weight: with or without the prefix of a model with a head."""
+    end = f"{module}.lora_{part}.weight"
+    for key in arrays:
+        head, _, tail = key.partition(_PREFIX)
+        if not head and (tail == end or (tail.endswith(f".{end}") and tail.count(end) == 1)):
+            return key
+    return None

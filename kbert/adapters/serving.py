@@ -1,0 +1,41 @@
+"""One SavedModel for many tasks on one encoder: a signature for each, the base stored once."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kbert.serving import Signature, export_saved_model
+from kbert.types import PathLike
+
+
+def export(tasks: Mapping[str, Any], directory: PathLike, **options: Any) -> str:
+    """Writes tasks with adapters on one encoder as one SavedModel.
+
+    Args:
+        tasks: name -> task; the first answers `serving_default` too.
+        directory: as of `Task.export`.
+        **options: arguments of the tasks' `signatures`.
+
+    Returns:
+        The path written. Its signatures are "NAME_SIGNATURE", such as "reviews_classify".
+
+    Raises:
+        ValueError: the tasks are not on one encoder, or one of them has no adapter of its own.
+    """
+    encoders = {id(task.encoder) for task in tasks.values()}
+    if len(encoders) != 1:
+        raise ValueError(
+            "Tasks of one SavedModel share an encoder, as kbert.adapters.load_task(encoder, …) "
+            f"makes them. Received: {len(tasks)} tasks on {len(encoders)} encoders"
+        )
+    if loose := [name for name, task in tasks.items() if task.adapter is None]:
+        raise ValueError(
+            "Each task must keep to an adapter: kbert.adapters.add(task, …). "
+            f"Received: without one: {', '.join(loose)}"
+        )
+    signatures: dict[str, Signature] = {}
+    resources: dict[int, Any] = {}
+    for name, task in tasks.items():
+        for entry, signature in task.signatures(**options).items():
+            signatures[f"{name}_{entry}"] = signature
+        resources |= {id(module): module for module in task.tokenizer.resources}
+    return export_saved_model(directory, signatures, resources=list(resources.values()))

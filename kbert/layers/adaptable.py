@@ -1,0 +1,120 @@
+"""Slots of built layers, into which adapters are put: few weights beside many that stay.
+
+An adapter never changes a weight of the layer that it is put into. It adds to what the layer gives,
+so that many adapters lie beside each other on one base, and of each forward part one runs or none.
+
+Which one is said once for all slots of a model, by its `Switch`, and read where a forward part is
+computed or traced: a graph that was traced keeps the adapter that ran then.
+"""
+
+import contextlib
+import contextvars
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+from kbert.types import Shape
+
+# Switch -> the adapter that runs in this context in the place of the switch's.
+_CHOSEN: contextvars.ContextVar[Mapping["Switch", str | None]] = contextvars.ContextVar(
+    "chosen", default=types.MappingProxyType({})
+)
+
+
+class Switch:
+    """Which adapter of a model runs; a plain object, which all slots of the model share.
+
+    Attributes:
+        active: its name; None = none, the base as it is.
+    """
+
+    def __init__(self) -> None:
+        self.active: str | None = None
+
+    @property
+    def current(self) -> str | None:
+        """The name of the adapter that runs here."""
+        return _CHOSEN.get().get(self, self.active)
+
+    @contextlib.contextmanager
+    def using(self, name: str | None) -> Iterator[None]:
+        """In this context that adapter runs, or none."""
+        token = _CHOSEN.set({**_CHOSEN.get(), self: name})
+        try:
+            yield
+        finally:
+            _CHOSEN.reset(token)
+
+
+class Adaptable(keras.layers.Layer):
+    """A layer with a slot for adapters; without any it is what it was.
+
+    Example:
+        >>> from keras import ops
+        >>> from kbert.layers import Dense
+        >>> class Shifted(keras.layers.Layer):
+        ...     def build(self, input_shape):
+        ...         self.shift = self.add_weight(name="shift", shape=(2,), initializer="ones")
+        ...     def call(self, x, training=False):
+        ...         return self.shift
+        >>> dense, switch = Dense(2), Switch()
+        >>> before = dense(ops.zeros((1, 3)))
+        >>> dense.add_adapter(switch, "shifted", Shifted(name="shifted"), (None, 3))
+        >>> switch.active = "shifted"
+        >>> ops.convert_to_numpy(dense(ops.zeros((1, 3)))).tolist()
+        [[1.0, 1.0]]
+        >>> dense.remove_adapter("shifted")
+        >>> len(dense.weights)
+        2
+    """
+
+    _switch: Switch | None = None
+
+    def add_adapter(
+        self, switch: Switch, name: str, adapter: keras.layers.Layer, input_shape: Shape
+    ) -> None:
+        """Puts an adapter into the slot and builds it.
+
+        Args:
+            switch: the model's, the same for all of its slots.
+            name: of the adapter, likewise.
+            adapter: what this layer calls where the adapter runs.
+            input_shape: what it is built with.
+        """
+        with contextlib.ExitStack() as scopes:  # weights are saved by their paths
+            for part in self.path.split("/"):
+                scopes.enter_context(keras.name_scope(part))
+            if not adapter.built:  # it may lie in several slots
+                adapter.build(input_shape)
+        self._switch = switch
+        with self._unlocked():
+            setattr(self, _attribute(name), adapter)
+
+    def remove_adapter(self, name: str) -> None:
+        """Takes an adapter out of the slot, if it is there."""
+        adapter = getattr(self, _attribute(name), None)
+        if adapter is not None:
+            with self._unlocked():
+                delattr(self, _attribute(name))
+                self._layers.remove(adapter)
+
+    @property
+    def adapter(self) -> Any:
+        """The one that runs here, or None."""
+        current = None if self._switch is None else self._switch.current
+        return None if current is None else getattr(self, _attribute(current), None)
+
+    @contextlib.contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        """Keras forbids new layers in a built one; its own LoRA opens it like this."""
+        self._tracker.unlock()
+        try:
+            yield
+        finally:
+            self._tracker.lock()
+
+
+def _attribute(name: str) -> str:
+    return f"adapter_{name}"

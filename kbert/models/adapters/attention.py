@@ -1,0 +1,153 @@
+"""Prefix tuning and projected attention layers.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `D` width of a head, `G` tokens of a
+prefix, `M` width of the projected attention.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from kbert.layers import Dense, SelfAttention
+from kbert.models.adapters.base import (
+    Adapter,
+    Filled,
+    plain_attentions,
+    plain_blocks,
+    register_adapter,
+)
+from kbert.options import option
+from kbert.types import Shape, Tensor
+
+
+@register_adapter
+class Prefix(Adapter):
+    """Keys and values that every token attends to besides, in each layer.
+
+    (Li & Liang 2021, https://arxiv.org/abs/2101.00190; Liu et al. 2021, "P-Tuning v2",
+    https://arxiv.org/abs/2110.07602, for encoders. Without the layers that the first trains them
+    through.)
+    """
+
+    kind = "prefix"
+
+    length: int = option(20, help="How many keys and values.", at_least=1)
+    initializer_range: float = option(0.02, help="Sigma of both.", above=0)
+
+    def check_encoder(self, encoder: Any) -> None:
+        plain_attentions(encoder, self.kind)
+
+    def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
+        for attention in plain_attentions(encoder, self.kind):
+            shape = (1, attention.num_heads, self.length, attention.head_size)
+            yield attention, KeysValues(self.initializer_range, **kwargs), shape
+
+
+class KeysValues(keras.layers.Layer):
+    """Keys and values (1, N, G, D); that is also what it is built with.
+
+    Args:
+        initializer_range: sigma of both.
+    """
+
+    def __init__(self, initializer_range: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape: Shape) -> None:
+        normal = keras.initializers.RandomNormal(stddev=self.initializer_range)
+        for name in ("key", "value"):
+            setattr(self, name, self.add_weight(name=name, shape=input_shape, initializer=normal))
+
+    def keys_values(self) -> tuple[Tensor, Tensor]:
+        """Both."""
+        return self.key, self.value
+
+
+@register_adapter
+class ProjectedAttention(Adapter):
+    """Projected attention layers, "PALs": a small attention beside each block.
+
+    (Stickland & Murray 2019, https://arxiv.org/abs/1902.02671: into the small width and back by
+    projections that all layers share, an attention of its own in each, without an output layer.)
+    The way back begins with zeros, so that nothing is changed at the start.
+    """
+
+    kind = "pal"
+
+    size: int = option(204, help="Width of the attention.", at_least=1)
+    num_heads: int | None = option(None, help="Its heads; none = the encoder's.", at_least=1)
+    initializer_range: float = option(0.02, help="Sigma of its kernels.", above=0)
+
+    def check_encoder(self, encoder: Any) -> None:
+        plain_blocks(encoder, self.kind)
+        heads = self.num_heads or encoder.config.num_heads
+        if self.size % heads:
+            raise ValueError(
+                f"`size` must be a multiple of the heads. Received: size={self.size}, {heads} heads"
+            )
+
+    def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
+        config, name = encoder.config, kwargs["name"]
+        common: dict[str, Any] = {
+            **{"initializer_range": self.initializer_range, "dtype": kwargs["dtype"]},
+            "use_bias": False,
+        }
+        # One of each, in the slots of all blocks: a block holds all that it reads.
+        into = Dense(self.size, name="into", **common)
+        back = Dense(config.hidden_size, name="back", **{**common, "initializer_range": 0.0})
+        for block in plain_blocks(encoder, self.kind):
+            attention = SmallAttention(
+                self.num_heads or config.num_heads,
+                dropout=config.attention_dropout,
+                name="attention",
+                **common,
+            )
+            made = BesideBlock(into, attention, back, name=name, dtype=kwargs["dtype"])
+            yield block, made, (None, None, config.hidden_size)
+
+
+class SmallAttention(SelfAttention):
+    """Attention without an output layer."""
+
+    def build(self, input_shape: Shape) -> None:
+        self.head_size = input_shape[-1] // self.num_heads
+        self.qkv = self._add_dense(3 * input_shape[-1], input_shape, "qkv")
+        self.output_dense: Any = lambda x: x
+
+
+class BesideBlock(keras.layers.Layer):
+    """`back(attention(into(x)))`, the `parallel` of a `kbert.layers.Block`.
+
+    Args:
+        into: dense layer (B, T, H) -> (B, T, M).
+        attention: on it.
+        back: dense layer to (B, T, H).
+    """
+
+    attention = feed_forward = None
+
+    def __init__(
+        self,
+        into: keras.layers.Layer,
+        attention: keras.layers.Layer,
+        back: keras.layers.Layer,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.into, self.small, self.back = into, attention, back
+
+    def build(self, input_shape: Shape) -> None:
+        narrow = (*input_shape[:-1], self.into.units)
+        for layer, shape in ((self.into, input_shape), (self.back, narrow)):
+            if not layer.built:
+                layer.build(shape)
+        self.small.build(narrow)
+
+    def parallel(
+        self, x: Tensor, bias: Tensor | None, training: bool, positions: Tensor | None
+    ) -> Tensor:
+        """(B, T, H) -> (B, T, H), or the rows of the positions."""
+        outputs, _ = self.small(self.into(x), bias, training=training, positions=positions)
+        return self.back(outputs)

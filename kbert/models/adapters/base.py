@@ -1,0 +1,441 @@
+"""What adapters share: they are added to a built encoder, chosen, merged and taken out again.
+
+An adapter is a set of small layers in the slots of an encoder's layers (`kbert.layers.adaptable`).
+The weights of the encoder itself, its base, stay as they are, and are frozen. So one base carries
+many adapters, of which one runs, or none.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import keras
+
+from kbert import registry
+from kbert.layers import Block, Dense, LayerNorm, SelfAttention
+from kbert.layers.adaptable import Adaptable, Switch
+from kbert.options import Options, option
+from kbert.types import Shape, Tensor
+
+_Made = TypeVar("_Made", bound=type["Adapter"])
+
+# A layer with a slot, what is put into it, and what that is built with.
+Filled = tuple[Adaptable, keras.layers.Layer, Shape]
+
+
+class Adapter(Options):
+    """A frozen dataclass of its options that says which layers go into which slots.
+
+    A subclass registers by its `kind`, see `register_adapter`, and is added by it.
+
+    Attributes:
+        kind: what `add` and folders call it.
+    """
+
+    kind: ClassVar[str]
+
+    pooler: bool = option(
+        False,
+        help="Whether the pooler is trained too, as a whole, by a difference of its own: for one "
+        "that was newly initialised.",
+    )
+
+    def check_encoder(self, encoder: Any) -> None:
+        """Raises ValueError where the encoder has no place for it."""
+
+    def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
+        """The slots that it fills, in the encoder's order.
+
+        Args:
+            encoder: a built one.
+            **kwargs: `name` and `dtype` of the layers.
+        """
+        raise NotImplementedError
+
+    def merge(self, encoder: Any, name: str) -> None:
+        """Adds to the base's weights what the adapter of that name adds to its outputs.
+
+        Raises:
+            ValueError: an adapter of this kind is no difference of weights.
+        """
+        raise ValueError(
+            "Only what adds to the base's weights can be merged into them: lora and bitfit. "
+            f"Received: an adapter of kind {self.kind!r}"
+        )
+
+
+def register_adapter(adapter: _Made) -> _Made:
+    """Makes an adapter known by its kind, as a decorator or a function.
+
+    Args:
+        adapter: a subclass of `Adapter` with a `kind`.
+
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: another class has the name.
+    """
+    registry.register("adapter", adapter.kind, adapter)
+    return adapter
+
+
+class Adapters:
+    """The adapters of an encoder; a plain object, which Keras does not track.
+
+    Attributes:
+        switch: which one runs.
+        added: name -> options.
+        version: grows where a graph of before no longer says what is computed.
+    """
+
+    def __init__(self) -> None:
+        self.switch = Switch()
+        self.added: dict[str, Adapter] = {}
+        self.version = 0
+
+
+def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> Any:
+    """Adds an adapter to an encoder, which runs from now on, and freezes all other weights.
+
+    What it begins with changes the outputs little or not at all. A head on the encoder stays as
+    trainable as it is.
+
+    Args:
+        model: a `kbert.Encoder`, or a task on one. A task keeps to the adapter that it was given,
+            whichever of the encoder's another task or `activate` chooses.
+        kind: "houlsby", "pfeiffer", "lora", "bitfit", "prefix" or "pal", or one that
+            `register_adapter` knows.
+        name: of the adapter: letters, digits and underscores; None = the kind.
+        **options: of the kind, such as `rank` of "lora"; see `kbert.adapters`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: the kind is not known, an option is out of range, the encoder has no place for
+            it, or has an adapter of that name.
+
+    Example:
+        >>> import kbert
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny"))
+        >>> _ = add(encoder, "lora", rank=4)
+        >>> sum(weight.shape.num_elements() for weight in encoder.trainable_weights)
+        4096
+    """
+    found: Any = registry.get("adapter", kind)
+    return insert(model, found(**options), kind if name is None else name)
+
+
+def insert(model: Any, adapter: Adapter, name: str) -> Any:
+    """`add` of options that are made already."""
+    encoder = encoder_of(model)
+    if not re.fullmatch(r"\w+", name):
+        raise ValueError(
+            "An adapter's name is of letters, digits and underscores: it is part of the names of "
+            f"its weights. Received: {name!r}"
+        )
+    state = encoder.adapters or Adapters()
+    if name in state.added:
+        raise ValueError(
+            "Adapters of one encoder must have different names. "
+            f"Received: {name!r} once more; it has {', '.join(state.added)}"
+        )
+    adapter.check_encoder(encoder)
+    strategy = getattr(encoder, "distribute_strategy", None)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        kwargs = {"name": f"adapter_{name}", "dtype": encoder.dtype_policy}
+        filled = list(adapter.slots(encoder, **kwargs))
+        if adapter.pooler:
+            filled.append(_of_pooler(encoder, **kwargs))
+        for layer, made, shape in filled:
+            layer.add_adapter(state.switch, name, made, shape)
+    encoder.adapters = state
+    state.added[name] = adapter
+    activate(model, name)
+    return model
+
+
+def activate(model: Any, name: str | None) -> None:
+    """Chooses the adapter that runs and is trained.
+
+    Of functions that were traced before each adapter has its own: nothing is traced twice.
+
+    Args:
+        model: an encoder, or a task on one, which then keeps to it.
+        name: of the adapter; None = none of them. The base stays frozen.
+
+    Raises:
+        ValueError: there is no such adapter.
+    """
+    encoder = encoder_of(model)
+    state = known(encoder, name)
+    if model is encoder:
+        state.switch.active = name
+    elif model.adapter != name:
+        model.adapter = name
+        state.version += 1
+    train_alone(encoder, name)
+
+
+def train_alone(encoder: Any, name: str | None) -> None:
+    """Of the encoder's weights only those of that adapter are trainable."""
+    own = {id(weight) for weight in weights_of(encoder, name)}
+    for weight in encoder.weights:
+        if id(weight) in own or weight.trainable:
+            weight.trainable = id(weight) in own
+
+
+def using(encoder: Any, name: str | None) -> contextlib.AbstractContextManager:
+    """A context in which that adapter of an encoder runs, or none.
+
+    Raises:
+        ValueError: there is no such adapter.
+    """
+    if name is None and encoder.adapters is None:
+        return contextlib.nullcontext()
+    return known(encoder, name).switch.using(name)
+
+
+def remove(model: Any, name: str) -> None:
+    """Takes an adapter out again; the base stays frozen, see `kbert.training.thaw`.
+
+    Raises:
+        ValueError: there is no such adapter.
+    """
+    encoder = encoder_of(model)
+    state = known(encoder, name)
+    for layer in encoder._flatten_layers():
+        if isinstance(layer, Adaptable):
+            layer.remove_adapter(name)
+    del state.added[name]
+    state.version += 1
+    if state.switch.active == name:
+        state.switch.active = None
+    if model is not encoder and model.adapter == name:
+        model.adapter = None
+
+
+def merge(model: Any, name: str | None = None) -> None:
+    """Makes an adapter part of the base: the same outputs, and no more to compute.
+
+    Args:
+        model: an encoder, or a task on one.
+        name: of the adapter; None = the one that runs.
+
+    Raises:
+        ValueError: there is no such adapter, it is none of weights, or the encoder has others,
+            which were trained on the base as it is.
+    """
+    encoder = encoder_of(model)
+    name = running(model) if name is None else name
+    state = known(encoder, name)
+    if name is None:
+        raise ValueError("One adapter is merged, and none runs. Received: name=None")
+    if len(state.added) > 1:
+        raise ValueError(
+            "Other adapters belong to the base as it is: remove them first. "
+            f"Received: {', '.join(state.added)}"
+        )
+    adapter = state.added[name]
+    if adapter.pooler:
+        slot(encoder.pooler, name).merge_into(encoder.pooler)
+    adapter.merge(encoder, name)
+    remove(model, name)
+
+
+def described(model: Any) -> dict[str, Any] | None:
+    """The adapters of an encoder as JSON can hold them: which runs, and the options of each.
+
+    None where there are none.
+
+    Args:
+        model: an encoder, a task on one, or what takes no adapters.
+    """
+    state = getattr(getattr(model, "encoder", model), "adapters", None)
+    if not state or not state.added:
+        return None
+    added = {
+        name: {"kind": adapter.kind, **adapter.to_dict()} for name, adapter in state.added.items()
+    }
+    return {"running": running(model), "added": added}
+
+
+def restore(encoder: Any, content: Mapping[str, Any] | None, source: str) -> None:
+    """Adds the adapters that `described` has described, their weights drawn.
+
+    Raises:
+        ValueError: they are not understood; the message names `source`.
+    """
+    if content is None:
+        return
+    try:
+        for name, options in content["added"].items():
+            options = dict(options)
+            found: Any = registry.get("adapter", options.pop("kind"))
+            insert(encoder, found(**options), name)
+        activate(encoder, content["running"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"The adapters cannot be read ({error}). Received: {source}") from error
+
+
+def known(encoder: Any, name: str | None) -> Adapters:
+    """The adapters of an encoder, of which that is one."""
+    state = encoder.adapters or Adapters()
+    if name is not None and name not in state.added:
+        raise ValueError(
+            f"An adapter is one of {', '.join(state.added) or 'none'}, which were added to the "
+            f"encoder. Received: {name!r}"
+        )
+    return state
+
+
+def running(model: Any) -> str | None:
+    """The name of the adapter that a model runs."""
+    own = getattr(model, "adapter", None)
+    state = encoder_of(model).adapters
+    return own if own is not None or state is None else state.switch.current
+
+
+def weights_of(encoder: Any, name: str | None) -> list[keras.Variable]:
+    """Those of one adapter, in the encoder's order."""
+    marked = f"/adapter_{name}/"
+    return [] if name is None else [x for x in encoder.weights if marked in x.path]
+
+
+def base_weights(encoder: Any) -> list[keras.Variable]:
+    """The encoder's without those of adapters."""
+    return [weight for weight in encoder.weights if "/adapter_" not in weight.path]
+
+
+def encoder_of(model: Any) -> Any:
+    """The encoder of a task, or the encoder.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    encoder = getattr(model, "encoder", model)
+    if not hasattr(encoder, "adapters"):
+        raise TypeError(
+            f"Adapters are added to a kbert.Encoder, or to a task on one. Received: {model!r:.80}"
+        )
+    return encoder
+
+
+def slot(layer: Adaptable, name: str) -> Any:
+    """What an adapter has put into a layer, or None."""
+    return getattr(layer, f"adapter_{name}", None)
+
+
+def plain_blocks(encoder: Any, kind: str) -> list[Block]:
+    """The encoder's blocks, each once.
+
+    Raises:
+        ValueError: they are none of `kbert.layers.Block`.
+    """
+    for block in encoder.blocks:
+        own = [getattr(type(block), name, None) for name in ("call", "_attended", "_forwarded")]
+        if own != [Block.call, Block._attended, Block._forwarded]:
+            raise ValueError(
+                f"Adapters of kind {kind!r} stand in the blocks of BERT's kin. "
+                f"Received: an encoder of {type(block).__name__}"
+            )
+    return list(encoder.blocks)
+
+
+def plain_attentions(encoder: Any, kind: str) -> list[SelfAttention]:
+    """The attentions of the blocks.
+
+    Raises:
+        ValueError: they are not `kbert.layers.SelfAttention` alone.
+    """
+    attentions = [block.attention for block in plain_blocks(encoder, kind)]
+    for attention in attentions:
+        if type(attention).call is not SelfAttention.call:
+            raise ValueError(
+                f"Adapters of kind {kind!r} add to the attention of BERT's kin. "
+                f"Received: an encoder with {type(attention).__name__}"
+            )
+    return attentions
+
+
+def layers_of(encoder: Any, kind: Any) -> Iterator[Any]:
+    """All layers of a class below the encoder, adapters' and the pooler's apart."""
+    for layer in encoder._flatten_layers():
+        own = not isinstance(layer, kind) or "/adapter_" in layer.path
+        if not own and (encoder.pooler is None or not layer.path.startswith(encoder.pooler.path)):
+            yield layer
+
+
+class DenseDelta(keras.layers.Layer):
+    """Kernel and bias, from zeros, that are added to those of a dense layer.
+
+    Args:
+        units: width of its output.
+        kernel: whether there is one.
+        bias: likewise.
+    """
+
+    def __init__(self, units: int, *, kernel: bool, bias: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units, self.has_kernel, self.has_bias = units, kernel, bias
+
+    def build(self, input_shape: Shape) -> None:
+        self.kernel = self.bias = None
+        if self.has_kernel:
+            shape = (input_shape[-1], self.units)
+            self.kernel = self.add_weight(name="kernel", shape=shape, initializer="zeros")
+        if self.has_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+
+    def call(self, rows: Tensor, training: bool = False) -> Tensor:
+        """What is added to the output: (N, O), or (O,) without a kernel."""
+        if self.kernel is None:
+            return self.bias
+        outputs = keras.ops.matmul(rows, self.kernel)
+        return outputs if self.bias is None else outputs + self.bias
+
+    def merge_into(self, dense: Dense) -> None:
+        """Adds the weights to those of the layer."""
+        pairs: Any = ((self.kernel, dense.kernel), (self.bias, dense.bias))
+        for own, its in pairs:
+            if own is not None:
+                its.assign_add(own)
+
+
+class NormDelta(keras.layers.Layer):
+    """Scale and shift, from zeros, that are added to those of a `LayerNorm`.
+
+    Args:
+        gamma: whether there is one.
+        beta: likewise.
+    """
+
+    def __init__(self, *, gamma: bool, beta: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.given = {"gamma": gamma, "beta": beta}
+
+    def build(self, input_shape: Shape) -> None:
+        for name, given in self.given.items():
+            options = {"name": name, "initializer": "zeros", "autocast": False}
+            weight = self.add_weight(shape=(input_shape[-1],), **options) if given else None
+            setattr(self, name, weight)
+
+    def merge_into(self, norm: LayerNorm) -> None:
+        """Adds the weights to those of the layer."""
+        pairs: Any = ((self.gamma, norm.gamma), (self.beta, norm.beta))
+        for own, its in pairs:
+            if own is not None:
+                its.assign_add(own)
+
+
+def _of_pooler(encoder: Any, **kwargs: Any) -> Filled:
+    if not isinstance(encoder.pooler, Dense):
+        raise ValueError(
+            "pooler=True trains the dense layer of the pooler, and the encoder has none. "
+            f"Received: a config with pooler_activation={encoder.config.pooler_activation!r}"
+        )
+    pooler = encoder.pooler
+    delta = DenseDelta(pooler.units, kernel=True, bias=pooler.bias is not None, **kwargs)
+    return pooler, delta, (None, pooler.kernel.shape[0])

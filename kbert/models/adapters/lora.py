@@ -1,0 +1,208 @@
+"""LoRA: a difference of low rank for some kernels; and BitFit: one for the biases alone.
+
+Shapes: `N` rows, `I` width in, `O` width out, `R` rank.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.layers import Dense, Dropout, LayerNorm
+from kbert.models.adapters.base import (
+    Adapter,
+    DenseDelta,
+    Filled,
+    NormDelta,
+    layers_of,
+    register_adapter,
+    slot,
+)
+from kbert.options import option
+from kbert.types import Shape, Tensor
+
+# Name of a dense layer -> what the columns of its kernel are for, in their order.
+_COLUMNS = {
+    **{"qkv": ("query", "key", "value"), "query_key": ("query", "key")},
+    **{"key_value": ("key", "value"), "query": ("query",), "key": ("key",), "value": ("value",)},
+}
+TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output")
+
+
+@register_adapter
+class Lora(Adapter):
+    """`x @ A @ B` beside some of the kernels (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
+
+    B begins with zeros, so that nothing is changed at the start.
+    """
+
+    kind = "lora"
+
+    rank: int = option(8, help="Columns of A, rows of B.", at_least=1)
+    alpha: float | None = option(
+        None, help="The difference is A @ B times alpha / rank; none = the rank.", above=0
+    )
+    dropout: float = option(0.0, help="Rate on what A reads.", at_least=0, below=1)
+    targets: tuple[str, ...] = option(
+        ("query", "value"),
+        help="Which kernels of each block: query, key, value, attention_output, intermediate, "
+        "output.",
+    )
+
+    def check(self) -> None:
+        if not self.targets or set(self.targets) - set(TARGETS):
+            raise ValueError(
+                f"`targets` are some of {', '.join(TARGETS)}. Received: {self.targets}"
+            )
+
+    def check_encoder(self, encoder: Any) -> None:
+        for block in encoder.blocks:
+            attention = getattr(block, "attention", None)
+            if getattr(attention, "reads_kernels", False):
+                raise ValueError(
+                    "Adapters of kind 'lora' add to what a layer gives, and this attention reads "
+                    f"its kernels. Received: an encoder with {type(attention).__name__}"
+                )
+        found = {target for dense in layers_of(encoder, Dense) for target, *_ in columns(dense)}
+        if missing := set(self.targets) - found:
+            raise ValueError(
+                f"The encoder must have the kernels that are adapted; it has {sorted(found)}. "
+                f"Received: targets without any: {sorted(missing)}"
+            )
+
+    @property
+    def scale(self) -> float:
+        """What `A @ B` is multiplied with."""
+        return (self.rank if self.alpha is None else self.alpha) / self.rank
+
+    def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
+        for dense in layers_of(encoder, Dense):
+            chosen = [found for found in columns(dense) if found[0] in self.targets]
+            if chosen:
+                made = LowRank(
+                    *(chosen, dense.units),
+                    rank=self.rank,
+                    scale=self.scale,
+                    dropout=self.dropout,
+                    **kwargs,
+                )
+                yield dense, made, (None, dense.kernel.shape[0])
+
+    def merge(self, encoder: Any, name: str) -> None:
+        for dense in layers_of(encoder, Dense):
+            if (made := slot(dense, name)) is not None:
+                dense.kernel.assign_add(made.difference())
+
+
+def columns(dense: Dense) -> list[tuple[str, int, int]]:
+    """What the columns of a dense layer in a block are for: target, first column, end.
+
+    Keys and values may be of fewer heads than queries; both are as wide.
+    """
+    *_, parent, name = dense.path.split("/")
+    if name in _COLUMNS:
+        targets, end = _COLUMNS[name], dense.units
+        own = end // len(targets) if name != "qkv" else dense.kernel.shape[0]
+        rest = (end - own) // max(len(targets) - 1, 1)
+        found, begin = [], 0
+        for n, target in enumerate(targets):
+            width = own if n == 0 else rest
+            found.append((target, begin, begin + width))
+            begin += width
+        return found
+    if name == "output" and parent == "attention":
+        return [("attention_output", 0, dense.units)]
+    if re.fullmatch(r"feed_forward|stacked_\d+", parent) and name in ("intermediate", "output"):
+        return [(name, 0, dense.units)]
+    return []
+
+
+class LowRank(keras.layers.Layer):
+    """`x @ A @ B` for some columns of a dense layer's kernel.
+
+    Args:
+        chosen: of each part its name, first column and end.
+        units: O of the dense layer.
+        rank: R.
+        scale: what the product is multiplied with.
+        dropout: rate on x.
+    """
+
+    def __init__(
+        self,
+        chosen: Sequence[tuple[str, int, int]],
+        units: int,
+        *,
+        rank: int,
+        scale: float,
+        dropout: float,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.chosen, self.units = chosen, units
+        self.rank, self.scale = rank, scale
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, input_shape: Shape) -> None:
+        width = input_shape[-1]
+        # As peft: uniform, of the variance 1 / (3 I).
+        uniform = keras.initializers.RandomUniform(-(width**-0.5), width**-0.5)
+        self.pairs = []
+        for target, begin, end in self.chosen:
+            a = self.add_weight(name=f"{target}_a", shape=(width, self.rank), initializer=uniform)
+            b = self.add_weight(
+                name=f"{target}_b", shape=(self.rank, end - begin), initializer="zeros"
+            )
+            self.pairs.append((a, b))
+
+    def call(self, rows: Tensor, training: bool = False) -> Tensor:
+        """(N, I) -> (N, O), zeros where no columns are adapted."""
+        rows = self.dropout(rows, training=training)
+        a, b = self._joined()
+        return ops.matmul(ops.matmul(rows, ops.cast(a, rows.dtype)), ops.cast(b, rows.dtype))
+
+    def difference(self) -> Tensor:
+        """The kernel (I, O) that is the same, float32."""
+        a, b = (ops.cast(x, "float32") for x in self._joined())
+        return ops.matmul(a, b)
+
+    def _joined(self) -> tuple[Tensor, Tensor]:
+        """All A beside each other, all B where their columns are: two products do for all."""
+        a = ops.concatenate([a for a, _ in self.pairs], axis=1)
+        rows = [
+            ops.pad(b * ops.cast(self.scale, b.dtype), ((0, 0), (begin, self.units - end)))
+            for (_, b), (_, begin, end) in zip(self.pairs, self.chosen, strict=True)
+        ]
+        return a, ops.concatenate(rows, axis=0)
+
+
+@register_adapter
+class BitFit(Adapter):
+    """The biases alone (Ben Zaken et al. 2021, https://arxiv.org/abs/2106.10199).
+
+    Those of all dense layers and norms of the encoder, as differences of their own.
+    """
+
+    kind = "bitfit"
+
+    def check_encoder(self, encoder: Any) -> None:
+        if not list(self.slots(encoder)):
+            raise ValueError(
+                "Adapters of kind 'bitfit' train biases, and the encoder has none. "
+                f"Received: {encoder.config!r}"
+            )
+
+    def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
+        for layer in layers_of(encoder, (Dense, LayerNorm)):
+            if isinstance(layer, LayerNorm) and layer.beta is not None:
+                yield layer, NormDelta(gamma=False, beta=True, **kwargs), tuple(layer.beta.shape)
+            elif isinstance(layer, Dense) and layer.bias is not None:
+                made = DenseDelta(layer.units, kernel=False, bias=True, **kwargs)
+                yield layer, made, (None, layer.kernel.shape[0])
+
+    def merge(self, encoder: Any, name: str) -> None:
+        for layer in layers_of(encoder, (Dense, LayerNorm)):
+            if (made := slot(layer, name)) is not None:
+                made.merge_into(layer)
