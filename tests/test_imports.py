@@ -92,9 +92,8 @@ ORDER = {
         presets
     """,
     "layers": """
-        adaptable auxiliary bias fused gather highway recompute scalar_mix scan token_embeddings
-            word_softmax
-        activations dropout positions
+        adaptable auxiliary bias fused gather highway scalar_mix scan token_embeddings word_softmax
+        activations dropout positions recompute
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
     """,

@@ -10,7 +10,7 @@ computed or traced: a graph that was traced keeps the adapter that ran then.
 import contextlib
 import contextvars
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -46,6 +46,21 @@ class Switch:
             yield
         finally:
             _CHOSEN.reset(token)
+
+
+def choosing_as_now() -> Callable[[], contextlib.AbstractContextManager]:
+    """A function whose contexts run the adapters of here, for what is computed again elsewhere."""
+    now = _CHOSEN.get()
+
+    @contextlib.contextmanager
+    def again() -> Iterator[None]:
+        token = _CHOSEN.set(now)
+        try:
+            yield
+        finally:
+            _CHOSEN.reset(token)
+
+    return again
 
 
 class Adaptable(keras.layers.Layer):

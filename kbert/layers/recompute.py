@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import keras
 
+from kbert.layers.adaptable import choosing_as_now
 from kbert.types import Tensor
 
 # Of tensors: what the layer gives, tensors in a tuple or alone, and new values of its variables.
@@ -91,12 +92,13 @@ def run_layer(
     is_tensor = [keras.ops.is_tensor(x) for x in arguments]
     variables = layer.variables
     moved: list[keras.Variable] = []
+    choosing = choosing_as_now()
 
     def function(values: list[Tensor], tensors: list[Tensor]) -> tuple[Any, list[Tensor]]:
         rest = iter(tensors)
         flat = [next(rest) if held else x for x, held in zip(arguments, is_tensor, strict=True)]
         again, named = keras.tree.pack_sequence_as((inputs, options), flat)
-        with keras.StatelessScope(zip(variables, values, strict=True)) as scope:
+        with choosing(), keras.StatelessScope(zip(variables, values, strict=True)) as scope:
             before = [scope.get_current_value(v) for v in variables]
             outputs = layer(*again, training=training, **named)
         after = [scope.get_current_value(v) for v in variables]

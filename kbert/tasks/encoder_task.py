@@ -115,6 +115,16 @@ class EncoderTask(Task):
                 f"config, {tokenizer.vocabulary_size} entries in the tokenizer"
             )
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """As of `TrainStep`; of several adapters the task trains its own."""
+        self.train_own_adapter()
+        super().compile(*args, **kwargs)
+
+    def train_own_adapter(self) -> None:
+        """Freezes the encoder's other adapters, where the task keeps to one of them."""
+        if self.adapter is not None:
+            adapters.train_alone(self.encoder, self.adapter)
+
     @property
     def reads_by_decoder(self) -> bool:
         """Whether the encoder is a decoder."""

@@ -10,6 +10,7 @@ from kbert.models.adapters.base import (
     register_adapter,
     remove,
     restore,
+    train_alone,
     using,
 )
 from kbert.models.adapters.bottleneck import Houlsby, Pfeiffer
@@ -30,5 +31,6 @@ __all__ = [
     "register_adapter",
     "remove",
     "restore",
+    "train_alone",
     "using",
 ]

@@ -24,6 +24,7 @@ from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
+from kbert.models.adapters import described
 from kbert.options import Options, takes
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
@@ -393,6 +394,7 @@ class FineTuningTask(EncoderTask):
             metric = self._known_metric(metric or self.metric, held_out)
         steps = math.ceil(len(rows) / options.batch_size)
         self._seed_dropout(options.seed)
+        self.train_own_adapter()
 
         with self._frozen(options.freeze), self.strategy_scope():
             if not is_compiled:
@@ -430,6 +432,7 @@ class FineTuningTask(EncoderTask):
                     "examples": len(table),
                     "data_checksum": rows.checksum,
                     "held_out_checksum": None if held_out is None else held_out.checksum,
+                    **({"adapters": found} if (found := described(self)) else {}),
                     **_of_compile(options.identity(), False),
                     **how,
                 },
