@@ -33,11 +33,11 @@ def test_each_task_has_its_signature_and_the_base_is_there_once(tokenizer, tmp_p
     loaded = tf.saved_model.load(path)
     for name, task in tasks.items():
         found = loaded.signatures[f"{name}_classify"](text=tf.constant(texts))
-        assert_close(found["probabilities"].numpy(), probabilities(task, texts), 1e-5)
+        assert_close(found["scores"].numpy(), probabilities(task, texts), 1e-5)
     single = tasks["lora"].export(tmp_path / "one")
     assert size(path + "/variables") < 1.3 * size(single + "/variables")
     (answer,) = serve(path, ("houlsby_classify", {"text": texts}))
-    assert_close(answer["probabilities"], probabilities(tasks["houlsby"], texts), 1e-5)
+    assert_close(answer["scores"], probabilities(tasks["houlsby"], texts), 1e-5)
 
 
 def test_tasks_on_several_encoders_or_without_adapters_are_refused(tokenizer, tmp_path):
