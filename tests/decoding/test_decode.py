@@ -27,7 +27,7 @@ def settings(method, **changes):
 
 @pytest.mark.parametrize(
     "method",
-    [*METHODS[2:4], *(pytest.param(x, marks=pytest.mark.slow) for x in METHODS[:2])],
+    [METHODS[3], *(pytest.param(x, marks=pytest.mark.slow) for x in METHODS[:3])],
     ids=repr,
 )
 def test_eager_graph_and_xla_agree(method):

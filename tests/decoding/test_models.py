@@ -87,6 +87,7 @@ def generator(request):
     return Generator(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", [in_a_function, pytest.param(compiled, marks=pytest.mark.slow)], ids=["graph", "xla"]
 )

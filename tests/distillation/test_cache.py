@@ -91,7 +91,7 @@ def test_heads_of_every_task(name, tokenizer, tmp_path):
                        table_of(name), 1e-5)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["windows", "choices"])
+@pytest.mark.parametrize("name", ["windows", pytest.param("choices", marks=pytest.mark.slow)])
 def test_layers_of_windows_and_choices(name, tokenizer, tmp_path):
     student, teacher = make_pair(name, tokenizer)
     terms = [HiddenStates(), AttentionScores()]
@@ -99,6 +99,7 @@ def test_layers_of_windows_and_choices(name, tokenizer, tmp_path):
     assert_same_values(Distiller(student, teacher, terms), cached, table_of(name), 1e-5)
 
 
+@pytest.mark.slow
 def test_training_equals_training_without(tokenizer, tmp_path):
     losses = []
     for cache_dir in (None, tmp_path):

@@ -102,7 +102,7 @@ def test_one_layer_after_the_other_learns(mobile, teacher):
     assert found["attention_maps"][0] == pytest.approx(both["attention_maps"] / 2, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", [AdamW, Lamb])
+@pytest.mark.parametrize("kind", [AdamW, pytest.param(Lamb, marks=pytest.mark.slow)])
 def test_what_a_step_moves(kind, mobile, teacher):
     """A layer in its turn and those below; none above, no embeddings and no heads."""
     batch = toys.make_batch("text", teacher)

@@ -199,6 +199,7 @@ def test_a_fine_tuning_resumes_to_the_losses_of_before(expected, folder, unchang
     assert_same(task.predict(expected["asked"], verbose=0), expected["answers"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eagerly")
 def test_kbert_finetune_resumes_to_the_results_of_before(folder, call, unchanged):
     from pipelines import finetune

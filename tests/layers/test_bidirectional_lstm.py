@@ -87,7 +87,10 @@ def test_what_every_layer_must_do():
 
 @pytest.mark.parametrize("skip_connections", [False, True])
 @pytest.mark.parametrize("clips", [NO_CLIPS, CLIPS], ids=["free", "clipped"])
-@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
+@pytest.mark.parametrize(
+    "mask",
+    [pytest.param(None, id="whole", marks=pytest.mark.jax_slow), pytest.param(MASK, id="padded")],
+)
 def test_equals_numpy(skip_connections, clips, mask):
     layer = make(skip_connections=skip_connections, **clips)
     outputs, state = check(layer, X, mask, STATE)
@@ -174,7 +177,10 @@ def test_gradients_reach_everything():
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(("policy", "atol"), [("float32", 1e-5), ("mixed_bfloat16", 0.1)])
+@pytest.mark.parametrize(
+    ("policy", "atol"),
+    [("float32", 1e-5), pytest.param("mixed_bfloat16", 0.1, marks=pytest.mark.slow)],
+)
 def test_xla(policy, atol):
     import tensorflow as tf
 

@@ -151,6 +151,7 @@ def test_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(to_numpy(models[0](IDS)), to_numpy(models[1](IDS)))
 
 
+@pytest.mark.jax_slow
 def test_mixed_bfloat16():
     layer = built(dtype="mixed_bfloat16")
     out = layer(IDS, training=True)

@@ -99,8 +99,8 @@ def weighted_sum(structure):
     [
         {},
         pytest.param({"num_layer_groups": 1, "num_layers": 3}, marks=pytest.mark.jax_slow),
-        KINDS["modern"],
-        pytest.param(KINDS["alibi"], marks=pytest.mark.jax_slow),
+        pytest.param(KINDS["modern"], marks=pytest.mark.jax_slow),
+        pytest.param(KINDS["alibi"], marks=pytest.mark.slow),
         pytest.param(KINDS["disentangled"], marks=pytest.mark.jax_slow),
         pytest.param(KINDS["global tokens"], marks=pytest.mark.jax_slow),
         pytest.param(KINDS["xlnet"], marks=pytest.mark.jax_slow),
@@ -117,6 +117,7 @@ def test_an_encoder_has_the_same_gradients(monkeypatch, min_width, changes):
     compare(encoder, lambda: encoder(inputs, training=True))
 
 
+@pytest.mark.jax_slow
 @WIDTHS
 def test_some_positions_of_the_last_layer(monkeypatch, min_width):
     monkeypatch.setattr(fused, "MIN_WIDTH", min_width)

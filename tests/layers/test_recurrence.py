@@ -116,7 +116,13 @@ def test_equals_the_cell_written_out(settings):
         assert 0.1 < (np.abs(results[1]) > 0.8 - 1e-6).mean() < 0.9
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=IDS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(x, id=name, marks=() if name == "any-mask" else pytest.mark.jax_slow)
+        for x, name in zip(SETTINGS, IDS, strict=True)
+    ],
+)
 def test_gradients_equal_the_written_out_ones(settings):
     expected = gradients(score(written_out, settings))
     assert_gradients_close(gradients(score(projected_lstm, settings)), expected)

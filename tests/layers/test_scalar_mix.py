@@ -55,6 +55,7 @@ def test_it_begins_as_the_mean_and_takes_pooled_states():
     assert_close(to_numpy(ScalarMix()(list(STATES[:, :, 0]))), STATES[:, :, 0].mean(0), 1e-6)
 
 
+@pytest.mark.slow
 def test_training_finds_the_layer_that_knows():
     states = [RNG.normal(size=(64, 6)).astype("float32") for _ in range(3)]
     inputs = [keras.Input((6,)) for _ in range(3)]

@@ -79,7 +79,9 @@ def test_logits_in_float32(dtype):
         assert_close(to_numpy(found), expected, 1e-5)
 
 
-@pytest.mark.parametrize("negatives", [1, 8, 29])
+@pytest.mark.parametrize(
+    "negatives", [8, *(pytest.param(n, marks=pytest.mark.jax_slow) for n in (1, 29))]
+)
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_the_sampled_loss_is_that_of_numpy(negatives, dtype):
     layer = built(dtype=dtype)

@@ -32,6 +32,17 @@ ON_JAX_SLOW = [
 ]
 
 
+# What has operations of its own; the others are these with other numbers.
+XLA_FIRST = (
+    "modern",
+    "disentangled",
+    "convolution",
+    "global tokens",
+    "relative bias",
+    "bottleneck",
+)
+
+
 @pytest.fixture(scope="module")
 def encoder():
     encoder = Encoder(tiny_config())
@@ -73,7 +84,9 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.jax_slow)]
+)
 def test_internals_and_their_shapes(inputs, dtype):
     """A dict for each layer, also where layers share a block."""
     encoder = Encoder(tiny_config(num_layers=3, num_layer_groups=2, embedding_size=4), dtype=dtype)
@@ -283,7 +296,14 @@ def test_one_graph_serves_every_batch_and_length(encoder, inputs):
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("dtype", "kind"),
-    [("float32", None), ("mixed_bfloat16", None), *(("float32", kind) for kind in KINDS)],
+    [
+        ("float32", None),
+        ("mixed_bfloat16", None),
+        *(
+            pytest.param("float32", x, marks=() if x in XLA_FIRST else pytest.mark.slow)
+            for x in KINDS
+        ),
+    ],
 )
 def test_xla_computes_the_same(dtype, kind):
     import tensorflow as tf
@@ -364,7 +384,7 @@ def test_all_layers_models_and_heads_pass_on_other_backends(backend):
     assert run.returncode == 0, run.stdout
 
 
-def packed_inputs(config, lengths=((5, 4, 3), (12,), (2, 7))):
+def packed_inputs(config, lengths=((7, 3, 2), (12,), (2, 7))):
     """Rows of 12 tokens that hold examples of these lengths, and the examples alone."""
     rng = np.random.default_rng(0)
     shape = (len(lengths), 12)
@@ -408,7 +428,7 @@ def packed_inputs(config, lengths=((5, 4, 3), (12,), (2, 7))):
 @pytest.mark.parametrize(
     ("dtype", "kind"),
     [
-        ("float32", None),
+        pytest.param("float32", None, marks=pytest.mark.jax_slow),
         pytest.param("mixed_bfloat16", None, marks=pytest.mark.jax_slow),
         *ON_JAX_SLOW,
     ],
@@ -430,7 +450,7 @@ def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype, kind
         assert_close(pooled[row, number], expected["pooled"][0], atol)
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.jax_slow)])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -505,7 +525,13 @@ def test_parts_of_others_compute_every_token(part):
 @pytest.mark.parametrize(
     "length", [12, *(pytest.param(n, marks=pytest.mark.jax_slow) for n in (1, 3, 6, 7, 23))]
 )
-@pytest.mark.parametrize("kind", ["modern", "alibi", "windows in the last layer", "global tokens"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("modern", "alibi", "windows in the last layer"),
+        pytest.param("global tokens", marks=pytest.mark.jax_slow),  # tests/models/parts has loops
+    ],
+)
 def test_windows_in_blocks_compute_what_whole_rows_of_scores_do(kind, length):
     """Of every length, also one that no number of blocks fills."""
     config = tiny_config(**KINDS[kind])

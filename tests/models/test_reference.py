@@ -101,6 +101,7 @@ def test_outputs_equal_hugging_face(hidden_act):
         assert_close(a, b, 1e-4, f"attention {i}")
 
 
+@pytest.mark.jax_slow
 def test_the_forms_of_gelu_would_not_pass_for_each_other():
     model = reference("gelu", **SMALL)
     inputs, positions = batch(model)

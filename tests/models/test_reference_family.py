@@ -47,12 +47,28 @@ PRETRAINING = {
 }
 # One dense layer on an encoder that the first cases run on every backend.
 FINE_TUNED = pytest.mark.tensorflow
+# The same one on the states of every encoder, by the same names.
+ON_STATES = ("ForTokenClassification", "ForQuestionAnswering")
+# BERT and RoBERTa by other names.
+LIKE_OTHERS = ("ernie", "xlm-roberta")
+
+
+def marks(model_type, ending):
+    is_repeated = ending in ON_STATES and model_type != "bert"
+    is_repeated |= model_type in LIKE_OTHERS and ending in LOGITS and ending != "ForMaskedLM"
+    # XLNet has a file of its own.
+    has_more = "ForPreTraining" in CLASSES[model_type] or model_type == "xlnet"
+    return [
+        *([FINE_TUNED] if ending in LOGITS else []),
+        *([pytest.mark.slow] if is_repeated else []),
+        *([pytest.mark.jax_slow] if ending == "Model" and has_more else []),
+    ]
 
 
 @pytest.mark.parametrize(
     ("model_type", "ending"),
     [
-        pytest.param(name, ending, marks=[FINE_TUNED] if ending in LOGITS else [])
+        pytest.param(name, ending, marks=marks(name, ending))
         for name, endings in CLASSES.items()
         for ending in endings
         if ending != "ForMultipleChoice"
@@ -109,7 +125,12 @@ def assert_near(actual, expected, what):
 
 @FINE_TUNED
 @pytest.mark.parametrize(
-    "model_type", [name for name, endings in CLASSES.items() if "ForMultipleChoice" in endings]
+    "model_type",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_OTHERS else [])
+        for name, endings in CLASSES.items()
+        if "ForMultipleChoice" in endings
+    ],
 )
 def test_choices_equal_hugging_face(model_type, tmp_path):
     model = make_reference(model_type, "ForMultipleChoice")

@@ -147,6 +147,7 @@ def by_path(name):
     return name.replace("layers/", "layers_")
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("same_length", [False, True])
 def test_without_a_memory_no_token_knows_of_those_behind_it(same_length):
     encoder = make(same_length=same_length)
@@ -241,7 +242,12 @@ def test_the_softmax_is_pytorch_s():
 
 
 @pytest.mark.parametrize(
-    ("cutoffs", "divisor", "width"), [((), 1, 8), ((), 1, 4), ((6, 11), 1, 8), ((3,), 4, 8)]
+    ("cutoffs", "divisor", "width"),
+    [
+        ((), 1, 8),
+        ((), 1, 4),
+        *(pytest.param(*x, 8, marks=pytest.mark.jax_slow) for x in (((6, 11), 1), ((3,), 4))),
+    ],
 )
 def test_probabilities_sum_to_one_and_losses_are_theirs(cutoffs, divisor, width):
     _, softmax = make_softmax(cutoffs, divisor, width)
@@ -285,6 +291,7 @@ def make_task(tokenizer, memory_length=6, batch_size=4, **changes):
     return MemoryLM(Encoder(config), tokenizer, **sizes)
 
 
+@pytest.mark.tensorflow
 def test_rows_of_text_go_on_in_the_next_batch(corpus, tokenizer):
     read = list(batches(corpus, tokenizer, epochs=1).as_numpy_iterator())
     two = list(batches(corpus, tokenizer, epochs=2).as_numpy_iterator())

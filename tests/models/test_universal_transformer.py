@@ -109,6 +109,7 @@ def test_what_it_holds_is_what_is_described(tmp_path):
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.jax_slow
 def test_packed_rows_are_their_examples():
     encoder = make()
     ids = np.array([[4, 7, 9, 5, 6, 8, 3, 2]], "int32")
@@ -153,7 +154,9 @@ def test_the_gradient_reaches_what_halts():
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 def test_compiled_and_in_half_precision(dtype):
     import tensorflow as tf
 

@@ -12,6 +12,7 @@ from tests.harness import tiny_config
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("name", ["bert-tiny", "elmo-small", "gpt2-tiny", "openai-gpt"])
 def test_weight_names_and_shapes_are_those_of_the_golden_file(name):
     """A renamed weight must fail here, not with whoever loads an older preset."""

@@ -1,7 +1,7 @@
 """Every notebook runs from top to bottom, at the small size it defines for that purpose.
 
-Most in this process, one after the other: a kernel for each would import everything nine times.
-That a kernel runs them just as well is shown by the shortest one, and by all in the slow tests.
+Those that others build on in this process, one after the other: a kernel for each would import
+everything nine times. All of them in kernels of their own are among the slow tests.
 """
 
 import gc
@@ -16,9 +16,11 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-IN_A_KERNEL = "02_classify_your_texts"
-# Run in a kernel only, by the slow tests.
-SLOW = ("06_elmo", "07_attention_and_transformer", "09_distil_a_classifier")
+IN_THIS_PROCESS = (
+    "01_pretrain_in_five_minutes",
+    "02_classify_your_texts",
+    "03_question_answering",
+)
 
 pytestmark = pytest.mark.tensorflow
 
@@ -47,7 +49,7 @@ def read(path):
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in NOTEBOOKS if p.stem not in (IN_A_KERNEL, *SLOW)], ids=lambda p: p.stem
+    "path", [p for p in NOTEBOOKS if p.stem in IN_THIS_PROCESS], ids=lambda p: p.stem
 )
 def test_notebook_runs_and_holds_its_claim(path, folder):
     namespace = {"__name__": "__main__"}
@@ -57,12 +59,7 @@ def test_notebook_runs_and_holds_its_claim(path, folder):
             exec(compile(source, f"{path.name}[{number}]", "exec"), namespace)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(p, marks=[] if p.stem == IN_A_KERNEL else [pytest.mark.slow], id=p.stem)
-        for p in NOTEBOOKS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook_runs_in_a_kernel(path, folder):
     NotebookClient(read(path), timeout=300, kernel_name="python3").execute(cwd=str(folder))

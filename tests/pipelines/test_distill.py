@@ -241,6 +241,7 @@ def test_dry_run_tells_what_a_run_takes(on_text, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_two_stages_on_a_task(on_mail, classifier, tmp_path, capsys):
     out_dir, preset = tmp_path / "out", tmp_path / "preset"
     more = ("--first_epochs=1", "--first_learning_rate=1e-3", f"--preset_dir={preset}")

@@ -98,6 +98,7 @@ def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_dry_run_shows_words_memory_and_time(data_dir, tiny, tmp_path, call, capsys):
     from pipelines import pretrain
 

@@ -139,6 +139,7 @@ def even_rows(init):
     )
 
 
+@pytest.mark.slow
 def test_dry_run_shows_pairs_memory_and_time(texts, tiny, tmp_path, call, capsys):
     from pipelines import pretrain
 

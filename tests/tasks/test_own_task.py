@@ -20,7 +20,7 @@ from kbert import registry
 from kbert.tasks import Task
 from pipelines import distill, evaluate, finetune, predict
 from tests.pipelines.conftest import call, preset, tokenizer  # noqa: F401
-from tests.processes import ROOT
+from tests.processes import LIGHT, ROOT
 
 pytestmark = pytest.mark.tensorflow
 
@@ -152,7 +152,8 @@ def test_it_teaches_a_smaller_student(call, run_dir, graded, tmp_path, capsys): 
 
 def test_a_folder_does_not_import_its_module(run_dir):
     code = f"import kbert; kbert.tasks.Task.from_preset({str(run_dir / 'preset')!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    run = [sys.executable, "-c", LIGHT + code]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
     assert "loaded as, Task. Received: a ordinal in" in done.stderr
     assert "defines it before, ordinal (programs: --task_module)" in done.stderr
 

@@ -110,7 +110,7 @@ def test_a_stream_of_a_mixture_resumes_anywhere(folders, tokenizer):
 
     whole = [batch for batch, _ in zip(batches(), range(60), strict=False)]
     assert whole[-1]["position"][0, 0] >= 1  # beyond the first epoch
-    for at in (0, 7, 31):
+    for at in (7, 50):
         again = batches(start=whole[at]["position"])
         for expected, _ in zip(whole[at + 1 : at + 6], range(5), strict=True):
             found = next(again)

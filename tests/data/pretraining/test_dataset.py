@@ -148,7 +148,7 @@ def test_resuming_at_every_batch_is_bit_equal(corpus, tokenizer, batch_size, win
 
 def test_resuming_through_the_front_door(corpus, tokenizer, stream_of_batches):
     batches = stream_of_batches
-    for n in (0, 30):
+    for n in (30,):
         resumed = small(corpus, tokenizer, start=batches[n]["position"][0]).take(9)
         for expected, found in zip(batches[n + 1 :], resumed.as_numpy_iterator(), strict=False):
             assert_equal(found, expected)

@@ -138,7 +138,7 @@ def test_batches_are_those_of_the_definition(corpus, tokenizer):
 SENTENCES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
-@hypothesis.settings(max_examples=6, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=3, deadline=None, derandomize=True)
 @hypothesis.given(
     st.lists(SENTENCES, min_size=1, max_size=12),
     st.integers(1, 9),
@@ -219,7 +219,7 @@ def test_rare_words_are_unknown_as_targets_alone(corpus, tokenizer):
     [
         pytest.param(6, 7, 5, 70, id="batches in windows"),
         pytest.param(1, 20, 2, 60, id="one row", marks=pytest.mark.slow),
-        pytest.param(50, 30, 64, 6, id="one batch an epoch"),
+        pytest.param(50, 30, 64, 6, id="one batch an epoch", marks=pytest.mark.slow),
         pytest.param(2, 1, 64, 40, id="one word", marks=pytest.mark.slow),
     ],
 )
@@ -251,7 +251,7 @@ def test_resuming_at_every_batch_is_bit_equal(
 def test_resuming_through_the_front_door(corpus, tokenizer):
     batches = list(small(corpus, tokenizer).take(90).as_numpy_iterator())
     assert batches[-1]["position"][0, 0] > 0
-    for n in (0, 13, 80):
+    for n in (13, 80):
         resumed = small(corpus, tokenizer, start=batches[n]["position"]).take(9)
         for expected, found in zip(batches[n + 1 :], resumed.as_numpy_iterator(), strict=False):
             assert_equal(found, expected)

@@ -34,7 +34,7 @@ def share(number):
 
 def test_each_batch_is_that_of_its_share(corpus, tokenizer, whole):  # noqa: F811
     counts = [batch["mask_weights"].sum() for batch in whole]
-    for number in (0, 7, 19, 20, 23):
+    for number in (7, 20):  # as it falls, and at its end
         lone = batches(small(corpus, tokenizer, masked_share=share(number)), number + 1)[number]
         here = whole[number]
         assert here["mask_positions"].shape == (12, 11)  # of the largest share
@@ -55,7 +55,7 @@ def test_the_share_falls_as_it_is_said(whole):
     assert abs(np.mean(found - expected)) < 0.01
 
 
-@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("pack", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 13])
 def test_a_stream_resumes_with_the_share_it_had(corpus, tokenizer, number, pack):  # noqa: F811
     before = batches(small(corpus, tokenizer, pack=pack, **SCHEDULE), number + 5)
@@ -72,8 +72,8 @@ def test_a_stream_resumes_with_the_share_it_had(corpus, tokenizer, number, pack)
 
 def test_hosts_and_threads_change_nothing(corpus, tokenizer, whole):  # noqa: F811
     hosts = [
-        batches(small(corpus, tokenizer, num_hosts=3, host_index=n, threads=n + 1, **SCHEDULE), 15)
-        for n in range(3)
+        batches(small(corpus, tokenizer, num_hosts=2, host_index=n, threads=n + 1, **SCHEDULE), 15)
+        for n in range(2)
     ]
     for number in range(15):
         parts = [host[number] for host in hosts]

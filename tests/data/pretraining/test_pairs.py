@@ -114,7 +114,7 @@ def test_pairs_are_those_of_googles_loop(max_tokens, seed, swap):
     assert sorted(spans(plan.numpy().tolist())) == sorted(expected)
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.settings(max_examples=15, deadline=None)
 @hypothesis.given(
     documents=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=2),
     max_tokens=st.integers(5, 40),
@@ -198,7 +198,7 @@ def test_a_sentence_longer_than_a_stretch():
 )
 def test_share_of_short_rows(short_share):
     # Sentences of one token: rows reach their target exactly.
-    sentences, documents = tf.ones([100_000], tf.int32), tf.fill([10], 10_000)
+    sentences, documents = tf.ones([40_000], tf.int32), tf.fill([4], 10_000)
     plan = plan_pairs(
         sentences, documents, fold(4, 0), max_tokens=21, short_share=short_share
     ).numpy()
@@ -207,7 +207,7 @@ def test_share_of_short_rows(short_share):
     assert np.mean(lengths < 21) == pytest.approx(short_share * 0.95, abs=0.01)
     if short_share == 1.0:
         counts = np.bincount(lengths, minlength=22)[2:]
-        assert counts.min() > 0.85 * counts.mean()
+        assert counts.min() > 0.75 * counts.mean()
         assert lengths.min() == 2
 
 

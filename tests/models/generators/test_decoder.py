@@ -32,7 +32,12 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(kind, marks=() if kind == "modern" else pytest.mark.jax_slow) for kind in KINDS
+    ],
+)
 def decoder(request):
     return tiny_decoder(**KINDS[request.param])
 
@@ -108,6 +113,7 @@ def test_prompts_without_a_mask_have_no_padding(decoder):
     np.testing.assert_array_equal(to_numpy(with_mask), to_numpy(without))
 
 
+@pytest.mark.jax_slow
 def test_it_is_saved_and_revived(decoder, tmp_path):
     decoder.save_to_preset(tmp_path / "preset")
     decoder.save(tmp_path / "model.keras")

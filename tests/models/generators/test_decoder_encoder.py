@@ -29,6 +29,7 @@ def test_pooled_is_the_last_real_token_whatever_the_padding():
     assert not np.allclose(out["pooled"][0], out["pooled"][1])
 
 
+@pytest.mark.jax_slow
 def test_other_outputs_are_the_decoder_s():
     decoder = tiny_decoder()
     ids, mask = padded([4, 2])

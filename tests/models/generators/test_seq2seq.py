@@ -29,7 +29,9 @@ def make_inputs():
     }
 
 
-@pytest.fixture(scope="module", params=["post_norm", "pre_norm"])
+@pytest.fixture(
+    scope="module", params=["post_norm", pytest.param("pre_norm", marks=pytest.mark.jax_slow)]
+)
 def seq2seq(request):
     return tiny_seq2seq(block=request.param)
 

@@ -81,6 +81,7 @@ def checkpoint_of(model, kind, arrays=None):
     return Checkpoint(config=config, arrays=found, task=None, source="the reference")
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_kinds_equal_hugging_face(kind):
     pytest.importorskip("transformers")

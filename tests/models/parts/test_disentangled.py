@@ -125,6 +125,7 @@ def test_internals_make_the_probabilities(x):
     assert [tuple(found[name].shape) for name in ("query", "key", "value")] == [(B, N, T, D)] * 3
 
 
+@pytest.mark.jax_slow
 def test_it_computes_in_bfloat16_and_stores_float32(x):
     single, mixed = made(), made(dtype="mixed_bfloat16")
     outputs = [to_numpy(layer(x, shared=table(x))[0]) for table, layer in (single, mixed)]

@@ -104,6 +104,7 @@ def test_groups_do_not_see_each_other():
         assert_close(found[..., 3 * group : 3 * group + 3], outer, 1e-5)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("options", [{}, {"num_groups": 2, "kernel_size": 3}])
 def test_saved_and_counted(tmp_path, options):
     part = {"name": "dynamic_convolution", **options}

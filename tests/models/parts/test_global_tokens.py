@@ -122,6 +122,7 @@ def test_internals_make_the_probabilities(x):
     assert [tuple(found[name].shape) for name in ("query", "key", "value")] == [(B, N, T, D)] * 3
 
 
+@pytest.mark.jax_slow
 def test_without_global_tokens_it_is_attention_in_windows(x):
     places, layer = made()
     nowhere = np.full((B, 2), -1, "int32")
@@ -148,6 +149,7 @@ def test_rows_shorter_than_a_window(x, length):
         assert_close(to_numpy(outputs), want, 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_every_token_may_be_global(x):
     places, layer = made()
     everywhere = np.tile(np.arange(T, dtype="int32"), (B, 1))
@@ -156,6 +158,7 @@ def test_every_token_may_be_global(x):
     assert_close(to_numpy(outputs)[MASK == 1], want[MASK == 1], 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_it_computes_in_bfloat16_and_stores_float32(x):
     single, mixed = made(), made("mixed_bfloat16")
     outputs = [

@@ -81,6 +81,7 @@ def test_the_buckets_are_those_of_transformers():
     np.testing.assert_array_equal(found, expected.numpy())
 
 
+@pytest.mark.jax_slow
 def test_saved_and_counted(tmp_path):
     encoder = Encoder(tiny_config(**KINDS["relative bias"]))
     randomise(encoder)

@@ -85,8 +85,16 @@ def run_both(model, features, targets=None, order=None, permutation=None, memory
     return encoder, inputs, tensors
 
 
-@pytest.mark.parametrize("has_memory", [False, True])
-@pytest.mark.parametrize("two_streams", [False, True])
+# On JAX one stream without a memory, and two with one.
+@pytest.mark.parametrize(
+    ("two_streams", "has_memory"),
+    [
+        (False, False),
+        pytest.param(False, True, marks=pytest.mark.jax_slow),
+        pytest.param(True, False, marks=pytest.mark.jax_slow),
+        (True, True),
+    ],
+)
 @pytest.mark.parametrize(
     "values",
     [
@@ -151,6 +159,7 @@ def test_gradients_of_both_streams_equal_transformers():
     assert_gradients_close(ours, expected)
 
 
+@pytest.mark.jax_slow
 def test_padding_may_be_on_either_side():
     """Distances are the same, and the pooler reads the last token wherever it stands."""
     encoder = Encoder(tiny_config("xlnet"))
@@ -217,7 +226,10 @@ def test_memory_is_what_was_read_before():
     assert_close(newest[0], to_numpy(encoder.embeddings(ids[:, 7:])), 1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.jax_slow
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 def test_symbolic_compiled_and_in_half_precision(dtype):
     config = tiny_config("xlnet")
     encoder, exact = Encoder(config, dtype=dtype), Encoder(config)

@@ -55,7 +55,7 @@ def test_batches_of_every_width_take_one_trace(config, tokenizer):
     once = len(traces)
     assert len(widths) > 3
     assert set(traces) == {None}
-    task.fit(*data(200, seed=1), epochs=3, batch_size=4, verbose=0)
+    task.fit(*data(100, seed=1), epochs=2, batch_size=4, verbose=0)
     assert len(traces) == 2 * once  # a second `fit` compiles anew: once, however many batches
 
     asked = len(traces)
@@ -69,7 +69,7 @@ def test_the_seed_decides_all_numbers(config, tokenizer):
     def losses(seed, **options):
         task = make(config, tokenizer)  # with dropout
         np.random.seed(len(options))
-        history = task.fit(*data(16), epochs=2, batch_size=8, seed=seed, verbose=0, **options)
+        history = task.fit(*data(16), epochs=1, batch_size=8, seed=seed, verbose=0, **options)
         return history.history["loss"]
 
     assert losses(3) == losses(3) != losses(4)
@@ -219,7 +219,9 @@ def test_tensorboard(config, tokenizer, tmp_path):
     assert list(tmp_path.rglob("events.*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_signal_is_no_end_of_the_script_as_if_it_were_done(config, tokenizer, tmp_path, number):
     """The next line would export a model that is half trained."""
 
@@ -309,7 +311,7 @@ def test_a_bar_shows_how_many_examples_are_done(config, tokenizer, monkeypatch, 
 
 def test_a_split_keeps_the_last_rows_apart(config, tokenizer):
     texts, labels = data(16)
-    options = {"epochs": 1, "batch_size": 4, "learning_rate": 1e-3, "verbose": 0}
+    options = {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "verbose": 0}
     split, given = make(config, tokenizer), make(config, tokenizer)
     found = split.fit(texts, labels, validation_split=0.3, **options)
     held_out = (texts[11:], labels[11:])  # floor(16 * 0.7), as Keras splits

@@ -84,6 +84,7 @@ def test_classes_are_those_of_transformers_there_and_back(tmp_path, tokenizer, m
     assert_close(softmax(their_logits(back, tokenizer, TEXTS)), wanted, 1e-5)
 
 
+@pytest.mark.slow
 def test_an_export_reads_the_text_alone_too(tmp_path, tokenizer):
     import tensorflow as tf
 

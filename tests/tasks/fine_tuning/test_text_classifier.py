@@ -300,11 +300,12 @@ def test_cut_texts_are_counted(config, tokenizer, caplog):
     assert "2 of 3 held-out examples" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         pytest.param({}, id="rows"),
-        pytest.param({"max_length": 12, "doc_stride": 6}, id="windows", marks=pytest.mark.slow),
+        pytest.param({"max_length": 12, "doc_stride": 6}, id="windows"),
     ],
 )
 def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored, options):

@@ -194,7 +194,7 @@ def test_sentences_of_any_length_are_read_whole(task, caplog):
 
 
 @given(texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_text_has_a_label_for_each_word(task, texts):
     for text, answer in zip(texts, task.predict(texts, verbose=0), strict=True):
         words, places = answer["words"], zip(answer["starts"], answer["ends"], strict=True)
@@ -209,7 +209,7 @@ def test_any_text_has_a_label_for_each_word(task, texts):
 
 @pytest.mark.graphs
 @given(words=st.lists(st.text(st.characters(codec="utf-8"), max_size=9), max_size=9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_words_keep_their_number(task, words):
     (answer,) = task.predict([words], verbose=0)
     assert answer["words"] == words

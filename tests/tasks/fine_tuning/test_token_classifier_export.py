@@ -35,7 +35,8 @@ OPERATIONS = {
 
 
 @pytest.fixture(
-    scope="module", params=["wordpiece", "bpe", pytest.param("unigram", marks=pytest.mark.slow)]
+    scope="module",
+    params=["wordpiece", *(pytest.param(x, marks=pytest.mark.slow) for x in ("bpe", "unigram"))],
 )
 def exported(request, config, tiny_vocabulary, tmp_path_factory):
     """(kind of tokenizer, task, path of its SavedModel)."""

@@ -225,6 +225,7 @@ SENTENCES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_a_toy_language_is_learned(tmp_path):
     """Which verb follows tells which animal came before: no count of single words knows that."""

@@ -106,12 +106,8 @@ def test_replaced_tokens_are_found_in_packed_rows(config, tokenizer, batches):
     np.testing.assert_allclose(predicted, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
-@pytest.mark.parametrize(
-    "batches",
-    ["pairs", *(pytest.param(x, marks=pytest.mark.slow) for x in ("halves", "spans"))],
-    indirect=True,
-)
 def test_a_task_learns_from_packed_rows(config, tokenizer, batches):
     _, packed = batches
     task = make_task(config, tokenizer, packed)

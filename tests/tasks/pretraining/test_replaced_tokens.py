@@ -287,7 +287,9 @@ def test_one_update_is_the_same_on_two_replicas_and_in_micro_batches(
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 
-@pytest.mark.parametrize("sharing", SHARINGS[:2])
+@pytest.mark.parametrize(
+    "sharing", [pytest.param(SHARINGS[0], marks=pytest.mark.slow), SHARINGS[1]]
+)
 def test_a_run_resumes_exactly(small, tokenizer, tmp_path, sharing):
     """Weights, moments, dropout: the generator's draws need nothing saved."""
     found = batches(tokenizer, 4)

@@ -180,7 +180,7 @@ ANY_TEXT = st.one_of(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT), min_size=1, max_size=3))
 def test_an_answer_is_a_piece_of_any_text(any_task, pairs):
     for (_, context), answer in zip(pairs, any_task.predict(pairs, verbose=0), strict=True):

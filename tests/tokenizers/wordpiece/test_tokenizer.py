@@ -189,6 +189,7 @@ def test_inside_tf_data_and_functions_of_unknown_batch_size(uncased):
     assert encode(tf.constant([], tf.string)).to_list() == []
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_saved_model_by_the_session_loader(keeping, tmp_path):
     """TensorFlow Serving loads by session; nothing in the tokenizer may need tracking."""

@@ -65,6 +65,7 @@ def test_killed_runs_resume_bit_for_bit(tmp_path):
     assert (broken / last).read_bytes() == (whole / last).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eagerly")
 def test_a_run_in_two_calls_is_a_run(tmp_path):
     """The first stops within a phase; phases, dropout and evaluations follow as in one call."""
