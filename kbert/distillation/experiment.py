@@ -119,7 +119,7 @@ class DistillationExperiment(Experiment):
             )
         return teacher
 
-    def make_task(self, settings: Settings) -> FineTuningTask:
+    def new_task(self, settings: Settings) -> FineTuningTask:
         """The student: of the teacher, or a pretrained one under a newly initialised head."""
         teacher = self.make_teacher(settings)
         keras.utils.set_random_seed(settings.seed)

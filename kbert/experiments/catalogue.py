@@ -11,6 +11,7 @@ from kbert.data.readers.glue_tasks import GLUE
 from kbert.experiments import readers
 from kbert.experiments.settings import Settings, flag_options, settings_of
 from kbert.metrics import text_table
+from kbert.models import adapters
 from kbert.tasks import FineTuningTask, Task
 
 
@@ -72,6 +73,9 @@ class NamedTask:
                     f"A {cls.__name__} has no {name}; it takes {', '.join(flag_options(cls))}. "
                     f"Received: {name}"
                 )
+        if given.get("adapter") is not None:
+            own = adapters.parse(given["adapter"])  # raises where it is none
+            given = {"learning_rate": own.learning_rate, **given}
         found = settings.from_arguments({**self.defaults, **given}, "experiments.run")
         if found.tune_threshold and not cls.can_tune(self.fixed):
             raise ValueError(

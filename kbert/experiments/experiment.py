@@ -14,6 +14,8 @@ from kbert.experiments.folder import checksum_of
 from kbert.experiments.reading import first_place, labels_of, read
 from kbert.experiments.settings import Settings
 from kbert.files import Path
+from kbert.models import adapters
+from kbert.models.adapters.base import insert
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.history import History
 from kbert.training.run.settings import SAME, Resume
@@ -133,6 +135,13 @@ class Experiment:
         return self.named.settings(**settings)
 
     def make_task(self, settings: Settings) -> FineTuningTask:
+        """What is trained: `new_task`, with the adapter of the settings."""
+        task = self.new_task(settings)
+        if settings.adapter is not None:
+            insert(task, adapters.parse(settings.adapter), "task")
+        return task
+
+    def new_task(self, settings: Settings) -> FineTuningTask:
         """The pretrained encoder under a newly initialised head."""
         keras.utils.set_random_seed(settings.seed)
         arguments = self.named.arguments(settings)

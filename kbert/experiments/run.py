@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from kbert import atomic
+from kbert import adapters, atomic
 from kbert.experiments.evaluation import (
     evaluate,
     is_labelled,
@@ -162,6 +162,8 @@ def _run(
     if writes:
         dev.write(folder.path, "dev", experiment.dev)
         task.save_to_preset(folder.preset)
+        if settings.adapter is not None:
+            adapters.save(task, folder.path / "adapter")
     return Result(
         folder=folder.path,
         metric=settings.metric or task.metric,

@@ -40,6 +40,12 @@ class Settings(FitSettings):
         choices=("one_device", "mirrored", "multi_worker"),
         changes_numbers=False,
     )
+    adapter: str | None = option(
+        None,
+        help="Train an adapter in the place of the encoder's weights: houlsby, pfeiffer, lora, "
+        "bitfit, prefix or pal, with its options after a colon, as lora:rank=16,alpha=32. It is "
+        "written to adapter/ too, and has a --learning_rate of its own.",
+    )
     tune_threshold: bool = option(
         False,
         help="Set the threshold of no answer, or of any number of labels, by the development data. "

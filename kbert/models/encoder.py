@@ -184,6 +184,8 @@ class Encoder(FromConfig, keras.Model):
 
     # What `kbert.models.adapters` have put into the slots of its layers.
     adapters: Any = None
+    # Whether it was drawn for a task's head, and the rest was loaded.
+    pooler_is_new: bool = False
 
     @property
     def variant(self) -> Any:

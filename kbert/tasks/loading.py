@@ -130,6 +130,7 @@ def load_encoder(
         config = config.replace(pooler_activation=activation)
     encoder = Encoder(config, dtype=dtype)
     restore(encoder, checkpoint.adapters, checkpoint.source)
+    encoder.pooler_is_new = drawn
     if drawn:
         arrays |= get_arrays(encoder.pooler, "encoder/pooler")
     set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)

@@ -7,9 +7,11 @@ from kbert.models.adapters.base import (
     add,
     described,
     merge,
+    parse,
     register_adapter,
     remove,
     restore,
+    running_options,
     train_alone,
     using,
 )
@@ -28,9 +30,11 @@ __all__ = [
     "add",
     "described",
     "merge",
+    "parse",
     "register_adapter",
     "remove",
     "restore",
+    "running_options",
     "train_alone",
     "using",
 ]

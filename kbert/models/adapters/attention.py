@@ -31,6 +31,7 @@ class Prefix(Adapter):
     """
 
     kind = "prefix"
+    learning_rate = 1e-2
 
     length: int = option(20, help="How many keys and values.", at_least=1)
     initializer_range: float = option(0.02, help="Sigma of both.", above=0)

@@ -6,6 +6,7 @@ many adapters, of which one runs, or none.
 """
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -31,14 +32,16 @@ class Adapter(Options):
 
     Attributes:
         kind: what `add` and folders call it.
+        learning_rate: the peak of `fit`, where none is given.
     """
 
     kind: ClassVar[str]
+    learning_rate: ClassVar[float] = 1e-3
 
-    pooler: bool = option(
-        False,
-        help="Whether the pooler is trained too, as a whole, by a difference of its own: for one "
-        "that was newly initialised.",
+    pooler: bool | None = option(
+        None,
+        help="Whether the pooler is trained too, as a whole, by a difference of its own; none = "
+        "where it was newly initialised with a task's head.",
     )
 
     def check_encoder(self, encoder: Any) -> None:
@@ -143,6 +146,8 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
             f"Received: {name!r} once more; it has {', '.join(state.added)}"
         )
     adapter.check_encoder(encoder)
+    if adapter.pooler is None:
+        adapter = adapter.replace(pooler=encoder.pooler_is_new)
     strategy = getattr(encoder, "distribute_strategy", None)
     with strategy.scope() if strategy else contextlib.nullcontext():
         kwargs = {"name": f"adapter_{name}", "dtype": encoder.dtype_policy}
@@ -155,6 +160,46 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
     state.added[name] = adapter
     activate(model, name)
     return model
+
+
+def parse(text: str) -> Adapter:
+    """The adapter that a flag says: its kind, and after a colon its options.
+
+    Args:
+        text: such as "lora" or "lora:rank=16,targets=query+key+value". Values are as in JSON, a +
+            stands between those of a sequence.
+
+    Raises:
+        ValueError: the kind is not known, or an option is out of range.
+
+    Example:
+        >>> parse("lora:rank=16,targets=query+key").targets
+        ('query', 'key')
+        >>> parse("houlsby").size
+        64
+    """
+    kind, _, rest = text.partition(":")
+    found: Any = registry.get("adapter", kind)
+    options: dict[str, Any] = {}
+    for item in rest.split(",") if rest else ():
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ValueError(
+                "An adapter's options are name=value, such as lora:rank=16,alpha=32. "
+                f"Received: {item!r} in {text!r}"
+            )
+        options[name] = tuple(value.split("+")) if "+" in value else _plain(value)
+    try:
+        return found.from_arguments(options, f"An adapter of kind {kind!r}")
+    except TypeError as error:
+        raise ValueError(f"{error}. Received: {text!r}") from error
+
+
+def _plain(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def activate(model: Any, name: str | None) -> None:
@@ -296,6 +341,12 @@ def running(model: Any) -> str | None:
     own = getattr(model, "adapter", None)
     state = encoder_of(model).adapters
     return own if own is not None or state is None else state.switch.current
+
+
+def running_options(model: Any) -> Adapter | None:
+    """The options of the adapter that a task runs; None where it runs none, or can have none."""
+    state = getattr(getattr(model, "encoder", model), "adapters", None)
+    return None if state is None else state.added.get(running(model))
 
 
 def weights_of(encoder: Any, name: str | None) -> list[keras.Variable]:

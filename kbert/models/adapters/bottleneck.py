@@ -125,6 +125,7 @@ class Houlsby(_Bottlenecks):
     """
 
     kind = "houlsby"
+    learning_rate = 3e-4  # that code's
 
     initializer_range: float = option(1e-3, help="Sigma of their kernels.", above=0)
     norms: bool = option(True, help="Whether scale and shift of the norms are trained too.")

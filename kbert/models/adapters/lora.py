@@ -39,6 +39,7 @@ class Lora(Adapter):
     """
 
     kind = "lora"
+    learning_rate = 5e-4  # the paper's on GLUE, table 9
 
     rank: int = option(8, help="Columns of A, rows of B.", at_least=1)
     alpha: float | None = option(

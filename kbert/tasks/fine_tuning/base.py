@@ -24,7 +24,7 @@ from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
-from kbert.models.adapters import described
+from kbert.models.adapters import described, running_options
 from kbert.options import Options, takes
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
@@ -330,8 +330,9 @@ class FineTuningTask(EncoderTask):
         Where `compile` was not called: AdamW with bias correction (Zhang et al. 2021, "Revisiting
         few-sample BERT fine-tuning", https://arxiv.org/abs/2006.05987), linear warm-up and linear
         decay; a callback that sets the rate, such as Keras' `LearningRateScheduler`, begins with a
-        constant one. With the same seed, on weights that are the same, the numbers are the same; a
-        run with a `model_dir` that was ended resumes to the same numbers when it is started again.
+        constant one. An adapter has a rate of its own. With the same seed, on weights that are the
+        same, the numbers are the same; a run with a `model_dir` that was ended resumes to the same
+        numbers when it is started again.
 
         Args:
             data: labelled examples, as `kbert.data.as_table` takes them: a list of texts or
@@ -364,6 +365,9 @@ class FineTuningTask(EncoderTask):
                 SystemExit after SIGTERM).
             RuntimeError: another process writes to `model_dir`.
         """
+        self.train_own_adapter()
+        if (adapter := running_options(self)) is not None and not self.compiled_by_user:
+            settings = {"learning_rate": adapter.learning_rate, **settings}
         options = FitSettings.from_arguments(settings, "fit")
         trained = self if trained is None else trained
         is_compiled = trained.compiled_by_user
@@ -394,7 +398,6 @@ class FineTuningTask(EncoderTask):
             metric = self._known_metric(metric or self.metric, held_out)
         steps = math.ceil(len(rows) / options.batch_size)
         self._seed_dropout(options.seed)
-        self.train_own_adapter()
 
         with self._frozen(options.freeze), self.strategy_scope():
             if not is_compiled:

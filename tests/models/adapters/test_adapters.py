@@ -428,7 +428,7 @@ def test_a_part_of_someone_else_is_registered():
 
 def test_what_cannot_be(monkeypatch):
     encoder = Encoder(tiny_config())
-    with pytest.raises(ValueError, match=r"A adapter is one of .*lora.*Received: 'loru'"):
+    with pytest.raises(ValueError, match=r"An adapter is one of .*lora.*Received: 'loru'"):
         adapters.add(encoder, "loru")
     with pytest.raises(ValueError, match=r"`rank` must be a whole number of at least 1"):
         adapters.add(encoder, "lora", rank=0)
