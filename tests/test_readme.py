@@ -104,3 +104,15 @@ def test_features(pretrained):
     first_line = "encoder, tokenizer = kbert.Encoder.from_preset(name)"
     exec(example("docs/features.md", first_line), names)
     assert names["model"].fit(texts, names["labels"]).predict(texts).tolist() == names["labels"]
+
+
+@pytest.mark.tensorflow
+def test_adapters(pretrained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = ["the old red fox", "the big house", "a new blue pen"] * 5
+    names = {"kbert": kbert, "base": pretrained, "texts": texts, "labels": ["no", "yes", "yes"] * 5}
+    exec(example("docs/adapters.md", "task = kbert.tasks.TextClassifier.from_preset(base"), names)
+    first = names["task"].predict(texts[:3])
+    exec(example("docs/adapters.md", "encoder = kbert.Encoder.from_preset(base)"), names)
+    assert [x["label"] for x in names["reviews"].predict(texts[:3])] == [x["label"] for x in first]
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
