@@ -27,6 +27,7 @@ from kbert.models.adapters import (
     remove,
     using,
 )
+from kbert.models.adapters.base import insert
 
 __all__ = [
     "Adapter",
@@ -39,6 +40,7 @@ __all__ = [
     "activate",
     "add",
     "export",
+    "insert",
     "load",
     "load_task",
     "merge",
