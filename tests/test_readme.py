@@ -116,3 +116,14 @@ def test_adapters(pretrained, tmp_path, monkeypatch):
     exec(example("docs/adapters.md", "encoder = kbert.Encoder.from_preset(base)"), names)
     assert [x["label"] for x in names["reviews"].predict(texts[:3])] == [x["label"] for x in first]
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
+
+
+@pytest.mark.tensorflow
+def test_several_tasks_together(pretrained):
+    texts = ["the old red fox", "the big house"] * 4
+    names = {"kbert": kbert, "encoder": kbert.Encoder.from_preset(pretrained)}
+    names |= {"tokenizer": kbert.load_tokenizer(pretrained), "texts": texts}
+    names |= {"questions": [(x, x) for x in texts], "answers": ["no", "yes"] * 4}
+    names |= {"numbers": [1.0, 5.0] * 4}
+    exec(example("docs/adapters.md", "pairs = kbert.tasks.TextClassifier("), names)
+    assert len(names["stars"].predict(texts)) == 8

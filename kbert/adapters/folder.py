@@ -143,7 +143,7 @@ def load_task(
         >>> kbert.adapters.save(kbert.adapters.add(task, "lora", name="reviews"), folder)
         >>> again = load_task(encoder, folder, tokenizer=tokenizer, name="copy")
         >>> again.adapter, task.adapter, again.labels
-        ('copy', 'reviews', ('no', 'yes'))
+        ('copy', 'reviews', ['no', 'yes'])
     """
     content, _ = _read(folder)
     source = os.fspath(folder)

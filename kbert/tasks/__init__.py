@@ -8,6 +8,7 @@ from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.labels import Labels
+from kbert.tasks.fine_tuning.multi_task import MultiTask
 from kbert.tasks.fine_tuning.multiple_choice import MultipleChoice
 from kbert.tasks.fine_tuning.task_options import (
     AuxiliaryOptions,
@@ -45,6 +46,7 @@ __all__ = [
     "Labels",
     "MaskedAndCausal",
     "MemoryLM",
+    "MultiTask",
     "MultipleChoice",
     "PermutationLM",
     "Prediction",

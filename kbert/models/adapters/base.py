@@ -8,7 +8,7 @@ many adapters, of which one runs, or none.
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import keras
@@ -222,6 +222,20 @@ def activate(model: Any, name: str | None) -> None:
         model.adapter = name
         state.version += 1
     train_alone(encoder, name)
+
+
+def train_all(encoder: Any, names: Sequence[str | None], base: bool) -> None:
+    """Of the encoder's weights those of several adapters are trainable, and with `base` its own.
+
+    Without adapters nothing is changed.
+    """
+    given = [name for name in names if name is not None]
+    if not given:
+        return
+    own = {id(weight) for name in given for weight in weights_of(encoder, name)}
+    own |= {id(weight) for weight in base_weights(encoder)} if base else set()
+    for weight in encoder.weights:
+        weight.trainable = id(weight) in own
 
 
 def train_alone(encoder: Any, name: str | None) -> None:

@@ -6,6 +6,7 @@ only when it is whole, so a process that dies at any moment leaves a checkpoint 
 files are read on every backend.
 """
 
+import itertools
 import json
 import warnings
 import zlib
@@ -206,6 +207,8 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
                 seeds += 1
             else:
                 name = f"{group}/{variable.path.removeprefix(f'{owner}/')}"
+            if name in state and task.repeats_paths:
+                name = next(x for n in itertools.count(1) if (x := f"{name}/{n}") not in state)
             if name in state:
                 raise ValueError(
                     "Every variable of a task must have a path of its own, or it cannot be found "

@@ -61,6 +61,9 @@ class StepBase(_Base):
     """The half of `TrainStep` that both engines share."""
 
     derived_metrics: ClassVar[DerivedMetrics] = {}
+    # Whether weights may have the same path, such as heads of several tasks: then their order,
+    # which the run's settings must say, tells them apart in a checkpoint.
+    repeats_paths: ClassVar[bool] = False
     # Of the values that a step logs, those that a progress line shows besides the loss.
     shown_metrics: tuple[str, ...] = ()
 

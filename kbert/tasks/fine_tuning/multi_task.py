@@ -1,0 +1,401 @@
+"""Several fine-tuned tasks on one encoder, trained together.
+
+Shapes: B rows of a batch, S steps of a run, K terms (losses and metrics) of a task.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbert import inference
+from kbert.data.pipeline import exact_options
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import as_table
+from kbert.models.adapters import described
+from kbert.models.adapters.base import train_all
+from kbert.tasks.fine_tuning.base import KEPT_CHECKPOINTS, FineTuningTask
+from kbert.tasks.fine_tuning.settings import FitSettings
+from kbert.training.run.history import History
+from kbert.training.run.phases import Epochs
+from kbert.training.run.run import train
+from kbert.training.run.settings import SAME, Resume
+from kbert.training.run.signals import raise_stopped
+from kbert.training.step.mixin import TrainStep
+from kbert.training.strategies import current_strategy
+from kbert.types import PathLike, Tensor, Tensors, Terms
+
+ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM = "annealed", "proportional", "sqrt", "uniform"
+SAMPLING = (ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM)
+_TASK = "task"  # feature of a batch: whose it is
+
+
+class MultiTask(TrainStep, keras.Model):
+    """Tasks that share an encoder, each with a head of its own; every step trains one of them.
+
+    (Caruana 1997; Liu et al. 2019, "MT-DNN", https://arxiv.org/abs/1901.11504, algorithm 1. With an
+    adapter of kind "pal" in each: Stickland & Murray 2019, https://arxiv.org/abs/1902.02671.)
+
+    The tasks are asked, saved and exported as ever: `multi.tasks["rte"].predict(pairs)`. The losses
+    and values of a task have its name before theirs, such as `rte_loss` and `rte_accuracy`.
+
+    Args:
+        tasks: name -> a task; all on the same encoder, and of it each with an adapter of its own,
+            or none.
+        train_encoder: whether the encoder's own weights are trained where the tasks have adapters.
+        name: of the model.
+
+    Raises:
+        ValueError: the tasks are not on one encoder, share an adapter, or a name is no word.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"])
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=7))
+        >>> multi = MultiTask({
+        ...     "praise": kbert.tasks.TextClassifier(encoder, tokenizer, ["no", "yes"]),
+        ...     "stars": kbert.tasks.TextRegressor(encoder, tokenizer)})
+        >>> texts = ["good", "bad"] * 4
+        >>> data = {"praise": (texts, ["yes", "no"] * 4), "stars": (texts, [5, 1] * 4)}
+        >>> history = multi.fit(data, epochs=1, batch_size=4, verbose=0)
+        >>> sorted(multi.evaluate(data, verbose=0))[:3]
+        ['mean', 'praise_accuracy', 'praise_f1']
+    """
+
+    repeats_paths = True  # of heads
+
+    def __init__(
+        self,
+        tasks: Mapping[str, FineTuningTask],
+        *,
+        train_encoder: bool = True,
+        name: str = "multi_task",
+    ) -> None:
+        _check(tasks)
+        first = next(iter(tasks.values()))
+        super().__init__(name=name, dtype=first.dtype_policy)
+        self.tasks = dict(tasks)
+        self.train_encoder = train_encoder
+        self.built = True
+
+    @property
+    def encoder(self) -> keras.Model:
+        """The one that the tasks share."""
+        return next(iter(self.tasks.values())).encoder
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The tasks, as a run's record keeps them."""
+        return {name: task.record for name, task in self.tasks.items()}
+
+    def build(self, input_shape: Any | None = None) -> None:
+        """The tasks have built themselves."""
+
+    def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
+        """Refuses: a batch is of one of the tasks."""
+        raise NotImplementedError("Each task is called by itself: multi.tasks[name](batch)")
+
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
+        """Those of all tasks; of another task's batch each reads rows of one token, without weight.
+
+        (A condition would spare these, and cannot hold the fused layers on TensorFlow 2.21: their
+        gradients find no tensors of a branch.)
+        """
+        losses: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
+        for name, task in self.tasks.items():
+            terms = task.loss_terms(_own(batch, name), training)
+            for kept, found in zip((losses, metrics), terms, strict=True):
+                kept |= {f"{name}_{key}": pair for key, pair in found.items()}
+        return losses, metrics
+
+    def fit(  # type: ignore[override]  # tables by the tasks' names
+        self,
+        data: Mapping[str, Any],
+        *,
+        validation_data: Mapping[str, Any] | None = None,
+        sampling: str = ANNEALED,
+        steps_per_epoch: int | None = None,
+        model_dir: PathLike | None = None,
+        resume: Resume = SAME,
+        verbose: str | int = "auto",
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **settings: Any,
+    ) -> History:
+        """Trains all tasks, a step one of them.
+
+        Args:
+            data: name -> labelled examples, or a tuple of data and labels, as each task's `fit`
+                takes them.
+            validation_data: likewise, evaluated after each epoch; the best weights are those with
+                the largest `mean` of the tasks' metrics, where no other `metric` is named.
+            sampling: how often a task is drawn: "proportional" to its examples, to their square
+                root ("sqrt"), "uniform", or "annealed": from nearly proportional to nearly uniform,
+                by examples to the power of 1 - 0.8 (e - 1) / (E - 1) in epoch e of E
+                (Stickland & Murray, section 4.1).
+            steps_per_epoch: None = as many as all examples make.
+            model_dir: where checkpoints and logs are written, to resume from.
+            resume: as of `FineTuningTask.fit`.
+            verbose: likewise.
+            callbacks: of Keras.
+            **settings: the fields of `FitSettings`.
+
+        Returns:
+            Losses and values of each epoch.
+
+        Raises:
+            ValueError: for data or settings that do not fit.
+        """
+        if sampling not in SAMPLING:
+            raise ValueError(
+                f"`sampling` must be one of {', '.join(SAMPLING)}. Received: {sampling!r}"
+            )
+        options = FitSettings.from_arguments(settings, "fit")
+        refused = [x for x in ("class_weights", "freeze") if getattr(options, x)]
+        if refused:
+            raise ValueError(
+                "Settings of single tasks have no meaning for several. "
+                f"Received: {', '.join(refused)}"
+            )
+        self._check_names(data)
+        tables = {name: _table(data[name]) for name in self.tasks}
+        rows = {name: self.tasks[name].tokenize(x, True) for name, x in tables.items()}
+        for name, found in rows.items():
+            if not len(found):
+                raise ValueError(f"Training needs examples. Received: {name} without any")
+        for task in self.tasks.values():
+            task._check_parts(options.batch_size, options.micro_batches)
+        if steps_per_epoch is None:
+            steps_per_epoch = sum(math.ceil(len(x) / options.batch_size) for x in rows.values())
+        plan = task_plan(
+            [len(x) for x in rows.values()], options.epochs, steps_per_epoch, sampling, options.seed
+        )
+        evaluate = None
+        if validation_data is not None:
+            evaluate = self._evaluation(validation_data, options.batch_size)
+        first = next(iter(self.tasks.values()))
+        first._seed_dropout(options.seed)
+        train_all(self.encoder, [x.adapter for x in self.tasks.values()], self.train_encoder)
+        with first.strategy_scope():
+            if not self.compiled_by_user:
+                first._compile_by_default(self, options, len(plan), callbacks)
+            strategy = current_strategy()
+
+            def make_dataset(phase: Any, start: Any) -> tf.data.Dataset:
+                return self.batches(
+                    rows,
+                    plan,
+                    steps_per_epoch,
+                    start=start,
+                    batch_size=options.batch_size,
+                    seed=options.seed,
+                    by_length=options.by_length,
+                    num_hosts=strategy.num_hosts,
+                    host_index=strategy.host_index,
+                )
+
+            metric = options.metric or ("mean" if evaluate else None)
+            history = train(
+                self,
+                make_dataset,
+                model_dir,
+                Epochs(epochs=options.epochs, steps_per_epoch=steps_per_epoch),
+                strategy=strategy,
+                evaluate=evaluate,
+                metric=metric,
+                mode="min" if metric is not None and metric.endswith("loss") else "max",
+                patience=options.patience,
+                keep_best=options.keep_best,
+                evaluate_every=options.evaluate_every,
+                checkpoint_every=options.checkpoint_every,
+                keep_checkpoints=KEPT_CHECKPOINTS,
+                settings={
+                    "tasks": [[name, record] for name, record in self.settings.items()],
+                    "sampling": sampling,
+                    "train_encoder": self.train_encoder,
+                    "data_checksums": {name: x.checksum for name, x in rows.items()},
+                    **({"adapters": found} if (found := described(self)) else {}),
+                    **options.identity(),
+                },
+                resume=resume,
+                verbose=verbose,
+                callbacks=callbacks,
+            )
+        if history.interrupted:
+            raise_stopped(cast(int, history.stopped_by), history.step)
+        return history
+
+    def evaluate(  # type: ignore[override]
+        self,
+        data: Mapping[str, Any],
+        *,
+        batch_size: int = inference.BATCH_SIZE,
+        verbose: str | int = "auto",
+    ) -> dict[str, float]:
+        """The metrics of each task whose data is there, and `mean`, that of their `metric`s.
+
+        Args:
+            data: as for `fit`.
+            batch_size: the most rows that go through the model together.
+            verbose: as in `fit`.
+        """
+        self._check_names(data, all_of_them=False)
+        found: dict[str, float] = {}
+        chosen = []
+        for name, labelled in data.items():
+            task = self.tasks[name]
+            values = task.evaluate(_table(labelled), batch_size=batch_size, verbose=verbose)
+            found |= {f"{name}_{key}": value for key, value in values.items()}
+            chosen.append(-values["loss"] if task.metric == "loss" else values[task.metric])
+        return {**found, "mean": sum(chosen) / len(chosen)}
+
+    def batches(
+        self,
+        rows: Mapping[str, Rows],
+        plan: np.ndarray,
+        steps_per_epoch: int,
+        *,
+        start: Sequence[int] = (0, 0, 0),
+        **options: Any,
+    ) -> tf.data.Dataset:
+        """The batches of a run: those of each task's `fit`, in the order of the plan.
+
+        Args:
+            rows: name -> its rows.
+            plan: (S,) numbers of the tasks, see `task_plan`.
+            steps_per_epoch: steps of an epoch.
+            start: `position` of the batch to resume after.
+            **options: of `kbert.data.tables.bucketing.bucketed_batches`.
+
+        Returns:
+            A dataset of dicts: the features of all tasks under "NAME/FEATURE", zeros but for the
+            one whose number is "task" (B,), and "position" (B, 3).
+        """
+        done = int(start[0]) * steps_per_epoch + int(start[1])
+        counts = np.bincount(plan[:done], minlength=len(self.tasks))
+        datasets = []
+        for count, (name, task) in zip(counts, self.tasks.items(), strict=True):
+            steps = math.ceil(len(rows[name]) / options["batch_size"])
+            at = (int(count) // steps, int(count) % steps, 0)
+            datasets.append(task.batches(rows[name], start=at, **options))
+        specs = {
+            name: dataset.element_spec for name, dataset in zip(self.tasks, datasets, strict=True)
+        }
+        named = [
+            dataset.map(_beside_others(name, number, specs))
+            for number, (name, dataset) in enumerate(zip(self.tasks, datasets, strict=True))
+        ]
+        left = np.arange(done + 1, len(plan) + 1)
+        positions = np.stack([left // steps_per_epoch, left % steps_per_epoch, 0 * left], 1)
+        choice = tf.data.Dataset.from_tensor_slices(plan[done:].astype(np.int64))
+        chosen = tf.data.Dataset.choose_from_datasets(named, choice, stop_on_empty_dataset=False)
+        after = tf.data.Dataset.from_tensor_slices(positions.astype(np.int32))
+
+        def with_position(batch: Tensors, position: Tensor) -> Tensors:
+            return {**batch, "position": tf.zeros_like(batch[_TASK])[:, None] + position[None]}
+
+        merged = tf.data.Dataset.zip((chosen, after)).map(with_position)
+        return merged.prefetch(tf.data.AUTOTUNE).with_options(exact_options())
+
+    def _evaluation(
+        self, validation_data: Mapping[str, Any], batch_size: int
+    ) -> Callable[[], dict[str, float]]:
+        tables = {name: _table(x) for name, x in validation_data.items()}
+        self._check_names(tables, all_of_them=False)
+        return lambda: self.evaluate(tables, batch_size=batch_size, verbose=0)
+
+    def _check_names(self, data: Mapping[str, Any], all_of_them: bool = True) -> None:
+        unknown = set(data) - set(self.tasks)
+        missing = set(self.tasks) - set(data) if all_of_them else set()
+        if unknown or missing or not data:
+            raise ValueError(
+                f"Data are by the tasks' names, {', '.join(self.tasks)}. "
+                f"Received: {', '.join(data) or 'none'}"
+            )
+
+
+def task_plan(
+    sizes: Sequence[int], epochs: int, steps_per_epoch: int, sampling: str, seed: int
+) -> np.ndarray:
+    """Which task each step trains, (S,): drawn from the seed and the epoch alone.
+
+    Args:
+        sizes: examples of each task.
+        epochs: E.
+        steps_per_epoch: steps of an epoch.
+        sampling: see `MultiTask.fit`.
+        seed: of the draws.
+
+    Example:
+        >>> task_plan([900, 100], 1, 1000, "proportional", 0).mean().round(2).item()
+        0.1
+    """
+    found = []
+    for epoch in range(epochs):
+        power = {PROPORTIONAL: 1.0, SQUARE_ROOT: 0.5, UNIFORM: 0.0}.get(sampling)
+        if power is None:  # annealed
+            power = 1.0 - 0.8 * epoch / max(epochs - 1, 1)
+        weights = np.asarray(sizes, "float64") ** power
+        rng = np.random.default_rng([seed, epoch])
+        found.append(rng.choice(len(sizes), size=steps_per_epoch, p=weights / weights.sum()))
+    return np.concatenate(found)
+
+
+def _check(tasks: Mapping[str, FineTuningTask]) -> None:
+    wrong = [name for name in tasks if not re.fullmatch(r"\w+", name)]
+    if wrong or not tasks:
+        raise ValueError(
+            "Tasks have names of letters, digits and underscores. "
+            f"Received: {', '.join(map(repr, wrong)) or 'no task'}"
+        )
+    for name, task in tasks.items():
+        if not isinstance(task, FineTuningTask):
+            raise TypeError(
+                f"Tasks on tables are trained together. Received: a {type(task).__name__} as {name}"
+            )
+    encoders = {id(task.encoder) for task in tasks.values()}
+    if len(encoders) > 1:
+        raise ValueError(
+            "Tasks that are trained together are on one encoder. "
+            f"Received: {len(tasks)} tasks on {len(encoders)} encoders"
+        )
+    own = [task.adapter for task in tasks.values()]
+    if len(set(own) - {None}) < sum(x is not None for x in own):
+        raise ValueError(f"Each task has an adapter of its own, or none. Received: {own}")
+
+
+def _table(data: Any) -> Any:
+    return as_table(*data) if isinstance(data, tuple) else as_table(data)
+
+
+def _own(batch: Tensors, name: str) -> dict[str, Any]:
+    """The features of a task in a batch."""
+    start = f"{name}/"
+    return {k.removeprefix(start): x for k, x in batch.items() if k.startswith(start)}
+
+
+def _beside_others(
+    name: str, number: int, specs: Mapping[str, Mapping[str, tf.TensorSpec]]
+) -> Callable[[Tensors], Tensors]:
+    """From a task's batch to one of all tasks, with zeros of as few columns as can be."""
+
+    def beside_others(batch: Tensors) -> Tensors:
+        rows = tf.shape(batch["rows"])[0]
+        one = tf.minimum(rows, 1)  # of a length that no graph knows, as those of real batches
+        found: dict[str, Any] = {}
+        for other, spec in specs.items():
+            for key, feature in spec.items():
+                if other == name:
+                    value = batch[key]
+                else:
+                    sizes = [one if size is None else size for size in feature.shape[1:]]
+                    value = tf.zeros(tf.stack([rows, *sizes]), feature.dtype)
+                found[f"{other}/{key}"] = tf.ensure_shape(value, feature.shape)
+        return {**found, _TASK: tf.fill([feature.shape[0]], number)}
+
+    return beside_others

@@ -1,0 +1,220 @@
+"""Tasks that are trained together: alone as alone, in turn by a plan, resumed exactly."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+
+import kbert
+from kbert.tasks import MultiTask, TextClassifier, TextRegressor, TokenClassifier
+from kbert.tasks.fine_tuning.multi_task import task_plan
+from tests.harness import assert_close, to_numpy
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
+RED, BLUE = "the red pen", "the blue pen"
+FIT = {"batch_size": 8, "learning_rate": 3e-3, "verbose": 0}
+
+
+def texts(count, seed=0):
+    rng = np.random.default_rng(seed)
+    answers = rng.integers(0, 2, count)
+    things = rng.choice(["pen", "fox", "book", "house"], count)
+    found = [f"the {('red', 'blue')[a]} {x}" for a, x in zip(answers, things, strict=True)]
+    return found, answers
+
+
+def colours(count, seed=0):
+    found, answers = texts(count, seed)
+    return found, [("red", "blue")[a] for a in answers]
+
+
+def numbers(count, seed=0):
+    found, answers = texts(count, seed)
+    return found, [float(a) for a in answers]
+
+
+def words(count, seed=0):
+    found, _ = texts(count, seed)
+    sentences = [text.split() for text in found]
+    return sentences, [["O", "B-COLOUR", "O"] for _ in sentences]
+
+
+DATA = {"colour": colours, "number": numbers, "word": words}
+
+
+def make(config, tokenizer, names=("colour", "number", "word"), dropout=0.0, pal=False, **options):
+    keras.utils.set_random_seed(1)
+    rates = {"dropout": dropout, "attention_dropout": dropout}
+    encoder = kbert.Encoder(config.replace(**rates))
+    made = {
+        "colour": lambda: TextClassifier(encoder, tokenizer, ["red", "blue"]),
+        "number": lambda: TextRegressor(encoder, tokenizer),
+        "word": lambda: TokenClassifier(encoder, tokenizer, ["O", "B-COLOUR"]),
+    }
+    tasks = {name: made[name]() for name in names}
+    if pal:
+        for name, task in tasks.items():
+            kbert.adapters.add(task, "pal", name=name, size=8)
+    return MultiTask(tasks, **options)
+
+
+def weights(multi):
+    return [to_numpy(x.value) for x in multi.weights]
+
+
+def test_one_task_is_trained_as_by_itself(config, tokenizer):
+    multi = make(config, tokenizer, ["colour"], dropout=0.1)
+    together = multi.fit({"colour": colours(30)}, epochs=2, **FIT)
+    alone = make(config, tokenizer, ["colour"], dropout=0.1).tasks["colour"]
+    single = alone.fit(*colours(30), epochs=2, **FIT)
+    assert together.history["loss"] == single.history["loss"]
+    for found, expected in zip(weights(multi.tasks["colour"]), weights(alone), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_each_step_is_a_step_of_one_task(config, tokenizer):
+    """The same updates as by hand: the batches of the plan, one optimizer."""
+    multi = make(config, tokenizer, ["colour", "number"])
+    data = {"colour": colours(40), "number": numbers(20)}
+    rows = {
+        name: multi.tasks[name].tokenize(kbert.data.as_table(*data[name]), True) for name in data
+    }
+    plan = task_plan([40, 20], 2, 8, "annealed", 0)
+    options = {"batch_size": 8, "seed": 0, "by_length": True}
+    batches = list(multi.batches(rows, plan, 8, **options))
+    assert [int(x["task"][0]) for x in batches] == plan.tolist()
+    ends = [(1 + i) // 8 for i in range(16)], [(1 + i) % 8 for i in range(16)]
+    assert [tuple(x["position"][0].numpy()) for x in batches] == [
+        (e, b, 0) for e, b in zip(*ends, strict=True)
+    ]
+    own = {name: iter(multi.tasks[name].batches(rows[name], **options)) for name in data}
+    for number, batch in zip(plan, batches, strict=True):
+        name = list(data)[number]
+        other = next(x for x in data if x != name)
+        expected = next(own[name])
+        for key, value in expected.items():
+            np.testing.assert_array_equal(batch[f"{name}/{key}"], value)
+        assert not any(np.any(batch[f"{other}/{key}"]) for key in expected)
+        assert batch[f"{other}/token_ids"].shape == (8, 1)
+    losses, metrics = multi.loss_terms(batches[0], training=False)
+    name = list(data)[plan[0]]
+    task = multi.tasks[name]
+    alone = {k.removeprefix(f"{name}/"): v for k, v in batches[0].items() if k.startswith(name)}
+    for found, expected in zip((losses, metrics), task.loss_terms(alone, False), strict=True):
+        for key, pair in expected.items():
+            assert_close(to_numpy(found[f"{name}_{key}"]), to_numpy(pair), 1e-5)
+        others = [pair for key, pair in found.items() if not key.startswith(f"{name}_")]
+        assert not np.any([to_numpy(pair) for pair in others])
+
+
+def test_all_tasks_are_learned(config, tokenizer, tmp_path):
+    multi = make(config, tokenizer, dropout=0.1)
+    data = {name: read(96) for name, read in DATA.items()}
+    held_out = {name: read(32, 1) for name, read in DATA.items()}
+    history = multi.fit(data, validation_data=held_out, epochs=8, **FIT)
+    values = multi.evaluate(held_out, verbose=0)
+    assert values["colour_accuracy"] > 0.95
+    assert values["number_spearman"] > 0.8
+    assert values["word_accuracy"] > 0.9
+    metrics = [values["colour_accuracy"], values["number_spearman"], -values["word_loss"]]
+    assert multi.tasks["word"].metric == "loss"
+    assert values["mean"] == pytest.approx(np.mean(metrics))
+    assert {"colour_loss", "number_loss", "word_loss", "val_mean"} <= set(history.history)
+    multi.tasks["colour"].save_to_preset(tmp_path)
+    again = kbert.tasks.Task.from_preset(tmp_path)
+    assert again.predict([RED, BLUE]) == multi.tasks["colour"].predict([RED, BLUE])
+
+
+def test_adapters_of_their_own_with_and_without_the_encoder(config, tokenizer):
+    for trained in (False, True):
+        multi = make(config, tokenizer, ["colour", "number"], pal=True, train_encoder=trained)
+        before = {x.path: to_numpy(x.value) for x in multi.encoder.weights}
+        multi.fit({"colour": colours(32), "number": numbers(32)}, epochs=2, **FIT)
+        moved = {
+            x.path for x in multi.encoder.weights if np.any(to_numpy(x.value) != before[x.path])
+        }
+        assert {x.split("adapter_")[1].split("/")[0] for x in moved if "adapter_" in x} == {
+            "colour", "number",
+        }  # fmt: skip
+        assert any("adapter_" not in x for x in moved) is trained
+
+
+def test_a_run_resumes_to_the_same_numbers(config, tokenizer, tmp_path):
+    def run(folder, stop=None, **options):
+        multi = make(config, tokenizer, ["colour", "number"], dropout=0.1)
+        callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=stop)] if stop else []
+        fit = {**FIT, "model_dir": folder, "callbacks": callbacks, "checkpoint_every": 3, **options}
+        with contextlib.suppress(InterruptedError):
+            multi.fit({"colour": colours(40), "number": numbers(24)}, epochs=3, **fit)
+        return weights(multi)
+
+    def interrupt(epoch, logs):
+        if epoch == 1:
+            raise InterruptedError
+
+    whole = run(tmp_path / "whole")
+    run(tmp_path / "cut", stop=interrupt)
+    for found, expected in zip(run(tmp_path / "cut"), whole, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="sampling"):
+        run(tmp_path / "cut", sampling="uniform")
+
+
+def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored):
+    def trained(scope=None, **options):
+        with scope or contextlib.nullcontext():
+            multi = make(config, tokenizer, ["colour", "number"])
+        data = {"colour": colours(20), "number": numbers(20)}
+        history = multi.fit(data, epochs=2, **{**FIT, "learning_rate": 1e-3}, **options)
+        return history.history["loss"], weights(multi)
+
+    one = trained()
+    for other in (trained(mirrored.scope()), trained(micro_batches=4)):
+        np.testing.assert_allclose(other[0], one[0], rtol=1e-4)
+        for found, expected in zip(other[1], one[1], strict=True):
+            assert_close(found, expected, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "shares"),
+    [
+        ("proportional", (0.9, 0.9)),
+        ("sqrt", (0.75, 0.75)),
+        ("uniform", (0.5, 0.5)),
+        ("annealed", (0.9, 1 / (1 + 9**-0.2))),
+    ],
+)
+def test_how_often_a_task_is_drawn(sampling, shares):
+    plan = task_plan([900, 100], 2, 4000, sampling, 3)
+    for found, share in zip(plan.reshape(2, -1), shares, strict=True):
+        error = abs(np.mean(found == 0) - share)
+        assert error < 4 * (share * (1 - share) / 4000) ** 0.5
+    assert np.array_equal(plan, task_plan([900, 100], 2, 4000, sampling, 3))
+    assert not np.array_equal(plan, task_plan([900, 100], 2, 4000, sampling, 4))
+
+
+def test_what_cannot_be_trained_together(config, tokenizer):
+    multi = make(config, tokenizer, ["colour", "number"])
+    data = {"colour": colours(8), "number": numbers(8)}
+    other = make(config, tokenizer, ["colour"]).tasks["colour"]
+    with pytest.raises(ValueError, match="2 tasks on 2 encoders"):
+        MultiTask({"a": multi.tasks["colour"], "b": other})
+    with pytest.raises(ValueError, match=r"letters, digits and underscores. Received: 'a b'"):
+        MultiTask({"a b": other})
+    with pytest.raises(ValueError, match="Received: no task"):
+        MultiTask({})
+    with pytest.raises(TypeError, match="a Pretraining as a"):
+        MultiTask({"a": kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)})
+    kbert.adapters.add(multi.tasks["colour"], "lora")
+    multi.tasks["number"].adapter = "lora"
+    with pytest.raises(ValueError, match=r"an adapter of its own, or none"):
+        MultiTask(multi.tasks)
+    with pytest.raises(ValueError, match=r"tasks' names, colour, number. Received: colour"):
+        multi.fit({"colour": data["colour"]}, **FIT)
+    with pytest.raises(ValueError, match=r"one of annealed, .*'often'"):
+        multi.fit(data, sampling="often", **FIT)
+    with pytest.raises(ValueError, match=r"single tasks.*Received: freeze"):
+        multi.fit(data, freeze="encoder/*", **FIT)
+    with pytest.raises(NotImplementedError, match="called by itself"):
+        multi({})
