@@ -239,6 +239,8 @@ class MultiTask(TrainStep, keras.Model):
     ) -> dict[str, float]:
         """The metrics of each task whose data is there, and `mean`, that of their `metric`s.
 
+        A metric that is a loss, such as a regressor's, counts negative.
+
         Args:
             data: as for `fit`.
             batch_size: the most rows that go through the model together.
