@@ -20,7 +20,7 @@ RANKS = {
     **dict.fromkeys(("models", "heads", "training"), 2),
     "tasks": 3,
     **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
-    **dict.fromkeys(("adapters", "extraction", "experiments"), 4),
+    **dict.fromkeys(("adapters", "extraction", "experiments", "pruning"), 4),
     "distillation": 5,
     **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }
@@ -111,6 +111,10 @@ ORDER = {
         generators reformer universal_transformer xlnet
         transformer_xl
         description
+    """,
+    "pruning": """
+        rebuilding
+        heads importance layers
     """,
     "recipes": """
         described

@@ -1,0 +1,21 @@
+"""Pruning: what an encoder can do without is taken out of it, and it is smaller and faster.
+
+importance = kbert.pruning.head_importance(task, texts, answers)
+small = kbert.pruning.prune_heads(task, kbert.pruning.least_important(importance, 0.4))
+small = kbert.pruning.keep_layers(small, "bottom", 8)
+small.fit(texts, answers)
+"""
+
+from kbert.pruning.heads import least_important, neuron_magnitudes, prune_heads, prune_neurons
+from kbert.pruning.importance import head_importance, neuron_importance
+from kbert.pruning.layers import keep_layers
+
+__all__ = [
+    "head_importance",
+    "keep_layers",
+    "least_important",
+    "neuron_importance",
+    "neuron_magnitudes",
+    "prune_heads",
+    "prune_neurons",
+]
