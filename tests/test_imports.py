@@ -114,7 +114,7 @@ ORDER = {
     """,
     "pruning": """
         rebuilding
-        heads importance layers
+        heads importance layers vocabulary
     """,
     "recipes": """
         described

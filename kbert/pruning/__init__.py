@@ -9,13 +9,16 @@ small.fit(texts, answers)
 from kbert.pruning.heads import least_important, neuron_magnitudes, prune_heads, prune_neurons
 from kbert.pruning.importance import head_importance, neuron_importance
 from kbert.pruning.layers import keep_layers
+from kbert.pruning.vocabulary import kept_tokens, prune_vocabulary
 
 __all__ = [
     "head_importance",
     "keep_layers",
+    "kept_tokens",
     "least_important",
     "neuron_importance",
     "neuron_magnitudes",
     "prune_heads",
     "prune_neurons",
+    "prune_vocabulary",
 ]

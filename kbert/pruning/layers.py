@@ -61,11 +61,15 @@ def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = No
             f"(block='pre_norm_except_first'): it must be kept. Received: layers {kept}"
         )
     heads, neurons = ([sizes[block] for block in blocks] for sizes in sizes_of(config))
-    shared = {} if config.num_layer_groups is None else {"num_layer_groups": len(blocks)}
-    # Without its part, whose numbers are of the blocks before.
-    smaller = config.replace(
-        num_layers=len(kept), attention_pattern=_pattern(config, kept), part=None, **shared
-    )
+    changes: dict[str, Any] = {
+        **{"num_layers": len(kept), "attention_pattern": _pattern(config, kept)},
+        "part": None,  # its numbers are of the blocks before
+    }
+    if config.num_layer_groups is not None:
+        changes["num_layer_groups"] = len(blocks)
+    if set(changes["attention_pattern"]) == {GLOBAL}:
+        changes["local_rotary_base"] = None  # of layers with a window
+    smaller = config.replace(**changes)
     places = {block: place for place, block in enumerate(blocks)}
 
     def cut(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
