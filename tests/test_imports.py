@@ -114,7 +114,7 @@ ORDER = {
     """,
     "pruning": """
         rebuilding
-        heads importance layers vocabulary
+        heads importance layers magnitude vocabulary
     """,
     "recipes": """
         described

@@ -9,9 +9,11 @@ small.fit(texts, answers)
 from kbert.pruning.heads import least_important, neuron_magnitudes, prune_heads, prune_neurons
 from kbert.pruning.importance import head_importance, neuron_importance
 from kbert.pruning.layers import keep_layers
+from kbert.pruning.magnitude import MagnitudePruning, sparsity
 from kbert.pruning.vocabulary import kept_tokens, prune_vocabulary
 
 __all__ = [
+    "MagnitudePruning",
     "head_importance",
     "keep_layers",
     "kept_tokens",
@@ -21,4 +23,5 @@ __all__ = [
     "prune_heads",
     "prune_neurons",
     "prune_vocabulary",
+    "sparsity",
 ]

@@ -247,7 +247,8 @@ def _batches(task: EncoderTask, data: Any, labels: Any, batch_size: int) -> _Bat
 
 def _factors(batches: _Batches, weigh: Callable) -> tuple[np.ndarray, int]:
     """What each loss is multiplied with to be a mean over all rows' weights; the number of rows."""
-    rows, weights = 0, {}
+    rows = 0
+    weights: dict[str, float] = {}
     for number, features in batches():
         rows += number
         weights = {name: weights.get(name, 0.0) + x for name, x in weigh(features).items()}
