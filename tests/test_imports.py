@@ -114,7 +114,7 @@ ORDER = {
     """,
     "pruning": """
         rebuilding
-        heads importance layers magnitude vocabulary
+        heads importance layer_drop layers magnitude vocabulary
     """,
     "recipes": """
         described

@@ -8,11 +8,13 @@ small.fit(texts, answers)
 
 from kbert.pruning.heads import least_important, neuron_magnitudes, prune_heads, prune_neurons
 from kbert.pruning.importance import head_importance, neuron_importance
+from kbert.pruning.layer_drop import LayerDrop
 from kbert.pruning.layers import keep_layers
 from kbert.pruning.magnitude import MagnitudePruning, sparsity
 from kbert.pruning.vocabulary import kept_tokens, prune_vocabulary
 
 __all__ = [
+    "LayerDrop",
     "MagnitudePruning",
     "head_importance",
     "keep_layers",
