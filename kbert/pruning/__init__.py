@@ -2,7 +2,7 @@
 
 importance = kbert.pruning.head_importance(task, texts, answers)
 small = kbert.pruning.prune_heads(task, kbert.pruning.least_important(importance, 0.4))
-small = kbert.pruning.keep_layers(small, "bottom", 8)
+small = kbert.pruning.keep_layers(small, "alternate", 8)
 small.fit(texts, answers)
 """
 

@@ -26,9 +26,9 @@ def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = No
     """Leaves the other layers out: a model that is not as deep.
 
     It computes what the model computes whose other layers give back what they are given. A layer
-    keeps its window, the wavelengths of its positions, and its heads and neurons. Usually the model
-    is trained for a while afterwards; for tasks of GLUE the bottom layers are the ones to keep
-    (Sajjad et al., section 5.1).
+    keeps its window, the wavelengths of its positions, and its heads and neurons. The model is
+    trained afterwards; of one that was pretrained, to be fine-tuned, the bottom layers are the ones
+    to keep (Sajjad et al., section 5.1).
 
     Args:
         model: a `kbert.Encoder` of BERT's kin, or a task on one; it stays as it is.
