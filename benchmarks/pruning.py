@@ -79,6 +79,10 @@ def lost(task: Any, train: tuple[list[str], list[str]], dev: tuple[list[str], li
     show("heads 40%, neurons 50%, tokens", small)
     small.fit(*train, epochs=1, batch_size=32, learning_rate=5e-5, verbose=0)
     show("the same, an epoch later", small)
+    zeros = pruning.MagnitudePruning(0.6, end_step=130, frequency=10)
+    how = {"epochs": 2, "batch_size": 32, "learning_rate": 5e-5, "verbose": 0}
+    task.fit(*train, callbacks=[zeros], **how)
+    show("60% zeros, two epochs later", task)
 
 
 def timed(encoder: Any) -> None:

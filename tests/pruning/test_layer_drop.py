@@ -78,7 +78,7 @@ def test_weights_of_layers_that_are_left_out_do_not_move(tokenizer):
     assert "1" not in moved
 
 
-@pytest.mark.graphs
+@pytest.mark.slow
 def test_it_runs_on_devices_in_parts_and_recomputed(tokenizer, mirrored):
     def run(**how):
         task = made(tokenizer, num_layers=2)

@@ -115,7 +115,7 @@ def test_the_best_weights_are_those_of_the_full_sparsity(tokenizer):
     assert {round(x, 2) for x in sparsity(task).values()} == {0.9}
 
 
-@pytest.mark.graphs
+@pytest.mark.slow
 def test_on_two_devices_it_is_the_same(tokenizer, mirrored):
     def run():
         task = made(tokenizer)
