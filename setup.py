@@ -79,6 +79,7 @@ setup(
             "kbert-predict=kbert.pipelines.predict:run",
             "kbert-prepare-corpus=kbert.pipelines.prepare_corpus:run",
             "kbert-pretrain=kbert.pipelines.pretrain:run",
+            "kbert-prune=kbert.pipelines.prune:run",
             "kbert-quickstart=kbert.pipelines.quickstart:run",
         ]
     },

@@ -54,6 +54,7 @@ _SUBPACKAGES = (
     "metrics",
     "models",
     "options",
+    "pruning",
     "recipes",
     "serving",
     "tasks",

@@ -94,7 +94,7 @@ def eagerly():
     tf.config.run_functions_eagerly(False)
 
 
-EAGER = {"tasks", "distillation", "experiments", "extraction", "pipelines"}
+EAGER = {"tasks", "distillation", "experiments", "extraction", "pipelines", "pruning"}
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ RANKS = {
     "tasks": 3,
     **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
     "adapters": 3.5,
-    **dict.fromkeys(("extraction", "experiments"), 4),
+    **dict.fromkeys(("extraction", "experiments", "pruning"), 4),
     "distillation": 5,
     **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }
@@ -111,6 +111,10 @@ ORDER = {
         generators reformer universal_transformer xlnet
         transformer_xl
         description
+    """,
+    "pruning": """
+        rebuilding
+        heads importance layer_drop layers magnitude vocabulary
     """,
     "recipes": """
         described

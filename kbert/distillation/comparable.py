@@ -30,8 +30,19 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
                     "Attention is compared between encoders of the BERT family. Received: a "
                     f"{type(task.encoder).__name__}"
                 )
+            _check_even(task.encoder)
     for term in terms:
         term.check(student, teacher)
+
+
+def _check_even(encoder: Encoder) -> None:
+    config = encoder.config
+    heads = [encoder.part.num_heads(config, layer) for layer in range(config.num_layers)]
+    if set(heads) != {config.num_heads}:
+        raise ValueError(
+            "Attention is compared between encoders with as many heads in each layer as their "
+            f"configs say. Received: one with num_heads={config.num_heads}, pruned to {heads}"
+        )
 
 
 def _check_tokens(student: EncoderTask, teacher: EncoderTask) -> None:

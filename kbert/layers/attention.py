@@ -5,8 +5,8 @@ has two parts: the keys and values of the prompt, which no step changes (`prompt
 tokens decoded since (`decoded`), as long as the most tokens that may be decoded.
 
 Shapes: `B` batch, `T` tokens, `S` tokens of another sequence, `H` hidden width, `N` heads, `D`
-width of a head (`H / N`), `R` rows that are decoded, `P` tokens of a prompt, `G` new ones, `M`
-blocks of `W` tokens.
+width of a head (`H / N`, or what it was before heads were pruned), `R` rows that are decoded, `P`
+tokens of a prompt, `G` new ones, `M` blocks of `W` tokens.
 """
 
 import math
@@ -29,7 +29,7 @@ class _Attention(Adaptable):
     """What both kinds share: heads, dropout, the output's dense layer.
 
     Args:
-        num_heads: heads; divides the width of the input.
+        num_heads: heads; divides the width of the input, where that decides theirs.
         dropout: rate on the probabilities.
         initializer_range: of the kernels, see `Dense`.
         use_bias: whether its dense layers have biases.
@@ -126,7 +126,7 @@ class SelfAttention(_Attention):
     (1, N, G, D), which every token attends to besides.
 
     Args:
-        num_heads: heads; divides the width of the input.
+        num_heads: heads; without a `head_size` it divides the width of the input.
         dropout: rate on the probabilities.
         initializer_range: of the kernels, see `Dense`.
         use_bias: whether its dense layers have biases.
@@ -135,6 +135,7 @@ class SelfAttention(_Attention):
         num_key_value_heads: heads of keys and values, each of `num_heads / num_key_value_heads`
             neighbouring queries (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245); None =
             `num_heads`.
+        head_size: width of a head; None = `H / num_heads`.
 
     Example:
         >>> outputs, probabilities = SelfAttention(2)(ops.ones((1, 3, 4)))
@@ -149,19 +150,23 @@ class SelfAttention(_Attention):
         rotary_base: float | None = None,
         alibi: bool = False,
         num_key_value_heads: int | None = None,
+        head_size: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(num_heads, **options)
         self.num_key_value_heads = num_key_value_heads or num_heads
+        self.given_head_size = head_size
         self.rotary_base = rotary_base
         self.alibi = alibi
 
     def build(self, input_shape: Shape) -> None:
         hidden_size = input_shape[-1]
-        self.head_size = hidden_size // self.num_heads
-        units = hidden_size + 2 * self.num_key_value_heads * self.head_size
-        self.qkv = self._add_dense(units, input_shape, "qkv")
-        self.output_dense = self._add_dense(hidden_size, input_shape, "output")
+        self.head_size = self.given_head_size or hidden_size // self.num_heads
+        queries = self.num_heads * self.head_size
+        keys = self.num_key_value_heads * self.head_size
+        self.qkv = self._add_dense(queries + 2 * keys, input_shape, "qkv")
+        self.qkv.widths = (queries, keys, keys)
+        self.output_dense = self._add_dense(hidden_size, (*input_shape[:-1], queries), "output")
 
     def call(
         self,

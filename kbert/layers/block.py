@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
 
 from kbert.layers.adaptable import Adaptable
 from kbert.layers.gather import gather_positions
@@ -74,6 +75,9 @@ class Block(Adaptable):
         self.feed_forward.build(input_shape)
         self.feed_forward_norm.build(input_shape)
 
+    # Whether a step of training goes around the whole block: () -> bool; None = never.
+    is_left_out: Callable[[], Tensor] | None = None
+
     def call(
         self,
         x: Tensor,
@@ -101,10 +105,15 @@ class Block(Adaptable):
         if shared is not None:
             options["shared"] = shared
         aside = self._aside(x, bias, training, positions)
+        before = x
         x, attention = self._attended(
             x, lambda x: self.attention(x, bias, training=training, **options), training, positions
         )
-        return self._forwarded(x, training, *aside), attention
+        x = self._forwarded(x, training, *aside)
+        if training and self.is_left_out is not None:
+            before = before if positions is None else gather_positions(before, positions)
+            x = ops.where(self.is_left_out(), ops.cast(before, x.dtype), x)
+        return x, attention
 
     @property
     def takes_positions(self) -> bool:

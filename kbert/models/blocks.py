@@ -1,6 +1,6 @@
 """What a layer of each model is made of: the parts' sizes from a config, the order from a name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -68,23 +68,45 @@ def layer_block(
     slots = [_SLOTS[config.block.removesuffix("_except_first")].format(part) for part in _PARTS]
     if layer == 0 and config.block == "pre_norm_except_first":
         slots = slots[1:]
-    places = {
+    policy = {"dtype": kwargs.get("dtype")}
+    if attention is None:
+        attention = attention_of(config, layer=layer, name="attention", **policy)
+    if feed_forward is None:
+        feed_forward = feed_forward_of(config, name="feed_forward", **policy)
+    return _block(config, slots, attention, feed_forward, norm=config.norm, **kwargs)
+
+
+def attention_of(config: TransformerConfig, *, layer: int, **kwargs: Any) -> SelfAttention:
+    """The attention of a layer, as the config says.
+
+    Args:
+        config: the model's.
+        layer: which of its layers.
+        **kwargs: `name` and `dtype` of the layer, and what is to be other than the config says.
+    """
+    said: dict[str, Any] = {
+        "num_heads": config.num_heads,
+        "dropout": config.attention_dropout,
+        "initializer_range": config.initializer_range,
+        "use_bias": config.use_bias,
         "rotary_base": config.layer_rotary_base(layer),
         "alibi": config.positions == "alibi",
         "num_key_value_heads": config.key_value_heads,
     }
-    return _block(
-        config,
-        slots,
-        norm=config.norm,
-        use_bias=config.use_bias,
-        gated=config.feed_forward == "gated",
-        gate_bias=config.has_bias("gate"),
-        attention=attention,
-        feed_forward=feed_forward,
-        places=places,
-        **kwargs,
-    )
+    return SelfAttention(**(said | kwargs))
+
+
+def feed_forward_of(config: TransformerConfig, **kwargs: Any) -> FeedForward:
+    """The feed-forward part of a layer, as the config says. Arguments as of `attention_of`."""
+    said: dict[str, Any] = {
+        "intermediate_size": config.intermediate_size,
+        "activation": config.activation,
+        "gated": config.feed_forward == "gated",
+        "initializer_range": config.initializer_range,
+        "use_bias": config.use_bias,
+        "gate_bias": config.has_bias("gate"),
+    }
+    return FeedForward(**(said | kwargs))
 
 
 def embeddings_of(
@@ -202,54 +224,33 @@ def step_blocks(
 
 def _decoder_block(config: Any, kind: str, crossed: bool, **kwargs: Any) -> Block:
     slots = [_SLOTS[kind].format(part) for part in _PARTS]
-    if not crossed:
-        return _block(config, slots, **kwargs)
-    cross = CrossAttention(
-        config.num_heads,
-        dropout=config.attention_dropout,
-        initializer_range=config.initializer_range,
-        dtype=kwargs.get("dtype"),
-        name="cross_attention",
+    common = {"initializer_range": config.initializer_range, "dtype": kwargs.get("dtype")}
+    heads = {"dropout": config.attention_dropout, **common}
+    attention = SelfAttention(config.num_heads, name="attention", **heads)
+    feed_forward = FeedForward(
+        config.intermediate_size, activation=config.activation, name="feed_forward", **common
     )
+    if not crossed:
+        return _block(config, slots, attention, feed_forward, **kwargs)
+    cross = CrossAttention(config.num_heads, name="cross_attention", **heads)
     slots.append(_SLOTS[kind].format("cross_attention"))
-    return _block(config, slots, made=CrossBlock, cross_attention=cross, **kwargs)
+    parts = (attention, feed_forward)
+    return _block(config, slots, *parts, made=CrossBlock, cross_attention=cross, **kwargs)
 
 
 def _block(
     config: Any,
     slots: Sequence[str],
+    attention: keras.layers.Layer,
+    feed_forward: keras.layers.Layer,
     *,
     made: Callable[..., Block] = Block,
     norm: str = "layer",
-    use_bias: bool = True,
-    gated: bool = False,
-    gate_bias: bool | None = None,
-    attention: keras.layers.Layer | None = None,
-    feed_forward: keras.layers.Layer | None = None,
-    places: Mapping[str, Any] | None = None,
     dtype: DType = None,
     **kwargs: Any,
 ) -> Block:
     """A block with norms in the slots that are named."""
-    common = {"initializer_range": config.initializer_range, "use_bias": use_bias, "dtype": dtype}
     epsilon = config.layer_norm_epsilon
-    if attention is None:
-        attention = SelfAttention(
-            config.num_heads,
-            dropout=config.attention_dropout,
-            name="attention",
-            **common,
-            **(places or {}),
-        )
-    if feed_forward is None:
-        feed_forward = FeedForward(
-            config.intermediate_size,
-            activation=config.activation,
-            gated=gated,
-            gate_bias=gate_bias,
-            name="feed_forward",
-            **common,
-        )
     return made(
         attention,
         feed_forward,

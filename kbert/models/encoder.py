@@ -374,8 +374,9 @@ class Encoder(FromConfig, keras.Model):
         batch, length = inputs["token_ids"].shape
         keys = self._number_of_keys(inputs)
         hidden = (batch, length, self.config.hidden_size)
-        scores = (batch, self.config.num_heads, length, keys)
         layers = self.config.num_layers
+        heads = [self.part.num_heads(self.config, layer) for layer in range(layers)]
+        scores = [(batch, number, length, keys) for number in heads]
         shapes: dict[str, Any] = {"sequence": hidden}
         if output_positions is not None:
             shapes["sequence"] = (batch, output_positions.shape[1], hidden[-1])
@@ -386,16 +387,20 @@ class Encoder(FromConfig, keras.Model):
         if return_hidden_states:
             shapes["hidden_states"] = [hidden] * (layers + 1)
         if return_attention:
-            shapes["attention"] = [scores] * layers
+            shapes["attention"] = scores
         if return_internals:
-            heads, width = self.config.num_heads, self.part.head_size(self.config)
-            of_layer = dict.fromkeys(("probabilities", "scores"), scores)
-            of_layer["query"] = (batch, heads, length, width)
-            of_layer |= dict.fromkeys(("key", "value"), (batch, heads, keys, width))
-            shapes["internals"] = [of_layer] * layers
+            width = self.part.head_size(self.config)
+            shapes["internals"] = [
+                {
+                    **dict.fromkeys(("probabilities", "scores"), of_layer),
+                    "query": (batch, number, length, width),
+                    **dict.fromkeys(("key", "value"), (batch, number, keys, width)),
+                }
+                for number, of_layer in zip(heads, scores, strict=True)
+            ]
         spec = output_spec(shapes, self.compute_dtype)
-        for of_layer in spec.get("internals", ()):
-            of_layer["scores"] = keras.KerasTensor(scores, dtype="float32")
+        for of_layer, shape in zip(spec.get("internals", ()), scores, strict=False):
+            of_layer["scores"] = keras.KerasTensor(shape, dtype="float32")
         return spec
 
     def save_to_preset(

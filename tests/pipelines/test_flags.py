@@ -14,7 +14,7 @@ from kbert import registry
 
 PROGRAMS = (
     *("augment", "convert", "distill", "evaluate", "finetune", "predict", "prepare_corpus"),
-    *("pretrain", "quickstart"),
+    *("pretrain", "prune", "quickstart"),
 )
 
 

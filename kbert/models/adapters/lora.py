@@ -3,6 +3,7 @@
 Shapes: `N` rows, `I` width in, `O` width out, `R` rank.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -100,19 +101,16 @@ class Lora(Adapter):
 def columns(dense: Dense) -> list[tuple[str, int, int]]:
     """What the columns of a dense layer in a block are for: target, first column, end.
 
-    Keys and values may be of fewer heads than queries; both are as wide.
+    Keys and values may be of fewer heads than queries, and there the layer says its `widths`.
     """
     *_, parent, name = dense.path.split("/")
     if name in _COLUMNS:
-        targets, end = _COLUMNS[name], dense.units
-        own = end // len(targets) if name != "qkv" else dense.kernel.shape[0]
-        rest = (end - own) // max(len(targets) - 1, 1)
-        found, begin = [], 0
-        for n, target in enumerate(targets):
-            width = own if n == 0 else rest
-            found.append((target, begin, begin + width))
-            begin += width
-        return found
+        targets = _COLUMNS[name]
+        even = [dense.units // len(targets)] * len(targets)
+        widths = getattr(dense, "widths", even)
+        ends = itertools.accumulate(widths)
+        parts = zip(targets, widths, ends, strict=True)
+        return [(target, end - width, end) for target, width, end in parts]
     if name == "output" and parent == "attention":
         return [("attention_output", 0, dense.units)]
     if re.fullmatch(r"feed_forward|stacked_\d+", parent) and name in ("intermediate", "output"):

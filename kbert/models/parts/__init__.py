@@ -5,6 +5,7 @@ from kbert.models.parts.bottleneck import Bottleneck
 from kbert.models.parts.disentangled import Disentangled
 from kbert.models.parts.dynamic_convolution import DynamicConvolution
 from kbert.models.parts.global_tokens import GlobalTokens
+from kbert.models.parts.pruned import Pruned
 from kbert.models.parts.relative_bias import RelativeBias
 from kbert.models.parts.task_embeddings import TaskEmbeddings
 
@@ -14,6 +15,7 @@ __all__ = [
     "DynamicConvolution",
     "GlobalTokens",
     "Part",
+    "Pruned",
     "RelativeBias",
     "TaskEmbeddings",
     "part_of",

@@ -57,6 +57,10 @@ class Part(Options):
         """Width of an attention head, which "internals" have."""
         return config.hidden_size // config.num_heads
 
+    def num_heads(self, config: EncoderConfig, layer: int) -> int:
+        """Attention heads of a layer."""
+        return config.num_heads
+
     def output_columns(self, config: EncoderConfig) -> int:
         """Columns of the masked-LM head's output layer beside those of the token table.
 

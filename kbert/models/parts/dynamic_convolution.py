@@ -152,6 +152,7 @@ class MixedAttention(SelfAttention):
         self.head_size = width // self.num_heads
         # Queries, keys, values, and the values that are convolved.
         self.qkv = self._add_dense(4 * width, input_shape, "qkv")
+        self.qkv.widths = (width, width, width)
         self.key_convolution = SeparableConvolution(
             width,
             self.kernel_size,

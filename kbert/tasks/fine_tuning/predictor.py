@@ -106,9 +106,7 @@ class Predictor:
         outputs: list[dict[str, np.ndarray]] = [{} for _ in range(len(rows))]
         done = 0
         sums: dict[str, np.ndarray] = {}
-        for index, assembled in self.batches(rows, batch_size):
-            features = inference.pad(assembled)
-            features["label_weights"] = _without_copies(features["label_weights"], len(index))
+        for index, features in self.padded_batches(rows, batch_size):
             found, losses = forward(features)
             for place, row in enumerate(index):
                 outputs[row] = {name: x[place] for name, x in found.items()}
@@ -133,6 +131,15 @@ class Predictor:
         numbers = np.arange(len(rows)) if numbers is None else numbers
         for index in self._indices(rows.lengths[numbers], batch_size):
             yield numbers[index], self._assemble(rows, numbers[index])
+
+    def padded_batches(
+        self, rows: Rows, batch_size: int
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """`batches` in few shapes, as `inference.pad` makes them; copies of rows count nothing."""
+        for index, assembled in self.batches(rows, batch_size):
+            features = inference.pad(assembled)
+            features["label_weights"] = _without_copies(features["label_weights"], len(index))
+            yield index, features
 
     def _indices(self, lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
         most = batch_size * self._task.row_length

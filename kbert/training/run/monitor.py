@@ -265,12 +265,17 @@ class Monitor(keras.callbacks.CallbackList):
         self._draw("evaluation", values)
         shown = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
         self._note(f"evaluation after step {self.step:,}: {shown}")
-        if self._best is not None:
+        if self._best is not None and self._may_be_best:
             self._best.update(self.model, self.step, values)
             if self._patience is not None and self._best.waited >= self._patience:
                 self.ended_by = PATIENCE
         self._values.fetched_at = time.monotonic()  # it does not count as training
         return values
+
+    @property
+    def _may_be_best(self) -> bool:
+        """Whether no callback says that the weights are not yet what the run is for."""
+        return all(getattr(callback, "may_be_best", True) for callback in self.callbacks)
 
     def _save_or_stop(self, due: bool) -> None:
         number = self._hosts.stops_after(self.step)  # one that comes later finds the next step

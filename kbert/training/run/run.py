@@ -102,7 +102,8 @@ def train(
         verbose: `"line"` for a line with speed and time left (of phases), or Keras': 0 for silence,
             1 for a progress bar, 2 for a line an epoch, `"auto"` for 1 in a terminal or a notebook,
             else 2.
-        callbacks: Of Keras. A phase is an epoch to them.
+        callbacks: Of Keras. A phase is an epoch to them. While one has an attribute `may_be_best`
+            that is False, evaluations do not count for the best weights.
 
     Returns:
         The history of the run, those steps and epochs before a restart included.

@@ -1,0 +1,227 @@
+"""Heads and neurons that are taken out of an encoder, so that its kernels are smaller.
+
+Shapes: `H` hidden width, `N` heads before, `D` width of a head, `I` neurons before: the width
+inside a feed-forward part.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from kbert.models.parts.pruned import check_heads_are_alone
+from kbert.pruning.rebuilding import Cut, plain_encoder, rebuilt, sizes_of, with_sizes
+from kbert.types import Arrays
+
+_LAYER = r"encoder/layers/(\d+)/"
+_HEADS = re.compile(_LAYER + r"attention/(qkv|output)/(kernel|bias)")
+_NEURONS = re.compile(_LAYER + r"feed_forward/(intermediate|output)/(kernel|bias)")
+# Number of a block -> the heads, or neurons, of it.
+Chosen = Mapping[int, Iterable[int]]
+
+
+def least_important(
+    importance: Sequence[np.ndarray], share: float, *, at_least: int = 1, by_layer: bool = False
+) -> dict[int, list[int]]:
+    """Which heads or neurons to prune: those with the smallest values.
+
+    Args:
+        importance: of each block the values of its heads, or neurons; see `head_importance`.
+        share: of all of them that is chosen, in [0, 1); rounded down.
+        at_least: how many are left in each block, and how many at the fewest.
+        by_layer: whether the share is of each block, and not of all together.
+
+    Returns:
+        Number of the block -> numbers of its heads, sorted; blocks that lose none are left out.
+
+    Raises:
+        ValueError: a share out of range, or one that leaves too few.
+
+    Example:
+        >>> least_important([np.array([3.0, 1.0]), np.array([2.0, 5.0])], 0.5)
+        {0: [1], 1: [0]}
+    """
+    values = [np.asarray(x, "float64") for x in importance]
+    if not 0 <= share < 1:
+        raise ValueError(f"`share` must be at least 0 and less than 1. Received: {share!r}")
+    if at_least < 1 or any(not np.isfinite(x).all() or x.ndim != 1 for x in values):
+        raise ValueError(
+            "Importance is a finite number for each head or neuron of a block, of which one at "
+            f"least is left. Received: at_least={at_least}, shapes {[x.shape for x in values]}"
+        )
+    # The most important of each block are no candidates.
+    ranks = [np.argsort(x, kind="stable") for x in values]
+    candidates = [rank[: max(len(rank) - at_least, 0)] for rank in ranks]
+    if by_layer:
+        wanted = [int(share * len(x)) for x in values]
+        chosen = {
+            block: rank[:number]
+            for block, (rank, number) in enumerate(zip(candidates, wanted, strict=True))
+        }
+        missing = sum(wanted) - sum(map(len, chosen.values()))
+    else:
+        pairs = [(values[block][i], block, i) for block, x in enumerate(candidates) for i in x]
+        number = int(share * sum(map(len, values)))
+        smallest = sorted(pairs)[:number]
+        chosen = {
+            block: np.array([i for _, b, i in smallest if b == block], int)
+            for block in range(len(values))
+        }
+        missing = number - len(smallest)
+    if missing:
+        raise ValueError(
+            f"Every block keeps {at_least} at least: whole layers are left out by keep_layers. "
+            f"Received: share={share} of {[len(x) for x in values]}, {missing} too many"
+        )
+    return {block: sorted(map(int, x)) for block, x in chosen.items() if len(x)}
+
+
+def prune_heads(model: Any, heads: Chosen) -> Any:
+    """Takes attention heads out: their queries, keys and values, and their rows of the output.
+
+    What is left computes what the model computes whose other heads give zeros. The config says it
+    by the part "pruned" (`kbert.models.parts.Pruned`), so that the model is saved, loaded,
+    exported, counted, trained and pruned again like any other. Heads that are left keep their
+    order, and are numbered anew.
+
+    Args:
+        model: a `kbert.Encoder` of BERT's kin, or a task on one; it stays as it is.
+        heads: number of a block -> numbers of its heads, both from 0; a block is a layer, or the
+            layers that share its weights. See `least_important`.
+
+    Returns:
+        A new encoder or task, not compiled.
+
+    Raises:
+        TypeError: the model is neither.
+        ValueError: a head that is not there, a block without any left, heads that share keys and
+            values or have slopes (ALiBi), adapters, or an encoder that is not of BERT's kin.
+
+    Example:
+        >>> import kbert
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny"))
+        >>> small = prune_heads(encoder, {1: [0]})
+        >>> dict(small.config.part)
+        {'name': 'pruned', 'heads': [2, 1]}
+        >>> encoder.count_params() - small.count_params()
+        32960
+    """
+    encoder = plain_encoder(model)
+    check_heads_are_alone(encoder.config)
+    before, neurons = sizes_of(encoder.config)
+    kept = _kept(heads, before, "heads")
+    config = with_sizes(encoder.config, [len(x) for x in kept], neurons)
+    return rebuilt(model, config, _cut(_HEADS, kept, before, parts=3))
+
+
+def prune_neurons(model: Any, neurons: Chosen) -> Any:
+    """Takes neurons out of feed-forward parts: columns of the first layer, rows of the second.
+
+    What is left computes what the model computes whose other neurons give zeros. Where all blocks
+    are left as wide inside, the config has another `intermediate_size`; else the part "pruned"
+    says the width of each.
+
+    Args:
+        model: as of `prune_heads`.
+        neurons: number of a block -> numbers of its neurons, both from 0; of a gated part a neuron
+            is a column of both halves.
+
+    Returns:
+        A new encoder or task, not compiled.
+
+    Raises:
+        TypeError: the model is neither.
+        ValueError: a neuron that is not there, a block without any left, adapters, or an encoder
+            that is not of BERT's kin.
+
+    Example:
+        >>> import kbert
+        >>> from kbert.pruning import least_important, neuron_magnitudes
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny"))
+        >>> half = least_important(neuron_magnitudes(encoder), 0.5, by_layer=True)
+        >>> prune_neurons(encoder, half).config.intermediate_size
+        256
+    """
+    encoder = plain_encoder(model)
+    heads, before = sizes_of(encoder.config)
+    kept = _kept(neurons, before, "neurons")
+    config = with_sizes(encoder.config, heads, [len(x) for x in kept])
+    parts = 2 if encoder.config.feed_forward == "gated" else 1
+    return rebuilt(model, config, _cut(_NEURONS, kept, before, parts))
+
+
+def neuron_magnitudes(model: Any) -> list[np.ndarray]:
+    """How large the weights of each neuron are: the root of the sum of their squares.
+
+    Those that lead to it and those that lead away from it. It needs no data; `neuron_importance`
+    is of a task.
+
+    Args:
+        model: as of `prune_heads`.
+
+    Returns:
+        Of each block (I,).
+    """
+    found = []
+    for block in plain_encoder(model).blocks:
+        part = block.feed_forward
+        kernels = (part.intermediate.kernel, part.output_dense.kernel)
+        into, away = (keras.ops.convert_to_numpy(x).astype("float64") for x in kernels)
+        # (H, I), or (H, 2 I) where it is gated, and (I, H).
+        squares = (into**2).sum(0).reshape(-1, len(away)).sum(0) + (away**2).sum(1)
+        found.append(np.sqrt(squares))
+    return found
+
+
+def _kept(chosen: Chosen, before: list[int], what: str) -> list[np.ndarray]:
+    """Of each block the numbers of those that are left."""
+    kept = [np.arange(number) for number in before]
+    for block, numbers in chosen.items():
+        if not 0 <= block < len(before):
+            raise ValueError(
+                f"The blocks are numbered from 0 to {len(before) - 1}. Received: {block!r}"
+            )
+        numbers = list(numbers)
+        wrong = [n for n in numbers if not 0 <= n < before[block]]
+        if wrong or len(set(numbers)) < len(numbers):
+            raise ValueError(
+                f"The {what} of block {block} are numbered from 0 to {before[block] - 1}, and each "
+                f"is pruned once. Received: {numbers}"
+            )
+        kept[block] = np.setdiff1d(kept[block], np.array(numbers, int))
+        if not len(kept[block]):
+            raise ValueError(
+                f"Every block keeps some of its {what}: whole layers are left out by keep_layers. "
+                f"Received: all {before[block]} of block {block}"
+            )
+    return kept
+
+
+def _cut(pattern: re.Pattern, kept: list[np.ndarray], before: list[int], parts: int) -> Cut:
+    """Leaves columns of the first dense layer, in each of its parts, and rows of the second."""
+
+    def cut(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+        for name, array in arrays.items():
+            if found := pattern.fullmatch(name):
+                block, is_second, is_bias = int(found[1]), found[2] == "output", found[3] == "bias"
+                if not is_second:
+                    arrays[name] = _columns(array, kept[block], before[block], parts)
+                elif not is_bias:
+                    arrays[name] = _rows(array, kept[block], before[block])
+        return arrays
+
+    return cut
+
+
+def _columns(array: np.ndarray, kept: np.ndarray, number: int, parts: int) -> np.ndarray:
+    """Of (…, parts · number · width) those columns whose number is kept, in every part."""
+    *leading, width = array.shape
+    split = array.reshape(*leading, parts, number, width // (parts * number))
+    return split[..., kept, :].reshape(*leading, -1)
+
+
+def _rows(array: np.ndarray, kept: np.ndarray, number: int) -> np.ndarray:
+    """Of (number · width, H) the rows whose number is kept."""
+    return array.reshape(number, -1, array.shape[-1])[kept].reshape(-1, array.shape[-1])

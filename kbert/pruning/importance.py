@@ -1,0 +1,264 @@
+"""What heads and neurons are worth to a task: the gradient of a mask.
+
+(Michel et al. 2019, "Are Sixteen Heads Really Better than One?", https://arxiv.org/abs/1905.10650,
+section 4.1, equation 2; pruning.py of pmichel31415/are-16-heads-really-better-than-1.)
+
+Shapes: `B` rows of a batch, `N` heads of a layer, `I` its neurons, `U` either of them, `D` numbers
+that each of them gives.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert import inference
+from kbert.data.tables.table import as_table
+from kbert.layers import Dense
+from kbert.layers.adaptable import Switch
+from kbert.pruning.rebuilding import plain_encoder, sizes_of
+from kbert.tasks import EncoderTask, FineTuningTask
+from kbert.types import Tensor, Tensors
+
+_NAME = "masked"
+
+
+def head_importance(
+    task: EncoderTask,
+    data: Any,
+    labels: Any = None,
+    *,
+    normalize: bool = True,
+    batch_size: int = inference.BATCH_SIZE,
+) -> list[np.ndarray]:
+    """How much the loss depends on each attention head.
+
+    The mean over examples of |∂ loss / ∂ mask|, where each head's output is multiplied with a mask
+    of 1. It needs one pass forward and backward, and no dropout; several losses of a task (masked
+    words and next sentences) are added, each divided by its weight over all examples. Where an
+    example is read in several rows, such as the windows of a long context, it is the mean over the
+    rows.
+
+    Args:
+        task: on a `kbert.Encoder` of BERT's kin.
+        data: labelled examples, as `fit` of a fine-tuned task takes them; of any task a
+            `tf.data.Dataset` of batches that ends, and gives the same when it is read again.
+        labels: their labels, where `data` holds none.
+        normalize: whether each layer's values are divided by the root of the sum of their squares,
+            as the authors do (after Molchanov et al. 2017), so that shares of different layers
+            compare.
+        batch_size: rows that go through the model together; what is found does not depend on it.
+
+    Returns:
+        Of each block (N,): a block is a layer, or the layers that share its weights.
+
+    Raises:
+        TypeError: no task on an encoder.
+        ValueError: data without rows, an encoder that is not of BERT's kin, adapters, or another
+            backend than TensorFlow.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=7, hidden_size=8, num_layers=3,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"])
+        >>> importance = head_importance(task, ["good", "bad"], ["yes", "no"])
+        >>> [values.shape for values in importance]
+        [(2,), (2,), (2,)]
+    """
+    heads, _ = sizes_of(_encoder(task).config)
+    layers = [block.attention.output_dense for block in task.encoder.blocks]
+    return _importance(task, layers, heads, data, labels, normalize, batch_size)
+
+
+def neuron_importance(
+    task: EncoderTask,
+    data: Any,
+    labels: Any = None,
+    *,
+    normalize: bool = True,
+    batch_size: int = inference.BATCH_SIZE,
+) -> list[np.ndarray]:
+    """As `head_importance`, for the neurons inside the feed-forward parts.
+
+    A neuron is what the second dense layer reads in one column.
+
+    Returns:
+        Of each block (I,).
+
+    Raises:
+        TypeError: as of `head_importance`.
+        ValueError: likewise.
+    """
+    _, neurons = sizes_of(_encoder(task).config)
+    layers = [block.feed_forward.output_dense for block in task.encoder.blocks]
+    return _importance(task, layers, neurons, data, labels, normalize, batch_size)
+
+
+def _encoder(task: Any) -> Any:
+    if not isinstance(task, EncoderTask):
+        raise TypeError(
+            f"Importance is for the loss of a task on an encoder. Received: a {type(task).__name__}"
+        )
+    return plain_encoder(task)
+
+
+class _Mask(keras.layers.Layer):
+    """In the slot of a dense layer: multiplies what that reads with a mask of the example.
+
+    Args:
+        dense: the layer.
+    """
+
+    mask: Any = None  # (B, U), of the batch that is read
+
+    def __init__(self, dense: Dense, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # Inside a function: Keras would count the layer's weights here too.
+        self._kernel = lambda: dense.kernel
+
+    def build(self, input_shape: Any) -> None:
+        """It has no weights."""
+
+    def call(self, rows: Tensor, training: bool = False) -> Tensor:
+        """What the mask changes of the output: rows (n, U · D), those of one example in a row."""
+        batch, units = ops.shape(self.mask)
+        # An example may be read in several sequences (choices, windows, blocks of a window).
+        split = ops.reshape(rows, (batch, -1, self.mask.shape[1], rows.shape[-1] // units))
+        change = split * ops.cast(self.mask - 1.0, rows.dtype)[:, None, :, None]
+        return ops.matmul(ops.reshape(change, ops.shape(rows)), self._kernel())
+
+
+def _importance(
+    task: EncoderTask,
+    layers: Sequence[Dense],
+    units: Sequence[int],
+    data: Any,
+    labels: Any,
+    normalize: bool,
+    batch_size: int,
+) -> list[np.ndarray]:
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "Importance is differentiated by TensorFlow: KERAS_BACKEND=tensorflow. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+    inference.check_batch_size(batch_size)
+    batches = _batches(task, data, labels, batch_size)
+    with _masked(layers) as (switch, masks):
+
+        def weigh(features: Tensors) -> Tensors:
+            return {name: weight for name, (_, weight) in _terms(task, features).items()}
+
+        def differentiate(inputs: Tensors) -> list[Tensor]:
+            features = dict(inputs)
+            factors = features.pop("factors")
+            rows = ops.shape(features["token_ids"])[0]
+            ones = [tf.ones([rows, number]) for number in units]
+            for mask, values in zip(masks, ones, strict=True):
+                mask.mask = values
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(ones)
+                # What the encoder gives is kept whole: no windows in groups, one example after
+                # the other.
+                with switch.using(_NAME), task.capture_outputs():
+                    losses = [total for total, _ in _terms(task, features).values()]
+                    loss = ops.sum(ops.stack(losses) * factors)
+            found = tape.gradient(loss, ones, unconnected_gradients="zero")
+            return [ops.sum(ops.abs(x), axis=0) for x in found]
+
+        parts = task.parts.values()
+        factors, rows = _factors(batches, inference.compiled(weigh, *parts))
+        run = inference.compiled(differentiate, *parts)
+        sums = [np.zeros(number) for number in units]
+        for _, features in batches():
+            found = run({**features, "factors": factors})
+            sums = [total + x for total, x in zip(sums, found, strict=True)]
+    means = [total / rows for total in sums]
+    if not normalize:
+        return means
+    return [x / math.sqrt(max((x**2).sum(), np.finfo("float64").tiny)) for x in means]
+
+
+@contextlib.contextmanager
+def _masked(layers: Sequence[Dense]) -> Iterator[tuple[Switch, list[_Mask]]]:
+    """Puts a mask into the slot of each layer, and takes it out again."""
+    switch = Switch()
+    masks = [_Mask(layer, name=_NAME, dtype=layer.dtype_policy) for layer in layers]
+    try:
+        for layer, mask in zip(layers, masks, strict=True):
+            layer.add_adapter(switch, _NAME, mask, (None, layer.kernel.shape[0]))
+        yield switch, masks
+    finally:
+        for layer in layers:
+            layer.remove_adapter(_NAME)
+
+
+def _terms(task: EncoderTask, features: Tensors) -> dict[str, tuple[Tensor, Tensor]]:
+    """The losses, as pairs of float32."""
+    losses, _ = task.loss_terms(features, training=False)
+    return {
+        name: (ops.cast(total, "float32"), ops.cast(weight, "float32"))
+        for name, (total, weight) in losses.items()
+    }
+
+
+# Gives how many rows of a batch count, and its features as arrays; it may be called again.
+_Batches = Callable[[], Iterable[tuple[int, dict[str, np.ndarray]]]]
+
+
+def _batches(task: EncoderTask, data: Any, labels: Any, batch_size: int) -> _Batches:
+    if isinstance(data, tf.data.Dataset):
+        if labels is not None:
+            raise ValueError("Batches hold their labels. Received: a dataset and labels")
+        if data.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ValueError(
+                "The dataset must end: dataset.take(100) has as many batches. "
+                "Received: an endless dataset"
+            )
+
+        def from_dataset() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+            for batch in data.as_numpy_iterator():
+                yield len(batch["token_ids"]), batch
+
+        return from_dataset
+    if not isinstance(task, FineTuningTask):
+        raise ValueError(
+            f"Of a {type(task).__name__} the data are a tf.data.Dataset of batches. "
+            f"Received: a {type(data).__name__}"
+        )
+    table = as_table(data, labels)
+    predictor = task.predictor
+
+    def from_table() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        for _, rows in predictor.parts(table, labelled=True):
+            for index, features in predictor.padded_batches(rows, batch_size):
+                yield len(index), features
+
+    return from_table
+
+
+def _factors(batches: _Batches, weigh: Callable) -> tuple[np.ndarray, int]:
+    """What each loss is multiplied with to be a mean over all rows' weights; the number of rows."""
+    rows = 0
+    weights: dict[str, float] = {}
+    for number, features in batches():
+        rows += number
+        weights = {name: weights.get(name, 0.0) + x for name, x in weigh(features).items()}
+    if not rows:
+        raise ValueError("Importance needs labelled examples. Received: none")
+    empty = [name for name, weight in weights.items() if not weight > 0]
+    if empty:
+        raise ValueError(
+            "Every loss must count something: examples, words or masks. Received: data without "
+            f"any for {', '.join(empty)}"
+        )
+    # Times the rows, by which the sum of their gradients is divided at the end.
+    return np.array([rows / weight for weight in weights.values()], "float32"), rows

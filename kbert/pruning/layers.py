@@ -1,0 +1,137 @@
+"""Encoders with some of their layers left out.
+
+(Sajjad et al. 2020, "On the Effect of Dropping Layers of Pre-trained Transformer Models",
+https://arxiv.org/abs/2004.03844; Fan et al. 2019, "LayerDrop", https://arxiv.org/abs/1909.11556,
+section 3.3.)
+
+Shapes: `L` layers before, `M` after.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.configs.encoder import EncoderConfig
+from kbert.configs.transformer import GLOBAL
+from kbert.pruning.rebuilding import plain_encoder, rebuilt, sizes_of, with_sizes
+from kbert.types import Arrays
+
+BOTTOM, TOP, ALTERNATE = "bottom", "top", "alternate"
+_LAYER = re.compile(r"encoder/layers/(\d+)/(.*)")
+
+
+def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = None) -> Any:
+    """Leaves the other layers out: a model that is not as deep.
+
+    It computes what the model computes whose other layers give back what they are given. A layer
+    keeps its window, the wavelengths of its positions, and its heads and neurons. The model is
+    trained afterwards; of one that was pretrained, to be fine-tuned, the bottom layers are the ones
+    to keep (Sajjad et al., section 5.1).
+
+    Args:
+        model: a `kbert.Encoder` of BERT's kin, or a task on one; it stays as it is.
+        layers: numbers of those to keep, from 0, ascending; or "bottom", the first ones, "top", the
+            last, or "alternate": spread evenly from the first on, layer i · L / M, rounded down.
+        number: how many, M, with a name; a list says it itself.
+
+    Returns:
+        A new encoder or task, not compiled.
+
+    Raises:
+        TypeError: the model is neither.
+        ValueError: layers that are not there or not in their order, or that share weights in a
+            way which no config says of those that are left; adapters, or an encoder that is not of
+            BERT's kin.
+
+    Example:
+        >>> import kbert
+        >>> encoder = kbert.Encoder(kbert.family("bert-mini"))
+        >>> keep_layers(encoder, "alternate", 2).config.num_layers
+        2
+    """
+    encoder = plain_encoder(model)
+    config = encoder.config
+    kept = _kept(layers, number, config.num_layers)
+    blocks = _kept_blocks(config, kept)
+    if config.block == "pre_norm_except_first" and kept[0] != 0:
+        raise ValueError(
+            "The first layer alone takes the embeddings as they are, and any other normalises them "
+            f"(block='pre_norm_except_first'): it must be kept. Received: layers {kept}"
+        )
+    heads, neurons = ([sizes[block] for block in blocks] for sizes in sizes_of(config))
+    changes: dict[str, Any] = {
+        **{"num_layers": len(kept), "attention_pattern": _pattern(config, kept)},
+        "part": None,  # its numbers are of the blocks before
+    }
+    if config.num_layer_groups is not None:
+        changes["num_layer_groups"] = len(blocks)
+    if set(changes["attention_pattern"]) == {GLOBAL}:
+        changes["local_rotary_base"] = None  # of layers with a window
+    smaller = config.replace(**changes)
+    places = {block: place for place, block in enumerate(blocks)}
+
+    def cut(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+        found = {}
+        for name, array in arrays.items():
+            layer = _LAYER.fullmatch(name)
+            if layer is None:
+                found[name] = array
+            elif (place := places.get(int(layer[1]))) is not None:
+                found[f"encoder/layers/{place}/{layer[2]}"] = array
+        return found
+
+    return rebuilt(model, with_sizes(smaller, heads, neurons), cut)
+
+
+def _kept(layers: Sequence[int] | str, number: int | None, depth: int) -> list[int]:
+    """Numbers of the layers that are kept."""
+    if isinstance(layers, str):
+        if layers not in (BOTTOM, TOP, ALTERNATE):
+            raise ValueError(
+                f"`layers` must be a list of layers, or one of {BOTTOM}, {TOP}, {ALTERNATE}. "
+                f"Received: {layers!r}"
+            )
+        if number is None or not 1 <= number <= depth:
+            raise ValueError(
+                f"With layers={layers!r} a `number` from 1 to {depth} of them is kept. "
+                f"Received: number={number!r}"
+            )
+        if layers == ALTERNATE:
+            return [i * depth // number for i in range(number)]
+        return list(range(number) if layers == BOTTOM else range(depth - number, depth))
+    found = [int(layer) for layer in layers]
+    if number is not None and number != len(found):
+        raise ValueError(
+            "A list of layers says itself how many are kept. "
+            f"Received: {len(found)} layers, number={number}"
+        )
+    if not found or found != sorted(set(found)) or found[0] < 0 or found[-1] >= depth:
+        raise ValueError(
+            f"The layers that are kept are numbered from 0 to {depth - 1}, ascending, each once. "
+            f"Received: {found}"
+        )
+    return found
+
+
+def _kept_blocks(config: EncoderConfig, kept: list[int]) -> list[int]:
+    """The blocks that are used by the layers that are kept, in their order."""
+    used = [layer * config.num_blocks // config.num_layers for layer in kept]
+    blocks = sorted(set(used))
+    by_config = [blocks[i * len(blocks) // len(kept)] for i in range(len(kept))]
+    if by_config != used:
+        raise ValueError(
+            "Groups of layers with the same weights must be left as even as a config has them "
+            f"(layer i uses group i * groups // layers). Received: layers {kept}, of groups {used}"
+        )
+    return blocks
+
+
+def _pattern(config: EncoderConfig, kept: list[int]) -> tuple[str | int, ...]:
+    """The attention of the layers that are kept, as short as it can be said."""
+    windows = [GLOBAL if (x := config.window(layer)) is None else x for layer in kept]
+    for length in range(1, len(windows)):
+        if windows == [windows[i % length] for i in range(len(windows))]:
+            return tuple(windows[:length])
+    return tuple(windows)

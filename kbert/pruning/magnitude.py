@@ -1,0 +1,252 @@
+"""Kernels whose small weights become zeros while a model is trained.
+
+(Zhu & Gupta 2017, "To Prune, or Not to Prune", https://arxiv.org/abs/1710.01878, section 3.)
+"""
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+from keras import ops
+
+from kbert.models import Encoder
+from kbert.models.weights import named_weights
+from kbert.tasks import FineTuningTask
+from kbert.types import Logs, Tensor
+
+# Of all dense layers in the blocks of an encoder.
+BLOCKS = ("encoder/layers/*/kernel",)
+
+
+class MagnitudePruning(keras.callbacks.Callback):
+    """A callback of `fit` that sets ever more of the smallest weights to zero, and keeps them so.
+
+    Of every kernel the same share: after s updates it is
+
+        f + (i - f) · (1 - (s - begin) / (end - begin))³
+
+    where i is the `initial_sparsity` and f the `sparsity`: many weights at first, where many are of
+    no use, and ever fewer. The smallest in absolute value are chosen every `frequency` updates, and
+    at the end; between, zeros stay zeros: the masks are applied within each update, before anything
+    reads the weights. At the end exactly `round(f · n)` of a kernel's n weights are zeros.
+
+    A model with zeros is as large and as slow as before: zeros are stored and multiplied like other
+    numbers. It is compressed well by what archives it (zip, gzip), and is for runtimes with sparse
+    kernels. What is faster and smaller here is `prune_heads`, `prune_neurons` and `keep_layers`.
+
+    Steps are updates that the optimizer has made; `fit` makes a new one where `compile` was not
+    called. Evaluations before the last weights are chosen do not count for the best weights of a
+    run: these have the full sparsity. A run that was ended resumes exactly. Where a model was
+    pruned before, its zeros stay, as the smallest there are.
+
+    Args:
+        sparsity: share of zeros at the end, above 0 and below 1.
+        end_step: updates after which all of them are chosen, at most those of the run. The paper
+            leaves a part of the run to recover.
+        begin_step: updates before the first weights are chosen.
+        initial_sparsity: share of zeros then.
+        frequency: updates between two choices.
+        kernels: patterns for the names that weights have in a preset, where `*` stands for any
+            characters; by default those of all dense layers in the encoder's blocks.
+
+    Raises:
+        ValueError: a value out of range; in `fit`: steps beyond those of the run, patterns that
+            match nothing, a model without an encoder, an optimizer that averages weights, or
+            another backend than TensorFlow.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=7, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"])
+        >>> pruning = MagnitudePruning(0.75, end_step=3)
+        >>> _ = task.fit(["good", "bad"], ["yes", "no"], epochs=4, verbose=0, callbacks=[pruning])
+        >>> sorted(set(sparsity(task).values()))
+        [0.75]
+    """
+
+    def __init__(
+        self,
+        sparsity: float,
+        *,
+        end_step: int,
+        begin_step: int = 0,
+        initial_sparsity: float = 0.0,
+        frequency: int = 1,
+        kernels: str | Sequence[str] = BLOCKS,
+    ) -> None:
+        super().__init__()
+        if not 0 < sparsity < 1 or not 0 <= initial_sparsity <= sparsity:
+            raise ValueError(
+                "`sparsity` must be above 0 and below 1, and `initial_sparsity` from 0 to it. "
+                f"Received: sparsity={sparsity}, initial_sparsity={initial_sparsity}"
+            )
+        if not 0 <= begin_step < end_step or frequency < 1:
+            raise ValueError(
+                "Weights are chosen from `begin_step` on, 0 or more, to an `end_step` after it, "
+                "every `frequency` updates, 1 or more. Received: "
+                f"begin_step={begin_step}, end_step={end_step}, frequency={frequency}"
+            )
+        self.sparsity, self.initial_sparsity = sparsity, initial_sparsity
+        self.begin_step, self.end_step, self.frequency = begin_step, end_step, frequency
+        self.kernels = (kernels,) if isinstance(kernels, str) else tuple(kernels)
+        # Whether the last weights were chosen. `train` reads it: those of before are not the best.
+        self.may_be_best = False
+        self._masked: dict[str, _Mask] = {}
+
+    def sparsity_after(self, step: int) -> float:
+        """The share of zeros that is wanted after so many updates.
+
+        Example:
+            >>> pruning = MagnitudePruning(0.8, begin_step=10, end_step=30)
+            >>> [round(pruning.sparsity_after(step), 3) for step in (0, 10, 20, 30, 40)]
+            [0.0, 0.0, 0.7, 0.8, 0.8]
+        """
+        if step < self.begin_step:
+            return 0.0
+        left = 1 - min(1.0, (step - self.begin_step) / (self.end_step - self.begin_step))
+        return self.sparsity + (self.initial_sparsity - self.sparsity) * left**3
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "Kernels are pruned in training by TensorFlow's engine: KERAS_BACKEND=tensorflow. "
+                f"Received: KERAS_BACKEND={keras.backend.backend()}"
+            )
+        if getattr(self.model.optimizer, "ema", None) is not None:
+            raise ValueError(
+                "A moving average of weights has no zeros where they had been others before. "
+                f"Received: an optimizer with ema={self.model.optimizer.ema}"
+            )
+        self._check_length()
+        self.may_be_best = False
+        with self.model.distribute_strategy.scope():
+            self._masked = {
+                name: _Mask(kernel) for name, kernel in _kernels(self.model, self.kernels).items()
+            }
+        self._trace_anew()
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        # Before an update and not after it: what is saved between two of them, a run that resumes
+        # continues with the same choice.
+        step = self._step
+        is_due = step >= self.begin_step and not (step - self.begin_step) % self.frequency
+        if not self.may_be_best and (is_due or step >= self.end_step):
+            for mask in self._masked.values():
+                mask.choose(self.sparsity_after(step))
+            self.may_be_best = step >= self.end_step
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        for mask in self._masked.values():
+            mask.release()
+        self._masked = {}
+        self._trace_anew()
+        if not self.may_be_best:
+            logging.warning(
+                "The run ended after %d updates, before the end of the pruning after %d: the "
+                "kernels have fewer zeros than %g of their weights",
+                *(self._step, self.end_step, self.sparsity),
+            )
+
+    @property
+    def _step(self) -> int:
+        return int(self.model.optimizer.iterations.numpy())
+
+    def _trace_anew(self) -> None:
+        """A step that was traced before knows nothing of the masks, or still knows them."""
+        self.model.make_train_function(force=True)
+
+    def _check_length(self) -> None:
+        epochs, steps = (self.params.get(name) for name in ("epochs", "steps"))
+        if not isinstance(self.model, FineTuningTask) or not epochs or not steps or self._step:
+            return  # phases of pretraining differ in length, and earlier updates may be of this run
+        if epochs * steps <= self.end_step:
+            raise ValueError(
+                "The last weights are chosen before the end of a run, so that what is left can "
+                f"recover: `end_step` must be below its {epochs * steps} updates. "
+                f"Received: end_step={self.end_step}"
+            )
+
+
+def sparsity(model: Any, kernels: str | Sequence[str] = BLOCKS) -> dict[str, float]:
+    """The share of zeros in each kernel.
+
+    Args:
+        model: an encoder, or a task on one.
+        kernels: patterns for their names, see `MagnitudePruning`.
+
+    Returns:
+        Name in a preset -> share.
+
+    Raises:
+        ValueError: no kernel has such a name, or there is no encoder.
+    """
+    patterns = (kernels,) if isinstance(kernels, str) else tuple(kernels)
+    return {
+        name: float(np.mean(kernel.numpy() == 0))
+        for name, kernel in _kernels(model, patterns).items()
+    }
+
+
+class _Mask:
+    """Keeps the zeros of a kernel as its constraint, which optimizers apply within an update.
+
+    Args:
+        kernel: its zeros stay.
+    """
+
+    def __init__(self, kernel: keras.Variable) -> None:
+        # That of a run which an error ended is still there.
+        before = kernel.constraint
+        self._before: Any = before._before if isinstance(before, _Mask) else before
+        self._kernel = kernel
+        self._left = keras.Variable(kernel.numpy() != 0, dtype="bool", trainable=False, name="left")
+        kernel.constraint = self
+
+    def __call__(self, kernel: Tensor) -> Tensor:
+        if self._before is not None:
+            kernel = self._before(kernel)
+        return ops.where(self._left, kernel, ops.zeros_like(kernel))
+
+    def choose(self, share: float) -> None:
+        """Makes the smallest weights zeros, those that are zeros already first."""
+        values = self._kernel.numpy()
+        number = round(share * values.size)
+        sizes = np.where(self._left.numpy(), np.abs(values), -1.0).ravel()
+        left = np.ones(sizes.shape, bool)
+        left[np.argsort(sizes, kind="stable")[: max(number, int((sizes < 0).sum()))]] = False
+        self._left.assign(left.reshape(values.shape))
+        self._kernel.assign(np.where(left.reshape(values.shape), values, 0))
+
+    def release(self) -> None:
+        """The kernel is free again; its zeros are weights as others."""
+        self._kernel.constraint = self._before
+
+
+def _kernels(model: Any, patterns: Sequence[str]) -> Mapping[str, keras.Variable]:
+    """Name in a preset -> weight of two axes or more."""
+    task = getattr(model, "student", model)  # of a distiller
+    parts = {"encoder": task} if isinstance(task, Encoder) else getattr(task, "parts", {})
+    named: dict[str, keras.Variable] = {}
+    for prefix, layer in parts.items():
+        named |= named_weights(layer, prefix)
+    found: dict[str, keras.Variable] = {}
+    for pattern in patterns:
+        matched = {
+            name: weight
+            for name, weight in named.items()
+            if fnmatch.fnmatchcase(name, pattern) and len(weight.shape) > 1
+        }
+        if not matched:
+            raise ValueError(
+                "`kernels` must match names of kernels of the model, such as "
+                f"encoder/layers/0/attention/qkv/kernel. Received: {pattern!r} for a "
+                f"{type(model).__name__}"
+            )
+        found |= matched
+    return found

@@ -1,0 +1,148 @@
+"""A pruned model is a new one: of a smaller config, with the weights that are left.
+
+The model that it is made of stays as it is.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kbert.configs.encoder import EncoderConfig
+from kbert.layers import Block, FeedForward, SelfAttention
+from kbert.models import Encoder
+from kbert.models.parts import Pruned
+from kbert.models.weights import get_arrays, set_arrays
+from kbert.tasks import EncoderTask
+from kbert.types import Arrays
+
+PART = Pruned.name
+_SOURCE = "the model that is pruned"
+# Arrays of one part of a model by their names, and the shapes that the smaller one has -> its own.
+Cut = Callable[[dict[str, np.ndarray], dict[str, tuple[int, ...]]], Arrays]
+
+
+def encoder_of(model: Any) -> Encoder:
+    """The encoder that is pruned.
+
+    Args:
+        model: a `kbert.Encoder`, or a task on one.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: it was changed in a way that its config does not say.
+    """
+    encoder = model.encoder if isinstance(model, EncoderTask) else model
+    if not isinstance(encoder, Encoder):
+        raise TypeError(
+            "What is pruned is a kbert.Encoder, or a task on one. "
+            f"Received: a {type(encoder).__name__}"
+        )
+    if encoder.adapters and encoder.adapters.added:
+        raise ValueError(
+            "Adapters were trained on the encoder as it is: merge them into it, or remove them, "
+            f"before it is pruned. Received: {', '.join(encoder.adapters.added)}"
+        )
+    if encoder.make_block is not None or not encoder.has_own_embeddings:
+        raise ValueError(
+            "A pruned encoder is made anew of its config, and this one has blocks or embeddings "
+            "that no config names. Received: "
+            f"make_block={encoder.make_block!r}, embeddings={encoder.embeddings!r}"
+        )
+    return encoder
+
+
+def plain_encoder(model: Any) -> Encoder:
+    """As `encoder_of`, of blocks whose weights are known: those of BERT's kin.
+
+    Raises:
+        ValueError: it has a part, or is of a class of its own.
+    """
+    encoder = encoder_of(model)
+    part = encoder.config.part
+    if type(encoder) is not Encoder or (part is not None and part["name"] != PART):
+        raise ValueError(
+            "Heads, neurons and layers are pruned of BERT's kin: attention and feed-forward parts "
+            "as kbert.EncoderConfig says them, and no part of one family alone. Received: a "
+            f"{type(encoder).__name__} with part={None if part is None else dict(part)}"
+        )
+    for block in encoder.blocks:
+        kinds = (type(block), type(block.attention), type(block.feed_forward))
+        if kinds != (Block, SelfAttention, FeedForward):
+            raise ValueError(
+                "Heads, neurons and layers are pruned of kbert.layers' Block, SelfAttention and "
+                f"FeedForward. Received: {', '.join(kind.__name__ for kind in kinds)}"
+            )
+    return encoder
+
+
+def sizes_of(config: EncoderConfig) -> tuple[list[int], list[int]]:
+    """Heads and neurons of each block.
+
+    Example:
+        >>> import kbert
+        >>> sizes_of(kbert.family("bert-tiny"))
+        ([2, 2], [512, 512])
+    """
+    part = config.find_part()
+    heads = part.heads if isinstance(part, Pruned) else ()
+    neurons = part.intermediate_sizes if isinstance(part, Pruned) else ()
+    blocks = config.num_blocks
+    return (
+        list(heads or [config.num_heads] * blocks),
+        list(neurons or [config.intermediate_size] * blocks),
+    )
+
+
+def with_sizes(config: EncoderConfig, heads: list[int], neurons: list[int], **changes: Any) -> Any:
+    """A config whose blocks have so many heads and neurons.
+
+    Where all blocks are as wide inside, that is a field; a part says what differs from the fields.
+    Heads have their width by `num_heads`, so that fewer of them are always a part.
+
+    Args:
+        config: the config before.
+        heads: of each block.
+        neurons: likewise.
+        **changes: other fields that change.
+    """
+    options: dict[str, Any] = {}
+    if set(heads) != {config.num_heads}:
+        options["heads"] = heads
+    if len(set(neurons)) == 1:
+        changes["intermediate_size"] = neurons[0]
+    else:
+        options["intermediate_sizes"] = neurons
+        changes["intermediate_size"] = config.intermediate_size
+    part = {"name": PART, **options} if options else None
+    return config.replace(**changes, part=part)
+
+
+def rebuilt(model: Any, config: EncoderConfig, cut: Cut, *, tokenizer: Any = None) -> Any:
+    """A model of another config, with what `cut` leaves of the weights.
+
+    Args:
+        model: an encoder, or a task on one.
+        config: of the new encoder.
+        cut: see `Cut`; called for the encoder, and for each head of a task.
+        tokenizer: of the new task; None = the task's.
+
+    Returns:
+        What `model` is, made as from its preset: not compiled, and in training mode.
+    """
+    encoder = encoder_of(model)
+    small = Encoder(config, dtype=encoder.dtype_policy, name=encoder.name)
+    if not isinstance(model, EncoderTask):
+        _fill(small.parts(), encoder.parts(), cut)
+        return small
+    tokenizer = model.tokenizer if tokenizer is None else tokenizer
+    task = type(model)(small, tokenizer, name=model.name, **model.settings)
+    _fill(task.parts, model.parts, cut)
+    return task
+
+
+def _fill(ours: dict[str, Any], theirs: dict[str, Any], cut: Cut) -> None:
+    for prefix, layer in ours.items():
+        shapes = {name: x.shape for name, x in get_arrays(layer, prefix).items()}
+        arrays = cut(get_arrays(theirs[prefix], prefix), shapes)
+        set_arrays(layer, prefix, arrays, _SOURCE)

@@ -1,0 +1,170 @@
+r"""Makes a model smaller: layers, heads, neurons and tokens that it can do without are taken out.
+
+  kbert-prune --model=out/preset --heads=0.4 --data=train.csv --output_dir=small
+  kbert-prune --model=out/preset --layers=bottom:6 --neurons=0.5 --output_dir=small
+  kbert-prune --model=bert-base-multilingual-cased --vocabulary='texts/*.txt' --output_dir=german
+
+What is taken out is gone: kernels and tables are smaller, and so are time and memory. In this
+order:
+
+  --vocabulary  tokens that these texts do not use; single characters or bytes stay
+  --layers      numbers of the layers to keep, from 0, as 0,2,4; or bottom:N, top:N, alternate:N
+  --heads       share of the attention heads, those that the loss on --data depends on least
+  --neurons     share of the neurons inside the feed-forward parts: likewise; without --data those
+                with the smallest weights
+
+--data are labelled examples of the fine-tuned task, on which it is also measured before and
+afterwards. They may be those that it was trained on: read the numbers for what they are. Train the
+small model on (kbert-finetune --preset=small): what is left learns to do without the rest.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+import kbert
+from kbert import experiments, pruning
+from kbert.files import Path
+
+from . import command, option_flags
+from .task_flags import ColumnOptions, columns, define_task_flag, define_task_module_flag
+
+
+def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
+    flags.DEFINE_string("model", None, "Model to prune: a folder, zip file or name.")
+    flags.DEFINE_string("output_dir", None, "Folder for the small model, empty or not there yet.")
+    flags.DEFINE_list("vocabulary", None, "Texts: files or patterns, as of kbert-prepare-corpus.")
+    flags.DEFINE_integer("min_count", 1, "With --vocabulary: how often a kept token is seen.", 1)
+    flags.DEFINE_list("keep", [], "With --vocabulary: further tokens that are kept.")
+    flags.DEFINE_list("layers", None, "Layers to keep, see above.")
+    flags.DEFINE_float("heads", None, "Share of the heads to prune.", 0.0, 1.0)
+    flags.DEFINE_float("neurons", None, "Share of the neurons to prune.", 0.0, 1.0)
+    flags.DEFINE_string(
+        "data", None, "Labelled data: a file, a pattern, tfds:NAME, or GLUE's folder."
+    )
+    define_task_module_flag(with_options=False)
+    define_task_flag("How the data is read. Default: as the model's kind.")
+    option_flags.define(ColumnOptions)
+    flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
+    flags.mark_flags_as_required(["model", "output_dir"])
+
+
+def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
+    if len(argv) > 1:
+        sys.exit(f"kbert-prune takes flags only. Received: {argv[1:]}")
+    with command.one_line_errors("kbert-prune", TypeError):
+        _prune(flags.FLAGS)
+
+
+def _prune(options: flags.FlagValues) -> None:
+    if all(options[name].value is None for name in ("vocabulary", "layers", "heads", "neurons")):
+        raise ValueError("One of --vocabulary, --layers, --heads, --neurons says what goes")
+    if options.heads is not None and options.data is None:
+        raise ValueError("--heads needs --data, on which their importance is measured")
+    target = Path(options.output_dir)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"--output_dir must be empty or not there yet. Received: {target}")
+    model, tokenizer = _read(options.model)
+    table = _table(model, options) if options.data else None
+    before = _measured(model, table, options)
+    if options.vocabulary is not None:
+        texts = (
+            text for x in kbert.text.open_sources(options.vocabulary) for text in x.documents()
+        )
+        own = None if isinstance(model, kbert.tasks.Task) else tokenizer
+        cut = {"texts": texts, "keep": options.keep, "min_count": options.min_count}
+        model, tokenizer = pruning.prune_vocabulary(model, own, **cut)
+    if options.layers is not None:
+        model = pruning.keep_layers(model, *_layers(options.layers))
+    if options.heads is not None:
+        found = pruning.head_importance(model, table, batch_size=options.batch_size)
+        model = pruning.prune_heads(model, pruning.least_important(found, options.heads))
+    if options.neurons is not None:
+        if table is None:
+            found = pruning.neuron_magnitudes(model)
+        else:
+            found = pruning.neuron_importance(model, table, batch_size=options.batch_size)
+        model = pruning.prune_neurons(model, pruning.least_important(found, options.neurons))
+    after = _measured(model, table, options)
+    for name, value in before.items():
+        print(f"{name:20}{value} -> {after[name]}")
+    model.save_to_preset(target)
+    if tokenizer is not None and not isinstance(model, kbert.tasks.Task):
+        tokenizer.save(target)
+    print(f"written to {target}")
+
+
+def _read(path: str) -> tuple[Any, Any]:
+    """The task of a folder, or its encoder where it holds none; and the tokenizer, if any."""
+    folder = kbert.hub.locate(path)
+    if kbert.checkpoints.read_checkpoint(folder).task is not None:
+        task = kbert.tasks.Task.from_preset(folder)
+        return task, task.tokenizer
+    try:
+        tokenizer = kbert.load_tokenizer(folder)
+    except FileNotFoundError:
+        tokenizer = None  # a backbone alone
+    return kbert.Encoder.from_preset(folder), tokenizer
+
+
+def _table(model: Any, options: flags.FlagValues) -> Any:
+    if not isinstance(model, kbert.tasks.FineTuningTask):
+        raise ValueError(
+            "--data are examples of a fine-tuned task. "
+            f"Received: a {type(model).__name__} in {options.model}"
+        )
+    named = experiments.task_for(model, options.task)
+    return experiments.read(
+        named,
+        options.data,
+        split="dev",
+        columns=columns(options),
+        label_separator=options.label_separator,
+    )
+
+
+def _layers(given: Sequence[str]) -> tuple[Any, ...]:
+    """Arguments of `keep_layers`: ["0", "2"] or ["bottom:6"].
+
+    Example:
+        >>> _layers(["0", "2"]), _layers(["bottom:6"])
+        (([0, 2],), ('bottom', 6))
+    """
+    name, colon, number = given[0].partition(":")
+    try:
+        if len(given) == 1 and colon:
+            return name, int(number)
+        return ([int(layer) for layer in given],)
+    except ValueError as error:
+        raise ValueError(
+            "--layers takes numbers, as 0,2,4, or bottom:N, top:N or alternate:N. "
+            f"Received: --layers={','.join(given)}"
+        ) from error
+
+
+def _measured(model: Any, table: Any, options: flags.FlagValues) -> Mapping[str, str]:
+    """What is printed of a model before and afterwards."""
+    config = getattr(model, "encoder", model).config
+    sizes = {
+        "parameters": f"{model.count_params():,}",
+        "vocabulary": f"{config.vocabulary_size:,}",
+        "layers": f"{config.num_layers}",
+        "part": f"{None if config.part is None else dict(config.part)}",
+    }
+    if table is None:
+        return sizes
+    scores = model.evaluate(table, batch_size=options.batch_size)
+    return {**sizes, **{name: f"{value:.4f}" for name, value in scores.items()}}
+
+
+def run() -> None:
+    """The console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()
