@@ -440,6 +440,12 @@ class Encoder(FromConfig, keras.Model):
     def get_config(self) -> dict[str, Any]:
         self._check_revivable()
         self._check_one_table()
+        if (found := described(self)) is not None:
+            raise ValueError(
+                "A config says nothing of adapters: save_to_preset keeps them, and "
+                "kbert.adapters.merge and remove take them out. "
+                f"Received: an encoder with {', '.join(found['added'])}"
+            )
         return super().get_config()
 
     def _check_one_table(self) -> None:
