@@ -1,5 +1,6 @@
 """Models for ONNX Runtime: `model.onnx`, rows of any number and length."""
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -38,12 +39,14 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
             'An ONNX file holds at most 2 GB: format="openvino" has no such limit. '
             f"Received: {weights:,} bytes of weights"
         )
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     model, _ = convert.from_function(
-        rows.graph, input_signature=list(rows.signature().inputs), opset=OPSET
+        rows.graph,
+        input_signature=list(rows.signature().inputs),
+        opset=OPSET,
+        custom_op_handlers={name: (handler, []) for name, handler in _HANDLERS.items()},
     )
-    own = {op.domain for op in model.opset_import} - {"", "ai.onnx.ml"}
-    used = sorted({node.op_type for node in model.graph.node if node.domain in own})
-    if used:
+    if used := sorted({x.op_type for x in model.graph.node if not onnx.defs.has(x.op_type)}):
         raise ValueError(f"The model has operations that ONNX has not. Received: {', '.join(used)}")
     _name_axes(model.graph.input, rows.inputs)
     _name_axes(model.graph.output, rows.outputs)
@@ -55,6 +58,48 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
         )
     else:
         onnx.save_model(model, path)
+
+
+def _error_function(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """erfc, which ONNX has not, as 1 - erf; GELU in the form that ONNX Runtime makes one of.
+
+    That is x / 2 (1 + erf(x / √2)), where TensorFlow has x / 2 erfc(-x / √2).
+    """
+    (scaled,) = node.inputs
+    negated, factor = scaled.inputs if scaled.type == "Mul" else (scaled, scaled)
+    inputs, outputs = node.input, node.output
+    graph.remove_node(name)
+    one = graph.make_const(f"{name}_one", np.float32(1)).output[0]
+    known = negated.type == "Neg" and factor.is_const()
+    if known and np.isclose(factor.get_tensor_value(), np.sqrt(0.5)):
+        root = graph.make_const(f"{name}_root", np.float32(np.sqrt(2))).output[0]
+        divided = graph.make_node("Div", [negated.input[0], root]).output[0]
+        erf = graph.make_node("Erf", [divided]).output[0]
+        graph.make_node("Add", [erf, one], outputs=outputs, name=name)
+    else:
+        erf = graph.make_node("Erf", inputs).output[0]
+        graph.make_node("Sub", [one, erf], outputs=outputs, name=name)
+
+
+def _square(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """As a power: so ONNX Runtime recognises the variance of a normalisation."""
+    inputs, outputs = node.input, node.output
+    graph.remove_node(name)
+    two = graph.make_const(f"{name}_two", np.float32(2)).output[0]
+    graph.make_node("Pow", [inputs[0], two], outputs=outputs, name=name)
+
+
+def _product(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """A product with 1 / √x, as in a normalisation, as a quotient by √x; others as they are."""
+    _, factor = node.inputs
+    if factor.type == "Reciprocal" and factor.inputs[0].type == "Sqrt":
+        inputs, outputs = [node.input[0], factor.input[0]], node.output
+        graph.remove_node(name)
+        graph.make_node("Div", inputs, outputs=outputs, name=name)
+
+
+# Operations of TensorFlow's that are written otherwise than tf2onnx does.
+_HANDLERS = {"Erfc": _error_function, "Square": _square, "Mul": _product}
 
 
 def _name_axes(values: Any, axes: Mapping[str, tuple[str | int, ...]]) -> None:

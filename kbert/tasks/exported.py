@@ -8,7 +8,6 @@ import keras
 
 from kbert import registry
 from kbert.checkpoints.keys import make_config
-from kbert.configs.base import Config
 from kbert.files import Path
 from kbert.serving.exported import (
     DESCRIPTION_FILE,
@@ -138,11 +137,12 @@ class RuntimeEncoder(keras.Model):
         config: the encoder's.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__(name="encoder")
-        self.config: Any = config
+        self.config = config
         # What heads ask of an encoder when they are made.
-        self.token_embedding = None
+        table = (config.vocabulary_size, config.embedding_width)
+        self.token_embedding = keras.KerasTensor(table, name="token_embedding")
         self.pooler = keras.layers.Dense(config.hidden_size) if config.pooler_activation else None
 
     def build(self, input_shape: Any | None = None) -> None:

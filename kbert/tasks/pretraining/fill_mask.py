@@ -84,7 +84,7 @@ class FillMask:
         self.task = task
         self.head = head
         self.shift = shift
-        self.forward: Callable[[Tensors], Any] = inference.compiled(
+        self.forward: Callable[[dict[str, Any]], Any] = inference.compiled(
             self.probabilities, task.encoder, head
         )
         self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
