@@ -53,9 +53,13 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
     path = os.path.join(folder, FILE)
     if precision == "int8":
         quantization = optional("onnxruntime.quantization", EXTRA)
-        quantization.quantize_dynamic(
-            model, path, per_channel=True, weight_type=quantization.QuantType.QInt8
-        )
+        logging.disable(logging.WARNING)  # its advice to prepare the model, to the root logger
+        try:
+            quantization.quantize_dynamic(
+                model, path, per_channel=True, weight_type=quantization.QuantType.QInt8
+            )
+        finally:
+            logging.disable(logging.NOTSET)
     else:
         onnx.save_model(model, path)
 

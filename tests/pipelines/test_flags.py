@@ -13,7 +13,16 @@ import kbert.tasks  # noqa: F401 - whose settings are flags
 from kbert import registry
 
 PROGRAMS = (
-    *("augment", "convert", "distill", "evaluate", "finetune", "predict", "prepare_corpus"),
+    *(
+        "augment",
+        "convert",
+        "distill",
+        "evaluate",
+        "export",
+        "finetune",
+        "predict",
+        "prepare_corpus",
+    ),
     *("pretrain", "quickstart"),
 )
 
