@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
     )
     if used := sorted({x.op_type for x in model.graph.node if not onnx.defs.has(x.op_type)}):
         raise ValueError(f"The model has operations that ONNX has not. Received: {', '.join(used)}")
+    _join_normalisations(model.graph, onnx)
     _name_axes(model.graph.input, rows.inputs)
     _name_axes(model.graph.output, rows.outputs)
     path = os.path.join(folder, FILE)
@@ -100,6 +102,80 @@ def _product(graph: Any, node: Any, name: str, arguments: Any) -> None:
         inputs, outputs = [node.input[0], factor.input[0]], node.output
         graph.remove_node(name)
         graph.make_node("Div", inputs, outputs=outputs, name=name)
+
+
+def _join_normalisations(graph: Any, onnx: ModuleType) -> None:
+    """Writes each layer normalisation as ONNX's operation for it.
+
+    It stands there as (x - mean) / √(mean((x - mean)²) + ε) · γ + β, eight operations, of which
+    ONNX Runtime makes one only where it knows all sizes.
+    """
+    made_by = {output: node for node in graph.node for output in node.output}
+    weights = {x.name: onnx.numpy_helper.to_array(x) for x in graph.initializer}
+    used_by: dict[str, list[Any]] = {}
+    none = np.zeros(0)
+    for node in graph.node:
+        for name in node.input:
+            used_by.setdefault(name, []).append(node)
+
+    def maker(name: str, kind: str) -> Any:
+        """The operation of that kind that gives a value, or one without inputs."""
+        node = made_by.get(name)
+        return node if node is not None and node.op_type == kind else onnx.NodeProto()
+
+    def first(node: Any) -> str:
+        return node.input[0] if node.input else ""
+
+    def only_use(node: Any, kind: str) -> Any:
+        uses = used_by.get(node.output[0], []) if node.output else []
+        return uses[0] if len(uses) == 1 and uses[0].op_type == kind else onnx.NodeProto()
+
+    def vector(node: Any) -> str | None:
+        return next((x for x in node.input if x in weights and weights[x].ndim == 1), None)
+
+    for node in [x for x in graph.node if x.op_type == "Div"]:
+        product = only_use(node, "Mul")
+        # γ is divided by the root, or else the quotient is multiplied with γ.
+        numbers = [x for x in (*node.input, *product.input) if maker(x, "Sub").input]
+        gamma = vector(node) or vector(product)
+        if len(numbers) != 1 or gamma is None:
+            continue
+        centred = maker(numbers[0], "Sub")
+        shifted = maker(first(maker(node.input[1], "Sqrt")), "Add")
+        variance = maker(first(shifted), "ReduceMean")
+        mean = maker(centred.input[1], "ReduceMean")
+        if (
+            first(maker(first(variance), "Pow")) != numbers[0]
+            or first(mean) != centred.input[0]
+            or [weights.get(x.input[1], none).tolist() for x in (mean, variance)] != [[-1], [-1]]
+        ):
+            continue
+        total = only_use(product, "Add")
+        beta = vector(total)
+        last = product if beta is None else total
+        joined = onnx.helper.make_node(
+            "LayerNormalization",
+            [centred.input[0], gamma, *([beta] if beta else [])],
+            last.output,
+            name=last.name,
+            axis=-1,
+            epsilon=float(weights[shifted.input[1]]),
+        )
+        last.CopyFrom(joined)
+    _remove_unused(graph)
+
+
+def _remove_unused(graph: Any) -> None:
+    """Removes operations whose outputs nobody reads, and weights."""
+    read = {value.name for value in graph.output}
+    for node in reversed(list(graph.node)):  # from the outputs to the inputs
+        if read.isdisjoint(node.output):
+            graph.node.remove(node)
+        else:
+            read.update(node.input)
+    for weight in list(graph.initializer):
+        if weight.name not in read:
+            graph.initializer.remove(weight)
 
 
 # Operations of TensorFlow's that are written otherwise than tf2onnx does.
