@@ -26,10 +26,13 @@ CELLS = [(f, p) for f, runtime in exported.RUNTIMES.items() for p in runtime.PRE
 def rows():
     """What an encoder is made of: a table, a product, GELU, a normalisation, and masked places."""
     keras.utils.set_random_seed(3)
-    table = keras.Variable(np.random.default_rng(0).normal(size=(30, 16)).astype("float32"))
+    random = np.random.default_rng(0)
+    table = keras.Variable(random.normal(size=(30, 16)).astype("float32"))
     dense, out, norm = keras.layers.Dense(64), keras.layers.Dense(5), LayerNorm(1e-12)
     dense.build((None, None, 16))
     norm.build((None, None, 64))
+    norm.gamma.assign(random.normal(size=64))
+    norm.beta.assign(random.normal(size=64))
     out.build((None, None, 64))
 
     def function(features):
