@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import os
+import tempfile
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -197,7 +198,8 @@ class Task(TrainStep, keras.Model):
                 is new or empty.
             format: "savedmodel", "onnx", "openvino" or "litert"; each but the first needs an extra
                 of its name.
-            precision: "float32"; but for a SavedModel also "int8", for OpenVINO "bfloat16".
+            precision: "float32"; but for a SavedModel also "int8"; "bfloat16" for OpenVINO, and for
+                a SavedModel, whose products it is then, while the weights are stored in float32.
             **options: of a SavedModel arguments of the task's `signatures`, which tell what each
                 takes and returns, also for texts that are too long. Of the others `texts` that the
                 export is checked on (default: ten of ours), `tolerance`, the largest difference to
@@ -218,11 +220,16 @@ class Task(TrainStep, keras.Model):
             return export_copy(self, directory, given)
         if format != "savedmodel":
             return export_task(self, directory, format, precision, **options)
-        if precision != "float32":
+        if precision not in ("float32", "bfloat16"):
             raise ValueError(
-                f"A SavedModel is of precision float32; {', '.join(RUNTIMES)} have others. "
-                f"Received: precision={precision!r}"
+                f"A SavedModel is of precision float32 or bfloat16; {', '.join(RUNTIMES)} have "
+                f"others. Received: precision={precision!r}"
             )
+        if precision == "bfloat16" and self.compute_dtype != "bfloat16":
+            with tempfile.TemporaryDirectory() as folder:
+                self.save_to_preset(folder)
+                half = type(self).from_preset(folder, dtype="mixed_bfloat16")
+            return half.export(directory, **options)
         return export_saved_model(
             directory, self.signatures(**options), resources=self.tokenizer.resources
         )

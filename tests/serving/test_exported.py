@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbert.files import Path
 from kbert.layers import LayerNorm
 from kbert.serving import RowFunction, export_rows, exported, open_runtime
 from kbert.serving.litert import MASKS
@@ -91,6 +92,14 @@ def test_a_runtime_computes_what_tensorflow_does(tmp_path, rows, format, precisi
         assert ours.keys() == theirs.keys()
         for name, x in ours.items():
             np.testing.assert_allclose(theirs[name], x, atol=bound * np.abs(x).max(), err_msg=name)
+
+
+def test_an_object_store_gets_whole_folders(rows):
+    folder = write("ram://exports/out", rows)
+    names = [path.name for path in Path(folder).iterdir()]
+    assert sorted(names) == ["export.json", "model.onnx", "vocab.txt"]
+    with pytest.raises(ValueError, match="A runtime takes a local path"):
+        open_runtime(folder)
 
 
 def test_int8_is_smaller(tmp_path, rows):

@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kbert
 from kbert import tasks
@@ -121,11 +122,25 @@ def test_tasks_without_such_an_export_say_so(tmp_path, config, tokenizer):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_saved_model_can_compute_in_bfloat16(tmp_path, config, tokenizer):
+    task = make("numbers", config, tokenizer)
+    answers = []
+    for precision in ("float32", "bfloat16"):
+        path = task.export(tmp_path / "served", precision=precision)
+        score = tf.saved_model.load(path).signatures["score"]
+        answers.append(score(text=tf.constant(TEXTS))["score"].numpy())
+    difference = np.abs(answers[0] - answers[1]).max()
+    assert 1e-5 < difference < 0.05 * np.abs(answers[0]).max()
+
+
 def test_bad_options(tmp_path, config, tokenizer):
     task = make("numbers", config, tokenizer)
     for options, message in (
         ({"format": "tflite"}, "`format` must be one of savedmodel, onnx.*'tflite'"),
-        ({"precision": "int8"}, r"SavedModel is of precision float32.*precision='int8'"),
+        (
+            {"precision": "int8"},
+            r"SavedModel is of precision float32 or bfloat16.*precision='int8'",
+        ),
         ({"format": "onnx", "texts": ["one"]}, r"two texts or more\. Received: 1"),
         ({"format": "onnx", "widths": [8]}, r"`widths` is for that\. Received: widths=\[8\]"),
         ({"format": "litert", "widths": [8, 99]}, r"from 4 to 40.*Received: widths=\[8, 99\]"),
