@@ -5,11 +5,12 @@ model.…         the runtime's files
 vocab.txt, …    what whoever exports writes beside them, such as a tokenizer
 """
 
+import contextlib
 import json
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -87,7 +88,8 @@ def export_rows(
     partial = os.path.join(place, f".{uuid.uuid4().hex}.partial")
     os.mkdir(partial)
     try:
-        runtime.write(partial, rows, precision, **options)
+        with _refusing(format):
+            runtime.write(partial, rows, precision, **options)
         size = sum(os.path.getsize(os.path.join(partial, name)) for name in os.listdir(partial))
         save_beside(partial)
         description = {
@@ -99,7 +101,8 @@ def export_rows(
             "bytes": size,
             **about,
         }
-        found = differences(rows, samples, runtime.load(partial, description, None))
+        with _refusing(format):
+            found = differences(rows, samples, runtime.load(partial, description, None))
         description["differences"] = found
         worst = max(found, key=lambda name: found[name])
         logging.info(
@@ -119,6 +122,20 @@ def export_rows(
     finally:
         remove_tree(partial)
     return folder
+
+
+@contextlib.contextmanager
+def _refusing(format: str) -> Iterator[None]:
+    """Turns what a runtime raises, of many classes of its own, into a ValueError that names it."""
+    try:
+        yield
+    except (ValueError, ImportError, OSError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"The model has what {format} cannot convert or run; another format may. "
+            f"Received: {' '.join(str(error).split())[:500]}"
+        ) from error
 
 
 def _publish(partial: str, folder: str) -> None:

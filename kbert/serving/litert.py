@@ -30,9 +30,6 @@ def write(folder: str, rows: RowFunction, precision: str, *, widths: Sequence[in
         rows: the model.
         precision: of `PRECISIONS`.
         widths: tokens of a row, from small to large.
-
-    Raises:
-        ValueError: the model has an operation that LiteRT has not.
     """
     signatures = {
         f"{_NAME}{width}": rows.signature({"batch": 1, "length": width, "masks": MASKS})
@@ -43,12 +40,7 @@ def write(folder: str, rows: RowFunction, precision: str, *, widths: Sequence[in
         converter = tf.lite.TFLiteConverter.from_saved_model(path, signature_keys=list(signatures))
         if precision == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        try:
-            content = converter.convert()
-        except Exception as error:  # of many classes, none of them public
-            raise ValueError(
-                f"The model has an operation that LiteRT has not. Received: {error!s:.1000}"
-            ) from error
+        content = converter.convert()
     with open(os.path.join(folder, FILE), "wb") as file:
         file.write(content)
 

@@ -22,6 +22,7 @@ Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 _SIZES = ({"batch": 2, "length": 5, "masks": 3}, {"batch": 3, "length": 7, "masks": 4})
 # Beyond this a logit stands for "never", such as -1e9 of what is no token.
 _NEVER = 1e6
+_LEAST = 1e-6  # where all numbers are 0, a unit
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,10 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
         run: the runtime.
 
     Returns:
-        Name -> the largest difference, in units of the largest number that TensorFlow gave, or of
-        1 where that is less.
+        Name -> the largest difference, in units of the largest number that TensorFlow gave.
     """
     found: dict[str, list[np.ndarray]] = {name: [] for name in rows.outputs}
-    sizes: dict[str, float] = dict.fromkeys(rows.outputs, 1.0)
+    sizes: dict[str, float] = dict.fromkeys(rows.outputs, _LEAST)
     for features in samples:
         expected, given = rows.run(features), run(features)
         for name, axes in rows.outputs.items():

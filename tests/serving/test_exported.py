@@ -146,6 +146,16 @@ def test_an_operation_that_a_runtime_lacks_is_named(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_what_a_runtime_raises_is_one_line_of_ours(tmp_path, rows, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("no kernel\nfor it")
+
+    monkeypatch.setattr(exported.RUNTIMES["onnx"], "load", fail)
+    with pytest.raises(ValueError, match="onnx cannot convert or run.*Received: no kernel for it"):
+        write(tmp_path / "out", rows)
+    assert os.listdir(tmp_path) == []
+
+
 def test_litert_has_rows_of_its_widths_alone(tmp_path, rows):
     run = open_runtime(write(tmp_path / "out", rows, "litert", widths=[12]))
     with pytest.raises(ValueError, match=r"rows of 12 tokens\. Received: a row of 13"):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import kbert
 from kbert import tasks
+from tests.harness import MODERN
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
 TEXTS = [
@@ -109,6 +110,13 @@ def test_an_encoder_without_segments_takes_none(tmp_path, config, tokenizer):
     task = make("numbers", config.replace(num_segments=0), tokenizer)
     loaded = tasks.load_exported(task.export(tmp_path / "out", format="onnx"))
     assert list(loaded.description["inputs"]) == ["token_ids", "padding_mask"]
+    assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
+
+
+def test_windows_of_attention_and_rotary_positions(tmp_path, config, tokenizer):
+    pytest.importorskip("tf2onnx")
+    task = make("numbers", config.replace(**MODERN), tokenizer)
+    loaded = tasks.load_exported(task.export(tmp_path / "out", format="onnx"))
     assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
 
 
