@@ -151,7 +151,7 @@ def test_what_a_runtime_raises_is_one_line_of_ours(tmp_path, rows, monkeypatch):
         raise RuntimeError("no kernel\nfor it")
 
     monkeypatch.setattr(exported.RUNTIMES["onnx"], "load", fail)
-    with pytest.raises(ValueError, match="onnx cannot convert or run.*Received: no kernel for it"):
+    with pytest.raises(ValueError, match=r"onnx cannot convert or run.*Received: no kernel for it"):
         write(tmp_path / "out", rows)
     assert os.listdir(tmp_path) == []
 
