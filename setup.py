@@ -8,6 +8,11 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "kbert/version.py").read_text(), re.M)[1]
 
+# The runtimes that a model is exported to.
+LITERT = ["ai-edge-litert"]
+ONNX = ["tf2onnx>=1.17", "onnx", "onnxruntime>=1.20"]
+OPENVINO = ["openvino>=2024.6", "nncf"]
+
 # The independent references that tests compare against. torch is pinned so that the reference's
 # own rounding does not move under the tolerances.
 TEST = [
@@ -26,6 +31,9 @@ TEST = [
     "nbclient",
     "nbformat",
     "ipykernel",
+    *LITERT,
+    *ONNX,
+    *OPENVINO,
 ]
 
 setup(
@@ -67,6 +75,9 @@ setup(
         "chinese": ["jieba"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "jax": ["jax"],
+        "litert": LITERT,
+        "onnx": ONNX,
+        "openvino": OPENVINO,
         "test": TEST,
     },
     entry_points={
@@ -74,6 +85,7 @@ setup(
             "kbert-augment=kbert.pipelines.augment:run",
             "kbert-convert=kbert.pipelines.convert:run",
             "kbert-distill=kbert.pipelines.distill:run",
+            "kbert-export=kbert.pipelines.export:run",
             "kbert-evaluate=kbert.pipelines.evaluate:run",
             "kbert-finetune=kbert.pipelines.finetune:run",
             "kbert-predict=kbert.pipelines.predict:run",

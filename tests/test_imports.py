@@ -122,9 +122,12 @@ ORDER = {
     """,
     "serving": """
         savedmodel
+        rows
+        litert onnx openvino
+        exported
     """,
     "tasks": """
-        input_form loading losses tensorflow_copy
+        exported input_form loading losses tensorflow_copy
         task
         encoder_task
         fine_tuning pretraining
@@ -161,7 +164,8 @@ ORDER = {
 HEAVY = {
     "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "sentencepiece", "safetensors",
     "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
-    "sklearn", "seqeval", "sacrebleu", "apache_beam",
+    "sklearn", "seqeval", "sacrebleu", "apache_beam", "onnx", "onnxruntime", "tf2onnx", "openvino",
+    "nncf", "ai_edge_litert",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "heads", "models", "decoding")

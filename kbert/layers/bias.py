@@ -170,7 +170,7 @@ def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
         (2, 3, 2, 3)
     """
     *leading, length, width = ops.shape(x)
-    number = -(-length // size)
+    number = (length + size - 1) // size
     behind = number * size - length
     if not isinstance(behind, int) or behind:
         x = ops.concatenate([x, ops.zeros((*leading, behind, width), dtype=x.dtype)], axis=-2)

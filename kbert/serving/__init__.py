@@ -1,5 +1,14 @@
-"""Compiled functions of layers: for predictions in this process, and as SavedModel signatures."""
+"""Compiled functions of layers: as SavedModel signatures, and as models for other runtimes."""
 
+from kbert.serving.exported import RUNTIMES, export_rows, open_runtime
+from kbert.serving.rows import RowFunction
 from kbert.serving.savedmodel import Signature, export_saved_model
 
-__all__ = ["Signature", "export_saved_model"]
+__all__ = [
+    "RUNTIMES",
+    "RowFunction",
+    "Signature",
+    "export_rows",
+    "export_saved_model",
+    "open_runtime",
+]

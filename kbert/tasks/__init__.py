@@ -5,6 +5,7 @@ from typing import Any
 
 from kbert.tasks import losses
 from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.exported import ExportedTask, load_exported
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.labels import Labels
@@ -41,6 +42,7 @@ __all__ = [
     "CausalLM",
     "Columns",
     "EncoderTask",
+    "ExportedTask",
     "FineTuningTask",
     "HeadOptions",
     "Labels",
@@ -65,6 +67,7 @@ __all__ = [
     "adapt",
     "adapt_elmo",
     "generator_config",
+    "load_exported",
     "losses",
 ]
 

@@ -5,7 +5,7 @@ Shapes: B rows, T tokens, H hidden width.
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -299,6 +299,49 @@ class EncoderTask(Task):
                 f'for; it is saved with format="kbert". Received: {format!r}'
             )
         super().save_to_preset(path, format, **options)
+
+    # What an export to another runtime takes, of what the task reads; segments where it has them.
+    row_inputs: ClassVar[tuple[str, ...]] = ("token_ids", "segment_ids", "padding_mask")
+
+    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """What an export to another runtime gives for rows of ids.
+
+        Args:
+            features: `row_inputs`, (B, T) int32 each.
+
+        Returns:
+            Name -> a tensor with the batch's axis first: all that `answer_by` needs.
+
+        Raises:
+            ValueError: the task has no such export.
+        """
+        raise ValueError(
+            f"Of a {type(self).__name__} there is no export but a SavedModel. "
+            'Received: a format other than "savedmodel"'
+        )
+
+    def sample_rows(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
+        """Batches of `row_inputs` that an export is checked on.
+
+        Args:
+            texts: two or more.
+
+        Returns:
+            One text alone, all of them, and one half paired with the other.
+        """
+        ids = self.tokenizer.encode(tf.constant(list(texts), tf.string))
+        half = len(texts) // 2
+        groups = ((ids[:1],), (ids,), (ids[:half], ids[half : 2 * half]))
+        sizes = {"max_length": self.row_length, "multiple": 1}
+        return [self.form.build_inputs(*group, **sizes) for group in groups]
+
+    def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        """From now on `predict` has `run` do what `row_outputs` does, and no layers.
+
+        Args:
+            run: arrays of `row_inputs` -> arrays of what `row_outputs` gives.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `answer_by`.")
 
     def signatures(self) -> dict[str, Signature]:
         """The entry points of the exported model; the first is `serving_default`.

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import os
+import tempfile
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -16,7 +17,8 @@ from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_c
 from kbert.hub import locate
 from kbert.models.adapters.base import described
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.serving import Signature, export_saved_model
+from kbert.serving import RUNTIMES, Signature, export_saved_model
+from kbert.tasks.exported import export_task
 from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
 from kbert.tasks.tensorflow_copy import export_copy
 from kbert.tokenizers.base import Tokenizer
@@ -172,24 +174,62 @@ class Task(TrainStep, keras.Model):
         """The entry points of the exported model; the first is `serving_default`."""
         raise NotImplementedError(f"{type(self).__name__} must define `signatures`.")
 
-    def export(self, directory: PathLike, **options: Any) -> str:
-        """Writes a SavedModel that takes text, as `directory/<n+1>/` for TensorFlow Serving.
+    def export(
+        self,
+        directory: PathLike,
+        *,
+        format: str = "savedmodel",
+        precision: str = "float32",
+        **options: Any,
+    ) -> str:
+        """Writes a model for a server, or for a program that has no TensorFlow.
 
-        Weights that hold NaN or infinity are refused, and nothing is written.
+        "savedmodel" takes text, and is written as `directory/<n+1>/` for TensorFlow Serving. The
+        others are of tasks on encoders; they take token ids, and have the tokenizer's files beside:
+        "onnx" for ONNX Runtime, "openvino", and "litert" (TensorFlow Lite), whose rows are of a few
+        widths. `kbert.tasks.load_exported(directory).predict(texts)` answers with them. Each is run
+        beside TensorFlow before it is kept; see docs/serving.md for what it holds.
 
-        On another backend a copy of the task does it, in a process that runs TensorFlow.
+        Weights that hold NaN or infinity are refused, and nothing is written. On another backend a
+        copy of the task does it, in a process that runs TensorFlow.
 
         Args:
-            directory: the model's folder; its newest version is n.
-            **options: arguments of the task's `signatures`, which tell what each takes and
-                returns, also for texts that are too long.
+            directory: the model's folder; of a SavedModel its newest version is n, of the others it
+                is new or empty.
+            format: "savedmodel", "onnx", "openvino" or "litert"; each but the first needs an extra
+                of its name.
+            precision: "float32"; but for a SavedModel also "int8"; "bfloat16" for OpenVINO, and for
+                a SavedModel, whose products it is then, while the weights are stored in float32.
+            **options: of a SavedModel arguments of the task's `signatures`, which tell what each
+                takes and returns, also for texts that are too long. Of the others `texts` that the
+                export is checked on (default: ten of ours), `tolerance`, the largest difference to
+                TensorFlow, in units of the largest number that it gives (1e-3, of bfloat16 0.1 and
+                of int8 0.3), and for LiteRT `widths` in tokens (32, 128 and the task's longest).
 
         Returns:
             The path written.
+
+        Raises:
+            ImportError: the extra of the format is not installed.
+            ValueError: an unknown format, a precision that it has not, a task that it cannot hold,
+                a folder that is not empty, or a difference above the tolerance.
         """
         check_finite(_arrays(self.parts), os.fspath(directory))
         if keras.backend.backend() != "tensorflow":
-            return export_copy(self, directory, options)
+            given = {"format": format, "precision": precision, **options}
+            return export_copy(self, directory, given)
+        if format != "savedmodel":
+            return export_task(self, directory, format, precision, **options)
+        if precision not in ("float32", "bfloat16"):
+            raise ValueError(
+                f"A SavedModel is of precision float32 or bfloat16; {', '.join(RUNTIMES)} have "
+                f"others. Received: precision={precision!r}"
+            )
+        if precision == "bfloat16" and self.compute_dtype != "bfloat16":
+            with tempfile.TemporaryDirectory() as folder:
+                self.save_to_preset(folder)
+                half = type(self).from_preset(folder, dtype="mixed_bfloat16")
+            return half.export(directory, **options)
         return export_saved_model(
             directory, self.signatures(**options), resources=self.tokenizer.resources
         )

@@ -13,8 +13,8 @@ import kbert.tasks  # noqa: F401 - whose settings are flags
 from kbert import registry
 
 PROGRAMS = (
-    *("augment", "convert", "distill", "evaluate", "finetune", "predict", "prepare_corpus"),
-    *("pretrain", "prune", "quickstart"),
+    *("augment", "convert", "distill", "evaluate", "export", "finetune", "predict"),
+    *("prepare_corpus", "pretrain", "prune", "quickstart"),
 )
 
 

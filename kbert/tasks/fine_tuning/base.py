@@ -38,7 +38,7 @@ from kbert.tasks.fine_tuning.task_options import (
     expose_options,
     options_of,
 )
-from kbert.tasks.fine_tuning.text_rows import TextRows
+from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE, TextRows
 from kbert.tasks.losses import Prediction
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization import freezing
@@ -219,6 +219,25 @@ class FineTuningTask(EncoderTask):
         The tensors are batch-first, float32 or int32; the batch holds no labels.
         """
         return {name: ops.cast(x, "float32") for name, x in logits.items()}
+
+    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self(features))
+
+    def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        def logits(features: Mapping[str, Any]) -> dict[str, Any]:
+            mask = features["padding_mask"]
+            if len(mask.shape) == 2:
+                return run(features)
+            # (B, W, T): rows that are windows of a text, some at a time.
+            flat = {n: np.reshape(features[n], (-1, mask.shape[-1])) for n in self.row_inputs}
+            starts = range(0, len(flat["padding_mask"]), WINDOWS_AT_ONCE)
+            parts = [
+                run({name: x[i : i + WINDOWS_AT_ONCE] for name, x in flat.items()}) for i in starts
+            ]
+            found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            return {name: self.texts.pool(x, mask) for name, x in found.items()}
+
+        self.predictor = Predictor(self, logits)
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """Name -> what is predicted, for a student and its teacher to compare.

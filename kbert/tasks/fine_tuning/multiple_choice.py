@@ -167,6 +167,10 @@ class MultipleChoice(FineTuningTask):
         logits = self.choice(ops.reshape(pooled, (rows, alternatives, pooled.shape[-1])))
         return {"choice": ops.where(_real(batch), logits, ABSENT), **read}
 
+    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Refuses: a row of it is not one of ids."""
+        return super(FineTuningTask, self).row_outputs(features)
+
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         answer = (logits["choice"], batch["labels"], batch["label_weights"])
         return {"cross_entropy": cross_entropy(*answer)}, {"accuracy": accuracy(*answer)}

@@ -30,14 +30,30 @@ class Predictor:
 
     Args:
         task: a `kbert.tasks.FineTuningTask`.
+        logits: what computes the task's logits in the place of its layers, from arrays to arrays;
+            None = its layers, in a graph.
     """
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: Any, logits: Callable[[Tensors], Tensors] | None = None) -> None:
         self._task = task
         self._assemblers: dict[str, Callable] = {}
-        layers = task.parts.values()
-        self._outputs = inference.compiled(functools.partial(self._run, labelled=False), *layers)
-        self._losses = inference.compiled(functools.partial(self._run, labelled=True), *layers)
+        self._outputs, self._losses = (
+            self._forward(labelled, logits) for labelled in (False, True)
+        )
+
+    def _forward(self, labelled: bool, logits: Callable[[Tensors], Tensors] | None) -> Callable:
+        """From the features of a batch to its outputs and losses, arrays."""
+        run = functools.partial(self._run, labelled=labelled)
+        if logits is None:
+            return inference.compiled(run, *self._task.parts.values())
+
+        def by_runtime(features: Tensors) -> Any:
+            found = run(
+                features, {name: ops.convert_to_tensor(x) for name, x in logits(features).items()}
+            )
+            return tf.nest.map_structure(ops.convert_to_numpy, found)
+
+        return by_runtime
 
     def predict_and_count(
         self, table: Table, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
@@ -187,8 +203,10 @@ class Predictor:
         is_array = isinstance(answers[0], np.ndarray)
         return np.concatenate(answers) if is_array else list(chain(*answers)), sums, cut
 
-    def _run(self, features: Tensors, labelled: bool) -> tuple[dict[str, Any], dict[str, Pair]]:
-        logits = self._task(features)
+    def _run(
+        self, features: Tensors, logits: Tensors | None = None, *, labelled: bool
+    ) -> tuple[dict[str, Any], dict[str, Pair]]:
+        logits = self._task(features) if logits is None else logits
         losses = self._task.terms(logits, features)[0] if labelled else {}
         pairs = {k: tuple(ops.cast(x, "float32") for x in pair) for k, pair in losses.items()}
         return self._task.outputs(logits, features), pairs

@@ -184,6 +184,10 @@ class TextClassifier(FineTuningTask):
         activate = ops.sigmoid if self.multi_label else ops.softmax
         return {"probabilities": activate(logits["classifier"])}
 
+    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        logits = super().row_outputs(features)
+        return {**logits, **self.outputs(logits, features)}
+
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         thresholds = thresholds_of(self.labels, self.threshold)
         return [self._answer(output["probabilities"], thresholds) for output in outputs]

@@ -108,21 +108,29 @@ class TextRows:
         """
         names = ("token_ids", "segment_ids", "padding_mask", SWAPPED)
         features = {name: batch[name] for name in names if name in batch}
-        shape = ops.shape(batch["padding_mask"])
-        if len(shape) == 2:
+        if len(batch["padding_mask"].shape) == 2:
             return self._logits(features, head, training, return_read)
-        rows, windows, _ = shape
         flat = {k: ops.reshape(x, (-1, *ops.shape(x)[2:])) for k, x in features.items()}
         # What is returned besides the logits must not be made inside a loop.
         if training or return_read or self._task.captures_outputs:
             logits, read = self._logits(flat, head, training, return_read)
         else:
             logits, read = self._logits_in_groups(flat, head), None
+        return self.pool(logits, batch["padding_mask"]), read
+
+    def pool(self, logits: Any, padding_mask: Any) -> Tensor:
+        """Logits of texts (B, C), of those of their windows (B * W, C).
+
+        Args:
+            logits: of windows.
+            padding_mask: (B, W, T), without a token where there is no window.
+        """
+        rows, windows, _ = ops.shape(padding_mask)
         logits = ops.reshape(logits, (rows, windows, logits.shape[-1]))
-        real = ops.cast(batch["padding_mask"][:, :, :1], logits.dtype)  # (B, W, 1)
+        real = ops.cast(padding_mask[:, :, :1], logits.dtype)  # (B, W, 1)
         if self.pooling == "max":
-            return ops.max(ops.where(real > 0, logits, -np.inf), axis=1), read
-        return ops.sum(logits * real, axis=1) / ops.sum(real, axis=1), read
+            return ops.max(ops.where(real > 0, logits, -np.inf), axis=1)
+        return ops.sum(logits * real, axis=1) / ops.sum(real, axis=1)
 
     def _extent(self, lengths: Any) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of each row in a batch (N,), and how many of its text are in none (N,)."""

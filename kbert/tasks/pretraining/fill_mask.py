@@ -3,7 +3,7 @@
 Shapes: B texts, T tokens, P masks of the text that has most, V vocabulary, K answers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -75,13 +75,18 @@ class FillMask:
         task: encodes, packs ids, and knows the tokenizer.
         head: vectors of the masks (B, P, H) -> logits (B, P, V).
         shift: how many places before a token it is predicted.
+
+    Attributes:
+        forward: what computes `probabilities`, from arrays to an array.
     """
 
     def __init__(self, task: EncoderTask, head: keras.layers.Layer, shift: int = 0) -> None:
         self.task = task
         self.head = head
         self.shift = shift
-        self._forward = inference.compiled(self._probabilities, task.encoder, head)
+        self.forward: Callable[[dict[str, Any]], Any] = inference.compiled(
+            self.probabilities, task.encoder, head
+        )
         self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
         self._features = inference.on_cpu(self._pack, inference.IDS, inference.ROWS)
 
@@ -95,7 +100,8 @@ class FillMask:
         positions, found = find_masks(features["token_ids"], self.task.tokenizer.mask_id)
         return {**features, "mask_positions": positions}, found
 
-    def _probabilities(self, features: Tensors) -> Any:
+    def probabilities(self, features: Tensors) -> Any:
+        """Of the vocabulary at `mask_positions`, (B, P, V)."""
         probabilities = ops.softmax(self.head(self._masked(features)))
         return probabilities[..., : self.task.tokenizer.vocabulary_size]  # (B, P, V)
 
@@ -129,7 +135,7 @@ class FillMask:
                 for part in (rows[i : i + step] for i in range(0, len(rows), step)):
                     features, found = self._features(ids, part)
                     self._check_none_lost(start + part, found.numpy() < masks[part])
-                    probabilities = self._forward(inference.pad(features))  # (B, P, V)
+                    probabilities = self.forward(inference.pad(features))  # (B, P, V)
                     for row, text in enumerate(part):
                         yield from ((start + text, p) for p in probabilities[row, : masks[text]])
 
@@ -185,7 +191,7 @@ class FillMask:
         def fill_mask(text: tf.Tensor) -> dict[str, tf.Tensor]:
             ids = encode_with_masks(tokenizer, text)
             features, found = self._pack(ids, tf.range(ids.nrows()))
-            probabilities, best_ids = tf.math.top_k(self._probabilities(features), top_k)
+            probabilities, best_ids = tf.math.top_k(self.probabilities(features), top_k)
             tokens = tf.gather(tf.constant(tokenizer.vocabulary), best_ids)  # (B, P, K)
             real = tf.sequence_mask(found, tf.shape(tokens)[1])[..., None]
             return {

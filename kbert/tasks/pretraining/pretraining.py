@@ -3,7 +3,7 @@
 Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -170,6 +170,24 @@ class Pretraining(EncoderTask):
         if self.sentence is not None:
             logits["sentence"] = self.sentence(out["pooled"])
         return logits
+
+    row_inputs = (*EncoderTask.row_inputs, "mask_positions")
+
+    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """`probabilities` (B, P, V) of the entries at `mask_positions` (B, P)."""
+        if self.masked_lm is None:
+            return super().row_outputs(features)
+        return {"probabilities": self._fill_mask.probabilities(features)}
+
+    def sample_rows(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
+        batches = super().sample_rows(texts)
+        for masks, batch in enumerate(batches, 1):
+            rows = tf.shape(batch["token_ids"])[0]
+            batch["mask_positions"] = tf.tile(tf.range(masks)[None], [rows, 1])
+        return batches
+
+    def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        self._fill_mask.forward = lambda features: run(features)["probabilities"]
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)

@@ -1,0 +1,62 @@
+"""Models for OpenVINO: `model.xml` and `model.bin`, rows of any number and length."""
+
+import contextlib
+import io
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kbert.serving.rows import RowFunction, Run, optional
+
+EXTRA = "openvino"
+PRECISIONS = ("float32", "bfloat16", "int8")
+FILE = "model.xml"
+
+
+def write(folder: str, rows: RowFunction, precision: str) -> None:
+    """Writes a model.
+
+    With "bfloat16" the weights are stored in 16 bits, and the runtime computes in bfloat16 where
+    the processor can. With "int8" each column of a kernel is stored in 8 bits with a scale of its
+    own (nncf's compression of weights, without calibration).
+
+    Args:
+        folder: where.
+        rows: the model.
+        precision: of `PRECISIONS`.
+
+    Raises:
+        ImportError: the extra is not installed.
+    """
+    openvino = optional("openvino", EXTRA)
+    model = openvino.convert_model(rows.concrete)
+    for value in model.outputs:  # the names of the graph's nodes would be names of outputs too
+        value.tensor.set_names(set(value.get_names()) & set(rows.outputs))
+    if precision == "int8":
+        nncf = optional("nncf", EXTRA)
+        nncf.set_log_level(logging.ERROR)
+        with contextlib.redirect_stdout(io.StringIO()):  # tables and a bar
+            model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+    path = os.path.join(folder, FILE)
+    openvino.save_model(model, path, compress_to_fp16=precision == "bfloat16")
+
+
+def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
+    """What runs the model of a folder; see `kbert.serving.onnx.load`."""
+    openvino = optional("openvino", EXTRA)
+    # Of itself it would compute in bfloat16 wherever the processor can.
+    precise = description["precision"] != "bfloat16"
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32" if precise else "bf16"}
+    if threads:
+        settings["INFERENCE_NUM_THREADS"] = threads
+    model = openvino.Core().compile_model(os.path.join(folder, FILE), "CPU", settings)
+    inputs, outputs = description["inputs"], list(description["outputs"])
+
+    def run(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = model({name: np.asarray(features[name], np.int32) for name in inputs})
+        return {name: found[name] for name in outputs}
+
+    return run

@@ -1,0 +1,221 @@
+"""Tasks as models for other runtimes: written from a task, loaded without its layers."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from kbert import registry
+from kbert.checkpoints.keys import make_config
+from kbert.files import Path
+from kbert.serving.exported import (
+    DESCRIPTION_FILE,
+    check_format,
+    export_rows,
+    open_runtime,
+    read_description,
+)
+from kbert.serving.rows import RowFunction, Run
+from kbert.tokenizers import load_tokenizer
+from kbert.types import PathLike
+
+# Widths of LiteRT's rows, as far as the task's rows are as long.
+WIDTHS = (32, 128)
+# What a task is checked on where it is given no texts: short and long, accents, numbers, scripts.
+TEXTS = (
+    "Fine.",
+    "A visually stunning rumination on love, memory, history, and the war of art and commerce.",
+    "The invoice of 12 March (no. 4711) is not paid yet; please transfer €1,250.00 within a week.",
+    "Où est la bibliothèque ? Zürich liegt nicht in Österreich.",
+    "She sold her shares before the report came out, which the court called a remarkable guess.",
+    "in 1995 the company moved from detroit to são paulo, where it has been building engines since",
+    "NO!!! i would NOT buy this again :-( the handle broke after two days and nobody answered me",
+    "Москва и Токио (東京) подписали соглашение.",
+    "Rain is expected in the north, while the south stays dry; temperatures reach 21 degrees, and "
+    "a light wind from the west brings cooler air in the evening. On Sunday the sky clears, before "
+    "the next front arrives from the Atlantic on Monday night with strong gusts along the coast.",
+    "What do the two experiments have in common, and why did the second one fail?",
+)
+
+
+def row_function(task: Any) -> RowFunction:
+    """What a runtime is given of a task on an encoder: its inputs to `task.row_outputs`.
+
+    Args:
+        task: an `EncoderTask`.
+
+    Raises:
+        ValueError: the task has no such export.
+    """
+    config = task.model.config
+    if getattr(config, "max_characters", None) or getattr(task, "reads_by_decoder", True):
+        raise ValueError(
+            'Exports to other runtimes are of tasks on encoders of tokens; format="savedmodel" is '
+            f"of every task. Received: a {type(task).__name__} on a {type(task.model).__name__}"
+        )
+    if task.compute_dtype != "float32":
+        raise ValueError(
+            "An export begins with a task in float32, whatever its precision: load it with "
+            f'dtype="float32". Received: dtype={task.dtype_policy.name!r}'
+        )
+    names = [name for name in task.row_inputs if name != "segment_ids" or config.num_segments]
+    inputs = {n: ("batch", "masks" if n == "mask_positions" else "length") for n in names}
+
+    def function(features: dict[str, Any]) -> dict[str, Any]:
+        found = task.row_outputs(features)
+        return {name: keras.ops.cast(x, "float32") for name, x in found.items()}
+
+    return RowFunction(function, inputs)
+
+
+def export_task(
+    task: Any,
+    folder: PathLike,
+    format: str,
+    precision: str,
+    *,
+    texts: Sequence[str] | None = None,
+    tolerance: float | None = None,
+    widths: Sequence[int] | None = None,
+) -> str:
+    """Writes a task for a runtime; see `Task.export`."""
+    check_format(format, precision)
+    rows = row_function(task)
+    options: dict[str, Any] = {}
+    if format == "litert":
+        most = task.row_length
+        options["widths"] = sorted(widths or [*(w for w in WIDTHS if w < most), most])
+        if options["widths"][0] < 4 or options["widths"][-1] > most:
+            raise ValueError(
+                f"Widths are numbers of tokens from 4 to {most}, the longest row. "
+                f"Received: widths={widths}"
+            )
+    elif widths is not None:
+        raise ValueError(
+            "Rows are of any length but for LiteRT, and `widths` is for that. "
+            f"Received: widths={widths} with format={format!r}"
+        )
+    texts = TEXTS if texts is None else tuple(texts)
+    if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
+        raise ValueError(
+            f"An export is checked on two texts or more. Received: {len(texts)}: {texts!r:.80}"
+        )
+    samples = task.sample_rows(texts)
+    config = task.model.config
+    record = dict(task.record)
+    about = {
+        "task": record,
+        config.kind: config.to_dict(),
+        "labels": record.pop("labels", None),
+        "max_length": max(options.get("widths", [task.row_length])),
+        **options,
+    }
+
+    def save_tokenizer(place: str) -> None:
+        before = set(os.listdir(place))
+        task.tokenizer.save(place)
+        about["tokenizer"] = {"beside": sorted(set(os.listdir(place)) - before)}
+
+    return export_rows(
+        folder,
+        rows,
+        format=format,
+        precision=precision,
+        samples=[{name: x.numpy() for name, x in batch.items()} for batch in samples],
+        about=about,
+        save_beside=save_tokenizer,
+        tolerance=tolerance,
+        **options,
+    )
+
+
+class RuntimeEncoder(keras.Model):
+    """In the place of an encoder whose layers a runtime has: its config, and no weights.
+
+    Args:
+        config: the encoder's.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(name="encoder")
+        self.config = config
+        # What heads ask of an encoder when they are made.
+        table = (config.vocabulary_size, config.embedding_width)
+        self.token_embedding = keras.KerasTensor(table, name="token_embedding")
+        self.pooler = keras.layers.Dense(config.hidden_size) if config.pooler_activation else None
+
+    def build(self, input_shape: Any | None = None) -> None:
+        """It has no layers."""
+
+    def call(self, *inputs: Any, **options: Any) -> Any:
+        raise NotImplementedError(
+            "An export has no layers; it does what its task's `predict` and `evaluate` do. The "
+            "task itself is loaded from its preset"
+        )
+
+
+class ExportedTask:
+    """A task that a runtime computes: answers texts as `predict` of the task does.
+
+    Args:
+        folder: as `Task.export` writes it with another format than "savedmodel".
+        threads: how many compute; None = as the runtime chooses.
+
+    Attributes:
+        description: the content of `export.json`.
+        run: token ids (B, T) and so on by the names of the inputs -> outputs by their names, NumPy
+            arrays.
+
+    Raises:
+        FileNotFoundError: it is no such folder.
+        ImportError: the runtime's extra is not installed.
+        ValueError: its description is damaged or of a later version, or holds a task whose class
+            was not imported.
+    """
+
+    def __init__(self, folder: PathLike, *, threads: int | None = None) -> None:
+        self.description = read_description(folder)
+        source = os.fspath(Path(folder) / DESCRIPTION_FILE)
+        settings = dict(self.description["task"])
+        kind, module = settings.pop("kind"), settings.pop("module", None)
+        if self.description.get("labels") is not None:
+            settings["labels"] = self.description["labels"]
+        self.run: Run = open_runtime(folder, threads)
+        task_class: Any = registry.find("task", kind)
+        if task_class is None:
+            raise ValueError(
+                f"The class of an exported task must be known: import the module that defines it "
+                f"before{f', {module}' if module else ''}. Received: a {kind} in {source}"
+            )
+        encoder = RuntimeEncoder(_config_of(self.description, source))
+        self._task = task_class(encoder, load_tokenizer(folder), **settings)
+        self._task.answer_by(self.run)
+
+    def predict(self, data: Any, **options: Any) -> Any:
+        """The answers for texts, or what else the task takes; see its `predict`."""
+        return self._task.predict(data, **options)
+
+    def evaluate(self, data: Any, labels: Any = None, **options: Any) -> dict[str, float]:
+        """The metrics on labelled examples, of a fine-tuned task; see its `evaluate`."""
+        return self._task.evaluate(data, labels, **options)
+
+
+def _config_of(description: Mapping[str, Any], source: str) -> Any:
+    kinds = [kind for kind in registry.names("config") if kind in description]
+    if len(kinds) != 1:
+        raise ValueError(
+            f"An export has the config of one model. Received: {', '.join(description)} in {source}"
+        )
+    kind: Any = registry.get("config", kinds[0])
+    return make_config(kind, description[kinds[0]], source)
+
+
+def load_exported(folder: PathLike, *, threads: int | None = None) -> ExportedTask:
+    """An exported task: see `ExportedTask`.
+
+    Args:
+        folder: as `Task.export` writes it for ONNX Runtime, OpenVINO or LiteRT.
+        threads: how many compute; None = as the runtime chooses.
+    """
+    return ExportedTask(folder, threads=threads)

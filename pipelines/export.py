@@ -1,0 +1,110 @@
+r"""Exports a model: for TensorFlow Serving, ONNX Runtime, OpenVINO or LiteRT.
+
+  kbert-export --preset=out/preset --output_dir=serving/reviews
+  kbert-export --preset=out/preset --output_dir=reviews-onnx --format=onnx --precision=int8
+  kbert-export --preset=out/preset --output_dir=reviews-ov --format=openvino --precision=bfloat16
+  kbert-export --preset=out/preset --output_dir=reviews-lite --format=litert --widths=64,256
+
+Formats, what they take, and the extra that each needs:
+
+  savedmodel   text; for every task. Written as OUTPUT_DIR/1, then 2, 3, …
+  onnx         token ids, of rows of any number and length; pip install 'kbert[onnx]'
+  openvino     the same; pip install 'kbert[openvino]'
+  litert       token ids of one row, of a few widths; pip install 'kbert[litert]'
+
+The last three are for tasks on an encoder: classes, numbers, tags, answers, masks. They go into a
+new or empty folder, with the tokenizer's files beside the model and export.json, which says what is
+in it. kbert.tasks.load_exported(folder).predict(texts) answers with one.
+
+Precisions: float32; int8 but for savedmodel; bfloat16 for openvino and savedmodel. Each export but
+a SavedModel is run beside TensorFlow on texts, ten of ours or --texts, before it is kept: the
+largest difference is printed, and above --tolerance the folder is not written. What 8 bits cost in
+your metric, evaluate says:
+kbert.tasks.load_exported(folder).evaluate(data).
+"""
+
+import sys
+
+from absl import flags
+
+import kbert
+from kbert.files import Path
+from kbert.serving import RUNTIMES
+from kbert.serving.exported import read_description
+
+from . import command
+from .task_flags import define_task_module_flag
+
+PRECISIONS = ("float32", "bfloat16", "int8")
+
+
+def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
+    flags.DEFINE_string("preset", None, "Folder of the trained model.")
+    define_task_module_flag(with_options=False)
+    flags.DEFINE_string("output_dir", None, "Folder to write; see above.")
+    flags.DEFINE_enum("format", "savedmodel", ("savedmodel", *RUNTIMES), "What is to run it.")
+    flags.DEFINE_enum("precision", "float32", PRECISIONS, "Of weights and products.")
+    flags.DEFINE_string("texts", None, "File of texts to check on, one per line. Default: ours.")
+    flags.DEFINE_float(
+        "tolerance",
+        None,
+        "Largest difference to TensorFlow, in units of the largest number that it gives. Default: "
+        "1e-3, for bfloat16 0.1, for int8 0.3.",
+        lower_bound=0.0,
+    )
+    flags.DEFINE_list(
+        "widths", None, "Of litert: tokens of a row. Default: 32, 128 and the model's longest."
+    )
+    flags.mark_flags_as_required(["preset", "output_dir"])
+
+
+def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
+    if len(argv) > 1:
+        sys.exit(f"kbert-export takes flags only. Received: {argv[1:]}")
+    with command.one_line_errors("kbert-export", ImportError):
+        _export(flags.FLAGS)
+
+
+def _export(options: flags.FlagValues) -> None:
+    given = {"tolerance": options.tolerance, "texts": _lines(options.texts)}
+    if options.widths is not None:
+        given["widths"] = [_number(width) for width in options.widths]
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and options.format == "savedmodel":
+        raise ValueError(
+            f"Only {', '.join(RUNTIMES)} have checks and widths. Received: --format=savedmodel and "
+            f"{', '.join(f'--{name}' for name in given)}"
+        )
+    task = kbert.tasks.Task.from_preset(options.preset)
+    path = task.export(
+        options.output_dir, format=options.format, precision=options.precision, **given
+    )
+    print(path)
+    if options.format == "savedmodel":
+        return
+    made = read_description(path)
+    print(f"{made['format']}, {made['precision']}: {made['bytes'] / 1e6:.1f} MB")
+    for name, difference in made["differences"].items():
+        print(f"{name}: largest difference to TensorFlow {difference:.2g}")
+    print(f"tokenizer beside the model: {', '.join(made['tokenizer']['beside'])}")
+
+
+def _lines(path: str | None) -> list[str] | None:
+    return None if path is None else Path(path).read_text(encoding="utf-8").splitlines()
+
+
+def _number(width: str) -> int:
+    if not width.strip().isdecimal():
+        raise ValueError(f"--widths are numbers of tokens. Received: {width!r}")
+    return int(width)
+
+
+def run() -> None:
+    """The console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,68 @@
+"""`kbert-export` as it is typed."""
+
+import re
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+import kbert
+from pipelines import export
+from tests.harness import tiny_config
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
+
+
+@pytest.fixture
+def preset(tmp_path, tiny_vocabulary):
+    encoder = kbert.Encoder(tiny_config(vocabulary_size=len(tiny_vocabulary), num_layers=1))
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    kbert.tasks.TextClassifier(encoder, tokenizer, 2).save_to_preset(tmp_path / "preset")
+    return tmp_path / "preset"
+
+
+def program(*arguments: str) -> None:
+    """Calls main with these flags; the definitions are gone afterwards."""
+    with flagsaver.flagsaver():
+        export.define_flags()
+        export.main(flags.FLAGS(["kbert-export", *arguments]))
+
+
+def test_it_exports_and_says_how_far_it_is(preset, tmp_path, capsys):
+    pytest.importorskip("ai_edge_litert")
+    (tmp_path / "texts.txt").write_text("the red fox\na big dog\n")
+    out = tmp_path / "out"
+    program(
+        *(f"--preset={preset}", f"--output_dir={out}", "--format=litert", "--precision=int8"),
+        *("--widths=8,16", f"--texts={tmp_path}/texts.txt", "--tolerance=0.5"),
+    )
+    said = capsys.readouterr().out
+    assert re.search(
+        rf"{out}\nlitert, int8: \d\.\d MB\nclassifier: largest difference to Ten", said
+    )
+    assert "tokenizer beside the model: tokenizer_config.json, vocab.txt" in said
+    answer, *_ = kbert.tasks.load_exported(out).predict(["the red fox"])
+    assert set(answer["probabilities"]) == {"LABEL_0", "LABEL_1"}
+
+
+def test_a_saved_model_is_the_default(preset, tmp_path, capsys):
+    program(f"--preset={preset}", f"--output_dir={tmp_path}/out")
+    assert capsys.readouterr().out == f"{tmp_path}/out/1\n"
+    assert (tmp_path / "out/1/saved_model.pb").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format=onnx", "--precision=bfloat16"], "kbert-export: `precision` of onnx must be"),
+        (["--format=litert", "--widths=8,x"], "are numbers of tokens. Received: 'x'"),
+        (["--tolerance=1"], "--format=savedmodel and --tolerance"),
+        (["--preset=nowhere"], "no such folder"),
+        (["more"], r"takes flags only.*Received: \['more'\]"),
+    ],
+)
+def test_mistakes_are_one_line(preset, tmp_path, arguments, message):
+    with pytest.raises(SystemExit, match=message) as error:
+        program(f"--preset={preset}", f"--output_dir={tmp_path}/out", *arguments)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,168 @@
+"""Tasks through the runtimes: `predict` answers what the task's own does."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kbert
+from kbert import tasks
+from tests.harness import MODERN
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
+TEXTS = [
+    "the red fox",
+    "a big dog jumps over the lazy cat in the house by the river",
+    "quick",
+    "you are not the king of the moon " * 6,  # more than a row
+]
+PAIRS = [("the king", text) for text in TEXTS]
+MASKED = ["the red [MASK]", "[MASK] big [MASK]", "no mask"]
+MAKE = {
+    "classes": (lambda *x: tasks.TextClassifier(*x, ["a", "b", "c"]), TEXTS),
+    "pairs in windows": (
+        lambda *x: tasks.TextClassifier(*x, 2, max_length=16, doc_stride=4, pooling="max"),
+        PAIRS,
+    ),
+    "any number of classes": (lambda *x: tasks.TextClassifier(*x, 3, multi_label=True), TEXTS),
+    "numbers": (lambda *x: tasks.TextRegressor(*x), TEXTS),
+    "tags": (lambda *x: tasks.TokenClassifier(*x, ["O", "B-x", "I-x"]), TEXTS),
+    "answers": (lambda *x: tasks.QuestionAnswerer(*x), PAIRS),
+    "masks": (lambda *x: tasks.Pretraining(*x), MASKED),
+}
+
+
+def make(name, config, tokenizer):
+    keras.utils.set_random_seed(1)
+    return MAKE[name][0](kbert.Encoder(config), tokenizer)
+
+
+def assert_alike(ours, theirs, atol):
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for key, value in ours.items():
+            assert_alike(value, theirs[key], atol)
+    elif isinstance(ours, str):
+        assert ours == theirs
+    elif isinstance(ours, list):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_alike(one, other, atol)
+    else:
+        np.testing.assert_allclose(theirs, ours, atol=atol)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_onnx_runtime_answers_as_the_task(tmp_path, config, tokenizer, name):
+    pytest.importorskip("tf2onnx")
+    pytest.importorskip("onnxruntime")
+    task = make(name, config, tokenizer)
+    path = task.export(tmp_path / "out", format="onnx")
+    assert path == str(tmp_path / "out")
+    loaded, texts = tasks.load_exported(path, threads=1), MAKE[name][1]
+    assert_alike(list(task.predict(texts)), list(loaded.predict(texts)), atol=1e-5)
+
+
+@pytest.mark.parametrize("format", ["openvino", "litert"])
+def test_other_runtimes_answer_as_the_task(tmp_path, config, tokenizer, format):
+    pytest.importorskip({"openvino": "openvino", "litert": "ai_edge_litert"}[format])
+    task = make("classes", config, tokenizer)
+    loaded = tasks.load_exported(task.export(tmp_path / "out", format=format))
+    assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
+
+
+@pytest.fixture
+def folder(tmp_path, config, tokenizer):
+    pytest.importorskip("tf2onnx")
+    task = make("classes", config, tokenizer)
+    return task.export(tmp_path / "out", format="onnx", texts=["the fox", "a big red dog"])
+
+
+def test_an_evaluation_is_the_tasks(folder, config, tokenizer):
+    data = {"text": TEXTS, "label": ["a", "b", "c", "a"]}
+    ours = make("classes", config, tokenizer).evaluate(data)
+    assert tasks.load_exported(folder).evaluate(data) == pytest.approx(ours, abs=1e-5)
+
+
+def test_the_folder_describes_itself(folder, config):
+    loaded = tasks.load_exported(folder)
+    made = loaded.description
+    assert list(made["inputs"]) == ["token_ids", "segment_ids", "padding_mask"]
+    assert made["outputs"] == {"classifier": ["batch", 3], "probabilities": ["batch", 3]}
+    assert (made["labels"], made["max_length"]) == (["a", "b", "c"], config.max_positions)
+    assert made["tokenizer"]["beside"] == ["tokenizer_config.json", "vocab.txt"]
+    ids = np.array([[2, 9, 3]])
+    found = loaded.run({"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": 0 * ids + 1})
+    assert found["probabilities"].shape == (1, 3)
+
+
+def test_it_has_no_weights_in_keras(folder):
+    task = tasks.load_exported(folder)._task
+    assert sum(np.prod(v.shape) for v in task.encoder.variables) == 0
+    with pytest.raises(NotImplementedError, match="An export has no layers"):
+        task.encoder({"token_ids": np.ones((1, 3))})
+
+
+def test_an_encoder_without_segments_takes_none(tmp_path, config, tokenizer):
+    pytest.importorskip("tf2onnx")
+    task = make("numbers", config.replace(num_segments=0), tokenizer)
+    loaded = tasks.load_exported(task.export(tmp_path / "out", format="onnx"))
+    assert list(loaded.description["inputs"]) == ["token_ids", "padding_mask"]
+    assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
+
+
+def test_windows_of_attention_and_rotary_positions(tmp_path, config, tokenizer):
+    pytest.importorskip("tf2onnx")
+    task = make("numbers", config.replace(**MODERN), tokenizer)
+    loaded = tasks.load_exported(task.export(tmp_path / "out", format="onnx"))
+    assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
+
+
+def test_tasks_without_such_an_export_say_so(tmp_path, config, tokenizer):
+    choice = tasks.MultipleChoice(kbert.Encoder(config), tokenizer)
+    with pytest.raises(ValueError, match="Of a MultipleChoice there is no export but a SavedModel"):
+        choice.export(tmp_path / "out", format="onnx")
+    half = tasks.TextRegressor(kbert.Encoder(config, dtype="mixed_bfloat16"), tokenizer)
+    with pytest.raises(ValueError, match=r"task in float32.*Received: dtype='mixed_bfloat16'"):
+        half.export(tmp_path / "out", format="onnx")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_saved_model_can_compute_in_bfloat16(tmp_path, config, tokenizer):
+    task = make("numbers", config, tokenizer)
+    answers = []
+    for precision in ("float32", "bfloat16"):
+        path = task.export(tmp_path / "served", precision=precision)
+        score = tf.saved_model.load(path).signatures["score"]
+        answers.append(score(text=tf.constant(TEXTS))["score"].numpy())
+    difference = np.abs(answers[0] - answers[1]).max()
+    assert 1e-5 < difference < 0.05 * np.abs(answers[0]).max()
+
+
+def test_bad_options(tmp_path, config, tokenizer):
+    task = make("numbers", config, tokenizer)
+    for options, message in (
+        ({"format": "tflite"}, "`format` must be one of savedmodel, onnx.*'tflite'"),
+        (
+            {"precision": "int8"},
+            r"SavedModel is of precision float32 or bfloat16.*precision='int8'",
+        ),
+        ({"format": "onnx", "texts": ["one"]}, r"two texts or more\. Received: 1"),
+        ({"format": "onnx", "widths": [8]}, r"`widths` is for that\. Received: widths=\[8\]"),
+        ({"format": "litert", "widths": [8, 99]}, r"from 4 to 40.*Received: widths=\[8, 99\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            task.export(tmp_path / "out", **options)
+
+
+def test_a_task_of_an_unknown_class_is_refused(folder):
+    path = f"{folder}/export.json"
+    with open(path) as file:
+        content = json.load(file)
+    content["task"] |= {"kind": "wonder", "module": "my.tasks"}
+    with open(path, "w") as file:
+        json.dump(content, file)
+    with pytest.raises(ValueError, match=r"must be known: .*, my\.tasks\. Received: a wonder in"):
+        tasks.load_exported(folder)
