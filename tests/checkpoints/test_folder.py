@@ -90,7 +90,7 @@ def test_a_save_that_fails_leaves_the_old_model(preset, monkeypatch, fails_at):
     ("changes", "message"),
     [
         ({"format_version": 2}, "reads presets of format 1. Received: format_version=2"),
-        ({"surprise": 1}, "has the keys format_version.*labels. Received: .*surprise"),
+        ({"surprise": 1}, "has the keys format_version.*adapters. Received: .*surprise"),
         ({"encoder": {"hiden_size": 1}}, "no such field. Did you mean: hidden_size"),
     ],
 )

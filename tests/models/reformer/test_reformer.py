@@ -185,7 +185,9 @@ def test_the_head_of_a_causal_model(case, tmp_path):
     features = make_inputs(PLACES, padded=False)
     with torch.no_grad():
         theirs = model.double()(**as_tensors(features)).logits.numpy()
-    # The bias there is in the file, and version 5 adds it to nothing.
+    added = model.lm_head.decoder.bias  # None in 5.23, which adds a bias to nothing
+    if added is not None:
+        head.bias.assign(added.detach().float().numpy())
     assert_close(to_numpy(head(encoder(features)["sequence"])), theirs, 1e-4)
     other = {**features, "token_ids": features["token_ids"].copy()}
     other["token_ids"][:, 20:] = 1
@@ -205,13 +207,15 @@ def test_folders_go_both_ways(ending, tmp_path):
     write_checkpoint(tmp_path / "ours", checkpoint.config, arrays, "huggingface")
     again, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not report["missing_keys"]
-    assert not report["unexpected_keys"]
+    # Of 5.23, which has no bias there.
+    assert set(report["unexpected_keys"]) <= {"lm_head.decoder.bias"}
     assert again.config.to_dict().keys() == model.config.to_dict().keys()
     for key in CASES["lsh, factors of buckets"]:
         assert getattr(again.config, key) == getattr(model.config, key), key
     theirs = again.state_dict()
     for name, weight in model.state_dict().items():
-        np.testing.assert_array_equal(theirs[name].numpy(), weight.numpy(), err_msg=name)
+        if name != "lm_head.bias" or model.lm_head.decoder.bias is None:  # which has no use else
+            np.testing.assert_array_equal(theirs[name].numpy(), weight.numpy(), err_msg=name)
     if ending == "Model":
         return
     assert checkpoint.task["kind"] == "pretrain"
@@ -222,7 +226,9 @@ def test_folders_go_both_ways(ending, tmp_path):
     features = make_inputs(PLACES, padded=True)
     with torch.no_grad():
         expected = again.eval().double()(**as_tensors(features)).logits.numpy()
-    found = to_numpy(head(encoder(features)["sequence"])) - to_numpy(head.bias)
+    found = to_numpy(head(encoder(features)["sequence"]))
+    if again.lm_head.decoder.bias is None:  # 5.23 adds it to nothing
+        found = found - to_numpy(head.bias)
     real = features["padding_mask"] == 1
     assert_close(found[real], expected[real], 1e-4)
 

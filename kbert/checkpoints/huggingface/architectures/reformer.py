@@ -13,6 +13,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 from kbert.checkpoints.renames import Rule
 from kbert.configs.reformer import LOCAL, ReformerConfig
 from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays
 
 _ATTENTION = ("local", "lsh", "local", "lsh", "local", "lsh")
 # Of each side of a chunk: key there -> field here, with transformers' default.
@@ -25,6 +26,9 @@ _CHUNKS = {
     "lsh_num_chunks_after": ("lsh_chunks_after", 0),
 }
 _PROJECTIONS = {"local": ("query", "key", "value"), "lsh": ("query_key", "value")}
+
+# Of the masked-LM head: that of the dense layer, and that of the head.
+_BIAS, _OTHER_BIAS = "lm_head.decoder.bias", "lm_head.bias"
 
 
 class Reformer(Architecture):
@@ -132,9 +136,24 @@ class Reformer(Architecture):
         if config.attention != "causal":
             table += [
                 Rule("masked_lm/table", ("lm_head.decoder.weight",)),
-                Rule("masked_lm/bias", ("lm_head.bias",), aliases=("lm_head.decoder.bias",)),
+                Rule("masked_lm/bias", (_BIAS,)),
             ]
         return [*table, *dense("span/dense", "qa_outputs")]
+
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        """The bias of the head is that of its dense layer, where there is one.
+
+        In transformers 4 both names are of one weight; 5.23 has the other alone, and adds it to
+        nothing; since 5.24 the other is a weight without a use.
+        """
+        found = dict(arrays)
+        other = found.pop(_OTHER_BIAS, None)
+        return found if other is None else {_BIAS: other, **found}
+
+    def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        """Under both names, for any version."""
+        bias = arrays.get(_BIAS)
+        return arrays if bias is None else {**arrays, _OTHER_BIAS: bias}
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         pattern = content.get("attn_layers", _ATTENTION)
