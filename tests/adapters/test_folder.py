@@ -44,7 +44,10 @@ def probabilities(task, texts):
     return np.array([list(answer["probabilities"].values()) for answer in task.predict(texts)])
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    "kind",
+    [x if x in ("houlsby", "lora") else pytest.param(x, marks=pytest.mark.slow) for x in KINDS],
+)
 def test_it_learns_by_its_own_weights_and_comes_back(tokenizer, tmp_path, kind):
     task = make(tokenizer, kind=kind, **KINDS[kind])
     before = [to_numpy(weight.value) for weight in base_weights(task.encoder)]
@@ -124,8 +127,9 @@ def test_another_adapter_needs_no_other_graph(tokenizer, tmp_path):
     assert_close(probabilities(task, text), found["b"], 0)
 
 
-def test_replicas_and_micro_batches_train_as_one(tokenizer, mirrored):
-    def trained(scope=None, kind="lora", **options):
+@pytest.mark.parametrize("kind", ["lora", pytest.param("houlsby", marks=pytest.mark.slow)])
+def test_replicas_and_micro_batches_train_as_one(tokenizer, mirrored, kind):
+    def trained(scope=None, **options):
         with scope or contextlib.nullcontext():
             encoder = make_encoder(tokenizer)
             task = kbert.tasks.TextClassifier(encoder, tokenizer, ["no", "yes"])
@@ -137,13 +141,12 @@ def test_replicas_and_micro_batches_train_as_one(tokenizer, mirrored):
         history = task.fit(*reviews(20), epochs=2, **fit)
         return history.history["loss"], [to_numpy(x.value) for x in task.trainable_weights]
 
-    for kind in ("lora", "houlsby"):
-        one = trained(kind=kind)
-        others = (trained(mirrored.scope(), kind), trained(kind=kind, micro_batches=4))
-        for other in (*others, trained(kind=kind, recompute=True)):
-            np.testing.assert_allclose(other[0], one[0], rtol=1e-4)
-            for found, wanted in zip(other[1], one[1], strict=True):
-                assert_close(found, wanted, 1e-4)
+    one = trained()
+    others = (trained(mirrored.scope()), trained(micro_batches=4), trained(recompute=True))
+    for other in others:
+        np.testing.assert_allclose(other[0], one[0], rtol=1e-4)
+        for found, wanted in zip(other[1], one[1], strict=True):
+            assert_close(found, wanted, 1e-4)
 
 
 def test_a_run_resumes_to_the_same_numbers_and_refuses_another_adapter(tokenizer, tmp_path):
@@ -265,6 +268,7 @@ def test_another_base_another_task_and_damaged_folders_are_refused(tokenizer, tm
     assert os.listdir(tmp_path / "adapter")
 
 
+@pytest.mark.slow
 def test_a_student_is_trained_by_its_adapter(tokenizer):
     teacher = kbert.tasks.TextClassifier(make_encoder(tokenizer), tokenizer, ["no", "yes"])
     teacher.fit(*reviews(256), epochs=4, **{**FIT, "learning_rate": 3e-3})
