@@ -236,7 +236,10 @@ LOCAL = {
     "kbert/hub/snapshot.py",
     "kbert/registry.py",  # modules
     "kbert/resumable.py",  # files that grow, refused elsewhere
+    "kbert/serving/exported.py",  # likewise
+    "kbert/serving/litert.py",  # in a folder that was made here
     "kbert/serving/savedmodel.py",  # a folder that is renamed at once
+    "kbert/tasks/exported.py",  # a folder that was made here
     "kbert/tasks/tensorflow_copy.py",  # modules
     "kbert/text/documentation.py",  # what Python has installed
     "kbert/training/run/log.py",  # cuts a local file where another is written again

@@ -208,7 +208,7 @@ class SelfAttention(_Attention):
             bias = falls if bias is None else falls + ops.cast(bias, "float32")
         if positions is not None:
             query, bias = gather_rows(query, positions), gather_rows(bias, positions)
-        keys, values, length = key, value, ops.shape(x)[1]
+        keys, values = key, value
         if prefix is not None:  # behind the tokens
             keys = ops.concatenate([key, prefix[0]], axis=2)
             values = ops.concatenate([value, prefix[1]], axis=2)
@@ -217,6 +217,7 @@ class SelfAttention(_Attention):
                 bias = ops.pad(bias, ((0, 0), (0, 0), (0, 0), (0, number)))
         outputs, probabilities, scores = self._attend(query, keys, values, bias, training)
         if prefix is not None:
+            length = ops.shape(x)[1]
             probabilities, scores = probabilities[..., :length], scores[..., :length]
         if not return_internals:
             return outputs, probabilities

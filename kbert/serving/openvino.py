@@ -37,7 +37,8 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
         value.tensor.set_names(set(value.get_names()) & set(rows.outputs))
     if precision == "int8":
         nncf = optional("nncf", EXTRA)
-        nncf.set_log_level(logging.ERROR)
+        # Its own set_log_level would silence the handlers of the whole process.
+        logging.getLogger("nncf").setLevel(logging.ERROR)
         with contextlib.redirect_stdout(io.StringIO()):  # tables and a bar
             model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
     path = os.path.join(folder, FILE)

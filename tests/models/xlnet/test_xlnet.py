@@ -196,6 +196,7 @@ def test_a_query_that_sees_nothing_knows_nothing():
     assert np.abs(found[0] - found[2]).max(axis=-1)[[0, 2]].min() > 1e-3  # all others see it
 
 
+@pytest.mark.tensorflow  # JAX broadcasts no score of no query
 def test_no_token_need_be_predicted():
     encoder = Encoder(tiny_config("xlnet"))
     features = {

@@ -120,7 +120,9 @@ def test_all_tasks_are_learned(config, tokenizer, tmp_path):
     metrics = [values["colour_accuracy"], -values["number_loss"], values["word_f1"]]
     assert [x.metric for x in multi.tasks.values()] == ["accuracy", "loss", "f1"]
     assert values["mean"] == pytest.approx(np.mean(metrics))
-    assert {"colour_loss", "number_loss", "word_loss", "val_mean"} <= set(history.history)
+    assert {"colour_cross_entropy", "number_squared_error", "word_accuracy", "val_mean"} <= set(
+        history.history
+    )
     multi.tasks["colour"].save_to_preset(tmp_path)
     again = kbert.tasks.Task.from_preset(tmp_path)
     assert again.predict([RED, BLUE]) == multi.tasks["colour"].predict([RED, BLUE])
