@@ -41,7 +41,7 @@ class MultiTask(TrainStep, keras.Model):
     adapter of kind "pal" in each: Stickland & Murray 2019, https://arxiv.org/abs/1902.02671.)
 
     The tasks are asked, saved and exported as ever: `multi.tasks["rte"].predict(pairs)`. The losses
-    and values of a task have its name before theirs, such as `rte_cross_entropy` and `rte_accuracy`.
+    and values of a task have its name before theirs, as `rte_cross_entropy` and `rte_accuracy`.
 
     Args:
         tasks: name -> a task; all on the same encoder, and of it each with an adapter of its own,
