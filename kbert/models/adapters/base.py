@@ -145,6 +145,11 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
             "Adapters of one encoder must have different names. "
             f"Received: {name!r} once more; it has {', '.join(state.added)}"
         )
+    if model is not encoder and model.compiled_by_user and model.optimizer.built:
+        raise ValueError(
+            "An optimizer that has made updates knows the weights of then: add the adapter, and "
+            f"compile the task after it. Received: a compiled {type(model).__name__}"
+        )
     adapter.check_encoder(encoder)
     if adapter.pooler is None:
         adapter = adapter.replace(pooler=encoder.pooler_is_new)
@@ -209,19 +214,22 @@ def activate(model: Any, name: str | None) -> None:
 
     Args:
         model: an encoder, or a task on one, which then keeps to it.
-        name: of the adapter; None = none of them. The base stays frozen.
+        name: of the adapter; None = none of them, and a task follows its encoder again. The base
+            stays frozen.
 
     Raises:
-        ValueError: there is no such adapter.
+        ValueError: there is no such adapter, or none at all.
     """
     encoder = encoder_of(model)
+    if encoder.adapters is None:
+        raise ValueError(f"The encoder has no adapters to choose from. Received: {name!r}")
     state = known(encoder, name)
     if model is encoder:
         state.switch.active = name
     elif model.adapter != name:
         model.adapter = name
         state.version += 1
-    train_alone(encoder, name)
+    train_alone(encoder, running(model))
 
 
 def train_all(encoder: Any, names: Sequence[str | None], base: bool) -> None:

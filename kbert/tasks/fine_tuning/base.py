@@ -391,7 +391,7 @@ class FineTuningTask(EncoderTask):
         trained = self if trained is None else trained
         is_compiled = trained.compiled_by_user
         if is_compiled:
-            _check_compiled(settings)
+            check_compiled(settings)
         parts = trained.micro_batches if is_compiled else options.micro_batches
         self._check_parts(options.batch_size, parts)
         if options.checkpoint_every is not None and model_dir is None:
@@ -680,7 +680,7 @@ def _of_compile(settings: Mapping[str, Any], which: bool = True) -> dict[str, An
     return {k: v for k, v in settings.items() if FitSettings.details(k).compiled is which}
 
 
-def _check_compiled(settings: Mapping[str, Any]) -> None:
+def check_compiled(settings: Mapping[str, Any]) -> None:
     """Refuses what would be passed over; says what is."""
     unused = _of_compile(dict.fromkeys(FitSettings.names()))
     if given := [f"{name}={settings[name]!r}" for name in unused if name in settings]:

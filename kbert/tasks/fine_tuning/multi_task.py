@@ -18,7 +18,7 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import as_table
 from kbert.models.adapters import described
 from kbert.models.adapters.base import train_all
-from kbert.tasks.fine_tuning.base import KEPT_CHECKPOINTS, FineTuningTask
+from kbert.tasks.fine_tuning.base import KEPT_CHECKPOINTS, FineTuningTask, check_compiled
 from kbert.tasks.fine_tuning.settings import FitSettings
 from kbert.training.run.history import History
 from kbert.training.run.phases import Epochs
@@ -156,6 +156,9 @@ class MultiTask(TrainStep, keras.Model):
                 f"`sampling` must be one of {', '.join(SAMPLING)}. Received: {sampling!r}"
             )
         options = FitSettings.from_arguments(settings, "fit")
+        is_compiled = self.compiled_by_user
+        if is_compiled:
+            check_compiled(settings)
         refused = [x for x in ("class_weights", "freeze") if getattr(options, x)]
         if refused:
             raise ValueError(
@@ -169,7 +172,8 @@ class MultiTask(TrainStep, keras.Model):
             if not len(found):
                 raise ValueError(f"Training needs examples. Received: {name} without any")
         for task in self.tasks.values():
-            task._check_parts(options.batch_size, options.micro_batches)
+            parts = self.micro_batches if is_compiled else options.micro_batches
+            task._check_parts(options.batch_size, parts)
         if steps_per_epoch is None:
             steps_per_epoch = sum(math.ceil(len(x) / options.batch_size) for x in rows.values())
         plan = task_plan(
@@ -182,7 +186,7 @@ class MultiTask(TrainStep, keras.Model):
         first._seed_dropout(options.seed)
         train_all(self.encoder, [x.adapter for x in self.tasks.values()], self.train_encoder)
         with first.strategy_scope():
-            if not self.compiled_by_user:
+            if not is_compiled:
                 first._compile_by_default(self, options, len(plan), callbacks)
             strategy = current_strategy()
 

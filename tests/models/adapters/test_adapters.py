@@ -462,6 +462,9 @@ def test_what_cannot_be(monkeypatch):
     with pytest.raises(ValueError, match=r"the encoder has none.*pooler_activation=None"):
         adapters.add(without, "lora", pooler=True)
     assert adapters.described(without) is None
+    with pytest.raises(ValueError, match=r"no adapters to choose from"):
+        adapters.activate(without, None)
+    assert without.trainable_weights
     xlnet = Encoder(tiny_config("xlnet"))
     with pytest.raises(ValueError, match=r"reads its kernels.*RelativeAttention"):
         adapters.add(xlnet, "lora")

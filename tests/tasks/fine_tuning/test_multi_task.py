@@ -208,6 +208,15 @@ def test_what_cannot_be_trained_together(config, tokenizer):
         MultiTask({})
     with pytest.raises(TypeError, match="a Pretraining as a"):
         MultiTask({"a": kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)})
+    compiled = make(config, tokenizer, ["colour"])
+    compiled.compile("sgd")
+    with pytest.raises(ValueError, match=r"compiled with an optimizer of its own.*learning_rate"):
+        compiled.fit({"colour": data["colour"]}, **FIT)
+    task = compiled.tasks["colour"]
+    task.compile("sgd")
+    task.fit(*data["colour"], epochs=1, batch_size=8, verbose=0)
+    with pytest.raises(ValueError, match=r"compile the task after it.*a compiled TextClassifier"):
+        kbert.adapters.add(task, "lora")
     kbert.adapters.add(multi.tasks["colour"], "lora")
     multi.tasks["number"].adapter = "lora"
     with pytest.raises(ValueError, match=r"an adapter of its own, or none"):
