@@ -55,6 +55,7 @@ _SUBPACKAGES = (
     "models",
     "options",
     "pruning",
+    "quantization",
     "recipes",
     "serving",
     "tasks",

@@ -20,8 +20,9 @@ RANKS = {
     **dict.fromkeys(("models", "heads", "training"), 2),
     "tasks": 3,
     **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
-    "adapters": 3.5,
-    **dict.fromkeys(("extraction", "experiments", "pruning"), 4),
+    **dict.fromkeys(("adapters", "pruning"), 3.5),
+    "quantization": 3.8,
+    **dict.fromkeys(("extraction", "experiments"), 4),
     "distillation": 5,
     **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }

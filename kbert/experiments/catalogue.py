@@ -73,6 +73,11 @@ class NamedTask:
                     f"A {cls.__name__} has no {name}; it takes {', '.join(flag_options(cls))}. "
                     f"Received: {name}"
                 )
+        if given.get("adapter") is not None and given.get("quantization_aware"):
+            raise ValueError(
+                "A run trains an adapter of an encoder that stays as it is, or an encoder for 8 "
+                f"bits. Received: adapter={given['adapter']!r} with quantization_aware=True"
+            )
         if given.get("adapter") is not None:
             own = adapters.parse(given["adapter"])  # raises where it is none
             given = {"learning_rate": own.learning_rate, **given}

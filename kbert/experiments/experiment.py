@@ -16,6 +16,7 @@ from kbert.experiments.settings import Settings
 from kbert.files import Path
 from kbert.models import adapters
 from kbert.models.adapters.base import insert
+from kbert.quantization import quantization_aware
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.history import History
 from kbert.training.run.settings import SAME, Resume
@@ -135,8 +136,10 @@ class Experiment:
         return self.named.settings(**settings)
 
     def make_task(self, settings: Settings) -> FineTuningTask:
-        """What is trained: `new_task`, with the adapter of the settings."""
+        """What is trained: `new_task`, with the adapter or the 8 bits of the settings."""
         task = self.new_task(settings)
+        if settings.quantization_aware:
+            task = quantization_aware(task)
         if settings.adapter is not None:
             insert(task, adapters.parse(settings.adapter), "task")
         return task

@@ -46,6 +46,11 @@ class Settings(FitSettings):
         "bitfit, prefix or pal, with its options after a colon, as lora:rank=16,alpha=32. It is "
         "written to adapter/ too, and has a --learning_rate of its own.",
     )
+    quantization_aware: bool = option(
+        False,
+        help="Train for 8 bits: what dense layers multiply is rounded as kbert-export "
+        "--precision=int8 will have it (Q8BERT).",
+    )
     tune_threshold: bool = option(
         False,
         help="Set the threshold of no answer, or of any number of labels, by the development data. "

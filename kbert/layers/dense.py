@@ -13,6 +13,7 @@ from keras import ops
 
 from kbert.layers.activations import get_activation
 from kbert.layers.adaptable import Adaptable
+from kbert.layers.fake_quantization import FakeQuantization
 from kbert.types import Shape, Tensor
 
 
@@ -35,6 +36,7 @@ class Dense(Adaptable):
         initializer_range: sigma of the truncated normal the kernel starts from; None = Glorot's
             uniform distribution.
         use_bias: whether there is a bias.
+        quantized: whether rows and kernel are rounded to 8 bits, see `FakeQuantization`.
 
     Example:
         >>> Dense(3)(ops.ones((2, 5, 4))).shape[-1]
@@ -48,11 +50,17 @@ class Dense(Adaptable):
         activation: str | None = None,
         initializer_range: float | None = 0.02,
         use_bias: bool = True,
+        quantized: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.units = units
         self.use_bias = use_bias
+        self.fake_quantization = None
+        if quantized:
+            self.fake_quantization = FakeQuantization(
+                dtype=self.dtype_policy, name="fake_quantization"
+            )
         self.activation = None if activation is None else get_activation(activation)
         self.initializer_range = initializer_range
 
@@ -65,11 +73,16 @@ class Dense(Adaptable):
         self.bias = None
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+        if self.fake_quantization is not None:
+            self.fake_quantization.build(input_shape)
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         *leading, width = ops.shape(inputs)
         rows = ops.reshape(inputs, (-1, width))
-        outputs = ops.matmul(rows, self.kernel)  # (..., I) -> (N, O)
+        read, kernel = rows, self.kernel
+        if self.fake_quantization is not None:
+            read, kernel = self.fake_quantization(rows, kernel, training=training)
+        outputs = ops.matmul(read, kernel)  # (..., I) -> (N, O)
         if self.bias is not None:
             outputs = ops.add(outputs, self.bias)
         if (adapter := self.adapter) is not None:

@@ -12,6 +12,7 @@ from keras import ops
 
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
+from kbert.layers.fake_quantization import fake_quantize
 from kbert.layers.normalization import LayerNorm
 from kbert.layers.positions import check_length, sinusoids
 from kbert.types import DType, MaybeNone, Shape, Tensor
@@ -35,6 +36,7 @@ class Embeddings(keras.layers.Layer):
         positions: "learned", "sinusoidal", or "none": those of the attention, if any.
         norm: the kind of the normalisation, see `LayerNorm`; None = none.
         use_bias: whether the projection has a bias.
+        quantized: whether rows of the token table are rounded to 8 bits, see `fake_quantize`.
 
     Example:
         >>> embeddings = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,
@@ -57,10 +59,12 @@ class Embeddings(keras.layers.Layer):
         positions: str = "learned",
         norm: str | None = "layer",
         use_bias: bool = True,
+        quantized: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.positions = positions
+        self.quantized = quantized
         self.use_bias = use_bias
         self.vocabulary_size = vocabulary_size
         self.embedding_size = embedding_size
@@ -181,9 +185,9 @@ class Embeddings(keras.layers.Layer):
 
     def _token_rows(self, token_ids: Tensor, places: Tensor | None) -> Tensor:
         rows = ops.take(self.token, token_ids, axis=0)
-        if self._base is None:
-            return rows
-        return rows + ops.stop_gradient(ops.take(self._base().token, token_ids, axis=0))
+        if self._base is not None:
+            rows = rows + ops.stop_gradient(ops.take(self._base().token, token_ids, axis=0))
+        return fake_quantize(rows, axis=-1) if self.quantized else rows
 
     def _position_table(self) -> Tensor:
         if self.positions != "learned":

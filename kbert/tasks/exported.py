@@ -1,5 +1,6 @@
 """Tasks as models for other runtimes: written from a task, loaded without its layers."""
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import keras
 from kbert import registry
 from kbert.checkpoints.keys import make_config
 from kbert.files import Path
+from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.serving.exported import (
     DESCRIPTION_FILE,
     check_format,
@@ -39,11 +41,12 @@ TEXTS = (
 )
 
 
-def row_function(task: Any) -> RowFunction:
+def row_function(task: Any, *, by_runtime: bool = False) -> RowFunction:
     """What a runtime is given of a task on an encoder: its inputs to `task.row_outputs`.
 
     Args:
         task: an `EncoderTask`.
+        by_runtime: whether it rounds to 8 bits, which the layers then do not.
 
     Raises:
         ValueError: the task has no such export.
@@ -63,7 +66,8 @@ def row_function(task: Any) -> RowFunction:
     inputs = {n: ("batch", "masks" if n == "mask_positions" else "length") for n in names}
 
     def function(features: dict[str, Any]) -> dict[str, Any]:
-        found = task.row_outputs(features)
+        with without_fake_quantization() if by_runtime else contextlib.nullcontext():
+            found = task.row_outputs(features)
         return {name: keras.ops.cast(x, "float32") for name, x in found.items()}
 
     return RowFunction(function, inputs)
@@ -81,7 +85,7 @@ def export_task(
 ) -> str:
     """Writes a task for a runtime; see `Task.export`."""
     check_format(format, precision)
-    rows = row_function(task)
+    rows = row_function(task, by_runtime=precision == "int8")
     options: dict[str, Any] = {}
     if format == "litert":
         most = task.row_length

@@ -146,8 +146,8 @@ def test_bad_options(tmp_path, config, tokenizer):
     for options, message in (
         ({"format": "tflite"}, "`format` must be one of savedmodel, onnx.*'tflite'"),
         (
-            {"precision": "int8"},
-            r"SavedModel is of precision float32 or bfloat16.*precision='int8'",
+            {"precision": "int4"},
+            r"SavedModel must be one of float32, bfloat16, int8.*Received: 'int4'",
         ),
         ({"format": "onnx", "texts": ["one"]}, r"two texts or more\. Received: 1"),
         ({"format": "onnx", "widths": [8]}, r"`widths` is for that\. Received: widths=\[8\]"),

@@ -6,6 +6,7 @@ from kbert.models.parts.disentangled import Disentangled
 from kbert.models.parts.dynamic_convolution import DynamicConvolution
 from kbert.models.parts.global_tokens import GlobalTokens
 from kbert.models.parts.pruned import Pruned
+from kbert.models.parts.quantized import Quantized
 from kbert.models.parts.relative_bias import RelativeBias
 from kbert.models.parts.task_embeddings import TaskEmbeddings
 
@@ -16,6 +17,7 @@ __all__ = [
     "GlobalTokens",
     "Part",
     "Pruned",
+    "Quantized",
     "RelativeBias",
     "TaskEmbeddings",
     "part_of",

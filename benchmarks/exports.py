@@ -1,0 +1,329 @@
+"""One task in every runtime: how fast, how large, and what 16 and 8 bits cost.
+
+- `speed`: a classifier of MiniLM-L6's size and one of BERT-base's, with random weights, from text
+  to classes: one text at a time, 8, 32, and texts of 128 tokens. Each contender is a process of its
+  own; they answer in turns, and each number is the smallest of the rounds, in sentences a second.
+  "tokenizers" is the runtime fed by Hugging Face's tokenizers library, and nothing else around it.
+- `quality`: MiniLM-L6 fine-tuned on SST-2, STS-B and SQuAD's sample, its metric in each precision,
+  and after fine-tuning for 8 bits (`kbert.quantization`).
+
+`python -m benchmarks.exports [speed] [quality] [--data FOLDER] [--size minilm bert-base]
+[--rounds 9] [--rows 8000] [--seeds 0 1 2]`
+
+`--data` holds `glue/` and `squad/` (see `benchmarks.fine_tuning`), which `quality` needs; with it
+`speed` takes SST-2's sentences. What is not installed is left out.
+"""
+
+import functools
+import gc
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import kbert
+from benchmarks import _experiments as experiments
+from benchmarks._experiments import mean, print_table
+from benchmarks._fine_tuning_runs import RUNS, make_job, weights_folder
+from kbert import quantization
+from kbert.data import Table
+from kbert.tasks.exported import TEXTS
+
+SIZES = {"minilm": None, "bert-base": "bert-base-uncased"}  # None: the published MiniLM-L6
+BATCHES = (1, 8, 32)
+LENGTH, SENTENCES, CLASSES = 128, 96, ("no", "yes")
+FORMATS = {
+    "savedmodel": ("float32", "bfloat16", "int8"),
+    "onnx": ("float32", "int8"),
+    "openvino": ("float32", "bfloat16", "int8"),
+}
+MODULES = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}
+TASKS = ("sst2", "stsb", "squad")
+QAT = ", trained for it"
+Answer = Callable[[list[str]], Any]  # texts -> one row of numbers each
+
+
+def is_installed(format: str) -> bool:
+    return format == "savedmodel" or importlib.util.find_spec(MODULES[format]) is not None
+
+
+# Speed: what answers in a process of its own.
+
+
+def open_savedmodel(folder: str) -> Answer:
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
+
+    classify = tf.saved_model.load(folder).signatures["classify"]
+    return lambda texts: classify(text=tf.constant(texts))["scores"].numpy()
+
+
+def open_exported(folder: str) -> Answer:
+    from kbert.tasks import load_exported
+
+    exported = load_exported(folder)
+    return lambda texts: exported.predict(texts, batch_size=len(texts), verbose=0)
+
+
+def open_bare(folder: str) -> Answer:
+    """The runtime itself, behind Hugging Face's tokenizer."""
+    from tokenizers import BertWordPieceTokenizer
+
+    from kbert.serving import open_runtime
+
+    tokenizer = BertWordPieceTokenizer(os.path.join(folder, "vocab.txt"), lowercase=True)
+    tokenizer.enable_truncation(LENGTH)
+    tokenizer.enable_padding()
+    run = open_runtime(folder)
+
+    def answer(texts: list[str]) -> np.ndarray:
+        rows = tokenizer.encode_batch(texts)
+        ids, segments, mask = (
+            np.array([getattr(row, name) for row in rows], np.int32)
+            for name in ("ids", "type_ids", "attention_mask")
+        )
+        return run({"token_ids": ids, "segment_ids": segments, "padding_mask": mask})[
+            "probabilities"
+        ]
+
+    return answer
+
+
+def open_torch(folder: str, half: bool) -> Answer:
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+
+    def answer(texts: list[str]) -> np.ndarray:
+        options = {"padding": True, "truncation": True, "max_length": LENGTH}
+        rows = tokenizer(texts, return_tensors="pt", **options)
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return torch.softmax(model(**rows).logits.float(), -1).numpy()
+
+    return answer
+
+
+OPENERS: dict[str, Callable[..., Answer]] = {
+    "savedmodel": open_savedmodel,
+    "exported": open_exported,
+    "bare": open_bare,
+    "torch": functools.partial(open_torch, half=False),
+    "torch bfloat16": functools.partial(open_torch, half=True),
+}
+
+
+def work(opener: str, folder: str, pipe: Any) -> None:
+    """Answers what comes through the pipe, and says how long it took."""
+    answer = OPENERS[opener](folder)
+    while (batches := pipe.recv()) is not None:
+        seconds = []
+        for texts in batches:
+            began = time.perf_counter()
+            answer(texts)
+            seconds.append(time.perf_counter() - began)
+        pipe.send((seconds, resident_memory()))
+
+
+def resident_memory() -> float:
+    """Of this process, in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(x for x in lines if x.startswith("VmRSS")).split()[1]) / 1024
+
+
+class Contender:
+    """A process that has a model loaded."""
+
+    def __init__(self, opener: str, folder: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=work, args=(opener, folder, other), daemon=True)
+        self.process.start()
+        other.close()
+
+    def answer(self, batches: list[list[str]]) -> tuple[list[float], float]:
+        """Seconds of each batch, and the memory that is held."""
+        self.pipe.send(batches)
+        return self.pipe.recv()
+
+    def end(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
+
+def make_task(size: str) -> Any:
+    """A classifier that was not trained."""
+    options = {"max_length": LENGTH, "new_head": True}
+    if SIZES[size] is None:
+        return kbert.tasks.TextClassifier.from_preset(weights_folder(), labels=CLASSES, **options)
+    tokenizer = kbert.load_tokenizer(weights_folder())
+    encoder = kbert.Encoder(kbert.family(SIZES[size]))
+    return kbert.tasks.TextClassifier(encoder, tokenizer, CLASSES, max_length=LENGTH)
+
+
+def write_all(task: Any, folder: Path) -> dict[str, tuple[str, str, float]]:
+    """Every export: title -> what opens it, its folder and its megabytes."""
+    found: dict[str, tuple[str, str, float]] = {}
+    for format, precisions in FORMATS.items():
+        for precision in precisions:
+            if not is_installed(format):
+                continue
+            title, path = f"{format} {precision}", folder / f"{format}-{precision}"
+            written = task.export(path, format=format, precision=precision)
+            kind = "savedmodel" if format == "savedmodel" else "exported"
+            found[title] = (kind, written, megabytes(Path(written)))
+            if kind == "exported":
+                found[f"{title}, tokenizers"] = ("bare", written, megabytes(Path(written)))
+    if is_installed("torch"):
+        task.save_to_preset(folder / "torch", format="huggingface")
+        size = megabytes(folder / "torch")
+        for title in ("torch", "torch bfloat16"):
+            found[title] = (title, os.fspath(folder / "torch"), size)
+    return found
+
+
+def megabytes(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+
+
+def sentences(data: str | None) -> list[str]:
+    """Sentences of real lengths, the short ones first, as who batches them sorts them."""
+    texts = list(TEXTS) * (SENTENCES // len(TEXTS) + 1)
+    if data is not None:
+        texts = list(RUNS["sst2"].read(Path(data))[1]["text"])
+    step = len(texts) / SENTENCES
+    return sorted((texts[int(i * step)] for i in range(SENTENCES)), key=len)
+
+
+def batched(texts: Sequence[str], size: int) -> list[list[str]]:
+    return [list(texts[i : i + size]) for i in range(0, len(texts), size)]
+
+
+def speed(flags: Any) -> None:
+    """Sentences a second, from text to classes."""
+    texts = sentences(flags.data)
+    long = [" ".join(texts)[i * 40 :] for i in range(32)]  # all of them are cut at 128 tokens
+    loads = {f"{n}": batched(texts, n) for n in BATCHES}
+    loads |= {"1 x 128": batched(long[:8], 1), "32 x 128": batched(long, 32)}
+    for size in flags.size:
+        place = Path(tempfile.mkdtemp())
+        task = make_task(size)
+        written = write_all(task, place)
+        del task
+        gc.collect()
+        contenders = {title: Contender(*made[:2]) for title, made in written.items()}
+        times: dict[tuple[str, str], list[list[float]]] = {}
+        memory = {}
+        for turn in range(flags.rounds + 1):
+            for name, batches in loads.items():
+                for title, contender in contenders.items():
+                    seconds, memory[title] = contender.answer(batches)
+                    if turn:  # the first one traces and compiles
+                        times.setdefault((title, name), []).append(seconds)
+        rows = []
+        for title, (_, _, disk) in written.items():
+            rates = []
+            for name, batches in loads.items():
+                best = min(map(sum, times[title, name]))
+                rates.append(f"{sum(map(len, batches)) / best:.0f}")
+            single = 1e3 * np.concatenate(times[title, "1"])
+            latency = (f"{np.percentile(single, q):.1f}" for q in (50, 99))
+            rows.append((title, *rates, *latency, f"{memory[title]:.0f}", f"{disk:.0f}"))
+        print(f"\n{size}", flush=True)
+        header = ("sentences a second", *loads, "ms, p50", "p99", "RSS, MB", "disk, MB")
+        print_table(header, rows)
+        for contender in contenders.values():
+            contender.end()
+        shutil.rmtree(place)
+
+
+# Quality
+
+
+def measure(name: str, flags: Any, seed: int) -> dict[str, float]:
+    """A task's metric in every precision: fine-tuned as usual, and fine-tuned for 8 bits."""
+    job = make_job(name, Path(flags.data), None, seed=seed, bfloat16=False)
+    kind = getattr(kbert.tasks, job.kind)
+    options = {key: job.settings[key] for key in ("max_length", "doc_stride") if job.settings[key]}
+    if job.labels:
+        options["labels"] = job.labels
+    train = Table({key: column[: flags.rows] for key, column in job.train.items()})
+    dev, metric = Table(job.dev), RUNS[name].metric
+    found = {}
+    for title, changed in (("", lambda task: task), (QAT, quantization.quantization_aware)):
+        keras.utils.set_random_seed(seed)
+        task = changed(kind.from_preset(job.weights, new_head=True, **options))
+        how = {"epochs": flags.epochs, "batch_size": 32, "seed": seed, "verbose": 0}
+        task.fit(train, learning_rate=job.settings["learning_rate"], **how)
+        found[f"TensorFlow{title}"] = task.evaluate(dev, verbose=0)[metric]
+        if not title:
+            weights = quantization.rounded(quantization.quantization_aware(task))
+            found["savedmodel int8"] = weights.evaluate(dev, verbose=0)[metric]
+        for format, precisions in FORMATS.items():
+            if format == "savedmodel" or not is_installed(format):
+                continue
+            for precision in ("int8",) if title else precisions[1:]:
+                with tempfile.TemporaryDirectory() as folder:
+                    path = task.export(f"{folder}/model", format=format, precision=precision)
+                    value = kbert.tasks.load_exported(path).evaluate(dev)[metric]
+                found[f"{format} {precision}{title}"] = value
+    return {title: 100 * value for title, value in found.items()}
+
+
+def quality(flags: Any) -> None:
+    """What bfloat16 and int8 cost in a task's metric."""
+    folder = experiments.results_folder(flags.output_dir, rows=flags.rows, epochs=flags.epochs)
+    found = {
+        name: [
+            experiments.once(
+                folder / "results",
+                {"name": f"quality-{name}", "seed": seed},
+                functools.partial(measure, name, flags, seed),
+            )
+            for seed in flags.seeds
+        ]
+        for name in TASKS
+    }
+    rows = []
+    for title in found[TASKS[0]][0]:
+        values = (mean(results, title, ".1f") for results in found.values())
+        ratios = [
+            statistics.mean(r[title] for r in results)
+            / statistics.mean(r["TensorFlow"] for r in results)
+            for results in found.values()
+        ]
+        rows.append((title, *values, f"{100 * (min(ratios) - 1):+.1f} %"))
+    print_table(("runs in", *(f"{x}, {RUNS[x].metric}" for x in TASKS), "most lost"), rows)
+
+
+PARTS = {"speed": speed, "quality": quality}
+
+
+def main() -> None:
+    parser = experiments.parser("exports", __doc__)
+    parser.add_argument("--data", help="folder with glue/ and squad/")
+    parser.add_argument("--size", nargs="+", default=list(SIZES), choices=SIZES)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rows", type=int, default=8000, help="of each training set")
+    parser.add_argument("--epochs", type=int, default=2)
+    flags = parser.parse_args()
+    names = flags.names or [name for name in PARTS if name == "speed" or flags.data]
+    if set(names) - set(PARTS) or ("quality" in names and not flags.data):
+        parser.error(f"names are {', '.join(PARTS)}; quality needs --data. Received: {names}")
+    for name in names:
+        print(f"\n{name}: {PARTS[name].__doc__}", flush=True)
+        PARTS[name](flags)
+
+
+if __name__ == "__main__":
+    main()

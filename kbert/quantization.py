@@ -1,0 +1,99 @@
+"""Fine-tuning for 8 bits: an encoder that computes in training as a runtime in int8 will.
+
+task = kbert.quantization.quantization_aware(task)
+task.fit(texts, labels)
+task.export("int8", format="onnx", precision="int8")
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kbert.layers.fake_quantization import LEVELS
+from kbert.models.parts import Quantized
+from kbert.pruning.rebuilding import encoder_of, rebuilt
+from kbert.types import Arrays
+
+PART = Quantized.name
+_RANGE = "/fake_quantization/range"
+_KERNEL = re.compile(r"encoder/layers/\d+/(attention|feed_forward)/\w+/kernel")
+_TABLE = "encoder/embeddings/token"
+
+
+def quantization_aware(model: Any) -> Any:
+    """The same encoder, or task, with the part "quantized" (`kbert.models.parts.Quantized`).
+
+    In training and in answers its dense layers and its token vectors are rounded to 8 bits, with
+    gradients as if they were not. Trained so, a model loses less in `export(precision="int8")`,
+    which leaves the rounding to the runtime. It is saved, loaded and resumed like any other; that
+    the rounding is of a part, its config says.
+
+    Args:
+        model: a `kbert.Encoder` without a part, or a task on one; it stays as it is.
+
+    Returns:
+        A new one, not compiled. Its ranges are not known before it has been trained.
+
+    Raises:
+        TypeError: the model is neither.
+        ValueError: it has a part already, adapters, or blocks that no config names.
+
+    Example:
+        >>> import kbert
+        >>> encoder = quantization_aware(kbert.Encoder(kbert.family("bert-tiny")))
+        >>> dict(encoder.config.part)
+        {'name': 'quantized'}
+        >>> rounded(encoder).config.part is None
+        True
+    """
+    config = encoder_of(model).config
+    if config.part is not None:
+        raise ValueError(
+            "An encoder has one part, and that one rounds BERT's own layers: it must have none. "
+            f"Received: part={dict(config.part)}"
+        )
+    return rebuilt(model, config.replace(part={"name": PART}), _with_ranges)
+
+
+def rounded(model: Any) -> Any:
+    """The model without the part, and with kernels and token vectors as 8 bits hold them.
+
+    What runtimes store in 8 bits loses nothing then; inputs of the products are no longer rounded.
+    Its formats are those of any model.
+
+    Args:
+        model: what `quantization_aware` gave, or a preset of it; it stays as it is.
+
+    Returns:
+        A new encoder or task, not compiled.
+
+    Raises:
+        TypeError: the model is neither an encoder nor a task on one.
+        ValueError: it has no such part.
+    """
+    config = encoder_of(model).config
+    if config.part is None or config.part["name"] != PART:
+        raise ValueError(
+            f"The encoder must have the part {PART!r}, see quantization_aware. "
+            f"Received: part={None if config.part is None else dict(config.part)}"
+        )
+    return rebuilt(model, config.replace(part=None), _rounded)
+
+
+def _with_ranges(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
+    new = {name: np.zeros(shapes[name], "float32") for name in shapes if name.endswith(_RANGE)}
+    return {**arrays, **new}
+
+
+def _rounded(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
+    found: dict[str, np.ndarray] = {}
+    for name in shapes:
+        x = arrays[name]
+        if name == _TABLE or _KERNEL.fullmatch(name):
+            largest = np.abs(x).max(axis=-1 if name == _TABLE else 0, keepdims=True)
+            scale = (np.where(largest > 0, largest, 1) / LEVELS).astype(x.dtype)
+            x = np.round(x / scale) * scale
+        found[name] = x
+    return found
