@@ -20,7 +20,7 @@ from kbert.visualization.names import name_points
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COSTS = ("time", "parameters")
+COSTS = ("time", "parameters", "size")
 
 
 def trade_off(
@@ -39,9 +39,9 @@ def trade_off(
     the way to the left is half the cost; that of scores does not.
 
     Args:
-        table: name -> {"time": milliseconds, one or several; "parameters": how many; "score": one
-            or several}. Only the cost that is shown must be there.
-        cost: the horizontal axis, "time" or "parameters".
+        table: name -> {"time": milliseconds, one or several; "parameters": how many; "size": bytes
+            on the disk; "score": one or several}. Only the cost that is shown must be there.
+        cost: the horizontal axis: "time", "parameters" or "size".
         teacher: name of the model that the others are compared with; None for none.
         kept: shares of the teacher's score, each a dashed line across the picture.
         metric: what the score is.
@@ -76,6 +76,8 @@ def trade_off(
     if cost == "parameters":
         unit, word = (1e6, "millions") if max(map(np.max, costs)) >= 1e6 else (1e3, "thousands")
         costs, label = [found / unit for found in costs], f"parameters ({word})"
+    elif cost == "size":
+        costs, label = [found / 1e6 for found in costs], "size on the disk (MB)"
     points = np.array([(x.mean(), y.mean()) for x, y in zip(costs, scores, strict=True)])
     spreads = np.array([(_spread(x), _spread(y)) for x, y in zip(costs, scores, strict=True)])
     best = None if teacher is None else points[list(table).index(teacher), 1]

@@ -110,9 +110,8 @@ def test_tasks_with_tied_tables_and_loops(tmp_path):
         assert size < 0.4 * 4 * task.count_params(), name  # vectors, and the checkpoint's index
         (answer,) = session.ask(path, (name, request))
         if name == "fill_mask":
-            ((best,),), _ = masked.predict(request["text"], top_k=1)
-            assert answer["tokens"][0, 0, 0].decode() == best["token"]
-            assert_close(answer["probabilities"][0, 0, 0], best["probability"], 0.05)
+            wanted = masked.predict(request["text"], top_k=5)[0]["probabilities"]
+            assert_close(answer["probabilities"][0, :1], wanted, 0.02)
         else:
             assert len(answer["continuation"]) == 2
 

@@ -34,6 +34,8 @@ def test_parameters_in_a_unit_that_fits_them(drawn):
     figure = trade_off(TABLE, cost="parameters")
     np.testing.assert_allclose(_marks(figure)[0][:, 0], [22.7, 17.4, 15.6])
     assert "parameters (millions)" in drawn(figure)
+    sizes = {"whole": {"size": 90_900_000, "score": 0.9}, "int8": {"size": 23e6, "score": 0.9}}
+    assert "size on the disk (MB)" in drawn(trade_off(sizes, cost="size"))
     small = trade_off({"tiny": {"parameters": 4_000, "score": 1}}, cost="parameters")
     assert "parameters (thousands)" in drawn(small)
 
@@ -62,7 +64,7 @@ def test_names_do_not_meet_one_another_nor_a_bar(boxes, overlaps):
     [
         ({}, {}, "Received: no rows"),
         (TABLE, {"teacher": "BERT"}, "Received: the teacher, 3 layers, 2 layers; teacher='BERT'"),
-        (TABLE, {"cost": "bytes"}, "one of time, parameters. Received: 'bytes'"),
+        (TABLE, {"cost": "bytes"}, "one of time, parameters, size. Received: 'bytes'"),
         ({"a": {"time": 1.0}}, {}, "has a 'score'. Received: {'time': 1.0} for 'a'"),
         ({"a": {"score": 1.0}}, {}, "has a 'time'. Received: {'score': 1.0} for 'a'"),
         ({"a": 1.0}, {}, "has a 'score'. Received: 1.0 for 'a'"),
