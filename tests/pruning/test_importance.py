@@ -74,7 +74,10 @@ def test_of_neurons_too(task):
     np.testing.assert_allclose([x[:3] for x in found], wanted, rtol=0.02, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["windows", "tags", "answers", "choices"])
+@pytest.mark.parametrize(
+    "name",
+    ["answers", *(pytest.param(x, marks=pytest.mark.slow) for x in ("windows", "tags", "choices"))],
+)
 def test_every_task_and_any_batches(name, tokenizer):
     """Also where an example is several sequences, or a loss is of several words."""
     task, data = make_task(name, tokenizer, num_layers=2), TABLES[name][2]

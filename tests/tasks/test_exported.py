@@ -54,7 +54,13 @@ def assert_alike(ours, theirs, atol):
         np.testing.assert_allclose(theirs, ours, atol=atol)
 
 
-@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in ("classes", "answers", "masks") else pytest.param(n, marks=pytest.mark.slow)
+        for n in MAKE
+    ],
+)
 def test_onnx_runtime_answers_as_the_task(tmp_path, config, tokenizer, name):
     pytest.importorskip("tf2onnx")
     pytest.importorskip("onnxruntime")
@@ -65,6 +71,7 @@ def test_onnx_runtime_answers_as_the_task(tmp_path, config, tokenizer, name):
     assert_alike(list(task.predict(texts)), list(loaded.predict(texts)), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["openvino", "litert"])
 def test_other_runtimes_answer_as_the_task(tmp_path, config, tokenizer, format):
     pytest.importorskip({"openvino": "openvino", "litert": "ai_edge_litert"}[format])

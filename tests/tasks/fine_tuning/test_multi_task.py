@@ -108,6 +108,7 @@ def test_each_step_is_a_step_of_one_task(config, tokenizer):
         assert not np.any([to_numpy(pair) for pair in others])
 
 
+@pytest.mark.slow
 def test_all_tasks_are_learned(config, tokenizer, tmp_path):
     multi = make(config, tokenizer, dropout=0.1)
     data = {name: read(96) for name, read in DATA.items()}
@@ -142,6 +143,7 @@ def test_adapters_of_their_own_with_and_without_the_encoder(config, tokenizer):
         assert any("adapter_" not in x for x in moved) is trained
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_numbers(config, tokenizer, tmp_path):
     def run(folder, stop=None, **options):
         multi = make(config, tokenizer, ["colour", "number"], dropout=0.1)
@@ -163,6 +165,7 @@ def test_a_run_resumes_to_the_same_numbers(config, tokenizer, tmp_path):
         run(tmp_path / "cut", sampling="uniform")
 
 
+@pytest.mark.slow
 def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored):
     def trained(scope=None, **options):
         with scope or contextlib.nullcontext():

@@ -444,6 +444,7 @@ print(json.dumps([[run[:3] for run in runs], float(apart / moved)]))
 """
 
 
+@pytest.mark.slow
 def test_on_jax_two_devices_train_as_one():
     out = run_python(
         JAX_RUN,
