@@ -139,7 +139,7 @@ def rotation(places: Tensor, head_size: int, base: float) -> tuple[Tensor, Tenso
         ((3, 2), 0.841)
     """
     frequencies = (base ** -(np.arange(0, head_size, 2) / head_size)).astype("float32")
-    angles = ops.cast(places, "float32")[..., None] * frequencies
+    angles = ops.cast(places, "float32")[..., None] * ops.convert_to_tensor(frequencies)
     if len(angles.shape) == 3:
         angles = angles[:, None]
     return ops.cos(angles), ops.sin(angles)
@@ -194,7 +194,8 @@ def alibi_bias(queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
         [[-0.0, -0.0625, -0.125], [-0.0625, -0.0, -0.0625]]
     """
     distances = ops.cast(ops.abs(queries[..., :, None] - keys[..., None, :]), "float32")
-    falls = distances[..., None, :, :] * -alibi_slopes(num_heads)[:, None, None]
+    slopes = ops.convert_to_tensor(-alibi_slopes(num_heads)[:, None, None])
+    falls = distances[..., None, :, :] * slopes
     return falls[None] if len(falls.shape) == 3 else falls
 
 

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
+import kbert
 from kbert.configs import EncoderConfig, register_config
 from kbert.models import Encoder, Seq2Seq, describe, register_encoder
-from kbert.tasks import TextClassifier
 from kbert.tokenizers import WordPieceTokenizer
 from tests.harness import randomise, tiny_config, tiny_inputs, to_numpy
 
@@ -67,13 +67,13 @@ def test_it_is_loaded_from_a_preset_and_by_keras(doubled, tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.jax_slow
+@pytest.mark.tensorflow
 def test_a_task_takes_it(doubled, tmp_path, tiny_vocabulary):
     tokenizer = WordPieceTokenizer(tiny_vocabulary)
     encoder = Encoder(doubled_config(vocabulary_size=len(tiny_vocabulary)))
-    task = TextClassifier(encoder, tokenizer, ["no", "yes"])
+    task = kbert.tasks.TextClassifier(encoder, tokenizer, ["no", "yes"])
     task.save_to_preset(tmp_path)
-    again = TextClassifier.from_preset(tmp_path)
+    again = kbert.tasks.TextClassifier.from_preset(tmp_path)
     assert type(again.encoder) is Doubled
     (expected,), (found,) = task.predict(["the fox"]), again.predict(["the fox"])
     assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-6)

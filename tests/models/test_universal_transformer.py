@@ -82,7 +82,7 @@ def test_without_halting_all_take_all_steps():
     out = encoder(inputs, return_hidden_states=True)
     state = encoder.embeddings(inputs["token_ids"], inputs["segment_ids"])
     bias = encoder._layer_biases(inputs, in_blocks=False)[0]
-    table = sinusoids(64, WIDTH)
+    table = keras.ops.convert_to_tensor(sinusoids(64, WIDTH))
     for step in range(STEPS):
         state = state + table[: state.shape[1]] + table[step]
         state = encoder.blocks[0](state, bias)[0]

@@ -45,7 +45,7 @@ def distance_vectors(
     if clamp_length is not None:
         distances = ops.clip(distances, -clamp_length, clamp_length)
     frequencies = (10000.0 ** -(np.arange(0, hidden_size, 2) / hidden_size)).astype("float32")
-    angles = ops.cast(distances, "float32")[:, None] * frequencies
+    angles = ops.cast(distances, "float32")[:, None] * ops.convert_to_tensor(frequencies)
     return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
 
 

@@ -59,7 +59,8 @@ SCHEMES = [
             for masking, scheme in MASKING_SCHEMES.items()
             if masking != "phrase"
         ),
-        *((segments, "token") for segments in SEGMENT_SCHEMES if segments != "pairs"),
+        # Runs go on from batch to batch, and aligned texts are of a corpus of their own.
+        *((x, "token") for x in SEGMENT_SCHEMES if x not in ("pairs", "runs", "aligned")),
     )
 ]
 

@@ -264,7 +264,8 @@ def test_a_pal_is_a_small_attention_beside_the_block():
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     aside = (weights @ heads[2]).transpose(0, 2, 1, 3).reshape(2, 5, 8) @ back
-    attended, _ = plain._attended(x, lambda x: plain.attention(x, bias))
+    inputs, masked = (keras.ops.convert_to_tensor(x) for x in (x, bias))
+    attended, _ = plain._attended(inputs, lambda x: plain.attention(x, masked))
     outputs = to_numpy(plain.feed_forward(attended))
     norm = plain.feed_forward_norm
     expected = numpy_norm(to_numpy(attended) + aside + outputs, 1e-12)
@@ -309,6 +310,7 @@ def test_in_every_forward_part(kind, window):
 
 @KIND
 @pytest.mark.jax_slow
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="recomputation is of training")
 def test_gradients_of_recomputed_layers_are_the_same(kind):
     encoder, _ = adapted(kind)
     encoder.pooler.trainable = False

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+import kbert
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_huggingface
 from kbert.checkpoints.huggingface.architectures import find
 from kbert.checkpoints.huggingface.architectures.mobilebert import USUAL
@@ -17,7 +18,6 @@ from kbert.models import Encoder, describe, family
 from kbert.models.parts import Bottleneck, part_of
 from kbert.models.parts.bottleneck import NoNorm
 from kbert.models.weights import named_weights, set_arrays
-from kbert.tasks import Pretraining
 from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.harness import (
     KINDS,
@@ -262,13 +262,14 @@ def test_what_its_attention_computed_is_as_wide_as_its_heads():
     assert tuple(found["internals"][0]["value"].shape) == (3, 4, 12, 2)
 
 
+@pytest.mark.tensorflow
 def test_its_head_has_columns_beside_the_table(tmp_path):
     """Their logits add up, and the task with them is what it was when it is read again."""
     config = tiny_config(**KINDS["bottleneck"])
     tokenizer = WordPieceTokenizer(
         [*SPECIAL_TOKENS, *(f"word{i}" for i in range(config.vocabulary_size - 5))]
     )
-    task = Pretraining(Encoder(config), tokenizer)
+    task = kbert.tasks.Pretraining(Encoder(config), tokenizer)
     randomise(task)
     head = task.masked_lm
     assert tuple(head.columns.shape) == (config.vocabulary_size, 8)
@@ -277,7 +278,7 @@ def test_its_head_has_columns_beside_the_table(tmp_path):
     table = np.concatenate([to_numpy(task.encoder.embeddings.token), to_numpy(head.columns)], 1)
     assert_close(to_numpy(head(sequence)), x @ table.T + to_numpy(head.bias), 1e-4)
     task.save_to_preset(tmp_path)
-    again = Pretraining.from_preset(tmp_path)
+    again = kbert.tasks.Pretraining.from_preset(tmp_path)
     np.testing.assert_array_equal(to_numpy(again.masked_lm(sequence)), to_numpy(head(sequence)))
 
 

@@ -337,6 +337,7 @@ def test_configs_of_transformers_that_are_refused(changes, message):
         export_model(tiny_config("xlnet", dropout=0.2), {})
 
 
+@pytest.mark.tensorflow
 def test_the_head_that_searches_by_beams_is_told(tmp_path):
     pytest.importorskip("torch")
     from kbert.tasks import Task
