@@ -129,8 +129,9 @@ def learn(
     clip_norm: float | None = 1.0,
     at_evaluation: Callable[[int], dict] | None = None,
     jit_compile: bool | str = True,
+    evaluations: int = EVALUATIONS,
 ) -> dict[str, Any]:
-    """Trains, and measures on held-out text `EVALUATIONS` times.
+    """Trains, and measures on held-out text `evaluations` times.
 
     Args:
         task: not compiled.
@@ -141,6 +142,7 @@ def learn(
         clip_norm: as in `compile`.
         at_evaluation: given the step, adds to what is measured there.
         jit_compile: as in `compile`.
+        evaluations: evenly spread.
 
     Returns:
         "curve", a dict of values for each evaluation; the last one's values; parameters; seconds.
@@ -148,7 +150,7 @@ def learn(
     task.compile(
         optimizer or default_optimizer(steps), clip_norm=clip_norm, jit_compile=jit_compile
     )
-    every, added = steps // EVALUATIONS, []
+    every, added = steps // evaluations, []
     callbacks = []
     if at_evaluation:
         measure = keras.callbacks.LambdaCallback(
@@ -158,7 +160,7 @@ def learn(
     began = time.perf_counter()
     history = task.fit(
         train,
-        epochs=EVALUATIONS,
+        epochs=evaluations,
         steps_per_epoch=every,
         validation_data=held_out,
         callbacks=callbacks,
@@ -169,7 +171,7 @@ def learn(
     measured["train_loss"] = history["loss"]
     curve = [
         {"step": (i + 1) * every, **{name: float(v[i]) for name, v in measured.items()}}
-        for i in range(EVALUATIONS)
+        for i in range(evaluations)
     ]
     curve = [
         {**point, **more} for point, more in zip(curve, added or [{}] * len(curve), strict=True)

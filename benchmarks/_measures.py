@@ -33,7 +33,7 @@ def masked_lm_score(
     `bits`, the loss in bits per byte of what was masked."""
     plain = kbert.tasks.Pretraining(task.encoder, corpus.tokenizer, next_sentence=False)
     plain.masked_lm.set_weights(task.masked_lm.get_weights())
-    plain.compile(AdamW(), jit_compile=True)
+    plain.compile(AdamW(), jit_compile=task.encoder.compute_dtype == "float32")
     held_out = corpus.batches("held_out", segments="single", masking=masking)
     found = plain.evaluate(held_out, return_dict=True, verbose=0)
     score = {name: float(found[name]) for name in ("mlm_loss", "mlm_accuracy")}
