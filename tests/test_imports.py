@@ -94,7 +94,7 @@ ORDER = {
         presets
     """,
     "layers": """
-        adaptable auxiliary bias fused gather highway scalar_mix scan token_embeddings word_softmax
+        adaptable auxiliary bias fake_quantization fused gather highway scalar_mix scan token_embeddings word_softmax
         activations dropout positions recompute
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
@@ -123,7 +123,7 @@ ORDER = {
     """,
     "serving": """
         savedmodel
-        rows
+        rows stored
         litert onnx openvino
         exported
     """,

@@ -95,6 +95,7 @@ def test_it_learns_is_saved_and_exported(task, tmp_path):
     assert "Round" in str(row_function(aware).concrete.graph.as_graph_def())
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.graphs
 def test_a_run_resumes_exactly_with_its_ranges(task, tmp_path):
@@ -132,6 +133,7 @@ def test_what_cannot_be_rounded_is_refused(task):
         quantization_aware(task)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.graphs
 def test_a_run_of_the_programs_trains_for_8_bits(tokenizer, tmp_path):

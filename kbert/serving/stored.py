@@ -28,7 +28,7 @@ class StoredWeights:
         resources: what a SavedModel must track for them.
 
     Example:
-        >>> variable = keras.Variable(np.eye(64), name="kernel")
+        >>> variable = keras.Variable(np.eye(64), dtype="float32", name="kernel")
         >>> weights = StoredWeights([variable])
         >>> double = Signature(lambda x: {"y": x @ variable * 2.0},
         ...                    [tf.TensorSpec([None, 64], tf.float32, "x")])
