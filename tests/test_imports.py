@@ -94,7 +94,8 @@ ORDER = {
         presets
     """,
     "layers": """
-        adaptable auxiliary bias fake_quantization fused gather highway scalar_mix scan token_embeddings word_softmax
+        adaptable auxiliary bias fake_quantization fused gather highway scalar_mix scan
+        token_embeddings word_softmax
         activations dropout positions recompute
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
