@@ -115,9 +115,9 @@ def config(tokenizer, base: str = "bert-tiny", **changes: Any) -> kbert.EncoderC
     )
 
 
-def default_optimizer(steps: int) -> AdamW:
+def default_optimizer(steps: int, learning_rate: float = 2e-3) -> AdamW:
     """What the quickstart trains with."""
-    return AdamW(WarmupDecay(2e-3, steps, steps // 10), beta_2=0.98)
+    return AdamW(WarmupDecay(learning_rate, steps, steps // 10), beta_2=0.98)
 
 
 def learn(

@@ -48,6 +48,9 @@ FULL_SIZE_BATCHES, FULL_SIZE_LENGTH, FULL_SIZE_STEPS = (2, 8), 128, 5
 # ModernBERT's parts, each alone in BERT's block, and all. A gated feed-forward part has as many
 # weights with two thirds of the width; 16 of 64 tokens are a window as 128 are of 512.
 DEEP = {"num_layers": 7, "hidden_size": 320, "num_heads": 5, "intermediate_size": 1280}
+# ELECTRA-small's, which is as wide. At that of the two-layer models, 2e-3, only blocks with norms
+# before each part came to know more than the most frequent token.
+DEEP_RATE = 5e-4
 GATED = {"feed_forward": "gated", "intermediate_size": 856}
 NO_BIASES = {"use_bias": False, "norm": "layer_no_bias"}
 WINDOWS = {
@@ -151,7 +154,10 @@ class Laboratory:
             train = (corpus or self.corpus).batches(seed=seed, **data)
             settings = {k: v for k, v in data.items() if k != "static_masks"}
             held_out = self.corpus.batches("held_out", **settings)
-            how = {"jit_compile": False, "evaluations": 1} if bfloat16 else {}
+            how: dict[str, Any] = {}
+            if bfloat16:
+                optimizer = experiments.default_optimizer(self.flags.steps, DEEP_RATE)
+                how = {"jit_compile": False, "evaluations": 1, "optimizer": optimizer}
             result = experiments.learn(task, train, held_out, self.flags.steps, **how)
             common = measures.masked_lm_score(task, self.corpus)
             result |= {f"common_{name}": value for name, value in common.items()}
@@ -169,7 +175,7 @@ class Laboratory:
             return result
 
         key = {"name": name, "data": data, "changes": changes, "span_boundary": span_boundary}
-        key |= {"bfloat16": True, "reviews": reviews} if bfloat16 else {}
+        key |= {"bfloat16": True, "reviews": reviews, "rate": DEEP_RATE} if bfloat16 else {}
         return self.over_seeds(key, run)
 
     def fine_tune(self, encoder: kbert.Encoder, seed: int) -> float:

@@ -51,26 +51,43 @@ def pytest_collection_finish():
     gc.set_threshold(10_000)
 
 
-class Graphs:
-    """When those of the tests so far were dropped last."""
+EAGER = {"tasks", "distillation", "experiments", "extraction", "pipelines", "pruning"}
+
+
+class Everywhere:
+    """What holds for the examples in `kbert/` too, which this file does not lie above."""
 
     EVERY = 20.0  # seconds: a collection takes one or two itself, a file of small tests as much
-    dropped = time.monotonic()
+
+    def __init__(self):
+        self.dropped = time.monotonic()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item, nextitem):
+        """Behind the last test of a file the graphs go, where enough can have come together.
+
+        They hold each other in cycles, and every function that TensorFlow knows makes the next one
+        slower to trace and to run.
+        """
+        result = yield
+        is_last = nextitem is None or nextitem.path != item.path
+        if is_last and time.monotonic() - self.dropped > self.EVERY:
+            gc.collect()
+            self.dropped = time.monotonic()
+        return result
+
+    @pytest.fixture(autouse=True)
+    def eagerly_where_little_is_computed(self, request):
+        """Most tests of `EAGER`'s folders; what takes many steps, or is about graphs, is marked."""
+        folder = request.path.relative_to(Path(__file__).parents[1]).parts[1]
+        if folder in EAGER and not {"slow", "graphs"} & set(request.keywords):
+            tf.config.run_functions_eagerly(True)
+        yield
+        tf.config.run_functions_eagerly(False)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item, nextitem):
-    """Behind the last test of a file the graphs go, where enough can have come together.
-
-    They hold each other in cycles, and every function that TensorFlow knows makes the next one
-    slower to trace and to run.
-    """
-    result = yield
-    is_last = nextitem is None or nextitem.path != item.path
-    if is_last and time.monotonic() - Graphs.dropped > Graphs.EVERY:
-        gc.collect()
-        Graphs.dropped = time.monotonic()
-    return result
+def pytest_configure(config):
+    config.pluginmanager.register(Everywhere())
 
 
 @pytest.fixture(scope="session")
@@ -92,17 +109,6 @@ def eagerly():
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
-
-
-EAGER = {"tasks", "distillation", "experiments", "extraction", "pipelines", "pruning"}
-
-
-@pytest.fixture(autouse=True)
-def eagerly_where_little_is_computed(request):
-    """Most tests of `EAGER`'s folders; what takes many steps, or is about graphs, is marked."""
-    folder = request.path.relative_to(Path(__file__).parents[1]).parts[1]
-    if folder in EAGER and not {"slow", "graphs"} & set(request.keywords):
-        request.getfixturevalue("eagerly")
 
 
 @pytest.fixture(scope="session")
