@@ -107,6 +107,7 @@ def test_features(pretrained):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.usefixtures("eagerly")
 def test_adapters(pretrained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = ["the old red fox", "the big house", "a new blue pen"] * 5
@@ -119,6 +120,7 @@ def test_adapters(pretrained, tmp_path, monkeypatch):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.usefixtures("eagerly")
 def test_several_tasks_together(pretrained):
     texts = ["the old red fox", "the big house"] * 4
     names = {"kbert": kbert, "encoder": kbert.Encoder.from_preset(pretrained)}
