@@ -17,13 +17,14 @@
 import functools
 import gc
 import importlib.util
-import multiprocessing
+import json
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ import numpy as np
 import kbert
 from benchmarks import _experiments as experiments
 from benchmarks._experiments import mean, print_table
+from benchmarks._export_contender import LENGTH
 from benchmarks._fine_tuning_runs import RUNS, make_job, weights_folder
 from kbert import quantization
 from kbert.data import Table
@@ -40,7 +42,7 @@ from kbert.tasks.exported import TEXTS
 
 SIZES = {"minilm": None, "bert-base": "bert-base-uncased"}  # None: the published MiniLM-L6
 BATCHES = (1, 8, 32)
-LENGTH, SENTENCES, CLASSES = 128, 96, ("no", "yes")
+SENTENCES, CLASSES = 96, ("no", "yes")
 FORMATS = {
     "savedmodel": ("float32", "bfloat16", "int8"),
     "onnx": ("float32", "int8"),
@@ -49,116 +51,40 @@ FORMATS = {
 MODULES = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}
 TASKS = ("sst2", "stsb", "squad")
 QAT = ", trained for it"
-Answer = Callable[[list[str]], Any]  # texts -> one row of numbers each
 
 
 def is_installed(format: str) -> bool:
     return format == "savedmodel" or importlib.util.find_spec(MODULES[format]) is not None
 
 
-# Speed: what answers in a process of its own.
-
-
-def open_savedmodel(folder: str) -> Answer:
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
-
-    classify = tf.saved_model.load(folder).signatures["classify"]
-    return lambda texts: classify(text=tf.constant(texts))["scores"].numpy()
-
-
-def open_exported(folder: str) -> Answer:
-    from kbert.tasks import load_exported
-
-    exported = load_exported(folder)
-    return lambda texts: exported.predict(texts, batch_size=len(texts), verbose=0)
-
-
-def open_bare(folder: str) -> Answer:
-    """The runtime itself, behind Hugging Face's tokenizer."""
-    from tokenizers import BertWordPieceTokenizer
-
-    from kbert.serving import open_runtime
-
-    tokenizer = BertWordPieceTokenizer(os.path.join(folder, "vocab.txt"), lowercase=True)
-    tokenizer.enable_truncation(LENGTH)
-    tokenizer.enable_padding()
-    run = open_runtime(folder)
-
-    def answer(texts: list[str]) -> np.ndarray:
-        rows = tokenizer.encode_batch(texts)
-        ids, segments, mask = (
-            np.array([getattr(row, name) for row in rows], np.int32)
-            for name in ("ids", "type_ids", "attention_mask")
-        )
-        return run({"token_ids": ids, "segment_ids": segments, "padding_mask": mask})[
-            "probabilities"
-        ]
-
-    return answer
-
-
-def open_torch(folder: str, half: bool) -> Answer:
-    import torch
-    import transformers
-
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-
-    def answer(texts: list[str]) -> np.ndarray:
-        options = {"padding": True, "truncation": True, "max_length": LENGTH}
-        rows = tokenizer(texts, return_tensors="pt", **options)
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
-            return torch.softmax(model(**rows).logits.float(), -1).numpy()
-
-    return answer
-
-
-OPENERS: dict[str, Callable[..., Answer]] = {
-    "savedmodel": open_savedmodel,
-    "exported": open_exported,
-    "bare": open_bare,
-    "torch": functools.partial(open_torch, half=False),
-    "torch bfloat16": functools.partial(open_torch, half=True),
-}
-
-
-def work(opener: str, folder: str, pipe: Any) -> None:
-    """Answers what comes through the pipe, and says how long it took."""
-    answer = OPENERS[opener](folder)
-    while (batches := pipe.recv()) is not None:
-        seconds = []
-        for texts in batches:
-            began = time.perf_counter()
-            answer(texts)
-            seconds.append(time.perf_counter() - began)
-        pipe.send((seconds, resident_memory()))
-
-
-def resident_memory() -> float:
-    """Of this process, in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(x for x in lines if x.startswith("VmRSS")).split()[1]) / 1024
+# Speed
 
 
 class Contender:
-    """A process that has a model loaded."""
+    """A process that has a model loaded, and nothing but what that needs."""
 
     def __init__(self, opener: str, folder: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, other = context.Pipe()
-        self.process = context.Process(target=work, args=(opener, folder, other), daemon=True)
-        self.process.start()
-        other.close()
+        command = [sys.executable, "-m", "benchmarks._export_contender", opener, folder]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def answer(self, batches: list[list[str]]) -> tuple[list[float], float]:
         """Seconds of each batch, and the memory that is held."""
-        self.pipe.send(batches)
-        return self.pipe.recv()
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(batches) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{' '.join(self.process.args)} ended: {self.process.wait()}")
+        seconds, memory = json.loads(line)
+        return seconds, memory
 
     def end(self) -> None:
-        self.pipe.send(None)
-        self.process.join()
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
 
 
 def make_task(size: str) -> Any:

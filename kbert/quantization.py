@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from kbert.layers.fake_quantization import LEVELS
 from kbert.models.parts import Quantized
 from kbert.pruning.rebuilding import encoder_of, rebuilt
+from kbert.serving.stored import to_8_bits
 from kbert.types import Arrays
 
 PART = Quantized.name
@@ -92,8 +92,7 @@ def _rounded(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays
     for name in shapes:
         x = arrays[name]
         if name == _TABLE or _KERNEL.fullmatch(name):
-            largest = np.abs(x).max(axis=-1 if name == _TABLE else 0, keepdims=True)
-            scale = (np.where(largest > 0, largest, 1) / LEVELS).astype(x.dtype)
-            x = np.round(x / scale) * scale
+            codes, scale = to_8_bits(x, axis=-1 if name == _TABLE else 0)
+            x = codes * scale
         found[name] = x
     return found

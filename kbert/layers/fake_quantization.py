@@ -6,7 +6,6 @@ Shapes: `N` rows, `I` width in, `O` width out.
 import contextlib
 import contextvars
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 from keras import ops
@@ -97,8 +96,3 @@ class FakeQuantization(keras.layers.Layer):
             self.range.assign(kept)
         rows = ops.where(kept > 0, _rounded(rows, kept), rows)
         return rows, fake_quantize(kernel, axis=0)
-
-    def compute_output_spec(self, rows: Any, kernel: Any, training: bool = False) -> Any:
-        return keras.KerasTensor(rows.shape, rows.dtype), keras.KerasTensor(
-            kernel.shape, kernel.dtype
-        )

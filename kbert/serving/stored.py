@@ -18,6 +18,26 @@ _LEVELS = 127  # of either sign
 _SMALLEST = 4096  # numbers; what is smaller is stored as it is, and so are vectors
 
 
+def to_8_bits(values: np.ndarray, axis: int | tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers as multiples of a scale, of which the largest in absolute value is 127 of them.
+
+    Args:
+        values: finite floats of any shape.
+        axis: along which numbers share a scale.
+
+    Returns:
+        int8 of that shape, and the scales, whose product with them gives the numbers, rounded.
+
+    Example:
+        >>> codes, scale = to_8_bits(np.array([[1.0, -0.5], [0.0, 0.0]]), axis=-1)
+        >>> codes.tolist()
+        [[127, -64], [0, 0]]
+    """
+    largest = np.abs(values).max(axis=axis, keepdims=True)
+    scale = (np.where(largest > 0, largest, 1) / _LEVELS).astype(values.dtype)
+    return np.round(values / scale).astype("int8"), scale
+
+
 class StoredWeights:
     """Weights in 8 bits, each column of a kernel and each row of a table with a scale of its own.
 
@@ -75,14 +95,13 @@ class _Stored(tf.saved_model.experimental.TrackableResource):
     def __init__(self, variable: keras.Variable) -> None:
         super().__init__()
         values = keras.ops.convert_to_numpy(variable.value).astype("float32")
-        # By whom a kernel is read it gives columns, a table rows.
+        # A product reads a kernel by its columns, and a table by its rows.
         axes = tuple(range(values.ndim - 1)) if "kernel" in variable.name else -1
-        largest = np.abs(values).max(axis=axes, keepdims=True)
-        scale = np.where(largest > 0, largest, 1.0).astype("float32") / _LEVELS
+        codes, scale = to_8_bits(values, axes)
         self._shape, self._dtype = values.shape, variable.dtype
         # In one process there may be many models, and resources are found by their names alone.
         self._name = f"{uuid.uuid4().hex}/{variable.path}"
-        self._codes = self._tracked("codes", np.round(values / scale).astype("int8"))
+        self._codes = self._tracked("codes", codes)
         self._scale = self._tracked("scale", scale)
         self._initialize()
 
