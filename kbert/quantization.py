@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kbert.checkpoints import check_finite
 from kbert.models.parts import Quantized
 from kbert.pruning.rebuilding import encoder_of, rebuilt
 from kbert.serving.stored import to_8_bits
@@ -71,7 +72,7 @@ def rounded(model: Any) -> Any:
 
     Raises:
         TypeError: the model is neither an encoder nor a task on one.
-        ValueError: it has no such part.
+        ValueError: it has no such part, or NaN or infinity in its weights.
     """
     config = encoder_of(model).config
     if config.part is None or config.part["name"] != PART:
@@ -88,6 +89,7 @@ def _with_ranges(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Ar
 
 
 def _rounded(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
+    check_finite(arrays, "the model that is rounded")  # no whole number is NaN
     found: dict[str, np.ndarray] = {}
     for name in shapes:
         x = arrays[name]

@@ -127,6 +127,11 @@ def test_what_cannot_be_rounded_is_refused(task):
         quantization_aware(aware)
     with pytest.raises(ValueError, match=r"must have the part 'quantized'.*None"):
         rounded(task)
+    broken = quantization_aware(task)
+    kernel = broken.encoder.blocks[0].attention.qkv.kernel
+    kernel.assign(kernel * np.nan)
+    with pytest.raises(ValueError, match=r"finite.*NaN or infinity in encoder/layers/0/attention"):
+        rounded(broken)
     kbert.adapters.add(task, "lora", name="own")
     with pytest.raises(ValueError, match=r"Adapters.*own"):
         quantization_aware(task)
