@@ -44,7 +44,7 @@ class Rows:
     cut: int = 0
 
     def __post_init__(self) -> None:
-        sizes = {name: int(x.nrows()) for name, x in self.ragged.items()}
+        sizes = {name: len(x.row_splits) - 1 for name, x in self.ragged.items()}
         sizes |= {name: len(x) for name, x in self.dense.items()}
         sizes |= {"lengths": len(self.lengths), "examples": len(self.examples)}
         if len(set(sizes.values())) > 1:

@@ -327,7 +327,8 @@ class FineTuningTask(EncoderTask):
     def encode_texts(self, texts: Sequence[str]) -> tf.RaggedTensor:
         """(N, ragged) int32 ids of texts, in chunks of bounded memory."""
         chunks = [chunk for _, chunk in inference.chunks(texts)] or [[]]
-        return tf.concat([self.tokenizer.encode(tf.constant(c, tf.string)) for c in chunks], 0)
+        ids = [self.tokenizer.encode(tf.constant(chunk, tf.string)) for chunk in chunks]
+        return ids[0] if len(ids) == 1 else tf.concat(ids, 0)
 
     @takes(FitSettings)
     def fit(  # type: ignore[override]  # a table and labels where Keras has x and y

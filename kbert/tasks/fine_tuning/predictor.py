@@ -36,7 +36,7 @@ class Predictor:
 
     def __init__(self, task: Any, logits: Callable[[Tensors], Tensors] | None = None) -> None:
         self._task = task
-        self._assemblers: dict[str, Callable] = {}
+        self._assemblers: dict[tuple, Callable] = {}
         self._outputs, self._losses = (
             self._forward(labelled, logits) for labelled in (False, True)
         )
@@ -164,8 +164,11 @@ class Predictor:
             yield from (index[i : i + step] for i in range(0, len(index), step))
 
     def _assemble(self, rows: Rows, index: Any) -> dict[str, tf.Tensor]:
-        specs = {name: _for_any_size(x) for name, x in rows.columns.items()}
-        made = self._assemblers.get(repr(specs))
+        kinds = tuple(
+            (name, x.dtype, getattr(x, "ragged_rank", 0), *x.shape[1:])
+            for name, x in rows.columns.items()
+        )
+        made = self._assemblers.get(kinds)
         if made is None:
 
             def assemble(columns: dict[str, Any], index: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -173,8 +176,9 @@ class Predictor:
                 features.setdefault("label_weights", tf.ones(tf.shape(index)))
                 return features
 
+            specs = {name: _for_any_size(x) for name, x in rows.columns.items()}
             made = inference.on_cpu(assemble, specs, inference.ROWS)
-            self._assemblers[repr(specs)] = made
+            self._assemblers[kinds] = made
         return made(rows.columns, index)
 
     def _answer(

@@ -70,7 +70,7 @@ class TextRows:
         """
         names = _text_columns(table)
         ids = [self._task.encode_texts(table[name]) for name in names]
-        lengths = [x.row_lengths().numpy() for x in ids]
+        lengths = [np.diff(x.row_splits.numpy()) for x in ids]
         tokens, lost = self._extent(lengths)
         return Rows(
             ragged=dict(zip(("first", "second"), ids, strict=False)),
