@@ -60,8 +60,6 @@ def on_cpu(function: Callable, *specs: Any) -> Callable:
     def call(*arguments: Any) -> Any:
         tf.nest.assert_same_structure(specs, arguments, expand_composites=True)
         flat = tf.nest.flatten(arguments, expand_composites=True)
-        return concrete()(
-            *map(tf.convert_to_tensor, flat, (spec.dtype for spec in flat_specs))
-        )
+        return concrete()(*map(tf.convert_to_tensor, flat, (spec.dtype for spec in flat_specs)))
 
     return call

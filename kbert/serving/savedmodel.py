@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import keras
+import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from kbert.files import Path, copy, copy_tree, is_remote, remove_tree
 
@@ -68,6 +70,7 @@ def export_saved_model(
     signatures: Mapping[str, Signature],
     *,
     resources: Sequence[tf.Module] = (),
+    check: Callable[[str], None] | None = None,
 ) -> str:
     """Writes `directory/<n+1>/`, where n is the newest version there.
 
@@ -79,6 +82,8 @@ def export_saved_model(
         directory: the model's folder, one numbered subfolder a version. Made if missing.
         signatures: name -> entry point. The first is also `serving_default`.
         resources: modules whose lookup tables the functions use. Variables need no entry.
+        check: called with the finished folder before it is a version; what it raises keeps it from
+            becoming one.
 
     Returns:
         The path of the version written.
@@ -111,14 +116,97 @@ def export_saved_model(
         archive.track(resource)
     # Nobody differentiates a served model, and gradients of a loop cannot be saved.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+
+    def write(folder: str) -> None:
+        archive.write_out(folder, options=options, verbose=False)
+        if check is not None:
+            check(folder)
+
     if is_remote(directory):
         with tempfile.TemporaryDirectory() as folder:
             partial = os.path.join(folder, "model")
-            archive.write_out(partial, options=options, verbose=False)
+            write(partial)
             return _upload(partial, directory)
     partial = os.path.join(directory, f".{uuid.uuid4().hex}.partial")
     try:
-        archive.write_out(partial, options=options, verbose=False)
+        write(partial)
         return _publish(partial, directory)
     finally:
         remove_tree(partial)
+
+
+def compare(
+    folder: str, signatures: Mapping[str, Signature], texts: Sequence[str]
+) -> dict[str, float]:
+    """How far the numbers of a SavedModel are from those of other functions of the same names.
+
+    Entry points that take texts, each input a list of strings, are called with the texts; what they
+    give that are no floats, or of another shape on either side, such as answers of another length,
+    is not compared.
+
+    Args:
+        folder: of the SavedModel.
+        signatures: name -> what it is compared with.
+        texts: two or more.
+
+    Returns:
+        "entry point/output" -> the largest difference, in units of the largest number given.
+
+    Example:
+        >>> import tempfile
+        >>> def entry(factor):
+        ...     spec = tf.TensorSpec([None], tf.string, "text")
+        ...     count = lambda x: {"y": factor * tf.cast(tf.strings.length(x), tf.float32)}
+        ...     return {"count": Signature(count, [spec])}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     compare(export_saved_model(folder, entry(1.0)), entry(2.0), ["a", "four"])
+        {'count/y': 0.5}
+    """
+    loaded = tf.saved_model.load(folder).signatures
+    found = {}
+    for entry, signature in signatures.items():
+        if any(x.dtype != tf.string or x.shape.rank != 1 for x in signature.inputs):
+            continue
+        columns = [tf.constant(list(texts))] * len(signature.inputs)
+        wanted = signature.function(*columns)
+        names = [x.name for x in signature.inputs]
+        given = loaded[entry](**dict(zip(names, columns, strict=True)))
+        for name, ours in wanted.items():
+            ours, theirs = (np.asarray(x) for x in (ours, given[name]))
+            if ours.dtype != np.float32 or ours.shape != theirs.shape or not ours.size:
+                continue
+            unit = max(float(np.abs(ours).max()), np.finfo("float32").tiny)
+            found[f"{entry}/{name}"] = float(np.abs(ours - theirs).max()) / unit
+    return found
+
+
+def refuse_differences(
+    folder: str,
+    signatures: Mapping[str, Signature],
+    texts: Sequence[str],
+    precision: str,
+    tolerance: float,
+) -> None:
+    """Raises ValueError where `compare` finds more than the tolerance; says what it found.
+
+    Args:
+        folder: as for `compare`.
+        signatures: likewise, in float32.
+        texts: likewise.
+        precision: of the SavedModel.
+        tolerance: the largest difference.
+    """
+    found = compare(folder, signatures, texts)
+    if not found:
+        logging.warning("No entry point takes texts alone and gives numbers: nothing was compared")
+        return
+    worst = max(found, key=lambda name: found[name])
+    logging.info(
+        "savedmodel, %s: largest difference to float32 %.2g (%s)", precision, found[worst], worst
+    )
+    if not found[worst] <= tolerance:
+        raise ValueError(
+            f"A SavedModel in {precision} may differ from float32 by {tolerance:g} at most, in "
+            "units of the largest number that it gives; `tolerance` sets another bound. "
+            f"Received: {found[worst]:.3g} in {worst!r}"
+        )

@@ -73,6 +73,16 @@ def row_function(task: Any, *, by_runtime: bool = False) -> RowFunction:
     return RowFunction(function, inputs)
 
 
+def check_texts(texts: Sequence[str] | None) -> Sequence[str]:
+    """What an export is checked on: the texts that are given, or ours; refuses fewer than two."""
+    texts = TEXTS if texts is None else tuple(texts)
+    if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
+        raise ValueError(
+            f"An export is checked on two texts or more. Received: {len(texts)}: {texts!r:.80}"
+        )
+    return texts
+
+
 def export_task(
     task: Any,
     folder: PathLike,
@@ -100,12 +110,7 @@ def export_task(
             "Rows are of any length but for LiteRT, and `widths` is for that. "
             f"Received: widths={widths} with format={format!r}"
         )
-    texts = TEXTS if texts is None else tuple(texts)
-    if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
-        raise ValueError(
-            f"An export is checked on two texts or more. Received: {len(texts)}: {texts!r:.80}"
-        )
-    samples = task.sample_rows(texts)
+    samples = task.sample_rows(check_texts(texts))
     config = task.model.config
     record = dict(task.record)
     about = {

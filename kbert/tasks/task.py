@@ -1,10 +1,11 @@
 """What every task shares: a model, a tokenizer, training, presets and exports."""
 
 import contextlib
+import functools
 import inspect
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -18,8 +19,14 @@ from kbert.hub import locate
 from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.models.adapters.base import described
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.serving import Signature, StoredWeights, export_saved_model
-from kbert.tasks.exported import export_task
+from kbert.serving import (
+    TOLERANCES,
+    Signature,
+    StoredWeights,
+    export_saved_model,
+    refuse_differences,
+)
+from kbert.tasks.exported import check_texts, export_task
 from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
 from kbert.tasks.tensorflow_copy import export_copy
 from kbert.tokenizers.base import Tokenizer
@@ -205,10 +212,11 @@ class Task(TrainStep, keras.Model):
                 and are float32 once it is loaded. In "bfloat16" its products are of that type, and
                 its weights are stored in float32.
             **options: of a SavedModel arguments of the task's `signatures`, which tell what each
-                takes and returns, also for texts that are too long. Of the others `texts` that the
-                export is checked on (default: ten of ours), `tolerance`, the largest difference to
-                TensorFlow, in units of the largest number that it gives (1e-3, of bfloat16 0.1 and
-                of int8 0.3), and for LiteRT `widths` in tokens (32, 128 and the task's longest).
+                takes and returns, also for texts that are too long. Of all but a SavedModel in
+                float32 `texts` that the export is checked on (default: ten of ours) and
+                `tolerance`, the largest difference to TensorFlow in float32, in units of the
+                largest number that it gives (1e-3, of bfloat16 0.1 and of int8 0.3); for LiteRT
+                `widths` in tokens (32, 128 and the task's longest).
 
         Returns:
             The path written.
@@ -229,20 +237,36 @@ class Task(TrainStep, keras.Model):
                 f"`precision` of a SavedModel must be one of {', '.join(PRECISIONS)}. "
                 f"Received: {precision!r}"
             )
-        if precision == "bfloat16" and self.compute_dtype != "bfloat16":
+        if precision == "float32" or self.compute_dtype == precision:
+            return self._export_saved_model(directory, self.signatures(**options))
+        texts, tolerance = options.pop("texts", None), options.pop("tolerance", None)
+        reference = self.signatures(**options)
+        check = functools.partial(
+            refuse_differences,
+            signatures=reference,
+            texts=check_texts(texts),
+            precision=precision,
+            tolerance=TOLERANCES[precision] if tolerance is None else tolerance,
+        )
+        if precision == "bfloat16":
             with tempfile.TemporaryDirectory() as folder:
                 self.save_to_preset(folder)
                 half = type(self).from_preset(folder, dtype="mixed_bfloat16")
-            return half.export(directory, **options)
-        signatures, resources = self.signatures(**options), list(self.tokenizer.resources)
-        if precision != "int8":
-            return export_saved_model(directory, signatures, resources=resources)
+            return half._export_saved_model(directory, half.signatures(**options), check=check)
         stored = StoredWeights([v for part in self.parts.values() for v in part.variables])
-        signatures = {name: stored.signature(x) for name, x in signatures.items()}
+        signatures = {name: stored.signature(x) for name, x in reference.items()}
         with without_fake_quantization():
-            return export_saved_model(
-                directory, signatures, resources=[*resources, *stored.resources]
-            )
+            return self._export_saved_model(directory, signatures, stored.resources, check)
+
+    def _export_saved_model(
+        self,
+        directory: PathLike,
+        signatures: Mapping[str, Signature],
+        resources: Sequence[tf.Module] = (),
+        check: Callable[[str], None] | None = None,
+    ) -> str:
+        resources = [*self.tokenizer.resources, *resources]
+        return export_saved_model(directory, signatures, resources=resources, check=check)
 
     def save_to_preset(
         self,

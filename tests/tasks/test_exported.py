@@ -148,6 +148,16 @@ def test_a_saved_model_can_compute_in_bfloat16(tmp_path, config, tokenizer):
     assert 1e-5 < difference < 0.05 * np.abs(answers[0]).max()
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_saved_model_far_from_float32_is_none(tmp_path, config, tokenizer, precision):
+    task = make("numbers", config, tokenizer)
+    pattern = rf"SavedModel in {precision} may differ from float32 by 1e-06 .*'score/score'"
+    with pytest.raises(ValueError, match=pattern):
+        task.export(tmp_path / "served", precision=precision, tolerance=1e-6)
+    assert not list((tmp_path / "served").iterdir())
+    task.export(tmp_path / "served", precision=precision, texts=TEXTS, tolerance=0.5)
+
+
 def test_bad_options(tmp_path, config, tokenizer):
     task = make("numbers", config, tokenizer)
     for options, message in (
