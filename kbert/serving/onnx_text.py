@@ -17,7 +17,15 @@ import numpy as np
 
 from kbert.serving.onnx import EXTRA, OPSET, name_axes
 from kbert.serving.rows import optional
-from kbert.serving.text_rows import INPUTS, Batch, NotInside, TextRows, code_class, final_sigma
+from kbert.serving.text_rows import (
+    INPUTS,
+    Batch,
+    NotInside,
+    TextRows,
+    code_class,
+    final_sigma,
+    wordpiece,
+)
 from kbert.tokenizers.wordpiece.characters import CharacterRules
 from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
@@ -47,6 +55,7 @@ def write(folder: str, rows: TextRows, count: int) -> str:
         NotInside: the extension has no such tokenizer.
     """
     convert, onnx = optional("tf2onnx.convert", EXTRA), optional("onnx", EXTRA)
+    tokenizer = wordpiece(rows.tokenizer, PACKAGE)
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     packing = rows.packing(count)
     model, _ = convert.from_function(
@@ -57,7 +66,7 @@ def write(folder: str, rows: TextRows, count: int) -> str:
     texts = name
     if count > 1:  # all first texts, then all second ones
         texts = front.add("Reshape", front.add("Transpose", name), front.integers(-1))
-    found = _pieces(front, texts, rows.tokenizer)
+    found = _pieces(front, texts, tokenizer)
     graph = model.graph
     for part, value in zip(found, graph.input, strict=True):
         front.nodes.append(onnx.helper.make_node("Identity", [part], [value.name]))
@@ -230,10 +239,8 @@ class _Nodes:
         return name
 
 
-def _pieces(nodes: _Nodes, texts: str, tokenizer: Any) -> tuple[str, str]:
+def _pieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> tuple[str, str]:
     """(B,) texts -> ids of their pieces (P,), and where those of each text end (B,); int32."""
-    if not isinstance(tokenizer, WordPieceTokenizer):
-        raise NotInside(f"{PACKAGE} has no {type(tokenizer).__name__} that is exact")
     words, text_of = _words(nodes, texts, tokenizer.character_rules)
     ids, word_of = _wordpieces(nodes, words, tokenizer)
     owners = nodes.add("Gather", text_of, word_of)

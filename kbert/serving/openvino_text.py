@@ -13,7 +13,7 @@ import numpy as np
 
 from kbert.serving.openvino import EXTRA
 from kbert.serving.rows import optional
-from kbert.serving.text_rows import INPUTS, Batch, NotInside, TextRows, code_class, final_sigma
+from kbert.serving.text_rows import INPUTS, Batch, TextRows, code_class, final_sigma, wordpiece
 from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
@@ -26,8 +26,7 @@ _NO_PIECE = "\U0010fffd"  # a private character, which stands for what is unknow
 def write(folder: str, rows: TextRows, count: int) -> str:
     """Writes the graph of one text a row, or of two; see `kbert.serving.onnx_text.write`."""
     openvino, steps = optional("openvino", EXTRA), optional(f"{MODULE}.tokenizer_pipeline", EXTRA)
-    if not isinstance(rows.tokenizer, WordPieceTokenizer):
-        raise NotInside(f"{PACKAGE} has no {type(rows.tokenizer).__name__} that is exact")
+    tokenizer = wordpiece(rows.tokenizer, PACKAGE)
     packing = openvino.convert_model(rows.packing(count).get_concrete_function())
     ops = openvino.opset15
     text = ops.parameter([-1, 2][:count], openvino.Type.string, name=INPUTS[count])
@@ -39,7 +38,7 @@ def write(folder: str, rows: TextRows, count: int) -> str:
             ops.reshape(ops.transpose(x, order), flat, special_zero=False).output(0)
             for x in (begins, ends)
         )
-    _, ends, ids = _pieces(steps, [begins, ends, letters], rows.tokenizer)
+    _, ends, ids = _pieces(steps, [begins, ends, letters], tokenizer)
     found = {"pieces": ids, "ends": ends}
     for value in packing.inputs:
         (name,) = value.get_names() & set(found)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from kbert.graphs import graph
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
+from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
 # The input of a graph by how many texts a row has: strings (B,) or (B, 2).
 INPUTS = {1: "text", 2: "pairs"}
@@ -22,6 +23,19 @@ Batch = Sequence[str] | Sequence[tuple[str, str]]
 
 class NotInside(Exception):
     """The runtime has no exact tokenizer for this one; the message says why."""
+
+
+def wordpiece(tokenizer: Tokenizer, package: str) -> WordPieceTokenizer:
+    """The tokenizer, if it is of the kind that the runtimes have.
+
+    Raises:
+        NotInside: it is not.
+    """
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise NotInside(f"{package} has no {type(tokenizer).__name__} that is exact")
+    if tokenizer.special_tokens_in_text:
+        raise NotInside(f"{package} has no special tokens in texts, special_tokens_in_text=True")
+    return tokenizer
 
 
 @dataclass(frozen=True)
