@@ -10,8 +10,8 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "kbert/version.py").read_
 
 # The runtimes that a model is exported to.
 LITERT = ["ai-edge-litert"]
-ONNX = ["tf2onnx>=1.17", "onnx", "onnxruntime>=1.20"]
-OPENVINO = ["openvino>=2024.6", "nncf"]
+ONNX = ["tf2onnx>=1.17", "onnx", "onnxruntime>=1.20", "onnxruntime-extensions"]
+OPENVINO = ["openvino>=2024.6", "openvino-tokenizers", "nncf"]
 
 # The independent references that tests compare against. torch is pinned so that the reference's
 # own rounding does not move under the tolerances.

@@ -14,7 +14,9 @@ Formats, what they take, and the extra that each needs:
 
 The last three are for tasks on an encoder: classes, numbers, tags, answers, masks. They go into a
 new or empty folder, with the tokenizer's files beside the model and export.json, which says what is
-in it. kbert.tasks.load_exported(folder).predict(texts) answers with one.
+in it. kbert.tasks.load_exported(folder).predict(texts) answers with one. For onnx and openvino
+there is also the tokenizer as a graph, texts in, rows out, where it is exact; what is printed says
+so, or why not.
 
 Precisions: float32; int8; bfloat16 for openvino and savedmodel. A SavedModel in int8 is a quarter
 as large, and as fast as before: its weights are float32 once it is loaded.
@@ -90,7 +92,12 @@ def _export(options: flags.FlagValues) -> None:
     print(f"{made['format']}, {made['precision']}: {made['bytes'] / 1e6:.1f} MB")
     for name, difference in made["differences"].items():
         print(f"{name}: largest difference to TensorFlow {difference:.2g}")
-    print(f"tokenizer beside the model: {', '.join(made['tokenizer']['beside'])}")
+    tokenizer = made["tokenizer"]
+    print(f"tokenizer beside the model: {', '.join(tokenizer['beside'])}")
+    if "inside" in tokenizer:
+        print(f"tokenizer inside, for {tokenizer['needs']}: {', '.join(tokenizer['inside'])}")
+    else:
+        print(f"tokenizer not inside: {tokenizer['why']}")
 
 
 def _lines(path: str | None) -> list[str] | None:

@@ -124,9 +124,10 @@ ORDER = {
     """,
     "serving": """
         savedmodel
-        rows stored
+        rows stored text_rows
         litert onnx openvino
-        exported
+        exported onnx_text openvino_text
+        text_graphs
     """,
     "tasks": """
         exported input_form loading losses tensorflow_copy
@@ -167,7 +168,7 @@ HEAVY = {
     "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "sentencepiece", "safetensors",
     "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
     "sklearn", "seqeval", "sacrebleu", "apache_beam", "onnx", "onnxruntime", "tf2onnx", "openvino",
-    "nncf", "ai_edge_litert",
+    "nncf", "ai_edge_litert", "onnxruntime_extensions", "openvino_tokenizers",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "heads", "models", "decoding")

@@ -50,8 +50,8 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
     if used := sorted({x.op_type for x in model.graph.node if not onnx.defs.has(x.op_type)}):
         raise ValueError(f"The model has operations that ONNX has not. Received: {', '.join(used)}")
     _join_normalisations(model.graph, onnx)
-    _name_axes(model.graph.input, rows.inputs)
-    _name_axes(model.graph.output, rows.outputs)
+    name_axes(model.graph.input, rows.inputs)
+    name_axes(model.graph.output, rows.outputs)
     path = os.path.join(folder, FILE)
     if precision == "int8":
         quantization = optional("onnxruntime.quantization", EXTRA)
@@ -182,7 +182,7 @@ def _remove_unused(graph: Any) -> None:
 _HANDLERS = {"Erfc": _error_function, "Square": _square, "Mul": _product}
 
 
-def _name_axes(values: Any, axes: Mapping[str, tuple[str | int, ...]]) -> None:
+def name_axes(values: Any, axes: Mapping[str, tuple[str | int, ...]]) -> None:
     """Says what the axes of inputs or outputs are, which other programs show."""
     for value in values:
         dims = value.type.tensor_type.shape.dim

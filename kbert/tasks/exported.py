@@ -1,11 +1,13 @@
 """Tasks as models for other runtimes: written from a task, loaded without its layers."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+from absl import logging
 
 from kbert import registry
 from kbert.checkpoints.keys import make_config
@@ -19,6 +21,8 @@ from kbert.serving.exported import (
     read_description,
 )
 from kbert.serving.rows import RowFunction, Run
+from kbert.serving.text_graphs import write_text_graphs
+from kbert.serving.text_rows import TextRows
 from kbert.tokenizers import load_tokenizer
 from kbert.types import PathLike
 
@@ -124,7 +128,17 @@ def export_task(
     def save_tokenizer(place: str) -> None:
         before = set(os.listdir(place))
         task.tokenizer.save(place)
-        about["tokenizer"] = {"beside": sorted(set(os.listdir(place)) - before)}
+        beside = sorted(set(os.listdir(place)) - before)
+        why = _why_not_inside(task)
+        if why is None:
+            sizes = {"max_length": task.row_length, "multiple": 1}
+            build = functools.partial(task.form.build_inputs, **sizes)
+            text_rows = TextRows(task.tokenizer, build, list(rows.inputs))
+            graphs = write_text_graphs(place, format, text_rows, texts)
+        else:
+            graphs = {"why": why}
+            logging.info("%s: the tokenizer is beside the model and not inside: %s", format, why)
+        about["tokenizer"] = {"beside": beside, **graphs}
 
     return export_rows(
         folder,
@@ -137,6 +151,16 @@ def export_task(
         tolerance=tolerance,
         **options,
     )
+
+
+def _why_not_inside(task: Any) -> str | None:
+    """Why rows that a runtime makes of texts would not do for a task; None = they would."""
+    texts = getattr(task, "texts", None)
+    if texts is None:
+        return "what this task answers is found in the text, which kbert does"
+    if texts.doc_stride:
+        return f"this task reads longer texts in windows, doc_stride={texts.doc_stride}"
+    return None
 
 
 class RuntimeEncoder(keras.Model):

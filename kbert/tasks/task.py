@@ -194,9 +194,10 @@ class Task(TrainStep, keras.Model):
         """Writes a model for a server, or for a program that has no TensorFlow.
 
         "savedmodel" takes text, and is written as `directory/<n+1>/` for TensorFlow Serving. The
-        others are of tasks on encoders; they take token ids, and have the tokenizer's files beside:
-        "onnx" for ONNX Runtime, "openvino", and "litert" (TensorFlow Lite), whose rows are of a few
-        widths. `kbert.tasks.load_exported(directory).predict(texts)` answers with them. Each is run
+        others are of tasks on encoders: "onnx" for ONNX Runtime, "openvino", and "litert"
+        (TensorFlow Lite), whose rows are of a few widths. They take token ids, and have the
+        tokenizer's files beside; the first two also the tokenizer as a model, where that is exact.
+        `kbert.tasks.load_exported(directory).predict(texts)` answers with them. Each is run
         beside TensorFlow before it is kept; see docs/serving.md for what it holds.
 
         Weights that hold NaN or infinity are refused, and nothing is written. On another backend a

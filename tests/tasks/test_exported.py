@@ -1,6 +1,7 @@
 """Tasks through the runtimes: `predict` answers what the task's own does."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 import kbert
 from kbert import tasks
 from tests.harness import MODERN
+from tests.processes import ROOT, run_code
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
 TEXTS = [
@@ -118,6 +120,43 @@ def test_an_encoder_without_segments_takes_none(tmp_path, config, tokenizer):
     loaded = tasks.load_exported(task.export(tmp_path / "out", format="onnx"))
     assert list(loaded.description["inputs"]) == ["token_ids", "padding_mask"]
     assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("format", "package"),
+    [("onnx", "onnxruntime_extensions"), ("openvino", "openvino_tokenizers")],
+)
+def test_texts_without_kbert(tmp_path, config, tokenizer, format, package):
+    """As docs/serving.md says it, in a process that has neither kbert nor TensorFlow."""
+    pytest.importorskip(package)
+    task = make("classes", config, tokenizer)
+    path = task.export(tmp_path / "out", format=format)
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (code,) = (block for block in blocks if f"import {package}" in block)
+    texts = ["a visually stunning rumination on love", "what a bore"]
+    for before, after in (
+        (f"reviews-{format}", path),
+        (repr(texts).replace("'", '"'), repr(TEXTS)),
+    ):
+        assert before in code
+        code = code.replace(before, after)
+    code += "\nimport sys, json\nassert not {'kbert', 'tensorflow'} & set(sys.modules)\n"
+    found = json.loads(run_code(code + "print(json.dumps(probabilities.tolist()))"))
+    expected = [list(answer["probabilities"].values()) for answer in task.predict(TEXTS)]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("pairs in windows", "in windows, doc_stride=4"), ("tags", "found in the text")],
+)
+def test_where_a_tokenizer_inside_would_not_do(tmp_path, config, tokenizer, name, why):
+    pytest.importorskip("tf2onnx")
+    path = make(name, config, tokenizer).export(tmp_path / "out", format="onnx")
+    said = tasks.load_exported(path).description["tokenizer"]
+    assert said.keys() == {"beside", "why"}
+    assert why in said["why"]
 
 
 def test_windows_of_attention_and_rotary_positions(tmp_path, config, tokenizer):

@@ -12,6 +12,7 @@ from kbert.files import Path
 from kbert.tokenizers.base import ROLES, Pieces, Tokenizer
 from kbert.tokenizers.normalization import byte_table, normalize
 from kbert.tokenizers.offsets import original_ranges
+from kbert.tokenizers.wordpiece.characters import CharacterRules, character_rules
 from kbert.tokenizers.wordpiece.decoding import join_pieces
 from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
 from kbert.tokenizers.wordpiece.special import SpecialTokens
@@ -133,6 +134,12 @@ class WordPieceTokenizer(Tokenizer):
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(byte_table(self.lowercase, strip_accents))
+
+    @property
+    def character_rules(self) -> CharacterRules:
+        """What it does to each character before it looks words up, for other runtimes."""
+        strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
+        return character_rules(self.lowercase, strip_accents, self.split_chinese)
 
     def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
         return join_pieces(ids.with_flat_values(tf.gather(self.vocabulary, ids.flat_values)))

@@ -1,0 +1,123 @@
+"""The tokenizer as a model for OpenVINO with openvino-tokenizers: texts in, rows out.
+
+Shapes: B texts, P pieces of all texts together.
+"""
+
+import io
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.serving.openvino import EXTRA
+from kbert.serving.rows import optional
+from kbert.serving.text_rows import INPUTS, Batch, TextRows, code_class, final_sigma, wordpiece
+from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS
+from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
+
+PACKAGE = "openvino-tokenizers"
+MODULE = "openvino_tokenizers"
+FILES = {1: "openvino_tokenizer.xml", 2: "openvino_tokenizer_pairs.xml"}
+_NO_PIECE = "\U0010fffd"  # a private character, which stands for what is unknown anyway
+
+
+def write(folder: str, rows: TextRows, count: int) -> str:
+    """Writes the graph of one text a row, or of two; see `kbert.serving.onnx_text.write`."""
+    openvino, steps = optional("openvino", EXTRA), optional(f"{MODULE}.tokenizer_pipeline", EXTRA)
+    tokenizer = wordpiece(rows.tokenizer, PACKAGE)
+    packing = openvino.convert_model(rows.packing(count).get_concrete_function())
+    ops = openvino.opset15
+    text = ops.parameter([-1, 2][:count], openvino.Type.string, name=INPUTS[count])
+    text.output(0).tensor.set_names({INPUTS[count]})
+    begins, ends, letters = ops.string_tensor_unpack(text).outputs()
+    if count > 1:  # all first texts, then all second ones
+        order, flat = np.array([1, 0]), np.array([-1])
+        begins, ends = (
+            ops.reshape(ops.transpose(x, order), flat, special_zero=False).output(0)
+            for x in (begins, ends)
+        )
+    _, ends, ids = _pieces(steps, [begins, ends, letters], tokenizer)
+    found = {"pieces": ids, "ends": ends}
+    for value in packing.inputs:
+        (name,) = value.get_names() & set(found)
+        value.get_node().output(0).replace(found[name])
+    for value in packing.outputs:
+        value.tensor.set_names(value.get_names() & set(rows.names))
+    model = openvino.Model(packing.get_results(), [text], "tokenizer")
+    openvino.save_model(model, os.path.join(folder, FILES[count]), compress_to_fp16=False)
+    return FILES[count]
+
+
+def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.ndarray]]:
+    """What a graph gives; see `kbert.serving.onnx_text.run`."""
+    openvino = optional("openvino", EXTRA)
+    optional(MODULE, EXTRA)  # from now on OpenVINO has its operations
+    model = openvino.Core().compile_model(os.path.join(folder, FILES[count]), "CPU")
+    outputs = [value.get_any_name() for value in model.outputs]
+    rows = []
+    for batch in batches:
+        found = model({INPUTS[count]: np.array(batch)})
+        rows.append({name: found[name] for name in outputs})
+    return rows
+
+
+def _pieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> list[Any]:
+    """(B,) texts -> where the pieces of each text begin and end (B,), and their ids (P,); int32."""
+    rules = tokenizer.character_rules
+    normalisation = [
+        steps.UTF8ValidateStep(),
+        steps.RegexNormalizationStep(r"\x00", ""),
+        steps.CharsmapStep(charsmap=_charsmap(rules.changed), remove_extra_whitespaces=False),
+        steps.RegexNormalizationStep(f"({code_class(rules.alone)})", r" $1 "),
+        # The operation's own limit counts bytes.
+        steps.RegexNormalizationStep(f"[^ ]{{{MAX_WORD_CHARACTERS + 1},}}", _NO_PIECE),
+        # Texts that are all empty would be split to one.
+        steps.RegexNormalizationStep("^", " "),
+    ]
+    if rules.cased:
+        pattern, rewrite = final_sigma(rules)
+        rewrite = rewrite.replace("\\", "$")
+        normalisation.insert(2, steps.RegexNormalizationStep(pattern, rewrite))
+    splitting = [
+        steps.RegexSplitStep(" +"),
+        steps.WordPieceTokenizationStep(
+            tokenizer.vocabulary, tokenizer.unk_token, max_bytes_per_word=4 * MAX_WORD_CHARACTERS
+        ),
+    ]
+    for step in normalisation:
+        texts = list(step.get_ov_subgraph(texts))
+    texts = list(steps.TokenizerPipeline.add_ragged_dimension(texts))
+    for step in splitting:
+        texts = list(step.get_ov_subgraph(texts))
+    return texts
+
+
+def _charsmap(changed: Mapping[str, str]) -> bytes:
+    """A table of characters as SentencePiece stores it, and OpenVINO reads it."""
+    import sentencepiece
+
+    # Type checkers do not see its classes: they are created at import.
+    from sentencepiece import sentencepiece_model_pb2
+
+    def codes(text: str) -> str:
+        return " ".join(f"{ord(x):X}" for x in text)
+
+    model = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "rules.tsv")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(f"{codes(x)}\t{codes(to)}\n" for x, to in changed.items())
+        # Only its trainer compiles rules; what it learns of one letter is thrown away.
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["a"]),
+            model_writer=model,
+            model_type="char",
+            vocab_size=8,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=path,
+            minloglevel=2,
+        )
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())  # type: ignore[attr-defined]
+    return proto.normalizer_spec.precompiled_charsmap

@@ -1,0 +1,83 @@
+"""A tokenizer inside a runtime, in a file beside the model, kept only if it is exact."""
+
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from absl import logging
+
+from kbert.serving import onnx_text, openvino_text
+from kbert.serving.text_rows import INPUTS, Batch, NotInside, TextRows
+
+WRITERS: dict[str, ModuleType] = {"onnx": onnx_text, "openvino": openvino_text}
+# What tokenizers get wrong, besides the texts that an export is checked on.
+HARD_TEXTS = (
+    "",
+    "   \t\r\n ",
+    "[CLS] [SEP] in a [MASK] text [UNK]",
+    "no\u00a0break, thin\u2009space, ideographic\u3000space, line\u2028separator",
+    "bell\x07, zero\u200bwidth, soft\u00adhyphen, \ufeffmark, \ufffd, tab\tand\nlines\r\n",
+    "e\u0301te\u0301 Ångström I\u0307stanbul İstanbul ﬁne ｆｕｌｌ １２ ß ǅ Œuvre",
+    "ΟΔΟΣ ΣΑΣ Σ. ΑΣ'Σ ΑΣ.Β ΌΣΟΣ",
+    "😀 👩\u200d💻 ok 🇨🇭 ☕\ufe0f",
+    "한국어 문장 각 हिन्दी में ภาษาไทย العربيَّة עִבְרִית 漢字かなカナ",
+    "#hash ##b @user http://a.b/c?d=e&f=%20 x_y $5 ^~`|<=>+ «quoted» “so” – — …",
+    "x" * 200 + " " + "y" * 201 + " " + "é" * 300 + " end",
+    "unaffable zzqqxxj aaaaaaaaaaaaaaaaaaaaab " * 3,
+    "a long text " * 400,
+)
+
+
+def write_text_graphs(
+    folder: str, format: str, rows: TextRows, texts: Sequence[str]
+) -> dict[str, Any]:
+    """Writes the tokenizer for a runtime, runs it, and keeps it if it gives the rows of kbert's.
+
+    Args:
+        folder: where the export is written.
+        format: of the export.
+        rows: what the tokenizer computes.
+        texts: two or more that both are run on, besides `HARD_TEXTS`.
+
+    Returns:
+        What `export.json` says of it: {"inside": file -> its input, "needs": the package}, or
+        {"why": the reason why there is none}.
+    """
+    if format not in WRITERS:
+        return {"why": f"{format} has no operations on strings"}
+    writer, before = WRITERS[format], set(os.listdir(folder))
+    try:
+        files = {writer.write(folder, rows, count): name for count, name in INPUTS.items()}
+        for count in INPUTS:
+            _check(writer, folder, rows, count, texts)
+    except ImportError as error:
+        why, log = str(error), logging.info
+    except NotInside as error:
+        why, log = str(error), logging.warning
+    except Exception as error:  # of the runtimes' many classes
+        why, log = " ".join(str(error).split())[:300], logging.warning
+    else:
+        logging.info("%s: the tokenizer is inside, %s", format, ", ".join(files))
+        return {"inside": files, "needs": writer.PACKAGE}
+    for name in set(os.listdir(folder)) - before:
+        os.remove(os.path.join(folder, name))
+    log("%s: the tokenizer is beside the model and not inside: %s", format, why)
+    return {"why": why}
+
+
+def _check(
+    writer: ModuleType, folder: str, rows: TextRows, count: int, texts: Sequence[str]
+) -> None:
+    """Raises NotInside where a graph differs from kbert's tokenizer."""
+    texts = [*texts, *HARD_TEXTS]
+    batch: Batch = texts if count == 1 else list(zip(texts, texts[::-1], strict=True))
+    alone: Batch = [""] if count == 1 else [("", "")]
+    batches = [batch, batch[:1], alone]
+    for given, found in zip(batches, writer.run(folder, count, batches), strict=True):
+        expected = rows.run(given)
+        for number, text in enumerate(given):
+            for name, value in expected.items():
+                row = found[name][number] if number < len(found[name]) else None
+                if row is None or row.tolist() != value[number].tolist():
+                    raise NotInside(f"{writer.PACKAGE} gives other {name} for {text!r:.100}")
