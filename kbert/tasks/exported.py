@@ -232,8 +232,8 @@ class ExportedTask:
         """The metrics on labelled examples, of a fine-tuned task; see its `evaluate`."""
         if not hasattr(self._task, "columns"):
             raise ValueError(
-                "An export is evaluated on labelled texts, where its task is fine-tuned on such; the "
-                "task itself is loaded from its preset for other losses. "
+                "An export is evaluated on labelled texts, where its task is fine-tuned on such; "
+                "for other losses the task itself is loaded from its preset. "
                 f"Received: a {type(self._task).__name__}"
             )
         return self._task.evaluate(data, labels, **options)

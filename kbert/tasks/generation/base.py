@@ -54,7 +54,7 @@ class GenerationTask(Task):
     row_inputs: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, *, name: str) -> None:
-        if not isinstance(model, (*self.model_classes, RuntimeModel)):
+        if not isinstance(model, self.model_classes) and not isinstance(model, RuntimeModel):
             kinds = " or a ".join(kind.__name__ for kind in self.model_classes)
             raise TypeError(f"A {type(self).__name__} is made of a {kinds}. Received: {model!r}")
         super().__init__(model, tokenizer, name=name)
