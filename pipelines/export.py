@@ -80,7 +80,7 @@ def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-export takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-export", ImportError):
+    with command.one_line_errors("kbert-export", ImportError, TypeError):
         _export(flags.FLAGS)
 
 

@@ -180,8 +180,17 @@ class Task(TrainStep, keras.Model):
         """The entry points of the exported model; the first is `serving_default`."""
         raise NotImplementedError(f"{type(self).__name__} must define `signatures`.")
 
-    def row_settings(self) -> dict[str, Any]:
-        """What an export to another runtime fixes, of arguments of `export`; as JSON holds it."""
+    def row_settings(self, **options: Any) -> dict[str, Any]:
+        """What an export to another runtime fixes, of arguments of `export`; as JSON holds it.
+
+        Raises:
+            TypeError: an argument that the task's exports have not; here any.
+        """
+        if options:
+            raise TypeError(
+                "`method`, `max_new_tokens` and the like are of exports of tasks that write. "
+                f"Received: {', '.join(options)} for a {type(self).__name__}"
+            )
         return {}
 
     def fixed_options(self) -> dict[str, Any]:

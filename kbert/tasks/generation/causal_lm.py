@@ -342,7 +342,7 @@ class CausalLM(GenerationTask):
         """Tokens of the longest prompt, with at least one to come."""
         return self.decoder.config.max_positions - 1
 
-    def row_settings(
+    def row_settings(  # type: ignore[override]  # arguments of `export`
         self,
         method: Method = GREEDY,
         max_new_tokens: int | None = None,

@@ -328,7 +328,7 @@ class Translator(GenerationTask):
         """Tokens of the longest source, with its end."""
         return self.seq2seq.max_length
 
-    def row_settings(
+    def row_settings(  # type: ignore[override]  # arguments of `export`
         self, method: Method = BEAM, max_new_tokens: int | None = None
     ) -> dict[str, Any]:
         """What an export to another runtime fixes.
