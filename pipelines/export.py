@@ -12,11 +12,13 @@ Formats, what they take, and the extra that each needs:
   openvino     the same; pip install 'kbert[openvino]'
   litert       token ids of one row, of a few widths; pip install 'kbert[litert]'
 
-The last three are for tasks on an encoder: classes, numbers, tags, answers, masks. They go into a
-new or empty folder, with the tokenizer's files beside the model and export.json, which says what is
-in it. kbert.tasks.load_exported(folder).predict(texts) answers with one. For onnx and openvino
-there is also the tokenizer as a graph, texts in, rows out, where it is exact; what is printed says
-so, or why not.
+The last three are for tasks on an encoder: classes, numbers, tags, answers, masks; onnx is also for
+a language model and a translator, whose whole loop is in the model: greedy, or with a beam of
+--beam_width, for --max_new_tokens. They go into a new or empty folder, with the tokenizer's files
+beside the model and export.json, which says what is in it.
+kbert.tasks.load_exported(folder).predict(texts) answers with one. For onnx and openvino there is
+also the tokenizer as a graph, texts in, rows out, where it is exact; what is printed says so, or
+why not.
 
 Precisions: float32; int8; bfloat16 for openvino and savedmodel. A SavedModel in int8 is a quarter
 as large, and as fast as before: its weights are float32 once it is loaded.
@@ -60,6 +62,19 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "widths", None, "Of litert: tokens of a row. Default: 32, 128 and the model's longest."
     )
+    flags.DEFINE_integer(
+        "max_new_tokens",
+        None,
+        "Of a task that writes: the longest text. Default: as the task's `signatures` say.",
+        lower_bound=1,
+    )
+    flags.DEFINE_integer(
+        "beam_width",
+        None,
+        "Of a task that writes: beginnings followed at once, 1 = greedy. Default: 1 of a language "
+        "model, 4 of a translator.",
+        lower_bound=1,
+    )
     flags.mark_flags_as_required(["preset", "output_dir"])
 
 
@@ -67,7 +82,7 @@ def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-export takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-export", ImportError):
+    with command.one_line_errors("kbert-export", ImportError, TypeError):
         _export(flags.FLAGS)
 
 
@@ -81,6 +96,8 @@ def _export(options: flags.FlagValues) -> None:
             f"Only {', '.join(RUNTIMES)} have checks and widths. Received: --format=savedmodel and "
             f"{', '.join(f'--{name}' for name in given)}"
         )
+    writing = {"max_new_tokens": options.max_new_tokens, "method": _method(options.beam_width)}
+    given |= {name: value for name, value in writing.items() if value is not None}
     task = kbert.tasks.Task.from_preset(options.preset)
     path = task.export(
         options.output_dir, format=options.format, precision=options.precision, **given
@@ -102,6 +119,12 @@ def _export(options: flags.FlagValues) -> None:
 
 def _lines(path: str | None) -> list[str] | None:
     return None if path is None else Path(path).read_text(encoding="utf-8").splitlines()
+
+
+def _method(beam_width: int | None) -> kbert.decoding.Method | None:
+    if beam_width is None:
+        return None
+    return kbert.decoding.Greedy() if beam_width == 1 else kbert.decoding.Beam(beam_width)
 
 
 def _number(width: str) -> int:

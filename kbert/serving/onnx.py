@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -34,22 +34,31 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
         ValueError: the model does not fit into one file, or has an operation that ONNX has not.
     """
     convert, onnx = optional("tf2onnx.convert", EXTRA), optional("onnx", EXTRA)
-    weights = sum(x.shape.num_elements() * x.dtype.size for x in rows.concrete.captured_inputs)
-    if weights > LARGEST:
+    size = sum(x.shape.num_elements() * x.dtype.size for x in rows.concrete.captured_inputs)
+    if size > LARGEST:
         raise ValueError(
             'An ONNX file holds at most 2 GB: format="openvino" has no such limit. '
-            f"Received: {weights:,} bytes of weights"
+            f"Received: {size:,} bytes of weights"
         )
-    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    # It calls operations missing before those that nothing reads are gone.
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
     model, _ = convert.from_function(
         rows.graph,
         input_signature=list(rows.signature().inputs),
         opset=OPSET,
         custom_op_handlers={name: (handler, []) for name, handler in _HANDLERS.items()},
     )
-    if used := sorted({x.op_type for x in model.graph.node if not onnx.defs.has(x.op_type)}):
+    for node, body, graph in _bodies(model.graph):
+        _read_from_outside(node, body, graph)
+    _remove_unused(model.graph)
+    parts = _parts(model.graph)
+    weights = {x.name: onnx.numpy_helper.to_array(x) for part in parts for x in part.initializer}
+    for part in parts:
+        _join_normalisations(part, weights, onnx)
+    _remove_unused(model.graph)
+    kinds = {node.op_type for part in parts for node in part.node}
+    if used := sorted(kind for kind in kinds if not onnx.defs.has(kind)):
         raise ValueError(f"The model has operations that ONNX has not. Received: {', '.join(used)}")
-    _join_normalisations(model.graph, onnx)
     name_axes(model.graph.input, rows.inputs)
     name_axes(model.graph.output, rows.outputs)
     path = os.path.join(folder, FILE)
@@ -58,7 +67,11 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
         logging.disable(logging.WARNING)  # its advice to prepare the model, to the root logger
         try:
             quantization.quantize_dynamic(
-                model, path, per_channel=True, weight_type=quantization.QuantType.QInt8
+                model,
+                path,
+                per_channel=True,
+                weight_type=quantization.QuantType.QInt8,
+                extra_options={"EnableSubgraph": True},
             )
         finally:
             logging.disable(logging.NOTSET)
@@ -104,14 +117,104 @@ def _product(graph: Any, node: Any, name: str, arguments: Any) -> None:
         graph.make_node("Div", inputs, outputs=outputs, name=name)
 
 
-def _join_normalisations(graph: Any, onnx: ModuleType) -> None:
+def _choice(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """As one operation; tf2onnx multiplies by 0 and 1 and adds, which infinity does not survive."""
+    inputs, outputs = node.input, node.output
+    graph.remove_node(name)
+    graph.make_node("Where", inputs, outputs=outputs, name=name)
+
+
+def _largest(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """The first of the largest numbers, without what Keras does before: it makes -0 less than 0.
+
+    For that it looks at a number's bits, which ONNX cannot.
+    """
+    numbers, axis = node.inputs
+    guarded = numbers.type == "Where" and numbers.inputs[1].is_const()
+    least = -np.finfo(np.float32).tiny
+    if guarded and np.all(numbers.inputs[1].get_tensor_value() == least):
+        source = numbers.input[2]
+    else:
+        source = node.input[0]
+    axis, outputs, dtype = (
+        int(axis.get_tensor_value()),
+        node.output,
+        node.get_attr_int("output_type"),
+    )
+    graph.remove_node(name)
+    found = graph.make_node("ArgMax", [source], attr={"axis": axis, "keepdims": 0}).output[0]
+    graph.make_node("Cast", [found], outputs=outputs, name=name, attr={"to": dtype})
+
+
+def _bodies(graph: Any) -> Iterator[Any]:
+    """The loops of a graph and those in them: the operation, its body, the graph that it is in."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield node, attribute.g, graph
+                yield from _bodies(attribute.g)
+
+
+def _parts(graph: Any) -> list[Any]:
+    """A graph and the bodies of its loops."""
+    return [graph, *(body for _, body, _ in _bodies(graph))]
+
+
+def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
+    """Has the body of a loop read what it does not change from outside, where it was handed on.
+
+    As weights are constants then, ONNX Runtime arranges them once for its products, and they can be
+    stored in 8 bits.
+    """
+    if node.op_type != "Loop":
+        return
+    same = {x.output[0]: x.input[0] for x in body.node if x.op_type == "Identity"}
+    # A loop has a count and a condition before the values that it carries, its body's outputs the
+    # condition alone.
+    renamed, kept = {}, []
+    for place in range(2, len(node.input)):
+        taken, given = body.input[place].name, body.output[place - 1].name
+        if taken in (given, same.get(given)):
+            renamed[taken] = node.input[place]
+        else:
+            kept.append(place)
+    outside = {
+        node.output[place - 2]: node.input[place]
+        for place in range(2, len(node.input))
+        if place not in kept
+    }
+    scans = list(range(len(node.input) - 1, len(body.output)))
+    for values, places in (
+        (node.input, [0, 1, *kept]),
+        (body.input, [0, 1, *kept]),
+        (body.output, [0, *(place - 1 for place in kept), *scans]),
+        (node.output, [*(place - 2 for place in kept), *(place - 1 for place in scans)]),
+    ):
+        chosen = [values[place] for place in places]
+        del values[:]
+        values.extend(chosen)
+    _rename(body, renamed)
+    _rename(graph, outside)
+
+
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    """Has all operations, also of the loops within, read other values."""
+    for part in _parts(graph):
+        for node in part.node:
+            for place, name in enumerate(node.input):
+                node.input[place] = names.get(name, name)
+    for value in graph.output:
+        if value.name in names:
+            graph.node.add(op_type="Identity", input=[names[value.name]], output=[value.name])
+
+
+def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleType) -> None:
     """Writes each layer normalisation as ONNX's operation for it.
 
     It stands there as (x - mean) / √(mean((x - mean)²) + ε) · γ + β, eight operations, of which
     ONNX Runtime makes one only where it knows all sizes.
     """
     made_by = {output: node for node in graph.node for output in node.output}
-    weights = {x.name: onnx.numpy_helper.to_array(x) for x in graph.initializer}
     used_by: dict[str, list[Any]] = {}
     none = np.zeros(0)
     for node in graph.node:
@@ -162,24 +265,33 @@ def _join_normalisations(graph: Any, onnx: ModuleType) -> None:
             epsilon=float(weights[shifted.input[1]]),
         )
         last.CopyFrom(joined)
-    _remove_unused(graph)
 
 
-def _remove_unused(graph: Any) -> None:
-    """Removes operations whose outputs nobody reads, and weights."""
+def _remove_unused(graph: Any) -> set[str]:
+    """Removes operations whose outputs nobody reads, and weights; gives the names that are read."""
     read = {value.name for value in graph.output}
     for node in reversed(list(graph.node)):  # from the outputs to the inputs
         if read.isdisjoint(node.output):
             graph.node.remove(node)
-        else:
-            read.update(node.input)
+            continue
+        read.update(node.input)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                read |= _remove_unused(attribute.g)
     for weight in list(graph.initializer):
         if weight.name not in read:
             graph.initializer.remove(weight)
+    return read
 
 
 # Operations of TensorFlow's that are written otherwise than tf2onnx does.
-_HANDLERS = {"Erfc": _error_function, "Square": _square, "Mul": _product}
+_HANDLERS = {
+    "Erfc": _error_function,
+    "Square": _square,
+    "Mul": _product,
+    "SelectV2": _choice,
+    "ArgMax": _largest,
+}
 
 
 def name_axes(values: Any, axes: Mapping[str, tuple[str | int, ...]]) -> None:

@@ -30,7 +30,8 @@ class RowFunction:
     """A model on rows of ids: what an export holds, whatever runs it.
 
     Args:
-        function: of a dict of int32 tensors, gives a dict of float32 tensors.
+        function: of a dict of int32 tensors, gives a dict of float32 tensors, or of int32 ones such
+            as the ids of a text that is written.
         inputs: name -> names of its axes, each "batch", "length" or "masks".
 
     Example:
@@ -68,6 +69,12 @@ class RowFunction:
         """That graph, traced."""
         return self.graph.get_concrete_function()
 
+    @property
+    def whole(self) -> frozenset[str]:
+        """Names of the outputs that are whole numbers."""
+        found = self.concrete.structured_outputs
+        return frozenset(name for name, x in found.items() if x.dtype.is_integer)
+
     @functools.cached_property
     def outputs(self) -> dict[str, tuple[str | int, ...]]:
         """Name -> its axes: names as of the inputs, or sizes."""
@@ -92,7 +99,8 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
     """How far a runtime is from TensorFlow: for each output the largest difference.
 
     Where it is of tokens, those of padding do not count, which no answer reads; nor do logits that
-    stand for "never" on both sides.
+    stand for "never" on both sides. Of whole numbers, such as ids, it is the share of rows that are
+    not equal.
 
     Args:
         rows: the model.
@@ -100,14 +108,21 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
         run: the runtime.
 
     Returns:
-        Name -> the largest difference, in units of the largest number that TensorFlow gave.
+        Name -> the largest difference, in units of the largest number that TensorFlow gave; of
+        whole numbers a share from 0 to 1.
     """
     found: dict[str, list[np.ndarray]] = {name: [] for name in rows.outputs}
     sizes: dict[str, float] = dict.fromkeys(rows.outputs, _LEAST)
+    whole = rows.whole
+    wrong: dict[str, list[np.ndarray]] = {name: [] for name in rows.outputs}
     for features in samples:
         expected, given = rows.run(features), run(features)
         for name, axes in rows.outputs.items():
-            ours, theirs = expected[name], np.asarray(given[name], np.float32)
+            ours, theirs = expected[name], np.asarray(given[name])
+            if name in whole:
+                wrong[name].append((ours != theirs).reshape(len(ours), -1).any(axis=1))
+                continue
+            theirs = theirs.astype(np.float32)
             counts = ~((ours < -_NEVER) & (theirs < -_NEVER))
             if axes[:2] == ("batch", "length"):
                 real = np.asarray(features["padding_mask"]).astype(bool)
@@ -115,7 +130,9 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
             found[name].append(np.abs(ours - theirs)[counts])
             sizes[name] = max(sizes[name], np.abs(ours[counts]).max(initial=0.0))
     return {
-        name: float(np.concatenate(each).max(initial=0.0) / sizes[name])
+        name: float(np.concatenate(wrong[name]).mean())
+        if wrong[name]
+        else float(np.concatenate(each).max(initial=0.0) / sizes[name])
         for name, each in found.items()
     }
 

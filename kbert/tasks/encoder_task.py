@@ -300,6 +300,7 @@ class EncoderTask(Task):
             )
         super().save_to_preset(path, format, **options)
 
+    row_formats = ("onnx", "openvino", "litert")
     # What an export to another runtime takes, of what the task reads; segments where it has them.
     row_inputs: ClassVar[tuple[str, ...]] = ("token_ids", "segment_ids", "padding_mask")
 

@@ -45,21 +45,29 @@ TEXTS = (
 )
 
 
-def row_function(task: Any, *, by_runtime: bool = False) -> RowFunction:
-    """What a runtime is given of a task on an encoder: its inputs to `task.row_outputs`.
+def row_function(
+    task: Any, *, by_runtime: bool = False, settings: Mapping[str, Any] | None = None
+) -> RowFunction:
+    """What a runtime is given of a task: its inputs to `task.row_outputs`.
 
     Args:
-        task: an `EncoderTask`.
+        task: one with `row_inputs`.
         by_runtime: whether it rounds to 8 bits, which the layers then do not.
+        settings: of `task.row_settings`.
 
     Raises:
         ValueError: the task has no such export.
     """
     config = task.model.config
-    if getattr(config, "max_characters", None) or getattr(task, "reads_by_decoder", True):
+    if (
+        not task.row_formats
+        or getattr(config, "max_characters", None)
+        or getattr(task, "reads_by_decoder", False)
+    ):
         raise ValueError(
-            'Exports to other runtimes are of tasks on encoders of tokens; format="savedmodel" is '
-            f"of every task. Received: a {type(task).__name__} on a {type(task.model).__name__}"
+            "Exports to other runtimes are of tasks on encoders of tokens, and of Translator and "
+            'CausalLM; format="savedmodel" is of every task. '
+            f"Received: a {type(task).__name__} on a {type(task.model).__name__}"
         )
     if task.compute_dtype != "float32":
         raise ValueError(
@@ -71,8 +79,11 @@ def row_function(task: Any, *, by_runtime: bool = False) -> RowFunction:
 
     def function(features: dict[str, Any]) -> dict[str, Any]:
         with without_fake_quantization() if by_runtime else contextlib.nullcontext():
-            found = task.row_outputs(features)
-        return {name: keras.ops.cast(x, "float32") for name, x in found.items()}
+            found = task.row_outputs(features, **(settings or {}))
+        return {
+            name: x if keras.backend.is_int_dtype(x.dtype) else keras.ops.cast(x, "float32")
+            for name, x in found.items()
+        }
 
     return RowFunction(function, inputs)
 
@@ -96,10 +107,17 @@ def export_task(
     texts: Sequence[str] | None = None,
     tolerance: float | None = None,
     widths: Sequence[int] | None = None,
+    **settings: Any,
 ) -> str:
     """Writes a task for a runtime; see `Task.export`."""
     check_format(format, precision)
-    rows = row_function(task, by_runtime=precision == "int8")
+    if task.row_formats and format not in task.row_formats:
+        raise ValueError(
+            f"A {type(task).__name__} is exported to savedmodel or {', '.join(task.row_formats)}. "
+            f"Received: format={format!r}"
+        )
+    settings = task.row_settings(**settings)
+    rows = row_function(task, by_runtime=precision == "int8", settings=settings)
     options: dict[str, Any] = {}
     if format == "litert":
         most = task.row_length
@@ -114,7 +132,8 @@ def export_task(
             "Rows are of any length but for LiteRT, and `widths` is for that. "
             f"Received: widths={widths} with format={format!r}"
         )
-    samples = task.sample_rows(check_texts(texts))
+    texts = check_texts(texts)
+    samples = task.sample_rows(texts, **settings)
     config = task.model.config
     record = dict(task.record)
     about = {
@@ -122,6 +141,7 @@ def export_task(
         config.kind: config.to_dict(),
         "labels": record.pop("labels", None),
         "max_length": max(options.get("widths", [task.row_length])),
+        **({"settings": settings} if settings else {}),
         **options,
     }
 
@@ -163,20 +183,23 @@ def _why_not_inside(task: Any) -> str | None:
     return None
 
 
-class RuntimeEncoder(keras.Model):
-    """In the place of an encoder whose layers a runtime has: its config, and no weights.
+class RuntimeModel(keras.Model):
+    """In the place of a model whose layers a runtime has: its config, and no weights.
 
     Args:
-        config: the encoder's.
+        config: the model's.
+        max_length: tokens of the longest row.
     """
 
-    def __init__(self, config: Any) -> None:
-        super().__init__(name="encoder")
+    def __init__(self, config: Any, max_length: int) -> None:
+        super().__init__(name=config.kind)
         self.config = config
+        self.max_length = max_length
         # What heads ask of an encoder when they are made.
-        table = (config.vocabulary_size, config.embedding_width)
+        table = (config.vocabulary_size, getattr(config, "embedding_width", config.hidden_size))
         self.token_embedding = keras.KerasTensor(table, name="token_embedding")
-        self.pooler = keras.layers.Dense(config.hidden_size) if config.pooler_activation else None
+        pooled = getattr(config, "pooler_activation", None)
+        self.pooler = keras.layers.Dense(config.hidden_size) if pooled else None
 
     def build(self, input_shape: Any | None = None) -> None:
         """It has no layers."""
@@ -221,16 +244,28 @@ class ExportedTask:
                 f"The class of an exported task must be known: import the module that defines it "
                 f"before{f', {module}' if module else ''}. Received: a {kind} in {source}"
             )
-        encoder = RuntimeEncoder(_config_of(self.description, source))
-        self._task = task_class(encoder, load_tokenizer(folder), **settings)
-        self._task.answer_by(self.run)
+        model = RuntimeModel(_config_of(self.description, source), self.description["max_length"])
+        self._task = task_class(model, load_tokenizer(folder), **settings)
+        fixed = self.description.get("settings", {})
+        self._task.answer_by(self.run, **fixed)
+        self._options = self._task.fixed_options(**fixed)
 
     def predict(self, data: Any, **options: Any) -> Any:
-        """The answers for texts, or what else the task takes; see its `predict`."""
-        return self._task.predict(data, **options)
+        """The answers for texts, or what else the task takes; see its `predict`.
+
+        What is fixed in the export, such as how a text is written, is not said again; ValueError if
+        it is and differs.
+        """
+        return self._task.predict(data, **{**self._options, **options})
 
     def evaluate(self, data: Any, labels: Any = None, **options: Any) -> dict[str, float]:
         """The metrics on labelled examples, of a fine-tuned task; see its `evaluate`."""
+        if not hasattr(self._task, "columns"):
+            raise ValueError(
+                "An export is evaluated on labelled texts, where its task is fine-tuned on such; "
+                "for other losses the task itself is loaded from its preset. "
+                f"Received: a {type(self._task).__name__}"
+            )
         return self._task.evaluate(data, labels, **options)
 
 

@@ -69,6 +69,10 @@ class Task(TrainStep, keras.Model):
     unknown_elsewhere: tuple[str, ...] = ()
     # Whether there are weights besides the model's.
     has_head: bool = True
+    # Runtimes other than TensorFlow that the task is exported to. Such a task defines `row_inputs`,
+    # `row_length`, `row_outputs`, `sample_rows` and `answer_by`, as `EncoderTask` does; the last
+    # three take what `row_settings` gives by name.
+    row_formats: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -183,6 +187,23 @@ class Task(TrainStep, keras.Model):
         """The entry points of the exported model; the first is `serving_default`."""
         raise NotImplementedError(f"{type(self).__name__} must define `signatures`.")
 
+    def row_settings(self, **options: Any) -> dict[str, Any]:
+        """What an export to another runtime fixes, of arguments of `export`; as JSON holds it.
+
+        Raises:
+            TypeError: an argument that the task's exports have not; here any.
+        """
+        if options:
+            raise TypeError(
+                "`method`, `max_new_tokens` and the like are of exports of tasks that write. "
+                f"Received: {', '.join(options)} for a {type(self).__name__}"
+            )
+        return {}
+
+    def fixed_options(self) -> dict[str, Any]:
+        """What of `row_settings` are arguments of `predict`."""
+        return {}
+
     def export(
         self,
         directory: PathLike,
@@ -194,9 +215,10 @@ class Task(TrainStep, keras.Model):
         """Writes a model for a server, or for a program that has no TensorFlow.
 
         "savedmodel" takes text, and is written as `directory/<n+1>/` for TensorFlow Serving. The
-        others are of tasks on encoders: "onnx" for ONNX Runtime, "openvino", and "litert"
-        (TensorFlow Lite), whose rows are of a few widths. They take token ids, and have the
-        tokenizer's files beside; the first two also the tokenizer as a model, where that is exact.
+        others are of tasks on encoders, and "onnx" of `CausalLM` and `Translator` too, the whole
+        writing of a text in it: "onnx" for ONNX Runtime, "openvino", and "litert" (TensorFlow
+        Lite), whose rows are of a few widths. They take token ids, and have the tokenizer's files
+        beside; the first two also the tokenizer as a model, where that is exact.
         `kbert.tasks.load_exported(directory).predict(texts)` answers with them. Each is run
         beside TensorFlow before it is kept; see docs/serving.md for what it holds.
 
@@ -213,7 +235,8 @@ class Task(TrainStep, keras.Model):
                 and are float32 once it is loaded. In "bfloat16" its products are of that type, and
                 its weights are stored in float32.
             **options: of a SavedModel arguments of the task's `signatures`, which tell what each
-                takes and returns, also for texts that are too long. Of all but a SavedModel in
+                takes and returns, also for texts that are too long. Of the others those of its
+                `row_settings`, such as `method` and `max_new_tokens`. Of all but a SavedModel in
                 float32 `texts` that the export is checked on (default: ten of ours) and
                 `tolerance`, the largest difference to TensorFlow in float32, in units of the
                 largest number that it gives (1e-3, of bfloat16 0.1 and of int8 0.3); for LiteRT

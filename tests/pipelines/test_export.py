@@ -57,6 +57,11 @@ def test_a_saved_model_is_the_default(preset, tmp_path, capsys):
     [
         (["--format=onnx", "--precision=bfloat16"], "kbert-export: `precision` of onnx must be"),
         (["--format=litert", "--widths=8,x"], "are numbers of tokens. Received: 'x'"),
+        (
+            ["--format=onnx", "--beam_width=1"],
+            "are of exports of tasks that write. Received: method",
+        ),
+        (["--max_new_tokens=9"], "unexpected keyword argument 'max_new_tokens'"),
         (["--tolerance=1"], "--format=savedmodel and --tolerance"),
         (["--preset=nowhere"], "no such folder"),
         (["more"], r"takes flags only.*Received: \['more'\]"),

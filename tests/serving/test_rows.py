@@ -84,3 +84,18 @@ def test_a_token_that_is_never_chosen_must_never_be(rows):
 def test_an_absent_package_names_its_extra():
     with pytest.raises(ImportError, match=r"needs the extra: pip install 'kbert\[onnx\]'.*no_such"):
         optional("no_such_package", "onnx")
+
+
+def test_whole_numbers_are_equal_or_not():
+    def function(features):
+        return {"ids": features["token_ids"][:, :2], "sum": features["token_ids"][:, 0] / 2}
+
+    rows = RowFunction(function, {"token_ids": ("batch", "length")})
+    assert rows.whole == {"ids"}
+    batch = {"token_ids": np.array([[10, 20, 30], [40, 50, 60]], "int32")}
+
+    def run(features):
+        found = rows.run(features)
+        return {**found, "ids": found["ids"] + np.array([[0, 0], [0, 1]])}
+
+    assert differences(rows, [batch], run) == {"ids": 0.5, "sum": 0.0}

@@ -3,6 +3,7 @@
 Shapes: B rows, K results of a row, G new tokens at most, P tokens of a prompt.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -14,19 +15,25 @@ from keras import ops
 
 from kbert import inference
 from kbert.decoding import Decoded, Method, Sampling, decode
+from kbert.decoding.decode import check_method
+from kbert.serving.rows import Run
+from kbert.tasks.exported import RuntimeModel
 from kbert.tasks.task import Task
+from kbert.tasks.tensorflow_copy import from_json, to_json
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import Tensor, Tensors
 
 SEED_LIMIT = 2**32
 WIDTH = 16  # rows are padded to a multiple of so many tokens
+_OUTPUTS = ("new_ids", "lengths", "scores")  # no name of an input: a graph has one of each
+SHORTEST = 8  # tokens of a prompt that an export to another runtime must take
 
 
 class GenerationTask(Task):
     """A decoder, or an encoder with one, that writes text.
 
-    A task defines `model_classes`, `model_inputs`, `prefill`, `loss_terms`, `predict` and
-    `signatures`.
+    A task defines `model_classes`, `model_inputs`, `prefill`, `loss_terms`, `predict`,
+    `signatures`, and for exports to other runtimes `row_inputs`, `row_settings` and `sample_rows`.
 
     Args:
         model: of one of the task's `model_classes`.
@@ -42,9 +49,12 @@ class GenerationTask(Task):
     model_classes: ClassVar[tuple[type[keras.Model], ...]]
     # What the model reads of a batch.
     model_inputs: ClassVar[tuple[str, ...]]
+    row_formats = ("onnx",)
+    # What an export to another runtime takes: what `prefill` reads.
+    row_inputs: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, *, name: str) -> None:
-        if not isinstance(model, self.model_classes):
+        if not isinstance(model, self.model_classes) and not isinstance(model, RuntimeModel):
             kinds = " or a ".join(kind.__name__ for kind in self.model_classes)
             raise TypeError(f"A {type(self).__name__} is made of a {kinds}. Received: {model!r}")
         super().__init__(model, tokenizer, name=name)
@@ -61,6 +71,7 @@ class GenerationTask(Task):
                 f"Received: a {type(tokenizer).__name__} without one"
             )
         self._compiled: dict[tuple, Callable] = {}
+        self._runtime: _Runtime | None = None
 
     @property
     def model_parts(self) -> dict[str, keras.layers.Layer]:
@@ -145,7 +156,13 @@ class GenerationTask(Task):
 
         Rows are padded to a power of two, and cut off again. `jit_compile` says whether XLA
         compiles, for each shape.
+
+        Raises:
+            ValueError: an export decodes, and in another way.
         """
+        if self._runtime is not None:
+            asked = (method, max_new_tokens, self.stop_ids if stop_ids is None else stop_ids)
+            return self._runtime.decode(features, *asked)
         rows = len(row_numbers)
         if isinstance(method, Sampling):
             features = {**features, "row_numbers": row_numbers.astype("int32")}
@@ -162,6 +179,69 @@ class GenerationTask(Task):
             self._compiled[key] = inference.compiled(run, self.model, jit_compile=jit_compile)
         return Decoded(*(x[:rows] for x in self._compiled[key](features)))
 
+    def row_outputs(
+        self,
+        features: Tensors,
+        *,
+        method: dict[str, Any],
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+    ) -> dict[str, Any]:
+        """What an export to another runtime gives: a whole text for each row, or several.
+
+        Args:
+            features: `row_inputs`, (B, P) int32 each.
+            method: as of `row_settings`.
+            max_new_tokens: G.
+            stop_ids: behind which a text ends.
+
+        Returns:
+            What `kbert.decoding.Decoded` holds: `new_ids` (B, K, G) and `lengths` (B, K) int32,
+            `scores` (B, K).
+        """
+        decoded = self.decode(dict(features), from_json(method), max_new_tokens, stop_ids)
+        return dict(zip(_OUTPUTS, decoded, strict=True))
+
+    def answer_by(
+        self,
+        run: Run,
+        *,
+        method: dict[str, Any],
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+    ) -> None:
+        """From now on `predict` has `run` do what `row_outputs` does, and no layers.
+
+        Args:
+            run: arrays of `row_inputs` -> arrays of what `row_outputs` gives.
+            method: as of `row_settings`; `predict` takes no other, nor of what follows.
+            max_new_tokens: G.
+            stop_ids: behind which a text ends.
+        """
+        self._runtime = _Runtime(run, from_json(method), max_new_tokens, tuple(stop_ids))
+
+    def fixed_options(  # type: ignore[override]  # of `row_settings`, which it has
+        self, *, method: dict[str, Any], max_new_tokens: int, stop_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        return {"method": from_json(method), "max_new_tokens": max_new_tokens}
+
+    def _settings_of_rows(
+        self, method: Method, max_new_tokens: int, stop_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        """What `row_settings` returns."""
+        check_method(method)
+        if isinstance(method, Sampling):
+            raise ValueError(
+                "An export to another runtime writes by Greedy or Beam, for what is drawn comes "
+                f'from integers of 32 bits there; format="savedmodel" has Sampling. Received: '
+                f"{method}"
+            )
+        return {
+            "method": to_json(method),
+            "max_new_tokens": int(max_new_tokens),
+            "stop_ids": [int(i) for i in stop_ids],
+        }
+
     def new_ids(self, decoded: Decoded, stop_ids: Sequence[int] | None = None) -> tf.RaggedTensor:
         """(B · K, None) the tokens of each result, without the one that ended it."""
         stop_ids = self.stop_ids if stop_ids is None else stop_ids
@@ -169,6 +249,38 @@ class GenerationTask(Task):
         inside = tf.range(tf.shape(ids)[1])[None] < tf.reshape(decoded.lengths, (-1, 1))
         stops = tf.reduce_any(ids[..., None] == tf.constant(stop_ids, tf.int32), axis=-1)
         return tf.ragged.boolean_mask(ids, inside & ~stops).with_row_splits_dtype(tf.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runtime:
+    """An export that decodes in the place of the model, in its one way."""
+
+    run: Run
+    method: Method
+    max_new_tokens: int
+    stop_ids: tuple[int, ...]
+
+    def decode(
+        self,
+        features: dict[str, Any],
+        method: Method,
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+    ) -> Decoded:
+        """As `GenerationTask.decode_batch`."""
+        asked = {"method": method, "max_new_tokens": max_new_tokens, "stop_ids": tuple(stop_ids)}
+        fixed = {name: getattr(self, name) for name in asked}
+        if asked != fixed:
+            raise ValueError(
+                f"An export writes as it was told when it was made: {_listed(fixed)}. Export the "
+                f"task once more for another way. Received: {_listed(asked)}"
+            )
+        found = self.run(features)
+        return Decoded(*(found[name] for name in _OUTPUTS))
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def batches_of_like_width(

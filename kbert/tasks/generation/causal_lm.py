@@ -18,6 +18,7 @@ from kbert.models.generators.decoder import Decoder
 from kbert.progress import Progress
 from kbert.serving import Signature
 from kbert.tasks.generation.base import (
+    SHORTEST,
     GenerationTask,
     answer,
     batches_of_like_width,
@@ -334,6 +335,59 @@ class CausalLM(GenerationTask):
 
         return {"generate": Signature(generate, [tf.TensorSpec([None], tf.string, "prompt")])}
 
+    row_inputs = ("token_ids", "padding_mask")
+
+    @property
+    def row_length(self) -> int:
+        """Tokens of the longest prompt, with at least one to come."""
+        return self.decoder.config.max_positions - 1
+
+    def row_settings(  # type: ignore[override]  # arguments of `export`
+        self,
+        method: Method = GREEDY,
+        max_new_tokens: int | None = None,
+        stop_ids: Sequence[int] = (),
+    ) -> dict[str, Any]:
+        """What an export to another runtime fixes.
+
+        Args:
+            method: `Greedy` or `Beam`.
+            max_new_tokens: the longest continuation; None as of `predict`.
+            stop_ids: tokens that end the continuation, besides the end of a text.
+
+        Raises:
+            ValueError: a setting is out of range, or the new tokens leave too few positions.
+        """
+        longest = self._longest(max_new_tokens)
+        _, stop_ids = self._checked(longest, stop_ids, 0)
+        most = self.decoder.config.max_positions - SHORTEST
+        if longest > most:
+            raise ValueError(
+                f"An export to another runtime must take prompts of {SHORTEST} tokens: "
+                f"`max_new_tokens` must be at most {most}, as the model's positions are. "
+                f"Received: {longest}"
+            )
+        return self._settings_of_rows(method, longest, stop_ids)
+
+    def fixed_options(self, **settings: Any) -> dict[str, Any]:
+        return {**super().fixed_options(**settings), "stop": settings["stop_ids"]}
+
+    def sample_rows(
+        self, texts: Sequence[str], *, max_new_tokens: int, **settings: Any
+    ) -> list[dict[str, tf.Tensor]]:
+        """Batches of `row_inputs` that an export is checked on: one prompt alone, and all of them.
+
+        Args:
+            texts: prompts; those that are too long lose their beginnings.
+            max_new_tokens: G.
+            **settings: as of `row_settings`.
+        """
+        most = self.decoder.config.max_positions - max_new_tokens
+        ids = [x[-(most - 1) :] for x in tokenize(self.tokenizer, texts)]
+        ids = self._begun(ids)
+        batches = [padded(x, max(map(len, x)), self.stop_ids[0]) for x in (ids[:1], ids)]
+        return [dict(zip(self.row_inputs, map(tf.constant, x), strict=True)) for x in batches]
+
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """The token that ends a text, and that the model reads before one begins."""
@@ -370,9 +424,7 @@ class CausalLM(GenerationTask):
 
     def _prompt_ids(self, prompts: Sequence[str | bytes], max_new_tokens: int) -> list[np.ndarray]:
         """Ids of each prompt; raises where one leaves too few positions."""
-        begin = np.array([self._begin_id], "int32")
-        ids = [*tokenize(self.tokenizer, prompts)]
-        ids = [np.append(begin, x) if self.reads_cls or not len(x) else x for x in ids]
+        ids = self._begun(tokenize(self.tokenizer, prompts))
         most = self.decoder.config.max_positions
         for number, x in enumerate(ids):
             if len(x) + max_new_tokens > most:
@@ -383,6 +435,11 @@ class CausalLM(GenerationTask):
                     f"which begins {prompts[number][:40]!r}"
                 )
         return ids
+
+    def _begun(self, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Ids of prompts as the model reads them."""
+        begin = np.array([self._begin_id], "int32")
+        return [np.append(begin, x) if self.reads_cls or not len(x) else x for x in ids]
 
     def _texts(
         self, prompt_ids: tf.RaggedTensor, decoded: Any, stop_ids: Sequence[int]

@@ -321,6 +321,42 @@ class Translator(GenerationTask):
         self._check_lengths(np.array([len(ids) + 1 for ids in sources], int), texts)
         return sources
 
+    row_inputs = ("encoder_token_ids", "encoder_padding_mask")
+
+    @property
+    def row_length(self) -> int:
+        """Tokens of the longest source, with its end."""
+        return self.seq2seq.max_length
+
+    def row_settings(  # type: ignore[override]  # arguments of `export`
+        self, method: Method = BEAM, max_new_tokens: int | None = None
+    ) -> dict[str, Any]:
+        """What an export to another runtime fixes.
+
+        Args:
+            method: `Greedy` or `Beam`.
+            max_new_tokens: the longest translation; None = as many tokens as the model has
+                positions for. Each step reads the places of all of them, so fewer are faster.
+
+        Raises:
+            ValueError: a setting is out of range.
+        """
+        most = self._max_new_tokens if max_new_tokens is None else max_new_tokens
+        check_max_new_tokens(most, self._max_new_tokens)
+        return self._settings_of_rows(method, most, self.stop_ids)
+
+    def sample_rows(self, texts: Sequence[str], **settings: Any) -> list[dict[str, tf.Tensor]]:
+        """Batches of `row_inputs` that an export is checked on: one source alone, and all of them.
+
+        Args:
+            texts: sources; those that are too long lose their ends.
+            **settings: as of `row_settings`.
+        """
+        most = self._max_new_tokens
+        ids = [x[:most] for x in tokenize(self.tokenizer, [_stripped(text) for text in texts])]
+        batches = [self._features(x, max(map(len, x)) + 1) for x in (ids[:1], ids)]
+        return [{name: tf.constant(x) for name, x in batch.items()} for batch in batches]
+
     @property
     def _max_new_tokens(self) -> int:
         """The most tokens that are written: the start has a position of its own."""
