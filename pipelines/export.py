@@ -49,7 +49,9 @@ def define_flags() -> None:
     flags.DEFINE_string("preset", None, "Folder of the trained model.")
     define_task_module_flag(with_options=False)
     flags.DEFINE_string("output_dir", None, "Folder to write; see above.")
-    flags.DEFINE_enum("format", "savedmodel", ("savedmodel", *RUNTIMES), "What is to run it.")
+    flags.DEFINE_enum(
+        "format", "savedmodel", ("savedmodel", *RUNTIMES, "safetensors"), "What is to run it."
+    )
     flags.DEFINE_enum("precision", "float32", PRECISIONS, "Of weights and products.")
     flags.DEFINE_string("texts", None, "File of texts to check on, one per line. Default: ours.")
     flags.DEFINE_float(
@@ -91,9 +93,11 @@ def _export(options: flags.FlagValues) -> None:
     if options.widths is not None:
         given["widths"] = [_number(width) for width in options.widths]
     given = {name: value for name, value in given.items() if value is not None}
-    if given and options.format == "savedmodel":
+    unchecked = options.format == "savedmodel" and options.precision == "float32"
+    if given and (unchecked or options.format == "safetensors"):
         raise ValueError(
-            f"Only {', '.join(RUNTIMES)} have checks and widths. Received: --format=savedmodel and "
+            f"Only {', '.join(RUNTIMES)} and a SavedModel in another precision than float32 have "
+            f"checks, and litert has widths. Received: --format={options.format} and "
             f"{', '.join(f'--{name}' for name in given)}"
         )
     writing = {"max_new_tokens": options.max_new_tokens, "method": _method(options.beam_width)}
@@ -103,7 +107,7 @@ def _export(options: flags.FlagValues) -> None:
         options.output_dir, format=options.format, precision=options.precision, **given
     )
     print(path)
-    if options.format == "savedmodel":
+    if options.format not in RUNTIMES:
         return
     made = read_description(path)
     print(f"{made['format']}, {made['precision']}: {made['bytes'] / 1e6:.1f} MB")
