@@ -1,4 +1,4 @@
-r"""Exports a model: for TensorFlow Serving, ONNX Runtime, OpenVINO or LiteRT.
+r"""Exports a model: for TensorFlow Serving, ONNX Runtime, OpenVINO, LiteRT or PyTorch.
 
   kbert-export --preset=out/preset --output_dir=serving/reviews
   kbert-export --preset=out/preset --output_dir=reviews-onnx --format=onnx --precision=int8
@@ -11,8 +11,9 @@ Formats, what they take, and the extra that each needs:
   onnx         token ids, of rows of any number and length; pip install 'kbert[onnx]'
   openvino     the same; pip install 'kbert[openvino]'
   litert       token ids of one row, of a few widths; pip install 'kbert[litert]'
+  safetensors  weights, config and tokenizer as Hugging Face's transformers loads them
 
-The last three are for tasks on an encoder: classes, numbers, tags, answers, masks; onnx is also for
+Onnx, openvino and litert are for tasks on an encoder: classes, numbers, tags, answers, masks; onnx is also for
 a language model and a translator, whose whole loop is in the model: greedy, or with a beam of
 --beam_width, for --max_new_tokens. They go into a new or empty folder, with the tokenizer's files
 beside the model and export.json, which says what is in it.
@@ -20,12 +21,12 @@ kbert.tasks.load_exported(folder).predict(texts) answers with one. For onnx and 
 also the tokenizer as a graph, texts in, rows out, where it is exact; what is printed says so, or
 why not.
 
-Precisions: float32; int8; bfloat16 for openvino and savedmodel. A SavedModel in int8 is a quarter
+Precisions: float32; int8, but for safetensors; bfloat16 for openvino, savedmodel, safetensors. A SavedModel in int8 is a quarter
 as large, and as fast as before: its weights are float32 once it is loaded.
 
-Each export but a SavedModel is run beside TensorFlow on texts, ten of ours or --texts, before it is
-kept: the largest difference is printed, and above --tolerance the folder is not written. What 8
-bits cost in your metric, evaluate says:
+Whatever computes in another way than TensorFlow in float32 is run beside it on texts, ten of ours
+or --texts, before it is kept: the largest difference is printed, and above --tolerance the folder
+is not written. What 8 bits cost in your metric, evaluate says:
 kbert.tasks.load_exported(folder).evaluate(data).
 """
 

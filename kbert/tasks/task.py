@@ -237,13 +237,14 @@ class Task(TrainStep, keras.Model):
                 in "int8" is a quarter as large and as fast as before: weights are stored in 8 bits,
                 and are float32 once it is loaded. In "bfloat16" its products are of that type, and
                 its weights are stored in float32.
-            **options: of safetensors those of `save_to_preset`. Of a SavedModel arguments of the task's `signatures`, which tell what each
-                takes and returns, also for texts that are too long. Of the others those of its
-                `row_settings`, such as `method` and `max_new_tokens`. Of all but a SavedModel in
-                float32 `texts` that the export is checked on (default: ten of ours) and
-                `tolerance`, the largest difference to TensorFlow in float32, in units of the
-                largest number that it gives (1e-3, of bfloat16 0.1 and of int8 0.3); for LiteRT
-                `widths` in tokens (32, 128 and the task's longest).
+            **options: of safetensors those of `save_to_preset`. Of a SavedModel arguments of the
+                task's `signatures`, which tell what each takes and returns, also for texts that are
+                too long. Of the others those of its `row_settings`, such as `method` and
+                `max_new_tokens`. Of all that compute in another way than a SavedModel in float32
+                `texts` that the export is checked on (default: ten of ours) and `tolerance`, the
+                largest difference to TensorFlow in float32, in units of the largest number that it
+                gives (1e-3, of bfloat16 0.1 and of int8 0.3); for LiteRT `widths` in tokens (32,
+                128 and the task's longest).
 
         Returns:
             The path written.

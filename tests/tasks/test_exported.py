@@ -211,7 +211,7 @@ def test_weights_for_other_libraries(tmp_path, config, tokenizer, precision):
         ours, theirs = np.asarray(ours), np.asarray(theirs)
         error = 0 if precision == "float32" else 2.0**-8 * np.abs(ours)  # half a unit, rounded up
         assert (np.abs(ours - theirs) <= error).all()
-    with pytest.raises(ValueError, match="new or empty folder. Received"):
+    with pytest.raises(ValueError, match=r"new or empty folder\. Received"):
         task.export(path, format="safetensors")
     with pytest.raises(ValueError, match=r"in float32 or bfloat16 .*weight_dtype='int8'"):
         task.export(tmp_path / "other", format="safetensors", precision="int8")
