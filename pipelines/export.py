@@ -13,16 +13,17 @@ Formats, what they take, and the extra that each needs:
   litert       token ids of one row, of a few widths; pip install 'kbert[litert]'
   safetensors  weights, config and tokenizer as Hugging Face's transformers loads them
 
-Onnx, openvino and litert are for tasks on an encoder: classes, numbers, tags, answers, masks; onnx is also for
-a language model and a translator, whose whole loop is in the model: greedy, or with a beam of
---beam_width, for --max_new_tokens. They go into a new or empty folder, with the tokenizer's files
-beside the model and export.json, which says what is in it.
+Onnx, openvino and litert are for tasks on an encoder: classes, numbers, tags, answers, masks; onnx
+is also for a language model and a translator, whose whole loop is in the model: greedy, or with a
+beam of --beam_width, for --max_new_tokens. They go into a new or empty folder, with the tokenizer's
+files beside the model and export.json, which says what is in it.
 kbert.tasks.load_exported(folder).predict(texts) answers with one. For onnx and openvino there is
 also the tokenizer as a graph, texts in, rows out, where it is exact; what is printed says so, or
 why not.
 
-Precisions: float32; int8, but for safetensors; bfloat16 for openvino, savedmodel, safetensors. A SavedModel in int8 is a quarter
-as large, and as fast as before: its weights are float32 once it is loaded.
+Precisions: float32; int8, but for safetensors; bfloat16 for openvino, savedmodel and safetensors. A
+SavedModel in int8 is a quarter as large, and as fast as before: its weights are float32 once it is
+loaded.
 
 Whatever computes in another way than TensorFlow in float32 is run beside it on texts, ten of ours
 or --texts, before it is kept: the largest difference is printed, and above --tolerance the folder

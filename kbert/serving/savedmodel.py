@@ -19,7 +19,6 @@ from absl import logging
 
 from kbert.files import Path, copy, copy_tree, is_remote, remove_tree
 
-
 _LEAST = 1e-6  # where all numbers are 0, a unit
 
 
