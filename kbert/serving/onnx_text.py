@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,9 +143,15 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
 
 
 class _Nodes:
-    """A graph in the making: its operations in order, and its constants."""
+    """A graph in the making: its operations in order, and its constants.
 
-    def __init__(self, onnx: Any) -> None:
+    Args:
+        onnx: the package.
+        prefix: of the names of its values, which no graph around it has.
+    """
+
+    def __init__(self, onnx: Any, prefix: str = "tokenizer_") -> None:
+        self._onnx, self._prefix = onnx, prefix
         self._helper, self._types = onnx.helper, onnx.TensorProto
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
@@ -156,7 +162,7 @@ class _Nodes:
 
     def several(self, kind: str, *inputs: str, outputs: int, **given: Any) -> list[str]:
         """The names of an operation's outputs."""
-        names = [f"tokenizer_{len(self.nodes)}_{i}" for i in range(outputs)]
+        names = [f"{self._prefix}{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(self._helper.make_node(kind, inputs, names, **given))
         return names
 
@@ -214,6 +220,38 @@ class _Nodes:
             default_int64=default,
         )
 
+    def either(
+        self, condition: str, kinds: str, *branches: Callable[["_Nodes"], Sequence[str]]
+    ) -> list[str]:
+        """What one of two branches gives, the first where a condition is true.
+
+        Args:
+            condition: a truth value.
+            kinds: the types of the outputs, of one axis each, such as "STRING INT64".
+            *branches: each adds its operations, and gives the names of its outputs.
+        """
+        types = [getattr(self._types, kind) for kind in kinds.split()]
+        graphs = []
+        for number, branch in enumerate(branches):
+            inner = _Nodes(self._onnx, f"{self._prefix}{len(self.nodes)}_branch_{number}_")
+            found = [inner.add("Identity", name) for name in branch(inner)]
+            pairs = zip(found, types, strict=True)
+            values = [self._helper.make_tensor_value_info(x, kind, [None]) for x, kind in pairs]
+            graphs.append(
+                self._helper.make_graph(inner.nodes, f"b{number}", [], values, inner.constants)
+            )
+        then, other = graphs
+        return self.several(
+            "If", condition, outputs=len(types), then_branch=then, else_branch=other
+        )
+
+    def is_ascii(self, texts: str) -> str:
+        """Whether all texts are of ASCII alone."""
+        plain = self.replace(texts, code_class(map(chr, range(128)), others=True), "")
+        changed = self.add("Not", self.add("StringEqual", plain, texts, domain=_EXTENSION))
+        count = self.add("ReduceSum", self.int32(changed), keepdims=0)
+        return self.add("Not", self.boolean(count))
+
     def replace(self, texts: str, pattern: str, rewrite: str) -> str:
         """Texts in which matches of a pattern of RE2 are replaced."""
         given = self.strings(pattern), self.strings(rewrite)
@@ -234,14 +272,21 @@ class _Nodes:
         return found[0]
 
     def _constant(self, kind: int, shape: list[int], values: Any) -> str:
-        name = f"tokenizer_constant_{len(self.constants)}"
+        name = f"{self._prefix}constant_{len(self.constants)}"
         self.constants.append(self._helper.make_tensor(name, kind, shape, values))
         return name
 
 
 def _pieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> tuple[str, str]:
     """(B,) texts -> ids of their pieces (P,), and where those of each text end (B,); int32."""
-    words, text_of = _words(nodes, texts, tokenizer.character_rules)
+    # The classes of all characters cost milliseconds a call, those of ASCII next to nothing.
+    rules = tokenizer.character_rules
+    words, text_of = nodes.either(
+        nodes.is_ascii(texts),
+        "STRING INT64",
+        lambda inner: _words(inner, texts, rules.of_ascii()),
+        lambda inner: _words(inner, texts, rules),
+    )
     ids, word_of = _wordpieces(nodes, words, tokenizer)
     owners = nodes.add("Gather", text_of, word_of)
     # Adding where the same text is met again.

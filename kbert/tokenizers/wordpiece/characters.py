@@ -43,6 +43,11 @@ class CharacterRules:
     cased: str
     ignorable: str
 
+    def of_ascii(self) -> "CharacterRules":
+        """The rules of texts that are ASCII alone."""
+        changed = {x: to for x, to in self.changed.items() if x.isascii()}
+        return CharacterRules(changed, "".join(filter(str.isascii, self.alone)), "", "")
+
 
 @functools.cache
 def character_rules(lowercase: bool, strip_accents: bool, split_chinese: bool) -> CharacterRules:
