@@ -36,6 +36,11 @@ FILES = {1: "tokenizer.onnx", 2: "tokenizer_pairs.onnx"}
 # Operations that are not ONNX's own, by their domains.
 _EXTENSION, _DICTIONARIES = "ai.onnx.contrib", "ai.onnx.ml"
 _VERSIONS = {_EXTENSION: 1, _DICTIONARIES: 2}
+# ASCII; and the Latin alphabets of Europe, with general punctuation and signs of currencies.
+_FEW = [
+    [chr(code) for code in codes]
+    for codes in (range(0x80), (*range(0x250), *range(0x2000, 0x2070), *range(0x20A0, 0x20D0)))
+]
 _END = "\n"  # between two texts; in a text it is white space, and replaced
 
 
@@ -245,9 +250,9 @@ class _Nodes:
             "If", condition, outputs=len(types), then_branch=then, else_branch=other
         )
 
-    def is_ascii(self, texts: str) -> str:
-        """Whether all texts are of ASCII alone."""
-        plain = self.replace(texts, code_class(map(chr, range(128)), others=True), "")
+    def has_only(self, texts: str, characters: Sequence[str]) -> str:
+        """Whether all texts are of these characters alone."""
+        plain = self.replace(texts, code_class(characters, others=True), "")
         changed = self.add("Not", self.add("StringEqual", plain, texts, domain=_EXTENSION))
         count = self.add("ReduceSum", self.int32(changed), keepdims=0)
         return self.add("Not", self.boolean(count))
@@ -279,14 +284,7 @@ class _Nodes:
 
 def _pieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> tuple[str, str]:
     """(B,) texts -> ids of their pieces (P,), and where those of each text end (B,); int32."""
-    # The classes of all characters cost milliseconds a call, those of ASCII next to nothing.
-    rules = tokenizer.character_rules
-    words, text_of = nodes.either(
-        nodes.is_ascii(texts),
-        "STRING INT64",
-        lambda inner: _words(inner, texts, rules.of_ascii()),
-        lambda inner: _words(inner, texts, rules),
-    )
+    words, text_of = _words_of_few(nodes, texts, tokenizer.character_rules, _FEW)
     ids, word_of = _wordpieces(nodes, words, tokenizer)
     owners = nodes.add("Gather", text_of, word_of)
     # Adding where the same text is met again.
@@ -294,6 +292,24 @@ def _pieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> tuple[s
         "ScatterElements", nodes.zeros(texts), owners, nodes.ones(owners), reduction="add"
     )
     return nodes.int32(ids), nodes.int32(nodes.running_sum(counts))
+
+
+def _words_of_few(
+    nodes: _Nodes, texts: str, rules: CharacterRules, few: Sequence[Sequence[str]]
+) -> Sequence[str]:
+    """`_words` with the rules of the first of some alphabets that has all characters of the texts.
+
+    The extension reads its patterns anew at each call, and those of all characters cost it
+    milliseconds.
+    """
+    if not few:
+        return _words(nodes, texts, rules)
+    return nodes.either(
+        nodes.has_only(texts, few[0]),
+        "STRING INT64",
+        lambda inner: _words(inner, texts, rules.within(frozenset(few[0]))),
+        lambda inner: _words_of_few(inner, texts, rules, few[1:]),
+    )
 
 
 def _words(nodes: _Nodes, texts: str, rules: CharacterRules) -> tuple[str, str]:
