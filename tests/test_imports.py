@@ -115,7 +115,7 @@ ORDER = {
         description
     """,
     "pruning": """
-        rebuilding
+        rebuilding schedule
         heads importance layer_drop layers magnitude vocabulary
     """,
     "recipes": """
