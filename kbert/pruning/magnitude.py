@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from kbert.models import Encoder
+from kbert.models.parts import Movement
 from kbert.models.weights import named_weights
 from kbert.pruning.schedule import GradualPruning
 from kbert.types import Logs, Tensor
@@ -124,7 +125,7 @@ class MagnitudePruning(GradualPruning):
 
 
 def sparsity(model: Any, kernels: str | Sequence[str] = BLOCKS) -> dict[str, float]:
-    """The share of zeros in each kernel.
+    """The share of zeros in each kernel; what is masked (`MovementPruning`) counts as zeros.
 
     Args:
         model: an encoder, or a task on one.
@@ -137,10 +138,14 @@ def sparsity(model: Any, kernels: str | Sequence[str] = BLOCKS) -> dict[str, flo
         ValueError: no kernel has such a name, or there is no encoder.
     """
     patterns = (kernels,) if isinstance(kernels, str) else tuple(kernels)
-    return {
-        name: float(np.mean(kernel.numpy() == 0))
-        for name, kernel in _kernels(model, patterns).items()
-    }
+    named, shares = _named(model), {}
+    for name, kernel in _kernels(model, patterns).items():
+        zeros = kernel.numpy() == 0
+        mask = named.get(f"{name.rpartition('/')[0]}/{Movement.name}/mask")
+        if mask is not None and name.endswith("/kernel"):
+            zeros |= mask.numpy() == 0
+        shares[name] = float(zeros.mean())
+    return shares
 
 
 class _Mask:
