@@ -94,7 +94,7 @@ ORDER = {
         presets
     """,
     "layers": """
-        adaptable auxiliary bias fake_quantization fused gather highway scalar_mix scan
+        adaptable auxiliary bias fake_quantization fused gather highway movement scalar_mix scan
         token_embeddings word_softmax
         activations dropout positions recompute
         character_cnn dense normalization recurrence
@@ -115,8 +115,9 @@ ORDER = {
         description
     """,
     "pruning": """
-        rebuilding
+        rebuilding schedule
         heads importance layer_drop layers magnitude vocabulary
+        movement
     """,
     "recipes": """
         described

@@ -14,6 +14,7 @@ from keras import ops
 from kbert.layers.activations import get_activation
 from kbert.layers.adaptable import Adaptable
 from kbert.layers.fake_quantization import FakeQuantization
+from kbert.layers.movement import MovementMask
 from kbert.types import Shape, Tensor
 
 
@@ -37,6 +38,7 @@ class Dense(Adaptable):
             uniform distribution.
         use_bias: whether there is a bias.
         quantized: whether rows and kernel are rounded to 8 bits, see `FakeQuantization`.
+        scored: whether the kernel has scores and a mask, see `MovementMask`.
 
     Example:
         >>> Dense(3)(ops.ones((2, 5, 4))).shape[-1]
@@ -51,6 +53,7 @@ class Dense(Adaptable):
         initializer_range: float | None = 0.02,
         use_bias: bool = True,
         quantized: bool = False,
+        scored: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -61,6 +64,9 @@ class Dense(Adaptable):
             self.fake_quantization = FakeQuantization(
                 dtype=self.dtype_policy, name="fake_quantization"
             )
+        self.movement = None
+        if scored:
+            self.movement = MovementMask(dtype=self.dtype_policy, name="movement")
         self.activation = None if activation is None else get_activation(activation)
         self.initializer_range = initializer_range
 
@@ -75,11 +81,15 @@ class Dense(Adaptable):
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
         if self.fake_quantization is not None:
             self.fake_quantization.build(input_shape)
+        if self.movement is not None:
+            self.movement.build(self.kernel.shape)
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         *leading, width = ops.shape(inputs)
         rows = ops.reshape(inputs, (-1, width))
         read, kernel = rows, self.kernel
+        if self.movement is not None:
+            kernel = self.movement(kernel, training=training)
         if self.fake_quantization is not None:
             read, kernel = self.fake_quantization(rows, kernel, training=training)
         outputs = ops.matmul(read, kernel)  # (..., I) -> (N, O)

@@ -11,11 +11,14 @@ from kbert.pruning.importance import head_importance, neuron_importance
 from kbert.pruning.layer_drop import LayerDrop
 from kbert.pruning.layers import keep_layers
 from kbert.pruning.magnitude import MagnitudePruning, sparsity
+from kbert.pruning.movement import MovementPruning, apply_movement, with_movement
 from kbert.pruning.vocabulary import kept_tokens, prune_vocabulary
 
 __all__ = [
     "LayerDrop",
     "MagnitudePruning",
+    "MovementPruning",
+    "apply_movement",
     "head_importance",
     "keep_layers",
     "kept_tokens",
@@ -26,4 +29,5 @@ __all__ = [
     "prune_neurons",
     "prune_vocabulary",
     "sparsity",
+    "with_movement",
 ]

@@ -9,19 +9,19 @@ from typing import Any
 
 import keras
 import numpy as np
-from absl import logging
 from keras import ops
 
 from kbert.models import Encoder
+from kbert.models.parts import Movement
 from kbert.models.weights import named_weights
-from kbert.tasks import FineTuningTask
+from kbert.pruning.schedule import GradualPruning
 from kbert.types import Logs, Tensor
 
 # Of all dense layers in the blocks of an encoder.
 BLOCKS = ("encoder/layers/*/kernel",)
 
 
-class MagnitudePruning(keras.callbacks.Callback):
+class MagnitudePruning(GradualPruning):
     """A callback of `fit` that sets ever more of the smallest weights to zero, and keeps them so.
 
     Of every kernel the same share: after s updates it is
@@ -80,51 +80,23 @@ class MagnitudePruning(keras.callbacks.Callback):
         frequency: int = 1,
         kernels: str | Sequence[str] = BLOCKS,
     ) -> None:
-        super().__init__()
-        if not 0 < sparsity < 1 or not 0 <= initial_sparsity <= sparsity:
-            raise ValueError(
-                "`sparsity` must be above 0 and below 1, and `initial_sparsity` from 0 to it. "
-                f"Received: sparsity={sparsity}, initial_sparsity={initial_sparsity}"
-            )
-        if not 0 <= begin_step < end_step or frequency < 1:
-            raise ValueError(
-                "Weights are chosen from `begin_step` on, 0 or more, to an `end_step` after it, "
-                "every `frequency` updates, 1 or more. Received: "
-                f"begin_step={begin_step}, end_step={end_step}, frequency={frequency}"
-            )
-        self.sparsity, self.initial_sparsity = sparsity, initial_sparsity
-        self.begin_step, self.end_step, self.frequency = begin_step, end_step, frequency
+        super().__init__(
+            sparsity,
+            end_step=end_step,
+            begin_step=begin_step,
+            initial_sparsity=initial_sparsity,
+            frequency=frequency,
+        )
         self.kernels = (kernels,) if isinstance(kernels, str) else tuple(kernels)
-        # Whether the last weights were chosen. `train` reads it: those of before are not the best.
-        self.may_be_best = False
         self._masked: dict[str, _Mask] = {}
 
-    def sparsity_after(self, step: int) -> float:
-        """The share of zeros that is wanted after so many updates.
-
-        Example:
-            >>> pruning = MagnitudePruning(0.8, begin_step=10, end_step=30)
-            >>> [round(pruning.sparsity_after(step), 3) for step in (0, 10, 20, 30, 40)]
-            [0.0, 0.0, 0.7, 0.8, 0.8]
-        """
-        if step < self.begin_step:
-            return 0.0
-        left = 1 - min(1.0, (step - self.begin_step) / (self.end_step - self.begin_step))
-        return self.sparsity + (self.initial_sparsity - self.sparsity) * left**3
-
     def on_train_begin(self, logs: Logs = None) -> None:
-        if keras.backend.backend() != "tensorflow":
-            raise ValueError(
-                "Kernels are pruned in training by TensorFlow's engine: KERAS_BACKEND=tensorflow. "
-                f"Received: KERAS_BACKEND={keras.backend.backend()}"
-            )
         if getattr(self.model.optimizer, "ema", None) is not None:
             raise ValueError(
                 "A moving average of weights has no zeros where they had been others before. "
                 f"Received: an optimizer with ema={self.model.optimizer.ema}"
             )
-        self._check_length()
-        self.may_be_best = False
+        super().on_train_begin(logs)
         with self.model.distribute_strategy.scope():
             self._masked = {
                 name: _Mask(kernel) for name, kernel in _kernels(self.model, self.kernels).items()
@@ -134,9 +106,8 @@ class MagnitudePruning(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         # Before an update and not after it: what is saved between two of them, a run that resumes
         # continues with the same choice.
-        step = self._step
-        is_due = step >= self.begin_step and not (step - self.begin_step) % self.frequency
-        if not self.may_be_best and (is_due or step >= self.end_step):
+        step = self.step
+        if not self.may_be_best and (self.is_due(step) or step >= self.end_step):
             for mask in self._masked.values():
                 mask.choose(self.sparsity_after(step))
             self.may_be_best = step >= self.end_step
@@ -146,35 +117,15 @@ class MagnitudePruning(keras.callbacks.Callback):
             mask.release()
         self._masked = {}
         self._trace_anew()
-        if not self.may_be_best:
-            logging.warning(
-                "The run ended after %d updates, before the end of the pruning after %d: the "
-                "kernels have fewer zeros than %g of their weights",
-                *(self._step, self.end_step, self.sparsity),
-            )
-
-    @property
-    def _step(self) -> int:
-        return int(self.model.optimizer.iterations.numpy())
+        super().on_train_end(logs)
 
     def _trace_anew(self) -> None:
         """A step that was traced before knows nothing of the masks, or still knows them."""
         self.model.make_train_function(force=True)
 
-    def _check_length(self) -> None:
-        epochs, steps = (self.params.get(name) for name in ("epochs", "steps"))
-        if not isinstance(self.model, FineTuningTask) or not epochs or not steps or self._step:
-            return  # phases of pretraining differ in length, and earlier updates may be of this run
-        if epochs * steps <= self.end_step:
-            raise ValueError(
-                "The last weights are chosen before the end of a run, so that what is left can "
-                f"recover: `end_step` must be below its {epochs * steps} updates. "
-                f"Received: end_step={self.end_step}"
-            )
-
 
 def sparsity(model: Any, kernels: str | Sequence[str] = BLOCKS) -> dict[str, float]:
-    """The share of zeros in each kernel.
+    """The share of zeros in each kernel; what is masked (`MovementPruning`) counts as zeros.
 
     Args:
         model: an encoder, or a task on one.
@@ -187,10 +138,14 @@ def sparsity(model: Any, kernels: str | Sequence[str] = BLOCKS) -> dict[str, flo
         ValueError: no kernel has such a name, or there is no encoder.
     """
     patterns = (kernels,) if isinstance(kernels, str) else tuple(kernels)
-    return {
-        name: float(np.mean(kernel.numpy() == 0))
-        for name, kernel in _kernels(model, patterns).items()
-    }
+    named, shares = _named(model), {}
+    for name, kernel in _kernels(model, patterns).items():
+        zeros = kernel.numpy() == 0
+        mask = named.get(f"{name.rpartition('/')[0]}/{Movement.name}/mask")
+        if mask is not None and name.endswith("/kernel"):
+            zeros |= mask.numpy() == 0
+        shares[name] = float(zeros.mean())
+    return shares
 
 
 class _Mask:
@@ -230,11 +185,7 @@ class _Mask:
 
 def _kernels(model: Any, patterns: Sequence[str]) -> Mapping[str, keras.Variable]:
     """Name in a preset -> weight of two axes or more."""
-    task = getattr(model, "student", model)  # of a distiller
-    parts = {"encoder": task} if isinstance(task, Encoder) else getattr(task, "parts", {})
-    named: dict[str, keras.Variable] = {}
-    for prefix, layer in parts.items():
-        named |= named_weights(layer, prefix)
+    named = _named(model)
     found: dict[str, keras.Variable] = {}
     for pattern in patterns:
         matched = {
@@ -250,3 +201,13 @@ def _kernels(model: Any, patterns: Sequence[str]) -> Mapping[str, keras.Variable
             )
         found |= matched
     return found
+
+
+def _named(model: Any) -> dict[str, keras.Variable]:
+    """Name in a preset -> weight."""
+    task = getattr(model, "student", model)  # of a distiller
+    parts = {"encoder": task} if isinstance(task, Encoder) else getattr(task, "parts", {})
+    named: dict[str, keras.Variable] = {}
+    for prefix, layer in parts.items():
+        named |= named_weights(layer, prefix)
+    return named

@@ -150,6 +150,12 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
             "An optimizer that has made updates knows the weights of then: add the adapter, and "
             f"compile the task after it. Received: a compiled {type(model).__name__}"
         )
+    part = getattr(encoder, "part", None)
+    if part is not None and not part.takes_adapters:
+        raise ValueError(
+            "Adapters lie beside kernels that are multiplied as they are, and those of this part "
+            f"are not. Received: an encoder with part={part.name!r}"
+        )
     adapter.check_encoder(encoder)
     if adapter.pooler is None:
         adapter = adapter.replace(pooler=encoder.pooler_is_new)

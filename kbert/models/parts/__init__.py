@@ -5,6 +5,7 @@ from kbert.models.parts.bottleneck import Bottleneck
 from kbert.models.parts.disentangled import Disentangled
 from kbert.models.parts.dynamic_convolution import DynamicConvolution
 from kbert.models.parts.global_tokens import GlobalTokens
+from kbert.models.parts.movement import Movement
 from kbert.models.parts.pruned import Pruned
 from kbert.models.parts.quantized import Quantized
 from kbert.models.parts.relative_bias import RelativeBias
@@ -15,6 +16,7 @@ __all__ = [
     "Disentangled",
     "DynamicConvolution",
     "GlobalTokens",
+    "Movement",
     "Part",
     "Pruned",
     "Quantized",

@@ -26,12 +26,14 @@ class Part(Options):
     Attributes:
         name: what configs call it.
         inputs: names of the inputs that the shared layer takes besides; the encoder takes them all.
+        takes_adapters: whether adapters may be put into its layers.
         takes_causal_mask: whether with a "causal_mask" no token knows of those behind it. False
             where something else than the attention, or the part's own, reads other tokens.
     """
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]] = ()
+    takes_adapters: ClassVar[bool] = True
     takes_causal_mask: ClassVar[bool] = True
 
     def check_config(self, config: EncoderConfig) -> None:

@@ -21,11 +21,12 @@ Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 # Weights from which on a step's update is compiled as a whole, which takes a second or more.
 MIN_FUSED = 1_000_000
 
-NOT_DECAYED = ("gamma", "beta", "bias")
+# Scores of weights count by their order alone, and one of nothing is no reason to lose a place.
+NOT_DECAYED = ("gamma", "beta", "bias", "scores")
 
 
 def decays(variable: keras.Variable) -> bool:
-    """Whether weight decay applies: not to biases and LayerNorm, told by name and rank.
+    """Whether weight decay applies: not to biases, LayerNorm and scores, by name and rank.
 
     Example:
         >>> layer = keras.layers.Dense(2)
