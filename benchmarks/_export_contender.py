@@ -55,6 +55,47 @@ def open_bare(folder: str) -> Answer:
     return answer
 
 
+def open_inside(folder: str) -> Answer:
+    """The runtime with the tokenizer that the export has for it."""
+    description = json.loads(Path(folder, "export.json").read_text(encoding="utf-8"))
+    onnx = description["format"] == "onnx"
+    run = (run_onnx if onnx else run_openvino)(folder, description)
+    rows = (tokenize_onnx if onnx else tokenize_openvino)(folder)
+    return lambda texts: run(rows(texts))
+
+
+def tokenize_onnx(folder: str) -> Callable[[list[str]], dict]:
+    import onnxruntime
+    import onnxruntime_extensions
+
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+    path, providers = os.path.join(folder, "tokenizer.onnx"), ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(path, options, providers=providers)
+    names = [value.name for value in session.get_outputs()]
+
+    def rows(texts: list[str]) -> dict:
+        found = session.run(names, {"text": np.array(texts, object)})
+        return dict(zip(names, found, strict=True))
+
+    return rows
+
+
+def tokenize_openvino(folder: str) -> Callable[[list[str]], dict]:
+    import openvino
+    import openvino_tokenizers  # noqa: F401  # adds its operations
+
+    path = os.path.join(folder, "openvino_tokenizer.xml")
+    model = openvino.Core().compile_model(path, "CPU")
+    names = [value.get_any_name() for value in model.outputs]
+
+    def rows(texts: list[str]) -> dict:
+        found = model({"text": np.array(texts)})
+        return {name: found[name] for name in names}
+
+    return rows
+
+
 def run_onnx(folder: str, description: dict) -> Callable[[dict], np.ndarray]:
     import onnxruntime
 
@@ -93,6 +134,7 @@ OPENERS: dict[str, Callable[..., Answer]] = {
     "savedmodel": open_savedmodel,
     "exported": open_exported,
     "bare": open_bare,
+    "inside": open_inside,
     "torch": functools.partial(open_torch, half=False),
     "torch bfloat16": functools.partial(open_torch, half=True),
 }

@@ -3,7 +3,8 @@
 - `speed`: a classifier of MiniLM-L6's size and one of BERT-base's, with random weights, from text
   to classes: one text at a time, 8, 32, and texts of 128 tokens. Each contender is a process of its
   own; they answer in turns, and each number is the smallest of the rounds, in sentences a second.
-  "tokenizers" is the runtime fed by Hugging Face's tokenizers library, and nothing else around it.
+  "tokenizers" is the runtime fed by Hugging Face's tokenizers library, and nothing else around it;
+  "inside" is the runtime fed by the tokenizer that the export has for it.
 - `quality`: MiniLM-L6 fine-tuned on SST-2, STS-B and SQuAD's sample, its metric in each precision,
   and after fine-tuning for 8 bits (`kbert.quantization`).
 
@@ -38,6 +39,7 @@ from benchmarks._export_contender import LENGTH
 from benchmarks._fine_tuning_runs import RUNS, make_job, weights_folder
 from kbert import quantization
 from kbert.data import Table
+from kbert.serving.exported import read_description
 from kbert.tasks.exported import TEXTS
 
 SIZES = {"minilm": None, "bert-base": "bert-base-uncased"}  # None: the published MiniLM-L6
@@ -110,6 +112,8 @@ def write_all(task: Any, folder: Path) -> dict[str, tuple[str, str, float]]:
             found[title] = (kind, written, megabytes(Path(written)))
             if kind == "exported":
                 found[f"{title}, tokenizers"] = ("bare", written, megabytes(Path(written)))
+                if "inside" in read_description(written)["tokenizer"]:
+                    found[f"{title}, inside"] = ("inside", written, megabytes(Path(written)))
     if is_installed("torch"):
         task.save_to_preset(folder / "torch", format="huggingface")
         size = megabytes(folder / "torch")

@@ -1,4 +1,4 @@
-r"""Exports a model: for TensorFlow Serving, ONNX Runtime, OpenVINO or LiteRT.
+r"""Exports a model: for TensorFlow Serving, ONNX Runtime, OpenVINO, LiteRT or PyTorch.
 
   kbert-export --preset=out/preset --output_dir=serving/reviews
   kbert-export --preset=out/preset --output_dir=reviews-onnx --format=onnx --precision=int8
@@ -11,21 +11,23 @@ Formats, what they take, and the extra that each needs:
   onnx         token ids, of rows of any number and length; pip install 'kbert[onnx]'
   openvino     the same; pip install 'kbert[openvino]'
   litert       token ids of one row, of a few widths; pip install 'kbert[litert]'
+  safetensors  weights, config and tokenizer as Hugging Face's transformers loads them
 
-The last three are for tasks on an encoder: classes, numbers, tags, answers, masks; onnx is also for
-a language model and a translator, whose whole loop is in the model: greedy, or with a beam of
---beam_width, for --max_new_tokens. They go into a new or empty folder, with the tokenizer's files
-beside the model and export.json, which says what is in it.
+Onnx, openvino and litert are for tasks on an encoder: classes, numbers, tags, answers, masks; onnx
+is also for a language model and a translator, whose whole loop is in the model: greedy, or with a
+beam of --beam_width, for --max_new_tokens. They go into a new or empty folder, with the tokenizer's
+files beside the model and export.json, which says what is in it.
 kbert.tasks.load_exported(folder).predict(texts) answers with one. For onnx and openvino there is
 also the tokenizer as a graph, texts in, rows out, where it is exact; what is printed says so, or
 why not.
 
-Precisions: float32; int8; bfloat16 for openvino and savedmodel. A SavedModel in int8 is a quarter
-as large, and as fast as before: its weights are float32 once it is loaded.
+Precisions: float32; int8, but for safetensors; bfloat16 for openvino, savedmodel and safetensors. A
+SavedModel in int8 is a quarter as large, and as fast as before: its weights are float32 once it is
+loaded.
 
-Each export but a SavedModel is run beside TensorFlow on texts, ten of ours or --texts, before it is
-kept: the largest difference is printed, and above --tolerance the folder is not written. What 8
-bits cost in your metric, evaluate says:
+Whatever computes in another way than TensorFlow in float32 is run beside it on texts, ten of ours
+or --texts, before it is kept: the largest difference is printed, and above --tolerance the folder
+is not written. What 8 bits cost in your metric, evaluate says:
 kbert.tasks.load_exported(folder).evaluate(data).
 """
 
@@ -49,7 +51,9 @@ def define_flags() -> None:
     flags.DEFINE_string("preset", None, "Folder of the trained model.")
     define_task_module_flag(with_options=False)
     flags.DEFINE_string("output_dir", None, "Folder to write; see above.")
-    flags.DEFINE_enum("format", "savedmodel", ("savedmodel", *RUNTIMES), "What is to run it.")
+    flags.DEFINE_enum(
+        "format", "savedmodel", ("savedmodel", *RUNTIMES, "safetensors"), "What is to run it."
+    )
     flags.DEFINE_enum("precision", "float32", PRECISIONS, "Of weights and products.")
     flags.DEFINE_string("texts", None, "File of texts to check on, one per line. Default: ours.")
     flags.DEFINE_float(
@@ -91,9 +95,11 @@ def _export(options: flags.FlagValues) -> None:
     if options.widths is not None:
         given["widths"] = [_number(width) for width in options.widths]
     given = {name: value for name, value in given.items() if value is not None}
-    if given and options.format == "savedmodel":
+    unchecked = options.format == "savedmodel" and options.precision == "float32"
+    if given and (unchecked or options.format == "safetensors"):
         raise ValueError(
-            f"Only {', '.join(RUNTIMES)} have checks and widths. Received: --format=savedmodel and "
+            f"Only {', '.join(RUNTIMES)} and a SavedModel in another precision than float32 have "
+            f"checks, and litert has widths. Received: --format={options.format} and "
             f"{', '.join(f'--{name}' for name in given)}"
         )
     writing = {"max_new_tokens": options.max_new_tokens, "method": _method(options.beam_width)}
@@ -103,7 +109,7 @@ def _export(options: flags.FlagValues) -> None:
         options.output_dir, format=options.format, precision=options.precision, **given
     )
     print(path)
-    if options.format == "savedmodel":
+    if options.format not in RUNTIMES:
         return
     made = read_description(path)
     print(f"{made['format']}, {made['precision']}: {made['bytes'] / 1e6:.1f} MB")

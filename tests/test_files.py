@@ -238,7 +238,10 @@ LOCAL = {
     "kbert/resumable.py",  # files that grow, refused elsewhere
     "kbert/serving/exported.py",  # likewise
     "kbert/serving/litert.py",  # in a folder that was made here
+    "kbert/serving/onnx_text.py",  # likewise
+    "kbert/serving/openvino_text.py",
     "kbert/serving/savedmodel.py",  # a folder that is renamed at once
+    "kbert/serving/text_graphs.py",  # a folder that was made here
     "kbert/tasks/exported.py",  # a folder that was made here
     "kbert/tasks/tensorflow_copy.py",  # modules
     "kbert/text/documentation.py",  # what Python has installed

@@ -193,6 +193,7 @@ def test_exports(bucket, tokenizer):
     assert answer
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eagerly")
 def test_an_experiment(bucket, tokenizer):
     rows = ["text,label", *(f"the {x} fox,{y}" for x, y in [("red", "a"), ("blue", "b")] * 8)]

@@ -73,6 +73,9 @@ _FORMATS_OF: dict[type[Config], tuple[str, ...]] = {
 }
 
 
+WEIGHT_DTYPES = ("float32", "bfloat16")  # of Hugging Face's files; the others are float32
+
+
 def write_checkpoint(
     folder: PathLike,
     config: Config,
@@ -85,6 +88,7 @@ def write_checkpoint(
     adapters: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     max_shard_size: int | None = None,
+    weight_dtype: str = "float32",
 ) -> None:
     """Writes config and weights, and no tokenizer, to a folder that `read_checkpoint` reads.
 
@@ -100,6 +104,7 @@ def write_checkpoint(
         adapters: what an encoder has besides; for "kbert" alone.
         architecture: the model's kind in the other library; None = as the config says.
         max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
+        weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
 
     Raises:
         ValueError: an unknown format, an option that the format has not, a folder with a model of
@@ -118,6 +123,12 @@ def write_checkpoint(
         raise ValueError(
             "Weights go into several files in Hugging Face's format alone. "
             f"Received: max_shard_size={max_shard_size!r} with format={format!r}"
+        )
+    allowed = WEIGHT_DTYPES if format == "huggingface" else WEIGHT_DTYPES[:1]
+    if weight_dtype not in allowed:
+        raise ValueError(
+            f"Weights are written in {' or '.join(allowed)} with format={format!r}. "
+            f"Received: weight_dtype={weight_dtype!r}"
         )
     if adapters is not None and format != "kbert":
         raise ValueError(
@@ -148,6 +159,7 @@ def write_checkpoint(
             tokenizer=tokenizer,
             labels=labels,
             max_shard_size=max_shard_size,
+            weight_dtype=weight_dtype,
         )
 
 

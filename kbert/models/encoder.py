@@ -410,6 +410,7 @@ class Encoder(FromConfig, keras.Model):
         *,
         architecture: str | None = None,
         max_shard_size: int | None = None,
+        weight_dtype: str = "float32",
     ) -> None:
         """Writes config and weights to a folder that `from_preset` reads.
 
@@ -421,6 +422,7 @@ class Encoder(FromConfig, keras.Model):
                 config says (for Hugging Face's see
                 `kbert.checkpoints.huggingface.architectures.infer`).
             max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
+            weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
 
         Raises:
             ValueError: an unknown format, parts that no config names, or a model that the other
@@ -435,6 +437,7 @@ class Encoder(FromConfig, keras.Model):
             adapters=described(self),
             architecture=architecture,
             max_shard_size=max_shard_size,
+            weight_dtype=weight_dtype,
         )
 
     def get_config(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Compiled functions of layers: as SavedModel signatures, and as models for other runtimes."""
 
-from kbert.serving.exported import RUNTIMES, TOLERANCES, export_rows, open_runtime
+from kbert.serving.exported import RUNTIMES, TOLERANCES, export_rows, open_runtime, refuse_full
 from kbert.serving.rows import RowFunction
 from kbert.serving.savedmodel import Signature, export_saved_model, refuse_differences
 from kbert.serving.stored import StoredWeights
@@ -15,4 +15,5 @@ __all__ = [
     "export_saved_model",
     "open_runtime",
     "refuse_differences",
+    "refuse_full",
 ]

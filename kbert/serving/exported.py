@@ -33,7 +33,7 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.3}
 def check_format(format: str, precision: str) -> None:
     """Raises ValueError unless a runtime of that name has models of that precision."""
     if format not in RUNTIMES:
-        known = ", ".join(("savedmodel", *RUNTIMES))
+        known = ", ".join(("savedmodel", *RUNTIMES, "safetensors"))
         raise ValueError(f"`format` must be one of {known}. Received: {format!r}")
     precisions = RUNTIMES[format].PRECISIONS
     if precision not in precisions:
@@ -41,6 +41,13 @@ def check_format(format: str, precision: str) -> None:
             f"`precision` of {format} must be one of {', '.join(precisions)}. "
             f"Received: {precision!r}"
         )
+
+
+def refuse_full(folder: PathLike) -> None:
+    """Raises ValueError unless a folder is new or empty."""
+    path = Path(folder)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"An export is written to a new or empty folder. Received: {folder}")
 
 
 def export_rows(
@@ -78,8 +85,7 @@ def export_rows(
     """
     check_format(format, precision)
     folder = os.fspath(folder)
-    if Path(folder).exists() and (not Path(folder).is_dir() or any(Path(folder).iterdir())):
-        raise ValueError(f"An export is written to a new or empty folder. Received: {folder}")
+    refuse_full(folder)
     runtime = RUNTIMES[format]
     exact = precision == "float32" or tolerance is not None
     tolerance = TOLERANCES[precision] if tolerance is None else tolerance

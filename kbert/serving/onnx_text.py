@@ -39,6 +39,11 @@ FILES = {1: "tokenizer.onnx", 2: "tokenizer_pairs.onnx"}
 # Operations that are not ONNX's own, by their domains.
 _EXTENSION, _DICTIONARIES = "ai.onnx.contrib", "ai.onnx.ml"
 _VERSIONS = {_EXTENSION: 1, _DICTIONARIES: 2}
+# ASCII; and the Latin alphabets of Europe, with general punctuation and signs of currencies.
+_FEW = [
+    [chr(code) for code in codes]
+    for codes in (range(0x80), (*range(0x250), *range(0x2000, 0x2070), *range(0x20A0, 0x20D0)))
+]
 _END = "\n"  # between two texts; in a text it is white space, and replaced
 
 
@@ -146,9 +151,15 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
 
 
 class _Nodes:
-    """A graph in the making: its operations in order, and its constants."""
+    """A graph in the making: its operations in order, and its constants.
 
-    def __init__(self, onnx: Any) -> None:
+    Args:
+        onnx: the package.
+        prefix: of the names of its values, which no graph around it has.
+    """
+
+    def __init__(self, onnx: Any, prefix: str = "tokenizer_") -> None:
+        self._onnx, self._prefix = onnx, prefix
         self._helper, self._types = onnx.helper, onnx.TensorProto
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
@@ -159,7 +170,7 @@ class _Nodes:
 
     def several(self, kind: str, *inputs: str, outputs: int, **given: Any) -> list[str]:
         """The names of an operation's outputs."""
-        names = [f"tokenizer_{len(self.nodes)}_{i}" for i in range(outputs)]
+        names = [f"{self._prefix}{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(self._helper.make_node(kind, inputs, names, **given))
         return names
 
@@ -230,6 +241,38 @@ class _Nodes:
             default_int64=default,
         )
 
+    def either(
+        self, condition: str, kinds: str, *branches: Callable[["_Nodes"], Sequence[str]]
+    ) -> list[str]:
+        """What one of two branches gives, the first where a condition is true.
+
+        Args:
+            condition: a truth value.
+            kinds: the types of the outputs, of one axis each, such as "STRING INT64".
+            *branches: each adds its operations, and gives the names of its outputs.
+        """
+        types = [getattr(self._types, kind) for kind in kinds.split()]
+        graphs = []
+        for number, branch in enumerate(branches):
+            inner = _Nodes(self._onnx, f"{self._prefix}{len(self.nodes)}_branch_{number}_")
+            found = [inner.add("Identity", name) for name in branch(inner)]
+            pairs = zip(found, types, strict=True)
+            values = [self._helper.make_tensor_value_info(x, kind, [None]) for x, kind in pairs]
+            graphs.append(
+                self._helper.make_graph(inner.nodes, f"b{number}", [], values, inner.constants)
+            )
+        then, other = graphs
+        return self.several(
+            "If", condition, outputs=len(types), then_branch=then, else_branch=other
+        )
+
+    def has_only(self, texts: str, characters: Sequence[str]) -> str:
+        """Whether all texts are of these characters alone."""
+        plain = self.replace(texts, code_class(characters, others=True), "")
+        changed = self.add("Not", self.add("StringEqual", plain, texts, domain=_EXTENSION))
+        count = self.add("ReduceSum", self.int32(changed), keepdims=0)
+        return self.add("Not", self.boolean(count))
+
     def replace(self, texts: str, pattern: str, rewrite: str | bytes) -> str:
         """Texts in which matches of a pattern of RE2 are replaced."""
         given = self.strings(pattern), self.strings(rewrite)
@@ -253,7 +296,7 @@ class _Nodes:
         return found[0], found[-1]
 
     def _constant(self, kind: int, shape: list[int], values: Any) -> str:
-        name = f"tokenizer_constant_{len(self.constants)}"
+        name = f"{self._prefix}constant_{len(self.constants)}"
         self.constants.append(self._helper.make_tensor(name, kind, shape, values))
         return name
 
@@ -264,7 +307,7 @@ _Found = tuple[tuple[str, str], Sequence[int] | None]
 
 
 def _wordpieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> _Found:
-    words, text_of = _words(nodes, texts, tokenizer.character_rules)
+    words, text_of = _words_of_few(nodes, texts, tokenizer.character_rules, _FEW)
     ids, word_of = _pieces_of_words(nodes, words, tokenizer)
     owners = nodes.add("Gather", text_of, word_of)
     # Adding where the same text is met again.
@@ -300,6 +343,24 @@ def _sentencepieces(nodes: _Nodes, texts: str, model: bytes) -> list[str]:
     options = nodes.integers(0), nodes.floats(0.0), *(nodes.booleans(False) for _ in range(3))
     return nodes.several(
         "SentencepieceTokenizer", texts, *options, outputs=2, domain=_EXTENSION, model=model
+    )
+
+
+def _words_of_few(
+    nodes: _Nodes, texts: str, rules: CharacterRules, few: Sequence[Sequence[str]]
+) -> Sequence[str]:
+    """`_words` with the rules of the first of some alphabets that has all characters of the texts.
+
+    The extension reads its patterns anew at each call, and those of all characters cost it
+    milliseconds.
+    """
+    if not few:
+        return _words(nodes, texts, rules)
+    return nodes.either(
+        nodes.has_only(texts, few[0]),
+        "STRING INT64",
+        lambda inner: _words(inner, texts, rules.within(frozenset(few[0]))),
+        lambda inner: _words_of_few(inner, texts, rules, few[1:]),
     )
 
 

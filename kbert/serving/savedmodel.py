@@ -19,6 +19,8 @@ from absl import logging
 
 from kbert.files import Path, copy, copy_tree, is_remote, remove_tree
 
+_LEAST = 1e-6  # where all numbers are 0, a unit
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -175,7 +177,7 @@ def compare(
             ours, theirs = (np.asarray(x) for x in (ours, given[name]))
             if ours.dtype != np.float32 or ours.shape != theirs.shape or not ours.size:
                 continue
-            unit = max(float(np.abs(ours).max()), np.finfo("float32").tiny)
+            unit = max(float(np.abs(ours).max()), _LEAST)
             found[f"{entry}/{name}"] = float(np.abs(ours - theirs).max()) / unit
     return found
 

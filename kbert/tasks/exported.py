@@ -247,6 +247,9 @@ class ExportedTask:
         model = RuntimeModel(_config_of(self.description, source), self.description["max_length"])
         self._task = task_class(model, load_tokenizer(folder), **settings)
         fixed = self.description.get("settings", {})
+        # A runtime compiles nothing for a new width: rows are as wide as the longest of a batch.
+        if hasattr(self._task, "width_multiple"):
+            self._task.width_multiple = 1
         self._task.answer_by(self.run, **fixed)
         self._options = self._task.fixed_options(**fixed)
 

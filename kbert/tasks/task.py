@@ -25,6 +25,7 @@ from kbert.serving import (
     StoredWeights,
     export_saved_model,
     refuse_differences,
+    refuse_full,
 )
 from kbert.tasks.exported import check_texts, export_task
 from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
@@ -228,19 +229,22 @@ class Task(TrainStep, keras.Model):
         Args:
             directory: the model's folder; of a SavedModel its newest version is n, of the others it
                 is new or empty.
-            format: "savedmodel", "onnx", "openvino" or "litert"; each but the first needs an extra
-                of its name.
-            precision: "float32"; "int8"; for OpenVINO and SavedModels "bfloat16" too. A SavedModel
+            format: "savedmodel"; "onnx", "openvino" or "litert", which need an extra of their name;
+                or "safetensors", the folder of `save_to_preset(directory, "huggingface")`, for
+                PyTorch.
+            precision: "float32"; "int8", but for safetensors; "bfloat16" for safetensors, OpenVINO
+                and SavedModels. A SavedModel
                 in "int8" is a quarter as large and as fast as before: weights are stored in 8 bits,
                 and are float32 once it is loaded. In "bfloat16" its products are of that type, and
                 its weights are stored in float32.
-            **options: of a SavedModel arguments of the task's `signatures`, which tell what each
-                takes and returns, also for texts that are too long. Of the others those of its
-                `row_settings`, such as `method` and `max_new_tokens`. Of all but a SavedModel in
-                float32 `texts` that the export is checked on (default: ten of ours) and
-                `tolerance`, the largest difference to TensorFlow in float32, in units of the
-                largest number that it gives (1e-3, of bfloat16 0.1 and of int8 0.3); for LiteRT
-                `widths` in tokens (32, 128 and the task's longest).
+            **options: of safetensors those of `save_to_preset`. Of a SavedModel arguments of the
+                task's `signatures`, which tell what each takes and returns, also for texts that are
+                too long. Of the others those of its `row_settings`, such as `method` and
+                `max_new_tokens`. Of all that compute in another way than a SavedModel in float32
+                `texts` that the export is checked on (default: ten of ours) and `tolerance`, the
+                largest difference to TensorFlow in float32, in units of the largest number that it
+                gives (1e-3, of bfloat16 0.1 and of int8 0.3); for LiteRT `widths` in tokens (32,
+                128 and the task's longest).
 
         Returns:
             The path written.
@@ -254,6 +258,8 @@ class Task(TrainStep, keras.Model):
         if keras.backend.backend() != "tensorflow":
             given = {"format": format, "precision": precision, **options}
             return export_copy(self, directory, given)
+        if format == "safetensors":
+            return self._export_weights(directory, precision, **options)
         if format != "savedmodel":
             return export_task(self, directory, format, precision, **options)
         if precision not in PRECISIONS:
@@ -282,6 +288,12 @@ class Task(TrainStep, keras.Model):
         with without_fake_quantization():
             return self._export_saved_model(directory, signatures, stored.resources, check)
 
+    def _export_weights(self, directory: PathLike, precision: str, **options: Any) -> str:
+        """A folder of Hugging Face's: config, weights, tokenizer."""
+        refuse_full(directory)
+        self.save_to_preset(directory, "huggingface", weight_dtype=precision, **options)
+        return os.fspath(directory)
+
     def _export_saved_model(
         self,
         directory: PathLike,
@@ -299,6 +311,7 @@ class Task(TrainStep, keras.Model):
         *,
         architecture: str | None = None,
         max_shard_size: int | None = None,
+        weight_dtype: str = "float32",
     ) -> None:
         """Writes configuration, weights and tokenizer to a folder that `from_preset` reads.
 
@@ -309,6 +322,7 @@ class Task(TrainStep, keras.Model):
                 others have no place for, such as a stride, are named in a warning too.
             architecture: the model's kind in the other library; see `Encoder.save_to_preset`.
             max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
+            weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
 
         Raises:
             ValueError: an unknown format, or a model that the other library cannot be.
@@ -333,6 +347,7 @@ class Task(TrainStep, keras.Model):
             adapters=described(self),
             architecture=architecture,
             max_shard_size=max_shard_size,
+            weight_dtype=weight_dtype,
         )
         if self.tokenizer is not None:  # ELMo's letters need none
             self.tokenizer.save(path)

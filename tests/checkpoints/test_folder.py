@@ -204,6 +204,7 @@ def test_another_model_altogether_is_refused_even_if_not_strict(hub):
         ({"format": "onnx"}, "one of kbert, huggingface, keras_hub. Received: 'onnx'"),
         ({"architecture": "bert"}, "another library's .* architecture='bert' with format='kbert'"),
         ({"max_shard_size": 9}, "alone. Received: max_shard_size=9 with format='kbert'"),
+        ({"weight_dtype": "bfloat16"}, "in float32 with format='kbert'. .*='bfloat16'"),
         ({"format": "huggingface", "max_shard_size": 0}, "1 or more, or None. Received: 0"),
     ],
 )

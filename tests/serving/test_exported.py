@@ -165,7 +165,7 @@ def test_litert_has_rows_of_its_widths_alone(tmp_path, rows):
 def test_bad_requests(tmp_path, rows):
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        ValueError, match=r"savedmodel, onnx, openvino, litert\. Received: 'tflite'"
+        ValueError, match=r"onnx, openvino, litert, safetensors\. Received: 'tflite'"
     ):
         exported.check_format("tflite", "float32")
     with pytest.raises(ValueError, match=r"onnx must be one of float32, int8.*'bfloat16'"):

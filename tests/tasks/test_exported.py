@@ -199,6 +199,25 @@ def test_a_saved_model_far_from_float32_is_none(tmp_path, config, tokenizer, pre
     task.export(tmp_path / "served", precision=precision, texts=TEXTS, tolerance=0.5)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_weights_for_other_libraries(tmp_path, config, tokenizer, precision):
+    transformers = pytest.importorskip("transformers")
+    task = make("classes", config, tokenizer)
+    path = task.export(tmp_path / "out", format="safetensors", precision=precision)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(path)
+    assert str(model.dtype) == f"torch.{precision}"
+    again = tasks.TextClassifier.from_preset(path)
+    for ours, theirs in zip(task.weights, again.weights, strict=True):
+        ours, theirs = np.asarray(ours), np.asarray(theirs)
+        error = 0 if precision == "float32" else 2.0**-8 * np.abs(ours)  # half a unit, rounded up
+        assert (np.abs(ours - theirs) <= error).all()
+    with pytest.raises(ValueError, match=r"new or empty folder\. Received"):
+        task.export(path, format="safetensors")
+    with pytest.raises(ValueError, match=r"in float32 or bfloat16 .*weight_dtype='int8'"):
+        task.export(tmp_path / "other", format="safetensors", precision="int8")
+    assert not (tmp_path / "other").exists()
+
+
 def test_bad_options(tmp_path, config, tokenizer):
     task = make("numbers", config, tokenizer)
     for options, message in (

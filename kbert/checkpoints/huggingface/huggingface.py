@@ -5,6 +5,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
 from kbert.checkpoints.huggingface.architectures import Architecture, find, identify, infer
@@ -57,6 +60,7 @@ def write_huggingface(
     arrays: Arrays,
     *,
     max_shard_size: int | None = None,
+    weight_dtype: str = "float32",
     **options: Any,
 ) -> None:
     """Writes a folder that transformers loads.
@@ -66,6 +70,7 @@ def write_huggingface(
         config: the model's.
         arrays: weight name -> array, under kbert's names; heads as far as there are any.
         max_shard_size: bytes of weights in one file; None = all in one.
+        weight_dtype: of the weights in the files.
         **options: of `export_model`.
 
     Raises:
@@ -74,6 +79,10 @@ def write_huggingface(
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
     preset.refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
     content, renamed = export_model(config, arrays, **options)
+    if weight_dtype != "float32":
+        kind = np.dtype(getattr(ml_dtypes, weight_dtype))
+        renamed = {k: x.astype(kind) if x.dtype.kind == "f" else x for k, x in renamed.items()}
+        content = {**content, "torch_dtype": weight_dtype}
     text = json.dumps(content, indent=2) + "\n"
     write_shards(Path(folder), renamed, CONFIG_FILE, text.encode(), max_shard_size)
 

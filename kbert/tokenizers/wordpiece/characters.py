@@ -7,7 +7,7 @@ not a second opinion; only the final sigma needs what is around it.
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -42,6 +42,13 @@ class CharacterRules:
     alone: str
     cased: str
     ignorable: str
+
+    def within(self, characters: Container[str]) -> "CharacterRules":
+        """The rules of texts that have no other characters than these."""
+        changed = {x: to for x, to in self.changed.items() if x in characters}
+        parts = (self.alone, self.cased, self.ignorable)
+        alone, *around = ("".join(x for x in part if x in characters) for part in parts)
+        return CharacterRules(changed, alone, *(around if _SIGMA in characters else ("", "")))
 
 
 @functools.cache

@@ -103,7 +103,7 @@ def test_strings_that_end_a_text_are_not_the_exports_matter(task, folder):
 
 
 @pytest.mark.parametrize(
-    "method", [Beam(), pytest.param(Greedy(), marks=pytest.mark.slow)], ids=["beam", "greedy"]
+    "method", [Greedy(), pytest.param(Beam(), marks=pytest.mark.slow)], ids=["greedy", "beam"]
 )
 def test_a_translator_translates_the_same(tmp_path, method):
     task = make("translator")
