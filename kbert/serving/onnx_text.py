@@ -24,8 +24,11 @@ from kbert.serving.text_rows import (
     TextRows,
     code_class,
     final_sigma,
-    wordpiece,
+    of_kind,
+    word_patterns,
 )
+from kbert.tokenizers.bpe.merges import CUT, sentencepiece_model
+from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
 from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
@@ -60,18 +63,18 @@ def write(folder: str, rows: TextRows, count: int) -> str:
         NotInside: the extension has no such tokenizer.
     """
     convert, onnx = optional("tf2onnx.convert", EXTRA), optional("onnx", EXTRA)
-    tokenizer = wordpiece(rows.tokenizer, PACKAGE)
+    pieces = of_kind(rows.tokenizer, PACKAGE, _PIECES)
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
-    packing = rows.packing(count)
-    model, _ = convert.from_function(
-        packing, input_signature=list(packing.input_signature), opset=OPSET
-    )
     front = _Nodes(onnx)
     name, axes = INPUTS[count], ["batch", 2][:count]
     texts = name
     if count > 1:  # all first texts, then all second ones
         texts = front.add("Reshape", front.add("Transpose", name), front.integers(-1))
-    found = _pieces(front, texts, tokenizer)
+    found, ids = pieces(front, texts, rows.tokenizer)
+    packing = rows.packing(count, ids)
+    model, _ = convert.from_function(
+        packing, input_signature=list(packing.input_signature), opset=OPSET
+    )
     graph = model.graph
     for part, value in zip(found, graph.input, strict=True):
         front.nodes.append(onnx.helper.make_node("Identity", [part], [value.name]))
@@ -171,9 +174,10 @@ class _Nodes:
         self.nodes.append(self._helper.make_node(kind, inputs, names, **given))
         return names
 
-    def strings(self, *values: str) -> str:
+    def strings(self, *values: str | bytes) -> str:
         """A constant (N,) of strings."""
-        return self._constant(self._types.STRING, [len(values)], [x.encode() for x in values])
+        given = [x.encode() if isinstance(x, str) else x for x in values]
+        return self._constant(self._types.STRING, [len(values)], given)
 
     def integers(self, *values: int) -> str:
         """A constant (N,) of int64."""
@@ -182,6 +186,14 @@ class _Nodes:
     def integer(self, value: int) -> str:
         """A constant of int64."""
         return self._constant(self._types.INT64, [], [value])
+
+    def floats(self, *values: float) -> str:
+        """A constant (N,) of float32."""
+        return self._constant(self._types.FLOAT, [len(values)], values)
+
+    def booleans(self, *values: bool) -> str:
+        """A constant (N,) of bool."""
+        return self._constant(self._types.BOOL, [len(values)], values)
 
     def zeros(self, like: str) -> str:
         """int64, as many as a value has entries."""
@@ -209,6 +221,10 @@ class _Nodes:
 
     def boolean(self, value: str) -> str:
         return self.add("Cast", value, to=self._types.BOOL)
+
+    def behind_first(self, value: str) -> str:
+        """The entries of a value but for its first."""
+        return self.add("Slice", value, self.integers(1), self.integers(2**31 - 1))
 
     def kept(self, value: str, keep: str) -> str:
         """The entries of a value for which another is true."""
@@ -257,7 +273,7 @@ class _Nodes:
         count = self.add("ReduceSum", self.int32(changed), keepdims=0)
         return self.add("Not", self.boolean(count))
 
-    def replace(self, texts: str, pattern: str, rewrite: str) -> str:
+    def replace(self, texts: str, pattern: str, rewrite: str | bytes) -> str:
         """Texts in which matches of a pattern of RE2 are replaced."""
         given = self.strings(pattern), self.strings(rewrite)
         return self.add("StringRegexReplace", texts, *given, domain=_EXTENSION)
@@ -267,14 +283,17 @@ class _Nodes:
         given = self.strings(between), self.integers(0)
         return self.add("StringJoin", texts, *given, domain=_EXTENSION)
 
-    def split(self, texts: str, pattern: str, keep: bool) -> str:
-        """What is between matches of a pattern, and the matches, without empty strings."""
+    def split(self, texts: str, pattern: str, keep: bool) -> tuple[str, str]:
+        """What is between matches of a pattern, and the matches, without empty strings (S,).
+
+        And where those of each text begin (B + 1,).
+        """
         # The extension finds nothing without a group around the pattern.
         given = self.strings(f"({pattern})"), self.strings(f"({pattern})" if keep else "")
         found = self.several(
             "StringRegexSplitWithOffsets", texts, *given, outputs=4, domain=_EXTENSION
         )
-        return found[0]
+        return found[0], found[-1]
 
     def _constant(self, kind: int, shape: list[int], values: Any) -> str:
         name = f"{self._prefix}constant_{len(self.constants)}"
@@ -282,16 +301,49 @@ class _Nodes:
         return name
 
 
-def _pieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> tuple[str, str]:
-    """(B,) texts -> ids of their pieces (P,), and where those of each text end (B,); int32."""
+# The pieces of all texts (P,) and where those of each end (B,), int32; and for each piece that the
+# runtime knows the tokenizer's id, None where they are the same.
+_Found = tuple[tuple[str, str], Sequence[int] | None]
+
+
+def _wordpieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> _Found:
     words, text_of = _words_of_few(nodes, texts, tokenizer.character_rules, _FEW)
-    ids, word_of = _wordpieces(nodes, words, tokenizer)
+    ids, word_of = _pieces_of_words(nodes, words, tokenizer)
     owners = nodes.add("Gather", text_of, word_of)
     # Adding where the same text is met again.
     counts = nodes.add(
         "ScatterElements", nodes.zeros(texts), owners, nodes.ones(owners), reduction="add"
     )
-    return nodes.int32(ids), nodes.int32(nodes.running_sum(counts))
+    return (nodes.int32(ids), nodes.int32(nodes.running_sum(counts))), None
+
+
+def _byte_pairs(nodes: _Nodes, texts: str, tokenizer: BytePairTokenizer) -> _Found:
+    before, word = word_patterns(tokenizer.words)
+    if tokenizer.add_prefix_space:
+        texts = nodes.replace(texts, "^([^ ])", r" \1")
+    cut = nodes.replace(texts, before, rb"\1" + CUT + rb"\2")  # RE2 has no lookahead
+    words, words_of = nodes.split(cut, word, keep=True)
+    # The extension's own byte-level tokenizers split texts to words themselves, by other tables.
+    model, pieces = sentencepiece_model(tokenizer.merges, from_bytes=True)
+    found, begins = _sentencepieces(nodes, words, model)
+    ends = nodes.add("Gather", begins, nodes.behind_first(words_of))
+    ids = [tokenizer.unk_id, *map(tokenizer.token_to_id, pieces)]
+    return (found, nodes.int32(ends)), ids
+
+
+_PIECES: dict[type, Callable[[_Nodes, str, Any], _Found]] = {
+    WordPieceTokenizer: _wordpieces,
+    BytePairTokenizer: _byte_pairs,
+}
+
+
+def _sentencepieces(nodes: _Nodes, texts: str, model: bytes) -> list[str]:
+    """(N,) texts -> their pieces (P,) int32, and where those of each begin (N + 1,) int64."""
+    # No sampling, no special tokens, not the other way round.
+    options = nodes.integers(0), nodes.floats(0.0), *(nodes.booleans(False) for _ in range(3))
+    return nodes.several(
+        "SentencepieceTokenizer", texts, *options, outputs=2, domain=_EXTENSION, model=model
+    )
 
 
 def _words_of_few(
@@ -320,20 +372,20 @@ def _words(nodes: _Nodes, texts: str, rules: CharacterRules) -> tuple[str, str]:
     changed = {x: to for x, to in rules.changed.items() if to != " "}
     whole = nodes.join(nodes.replace(texts, code_class(spaces), " "), _END)
     # What changes is cut out, looked up and put in again.
-    runs = nodes.split(whole, code_class(changed), keep=True)  # (C,)
+    runs = nodes.split(whole, code_class(changed), keep=True)[0]  # (C,)
     place = nodes.lookup(runs, list(changed), default=len(changed))
     found = nodes.add("Gather", nodes.strings(*changed.values(), ""), place)
     is_found = nodes.add("Less", place, nodes.integer(len(changed)))
     whole = nodes.join(nodes.add("Where", is_found, found, runs), "")
     whole = nodes.replace(whole, f"({code_class([*rules.alone, _END])})", r" \1 ")
-    words = nodes.split(whole, " ", keep=False)
+    words = nodes.split(whole, " ", keep=False)[0]
     word = nodes.lookup(words, [_END], default=1)  # 0 for what is between two texts
     text_of = nodes.running_sum(nodes.add("Sub", nodes.integer(1), word))
     is_word = nodes.boolean(word)
     return nodes.kept(words, is_word), nodes.kept(text_of, is_word)
 
 
-def _wordpieces(nodes: _Nodes, words: str, tokenizer: WordPieceTokenizer) -> tuple[str, str]:
+def _pieces_of_words(nodes: _Nodes, words: str, tokenizer: WordPieceTokenizer) -> tuple[str, str]:
     """(W,) words -> ids of their pieces (P,), and the word of each (P,)."""
     number = nodes.add("Range", nodes.integer(0), nodes.size(words), nodes.integer(1))
     pieces, _, starts, ends = nodes.several(

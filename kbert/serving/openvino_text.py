@@ -6,14 +6,25 @@ Shapes: B texts, P pieces of all texts together.
 import io
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from kbert.serving.openvino import EXTRA
 from kbert.serving.rows import optional
-from kbert.serving.text_rows import INPUTS, Batch, TextRows, code_class, final_sigma, wordpiece
+from kbert.serving.text_rows import (
+    INPUTS,
+    Batch,
+    TextRows,
+    code_class,
+    final_sigma,
+    of_kind,
+    word_patterns,
+)
+from kbert.tokenizers.bpe.byte_alphabet import piece_bytes
+from kbert.tokenizers.bpe.merges import live_merges
+from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
@@ -26,7 +37,7 @@ _NO_PIECE = "\U0010fffd"  # a private character, which stands for what is unknow
 def write(folder: str, rows: TextRows, count: int) -> str:
     """Writes the graph of one text a row, or of two; see `kbert.serving.onnx_text.write`."""
     openvino, steps = optional("openvino", EXTRA), optional(f"{MODULE}.tokenizer_pipeline", EXTRA)
-    tokenizer = wordpiece(rows.tokenizer, PACKAGE)
+    pieces = of_kind(rows.tokenizer, PACKAGE, _PIECES)
     packing = openvino.convert_model(rows.packing(count).get_concrete_function())
     ops = openvino.opset15
     text = ops.parameter([-1, 2][:count], openvino.Type.string, name=INPUTS[count])
@@ -38,7 +49,10 @@ def write(folder: str, rows: TextRows, count: int) -> str:
             ops.reshape(ops.transpose(x, order), flat, special_zero=False).output(0)
             for x in (begins, ends)
         )
-    _, ends, ids = _pieces(steps, [begins, ends, letters], tokenizer)
+    texts = list(steps.UTF8ValidateStep().get_ov_subgraph([begins, ends, letters]))
+    _, ends, ids = pieces(steps, texts, rows.tokenizer)
+    # Of texts that are all empty BPE's operations give one end.
+    ends = ops.broadcast(ends, ops.shape_of(begins)).output(0)
     found = {"pieces": ids, "ends": ends}
     for value in packing.inputs:
         (name,) = value.get_names() & set(found)
@@ -63,11 +77,13 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
     return rows
 
 
-def _pieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> list[Any]:
-    """(B,) texts -> where the pieces of each text begin and end (B,), and their ids (P,); int32."""
+# The functions of `_PIECES`: (B,) texts -> where the pieces of each text begin and end (B,), and
+# their ids (P,); int32.
+
+
+def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> list[Any]:
     rules = tokenizer.character_rules
     normalisation = [
-        steps.UTF8ValidateStep(),
         steps.RegexNormalizationStep(r"\x00", ""),
         steps.CharsmapStep(charsmap=_charsmap(rules.changed), remove_extra_whitespaces=False),
         steps.RegexNormalizationStep(f"({code_class(rules.alone)})", r" $1 "),
@@ -79,13 +95,43 @@ def _pieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> list
     if rules.cased:
         pattern, rewrite = final_sigma(rules)
         rewrite = rewrite.replace("\\", "$")
-        normalisation.insert(2, steps.RegexNormalizationStep(pattern, rewrite))
+        normalisation.insert(1, steps.RegexNormalizationStep(pattern, rewrite))
     splitting = [
         steps.RegexSplitStep(" +"),
         steps.WordPieceTokenizationStep(
             tokenizer.vocabulary, tokenizer.unk_token, max_bytes_per_word=4 * MAX_WORD_CHARACTERS
         ),
     ]
+    return _run(steps, texts, normalisation, splitting)
+
+
+def _byte_pairs(steps: Any, texts: list[Any], tokenizer: BytePairTokenizer) -> list[Any]:
+    made, merges = live_merges(tokenizer.merges)
+    known = set(made)  # the operation takes a word for a piece wherever it finds one
+    pieces = steps.BPETokenizationStep(
+        [piece_bytes(piece) if piece in known else b"" for piece in tokenizer.vocabulary],
+        [(piece_bytes(first), piece_bytes(second)) for first, second in merges],
+    )
+    pipeline = steps.TokenizerPipeline()  # the step stores its vocabulary there
+    pieces.set_pipeline(pipeline)
+    _, word = word_patterns(tokenizer.words)
+    # PCRE has the lookahead of GPT-2's own pattern, which leaves a word the space before it.
+    others, _, space = word.rpartition("|")
+    word = f"{others}|{space}(?![^{space.removeprefix('[').removesuffix('+')})|{space}"
+    prefix = [steps.RegexNormalizationStep("^([^ ])", " $1")] if tokenizer.add_prefix_space else []
+    splitting = [steps.RegexSplitStep(word, behaviour="isolate"), pieces]
+    return _run(steps, texts, prefix, splitting)
+
+
+_PIECES: dict[type, Callable[[Any, list[Any], Any], list[Any]]] = {
+    WordPieceTokenizer: _wordpieces,
+    BytePairTokenizer: _byte_pairs,
+}
+
+
+def _run(
+    steps: Any, texts: list[Any], normalisation: Sequence[Any], splitting: Sequence[Any]
+) -> list[Any]:
     for step in normalisation:
         texts = list(step.get_ov_subgraph(texts))
     texts = list(steps.TokenizerPipeline.add_ragged_dimension(texts))

@@ -25,6 +25,7 @@ HARD_TEXTS = (
     "#hash ##b @user http://a.b/c?d=e&f=%20 x_y $5 ^~`|<=>+ «quoted» “so” – — …",
     "x" * 200 + " " + "y" * 201 + " " + "é" * 300 + " end",
     "unaffable zzqqxxj aaaaaaaaaaaaaaaaaaaaab " * 3,
+    "it's We'LL  two  spaces \n\n lines\t 'ſo' 1234567 x²³ ٣٤٥ ",
     "a long text " * 400,
 )
 

@@ -3,17 +3,21 @@
 Shapes: B texts or pairs, T tokens of the longest row, P pieces of all texts together.
 """
 
+import functools
+import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from kbert.graphs import graph
 from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.bpe.pre_split import PATTERNS
+from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
-from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
 # The input of a graph by how many texts a row has: strings (B,) or (B, 2).
 INPUTS = {1: "text", 2: "pairs"}
@@ -21,21 +25,41 @@ INPUTS = {1: "text", 2: "pairs"}
 Batch = Sequence[str] | Sequence[tuple[str, str]]
 
 
+Value = TypeVar("Value")
+# All characters, but for surrogates, which no text holds.
+_CHARACTERS = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+_CLASS = re.compile(r"\[[^\]]*\]")
+
+
 class NotInside(Exception):
     """The runtime has no exact tokenizer for this one; the message says why."""
 
 
-def wordpiece(tokenizer: Tokenizer, package: str) -> WordPieceTokenizer:
-    """The tokenizer, if it is of the kind that the runtimes have.
+def of_kind(tokenizer: Tokenizer, package: str, kinds: Mapping[type, Value]) -> Value:
+    """What a runtime has for a tokenizer.
+
+    Args:
+        tokenizer: kbert's.
+        package: of the runtime, for messages.
+        kinds: class of tokenizers -> what there is for it.
 
     Raises:
-        NotInside: it is not.
+        NotInside: there is nothing, or it lacks what this tokenizer does to texts.
     """
-    if not isinstance(tokenizer, WordPieceTokenizer):
+    # Both packages have SentencePiece, but of two splits with one score it may take the other.
+    if type(tokenizer) not in kinds:
         raise NotInside(f"{package} has no {type(tokenizer).__name__} that is exact")
-    if tokenizer.special_tokens_in_text:
+    if getattr(tokenizer, "special_tokens_in_text", False):
         raise NotInside(f"{package} has no special tokens in texts, special_tokens_in_text=True")
-    return tokenizer
+    if isinstance(tokenizer, BytePairTokenizer):
+        if tokenizer.normalization:
+            # They compose characters, but leave several marks of one letter in any order.
+            raise NotInside(f"{package} has no exact normalization={tokenizer.normalization!r}")
+        if tokenizer.added_tokens:
+            raise NotInside(f"{package} has no added tokens in texts, added_tokens=[…]")
+        if tokenizer.ignore_merges:
+            raise NotInside(f"{package} has no pieces that no merges make, ignore_merges=True")
+    return kinds[type(tokenizer)]
 
 
 @dataclass(frozen=True)
@@ -69,11 +93,12 @@ class TextRows:
         rows = self.build(*ids)
         return {name: rows[name].numpy() for name in self.names}
 
-    def packing(self, count: int) -> Any:
+    def packing(self, count: int, ids: Sequence[int] | None = None) -> Any:
         """What comes behind the pieces, for the converters of the runtimes.
 
         Args:
             count: how many texts a row has.
+            ids: for each piece that the runtime knows the tokenizer's. None: they are the same.
 
         Returns:
             A `tf.function` that gives the rows for `pieces`, (P,) int32, the ids of all texts, and
@@ -82,13 +107,15 @@ class TextRows:
         """
 
         def pack(pieces: tf.Tensor, ends: tf.Tensor) -> dict[str, tf.Tensor]:
+            if ids is not None:
+                pieces = tf.gather(tf.constant(ids, tf.int32), pieces)
             splits = tf.concat([[0], ends], 0)
             size = tf.size(ends) // count
             texts = []
             for number in range(count):
                 own = splits[number * size : (number + 1) * size + 1]
-                ids = pieces[own[0] : own[-1]]
-                texts.append(tf.RaggedTensor.from_row_splits(ids, own - own[0], validate=False))
+                part = pieces[own[0] : own[-1]]
+                texts.append(tf.RaggedTensor.from_row_splits(part, own - own[0], validate=False))
             rows = self.build(*texts)
             return {name: rows[name] for name in self.names}
 
@@ -115,6 +142,28 @@ def code_class(characters: Iterable[str], *, others: bool = False) -> str:
             ranges.append([code, code])
     parts = (f"\\x{{{a:X}}}" if a == b else f"\\x{{{a:X}}}-\\x{{{b:X}}}" for a, b in ranges)
     return f"[{'^' if others else ''}{''.join(parts)}]"
+
+
+@functools.cache
+def word_patterns(words: str) -> tuple[str, str]:
+    """The patterns of `kbert.tokenizers.bpe.pre_split`, without the tables of a runtime.
+
+    Args:
+        words: a kind of `PATTERNS`.
+
+    Returns:
+        What is cut first and a word, with classes in code points, as TensorFlow's RE2 has them.
+    """
+    texts = tf.constant(_CHARACTERS)
+
+    def in_codes(found: re.Match) -> str:
+        is_in = tf.strings.regex_full_match(texts, found.group()).numpy()
+        others = found.group().startswith("[^")
+        named = itertools.compress(_CHARACTERS, ~is_in if others else is_in)
+        return code_class(named, others=others)
+
+    before, word = (_CLASS.sub(in_codes, pattern) for pattern in PATTERNS[words])
+    return before, word
 
 
 def final_sigma(rules: CharacterRules) -> tuple[str, str]:

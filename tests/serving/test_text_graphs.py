@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import string
 import sys
 from functools import partial
@@ -16,6 +17,7 @@ from kbert.data.tables.inputs import build_inputs
 from kbert.serving import onnx_text, openvino_text
 from kbert.serving.text_graphs import HARD_TEXTS, write_text_graphs
 from kbert.serving.text_rows import TextRows, code_class
+from kbert.tokenizers import train_unigram
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 
 pytestmark = pytest.mark.tensorflow
@@ -52,6 +54,32 @@ KINDS = {
     },
     "lower case with accents": {"lowercase": True, "strip_accents": False},
 }
+
+
+def byte_pairs(**options):
+    """A tokenizer of many merges, of which many never happen; "xyz" is a piece that none makes."""
+    draw, pieces, merges = random.Random(0), list("abcdxyz's1ĠĊÃ©Î£"), []
+    for _ in range(400):
+        pair = draw.choice(pieces), draw.choice(pieces)
+        if len("".join(pair)) <= 6 and "".join(pair) != "xyz":
+            merges.append(pair)
+            pieces.append("".join(pair))
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    vocabulary = [*special, *dict.fromkeys([*CHARACTERS, "xyz", *pieces])]
+    return kbert.BytePairTokenizer(vocabulary, merges, **options)
+
+
+BYTE_PAIRS = {
+    "gpt2": {},
+    "with a space before": {"add_prefix_space": True},
+    "llama3": {"words": "llama3"},
+}
+
+
+def letters(number):
+    """Texts of the letters of `byte_pairs`."""
+    draw = random.Random(number)
+    return ["".join(draw.choices("abcdxyz's1 \néΣ", k=draw.randrange(60))) for _ in range(300)]
 
 
 def text_rows(tokenizer, names=("token_ids", "segment_ids", "padding_mask"), **changes):
@@ -98,6 +126,36 @@ def test_a_graph_for_texts_and_one_for_pairs(tmp_path, format):
     assert_exact(format, tmp_path, rows, 2, [pairs, pairs[:1], [("", "the")], [("the", "")]])
 
 
+@pytest.mark.parametrize("kind", BYTE_PAIRS)
+def test_rows_of_byte_pairs(tmp_path, format, kind):
+    rows = text_rows(byte_pairs(**BYTE_PAIRS[kind]))
+    WRITERS[format].write(str(tmp_path), rows, 1)
+    batches = [[text] for text in TEXTS] + [["", " ", ""], ["", "", ""], ["xyz", " xyz"]]
+    batches += [[*TEXTS, *HARD_TEXTS], letters(1)]
+    if format == "openvino":  # onnxruntime-extensions ends a text there
+        batches.append(["a\0b \0 c"])
+    assert_exact(format, tmp_path, rows, 1, batches)
+
+
+def test_words_of_byte_pairs_are_split_by_kbert_s_tables(tmp_path, format):
+    """Also at letters and numbers that the runtime's own tables do not know."""
+    rows = text_rows(byte_pairs())
+    WRITERS[format].write(str(tmp_path), rows, 1)
+    # One of each kind beside the others, and Unicode 15's and 16's.
+    codes = [*range(0xA0, 0x3100, 7), *range(0xA7CB, 0xA7DD), *range(0x105C0, 0x105F4)]
+    codes += [*range(0x1D7CE, 0x1D800), *range(0x16D70, 0x16D7A), 0x1C89, 0x2EBF0]
+    texts = [f"a {chr(x)}b{chr(x)}{chr(x)}'s{chr(x)}1  {chr(x)}" for x in codes]
+    assert_exact(format, tmp_path, rows, 1, [texts])
+
+
+def test_pairs_of_byte_pairs(tmp_path, format):
+    rows = text_rows(byte_pairs(), ("token_ids", "padding_mask"), separators=2)
+    said = write_text_graphs(str(tmp_path), format, rows, letters(2))
+    assert list(said["inside"].values()) == ["text", "pairs"], said
+    pairs = list(zip(letters(3), letters(4), strict=True))
+    assert_exact(format, tmp_path, rows, 2, [pairs, [("", "a")], [("a", "")]])
+
+
 @pytest.mark.parametrize("changes", [{"separators": 2}, {"cls_last": True}])
 def test_other_forms_of_rows(tmp_path, format, changes):
     """MPNet's two separators and no segments; XLNet's [CLS] behind."""
@@ -131,10 +189,13 @@ def folder(tmp_path_factory):
 def test_any_text(folder, name, texts):
     for package in PACKAGES[name]:
         pytest.importorskip(package)
-    rows, writer = text_rows(kbert.WordPieceTokenizer(VOCABULARY), max_length=80), WRITERS[name]
-    if not os.path.exists(os.path.join(folder, writer.FILES[1])):
-        writer.write(folder, rows, 1)
-    assert_exact(name, folder, rows, 1, [texts])
+    for tokenizer in (kbert.WordPieceTokenizer(VOCABULARY), byte_pairs()):
+        rows, writer = text_rows(tokenizer, max_length=80), WRITERS[name]
+        place = os.path.join(folder, tokenizer.kind)
+        if not os.path.exists(os.path.join(place, writer.FILES[1])):
+            os.makedirs(place, exist_ok=True)
+            writer.write(place, rows, 1)
+        assert_exact(name, place, rows, 1, [texts])
 
 
 def test_one_that_is_not_exact_is_not_kept(tmp_path, format, caplog, monkeypatch):
@@ -162,12 +223,19 @@ def test_without_the_extension_there_is_none(tmp_path, format, monkeypatch):
 
 
 def test_tokenizers_that_no_extension_has(tmp_path, format):
-    pieces = kbert.BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
-    said = write_text_graphs(str(tmp_path), format, text_rows(pieces, pad_id=0), TEXTS)
-    assert said["why"].endswith("has no BytePairTokenizer that is exact")
-    known = kbert.WordPieceTokenizer(VOCABULARY, special_tokens_in_text=True)
-    said = write_text_graphs(str(tmp_path), format, text_rows(known), TEXTS)
-    assert "special_tokens_in_text" in said["why"]
+    refused = {
+        "no UnigramTokenizer that is exact": kbert.UnigramTokenizer(
+            train_unigram(["the light of the night"] * 9, 50)
+        ),
+        "special_tokens_in_text": kbert.WordPieceTokenizer(VOCABULARY, special_tokens_in_text=True),
+        "special_tokens_in_text=": byte_pairs(special_tokens_in_text=True),
+        "normalization='nfc'": byte_pairs(normalization="nfc"),
+        "ignore_merges": byte_pairs(ignore_merges=True),
+        "added_tokens": byte_pairs(added_tokens=["xyz"]),
+    }
+    for why, tokenizer in refused.items():
+        said = write_text_graphs(str(tmp_path), format, text_rows(tokenizer), TEXTS)
+        assert why in said["why"]
     assert os.listdir(tmp_path) == []
 
 

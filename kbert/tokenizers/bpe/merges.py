@@ -23,6 +23,8 @@ Pair = tuple[str, str]
 # first unit's label is 1, so that U+0000 does not lead back to it), and no texts. Without any map
 # it would do the same, and log a warning.
 _NO_CHANGES = (1024).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes(1020) + b"\0"
+# In texts for a model that reads bytes: no text holds this byte, and the model drops it.
+CUT = b"\xff"
 _UNKNOWN = "<unk>"  # which bytes never are
 
 
@@ -51,6 +53,26 @@ def merge(piece: str, ranks: Mapping[Pair, int]) -> tuple[list[str], int | None]
     return parts, last
 
 
+def _ranks(merges: Iterable[Pair]) -> dict[Pair, int]:
+    """Of a pair that occurs twice the last counts, as in Hugging Face's code."""
+    return {pair: rank for rank, pair in enumerate(merges)}
+
+
+def live_merges(merges: Iterable[Pair]) -> tuple[list[str], list[Pair]]:
+    """The pieces that can be made, bytes among them, and the merges that can happen, in order.
+
+    Example:
+        >>> made, merges = live_merges([("a", "b"), ("ab", "c"), ("x", "yz")])
+        >>> made[256:], merges
+        (['ab', 'abc'], [('a', 'b'), ('ab', 'c')])
+    """
+    merges = list(merges)
+    made = [*CHARACTERS, *live_pieces(merges)]
+    ranks, known = _ranks(merges), set(made)
+    happen = (pair for pair in ranks if known.issuperset([*pair, "".join(pair)]))
+    return made, sorted(happen, key=ranks.__getitem__)
+
+
 def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
     """The pieces that can be made -> the rank of the merge that makes them.
 
@@ -58,8 +80,7 @@ def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
         >>> live_pieces([("b", "c"), ("a", "b"), ("ab", "c"), ("a", "bc")])
         {'bc': 0, 'ab': 1, 'abc': 3}
     """
-    # Of a pair that occurs twice the last counts, as in Hugging Face's code.
-    ranks = {pair: rank for rank, pair in enumerate(merges)}
+    ranks = _ranks(merges)
     live: dict[str, int] = {}
     for first, second in ranks:
         parts, last = merge(first + second, ranks)
@@ -68,11 +89,33 @@ def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
     return live
 
 
-def sentencepiece_model(merges: Iterable[Pair]) -> tuple[bytes, list[str]]:
+def _from_bytes() -> bytes:
+    """SentencePiece's map of normalisations that makes of each byte its character in ISO-8859-1.
+
+    Its keys are single bytes, which SentencePiece looks for before it reads characters. ASCII needs
+    none, and `CUT` becomes nothing. In the trie, of units of 32 bits, the root leads to unit
+    256 + byte and that one to unit 512 + byte, which holds the place of the byte's text behind it.
+    """
+    units = [0] * 768
+    units[0] = 256 << 10
+    units[256] = 1  # a label that U+0000 is not
+    texts = b""
+    for byte in range(0x80, 0x100):
+        units[256 + byte] = 768 << 10 | 1 << 8 | byte  # 768 is the exclusive or of the two places
+        units[512 + byte] = 1 << 31 | len(texts)
+        texts += (b"" if byte == ord(CUT) else chr(byte).encode()) + b"\0"
+    trie = b"".join(unit.to_bytes(4, "little") for unit in units)
+    return len(trie).to_bytes(4, "little") + trie + texts
+
+
+def sentencepiece_model(
+    merges: Iterable[Pair], *, from_bytes: bool = False
+) -> tuple[bytes, list[str]]:
     """A SentencePiece BPE model over bytes that are written as the characters of ISO-8859-1.
 
     Args:
         merges: pairs, the first to be merged first.
+        from_bytes: it reads the bytes themselves, U+0000 not among them.
 
     Returns:
         The serialised model; its pieces, but for the first, which is for what is unknown to it.
@@ -85,7 +128,7 @@ def sentencepiece_model(merges: Iterable[Pair]) -> tuple[bytes, list[str]]:
     model.trainer_spec.model_type = proto.TrainerSpec.BPE
     rules = model.normalizer_spec
     rules.name = "identity"
-    rules.precompiled_charsmap = _NO_CHANGES
+    rules.precompiled_charsmap = _from_bytes() if from_bytes else _NO_CHANGES
     rules.add_dummy_prefix = rules.remove_extra_whitespaces = rules.escape_whitespaces = False
 
     model.pieces.add(piece=_UNKNOWN, score=0.0, type=proto.ModelProto.SentencePiece.UNKNOWN)
