@@ -13,7 +13,7 @@ import numpy as np
 
 from kbert.checkpoints import check_finite
 from kbert.models.parts import Quantized
-from kbert.pruning.rebuilding import encoder_of, rebuilt
+from kbert.pruning.rebuilding import with_part, without_part
 from kbert.serving.stored import to_8_bits
 from kbert.types import Arrays
 
@@ -49,13 +49,7 @@ def quantization_aware(model: Any) -> Any:
         >>> rounded(encoder).config.part is None
         True
     """
-    config = encoder_of(model).config
-    if config.part is not None:
-        raise ValueError(
-            "An encoder has one part, and that one rounds BERT's own layers: it must have none. "
-            f"Received: part={dict(config.part)}"
-        )
-    return rebuilt(model, config.replace(part={"name": PART}), _with_ranges)
+    return with_part(model, PART, _with_ranges)
 
 
 def rounded(model: Any) -> Any:
@@ -74,13 +68,7 @@ def rounded(model: Any) -> Any:
         TypeError: the model is neither an encoder nor a task on one.
         ValueError: it has no such part, or NaN or infinity in its weights.
     """
-    config = encoder_of(model).config
-    if config.part is None or config.part["name"] != PART:
-        raise ValueError(
-            f"The encoder must have the part {PART!r}, see quantization_aware. "
-            f"Received: part={None if config.part is None else dict(config.part)}"
-        )
-    return rebuilt(model, config.replace(part=None), _rounded)
+    return without_part(model, PART, "quantization_aware", _rounded)
 
 
 def _with_ranges(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from kbert.graphs import graph
 from kbert.layers import Dense
 from kbert.models.parts import Movement
-from kbert.pruning.rebuilding import encoder_of, plain_encoder, rebuilt
+from kbert.pruning.rebuilding import check_part, plain_encoder, with_part, without_part
 from kbert.pruning.schedule import GradualPruning
 from kbert.types import Arrays, Logs
 
@@ -56,13 +56,8 @@ def with_movement(model: Any) -> Any:
         >>> apply_movement(encoder).config.part is None
         True
     """
-    config = plain_encoder(model).config
-    if config.part is not None:
-        raise ValueError(
-            "An encoder has one part, and that one masks BERT's own kernels: it must have none. "
-            f"Received: part={dict(config.part)}"
-        )
-    return rebuilt(model, config.replace(part={"name": PART}), _with_scores)
+    plain_encoder(model)  # or raises
+    return with_part(model, PART, _with_scores)
 
 
 def apply_movement(model: Any) -> Any:
@@ -80,9 +75,7 @@ def apply_movement(model: Any) -> Any:
         TypeError: the model is neither an encoder nor a task on one.
         ValueError: it has no such part.
     """
-    config = encoder_of(model).config
-    _check_part(config.part)
-    return rebuilt(model, config.replace(part=None), _masked)
+    return without_part(model, PART, "with_movement", _masked)
 
 
 class MovementPruning(GradualPruning):
@@ -188,19 +181,12 @@ class MovementPruning(GradualPruning):
         return True
 
 
-def _check_part(part: Mapping[str, Any] | None) -> None:
-    if part is None or part["name"] != PART:
-        raise ValueError(
-            f"The encoder must have the part {PART!r}, see with_movement. "
-            f"Received: part={None if part is None else dict(part)}"
-        )
-
-
 def _scored(model: Any) -> list[Any]:
     """The dense layers with scores of a task, or of a distiller's student."""
     task = getattr(model, "student", model)
     encoder = getattr(task, "encoder", task)
-    _check_part(getattr(getattr(encoder, "config", None), "part", None))
+    part = getattr(getattr(encoder, "config", None), "part", None)
+    check_part(part, PART, "with_movement")
     layers = encoder._flatten_layers()
     return [x for x in layers if isinstance(x, Dense) and x.movement is not None]
 

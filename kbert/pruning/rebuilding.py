@@ -3,7 +3,7 @@
 The model that it is made of stays as it is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,48 @@ def rebuilt(model: Any, config: EncoderConfig, cut: Cut, *, tokenizer: Any = Non
     task = type(model)(small, tokenizer, name=model.name, **model.settings)
     _fill(task.parts, model.parts, cut)
     return task
+
+
+def with_part(model: Any, name: str, cut: Cut) -> Any:
+    """The model with a part that has weights in BERT's own layers.
+
+    Args:
+        model: an encoder, or a task on one; it stays as it is.
+        name: of the part, which needs no options.
+        cut: see `Cut`; adds the weights.
+
+    Raises:
+        ValueError: it has a part already.
+    """
+    config = encoder_of(model).config
+    if config.part is not None:
+        raise ValueError(
+            f"An encoder has one part, and {name!r} is of BERT's own layers: it must have none. "
+            f"Received: part={dict(config.part)}"
+        )
+    return rebuilt(model, config.replace(part={"name": name}), cut)
+
+
+def without_part(model: Any, name: str, maker: str, cut: Cut) -> Any:
+    """The model without a part; arguments as of `with_part` and `check_part`."""
+    config = encoder_of(model).config
+    check_part(config.part, name, maker)
+    return rebuilt(model, config.replace(part=None), cut)
+
+
+def check_part(part: Mapping[str, Any] | None, name: str, maker: str) -> None:
+    """Raises ValueError unless an encoder has a part.
+
+    Args:
+        part: as the encoder's config has it.
+        name: of the part.
+        maker: the function that makes such encoders, for the message.
+    """
+    if part is None or part["name"] != name:
+        raise ValueError(
+            f"The encoder must have the part {name!r}, see {maker}. "
+            f"Received: part={None if part is None else dict(part)}"
+        )
 
 
 def _fill(ours: dict[str, Any], theirs: dict[str, Any], cut: Cut) -> None:

@@ -21,6 +21,7 @@ from kbert.files import Path, copy_tree, is_remote, local_only, remove_tree
 from kbert.json_file import read_json
 from kbert.serving import litert, onnx, openvino
 from kbert.serving.rows import RowFunction, Run, differences
+from kbert.serving.savedmodel import largest
 from kbert.types import PathLike
 
 DESCRIPTION_FILE = "export.json"
@@ -113,7 +114,7 @@ def export_rows(
         description["differences"] = found
         # In fewer bits a text may go another way at a word that is as likely; its score tells.
         bounded = set(found) if exact else set(found) - rows.whole
-        worst = max(bounded, key=lambda name: found[name])
+        worst = largest({name: found[name] for name in bounded})
         logging.info(
             "%s, %s: %.1f MB, largest difference to TensorFlow %.2g (%s)",
             *(format, precision, size / 1e6, found[worst], worst),

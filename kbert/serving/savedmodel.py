@@ -18,6 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from kbert.files import Path, copy, copy_tree, is_remote, remove_tree
+from kbert.graphs import graph
 
 _LEAST = 1e-6  # where all numbers are 0, a unit
 
@@ -170,7 +171,8 @@ def compare(
         if any(x.dtype != tf.string or x.shape.rank != 1 for x in signature.inputs):
             continue
         columns = [tf.constant(list(texts))] * len(signature.inputs)
-        wanted = signature.function(*columns)
+        run = graph(signature.function, autograph=False, input_signature=list(signature.inputs))
+        wanted = run(*columns)
         names = [x.name for x in signature.inputs]
         given = loaded[entry](**dict(zip(names, columns, strict=True)))
         for name, ours in wanted.items():
@@ -180,6 +182,15 @@ def compare(
             unit = max(float(np.abs(ours).max()), _LEAST)
             found[f"{entry}/{name}"] = float(np.abs(ours - theirs).max()) / unit
     return found
+
+
+def largest(differences: Mapping[str, float]) -> str:
+    """The name of the largest difference; NaN is larger than any.
+
+    >>> largest({"a": 0.5, "b": float("nan"), "c": 2.0})
+    'b'
+    """
+    return max(differences, key=lambda x: np.nan_to_num(differences[x], nan=np.inf))
 
 
 def refuse_differences(
@@ -202,7 +213,7 @@ def refuse_differences(
     if not found:
         logging.warning("No entry point takes texts alone and gives numbers: nothing was compared")
         return
-    worst = max(found, key=lambda name: found[name])
+    worst = largest(found)
     logging.info(
         "savedmodel, %s: largest difference to float32 %.2g (%s)", precision, found[worst], worst
     )

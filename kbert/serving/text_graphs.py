@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from kbert.serving import onnx_text, openvino_text
 from kbert.serving.text_rows import INPUTS, Batch, NotInside, TextRows
 
 WRITERS: dict[str, ModuleType] = {"onnx": onnx_text, "openvino": openvino_text}
+Rows = dict[str, np.ndarray]
 # What tokenizers get wrong, besides the texts that an export is checked on.
 HARD_TEXTS = (
     "",
@@ -48,10 +50,12 @@ def write_text_graphs(
     if format not in WRITERS:
         return {"why": f"{format} has no operations on strings"}
     writer, before = WRITERS[format], set(os.listdir(folder))
+    wanted = {count: _expected(rows, count, texts) for count in INPUTS}
     try:
         files = {writer.write(folder, rows, count): name for count, name in INPUTS.items()}
-        for count in INPUTS:
-            _check(writer, folder, rows, count, texts)
+        for count, expected in wanted.items():
+            found = writer.run(folder, count, [batch for batch, _ in expected])
+            _check(writer.PACKAGE, expected, found)
     except ImportError as error:
         why, log = str(error), logging.info
     except NotInside as error:
@@ -67,19 +71,21 @@ def write_text_graphs(
     return {"why": why}
 
 
-def _check(
-    writer: ModuleType, folder: str, rows: TextRows, count: int, texts: Sequence[str]
-) -> None:
-    """Raises NotInside where a graph differs from kbert's tokenizer."""
+def _expected(rows: TextRows, count: int, texts: Sequence[str]) -> list[tuple[Batch, Rows]]:
+    """Batches of texts, or of pairs, and their rows."""
     texts = [*texts, *HARD_TEXTS]
     batch: Batch = texts if count == 1 else list(zip(texts, texts[::-1], strict=True))
     alone: Batch = [""] if count == 1 else [("", "")]
     # All together, and one by one: a graph may have a shorter way for texts of one alphabet.
     batches: list[Batch] = [batch, alone, *(batch[i : i + 1] for i in range(len(batch)))]
-    for given, found in zip(batches, writer.run(folder, count, batches), strict=True):
-        expected = rows.run(given)
+    return [(given, rows.run(given)) for given in batches]
+
+
+def _check(package: str, expected: Sequence[tuple[Batch, Rows]], found: Sequence[Rows]) -> None:
+    """Raises NotInside where a graph differs from kbert's tokenizer."""
+    for (given, ours), theirs in zip(expected, found, strict=True):
         for number, text in enumerate(given):
-            for name, value in expected.items():
-                row = found[name][number] if number < len(found[name]) else None
+            for name, value in ours.items():
+                row = theirs[name][number] if number < len(theirs[name]) else None
                 if row is None or row.tolist() != value[number].tolist():
-                    raise NotInside(f"{writer.PACKAGE} gives other {name} for {text!r:.100}")
+                    raise NotInside(f"{package} gives other {name} for {text!r:.100}")

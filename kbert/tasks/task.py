@@ -233,10 +233,9 @@ class Task(TrainStep, keras.Model):
                 or "safetensors", the folder of `save_to_preset(directory, "huggingface")`, for
                 PyTorch.
             precision: "float32"; "int8", but for safetensors; "bfloat16" for safetensors, OpenVINO
-                and SavedModels. A SavedModel
-                in "int8" is a quarter as large and as fast as before: weights are stored in 8 bits,
-                and are float32 once it is loaded. In "bfloat16" its products are of that type, and
-                its weights are stored in float32.
+                and SavedModels. A SavedModel in "int8" is a quarter as large and as fast as before:
+                weights are stored in 8 bits, and are float32 once it is loaded. In "bfloat16" its
+                products are of that type, and its weights are stored in float32.
             **options: of safetensors those of `save_to_preset`. Of a SavedModel arguments of the
                 task's `signatures`, which tell what each takes and returns, also for texts that are
                 too long. Of the others those of its `row_settings`, such as `method` and

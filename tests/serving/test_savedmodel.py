@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbert.serving import Signature, export_saved_model
+from kbert.serving import Signature, export_saved_model, refuse_differences
 from tests.serving import session
 
 pytestmark = pytest.mark.tensorflow
@@ -104,3 +104,20 @@ def test_another_backend_says_what_to_do(tmp_path, layer, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(RuntimeError, match=r"save_to_preset.*Received: KERAS_BACKEND=jax"):
         export_saved_model(tmp_path, {"dense": signature(layer)})
+
+
+def test_nothing_is_further_off_than_nan(tmp_path):
+    def entry(second):
+        def function(text):
+            length = tf.cast(tf.strings.length(text), tf.float32)
+            return {"one": length * 1.001, "two": length * second}
+
+        return {"count": Signature(function, [tf.TensorSpec([None], tf.string, "text")])}
+
+    def check(folder):
+        refuse_differences(folder, entry(1.0), ["a", "four"], "bfloat16", tolerance=0.1)
+
+    with pytest.raises(ValueError, match=r"bfloat16 may differ .*Received: nan in 'count/two'"):
+        export_saved_model(tmp_path, entry(float("nan")), check=check)
+    assert not list(tmp_path.iterdir())
+    export_saved_model(tmp_path, entry(1.0), check=check)
