@@ -177,7 +177,7 @@ def _why_not_inside(task: Any) -> str | None:
     """Why rows that a runtime makes of texts would not do for a task; None = they would."""
     texts = getattr(task, "texts", None)
     if texts is None:
-        return "what this task answers is found in the text, which kbert does"
+        return "this task answers with words, spans or new texts, which kbert makes of them"
     if texts.doc_stride:
         return f"this task reads longer texts in windows, doc_stride={texts.doc_stride}"
     return None
