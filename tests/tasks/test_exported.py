@@ -150,7 +150,7 @@ def test_texts_without_kbert(tmp_path, config, tokenizer, format, package):
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("pairs in windows", "in windows, doc_stride=4"), ("tags", "found in the text")],
+    [("pairs in windows", "in windows, doc_stride=4"), ("tags", "words, spans or new texts")],
 )
 def test_where_a_tokenizer_inside_would_not_do(tmp_path, config, tokenizer, name, why):
     pytest.importorskip("tf2onnx")
