@@ -135,7 +135,7 @@ ORDER = {
         task
         encoder_task
         fine_tuning pretraining
-        generation question_answering
+        embedding generation question_answering
     """,
     "text": """
         chinese sentences source

@@ -17,7 +17,8 @@ from kbert.extraction.described import describe_tokens, describe_words
 from kbert.extraction.hidden_states import choose_layers
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
 from kbert.extraction.plan import Layout, Window, plan_windows
-from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces, pool
+from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces
+from kbert.models.pooling import pool_tokens
 from kbert.tasks.input_form import input_form
 from kbert.tokenizers.base import Tokenizer
 
@@ -135,7 +136,7 @@ class Extractor:
         whole = layout.stitch(parts)
         counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
         return keras.ops.convert_to_numpy(
-            pool(whole[None], counted[None], cast(str, self.pooling), self.form.cls_last)
+            pool_tokens(whole[None], counted[None], cast(str, self.pooling), self.form.cls_last)
         )[0]
 
     def _encode(self, texts: Texts) -> list[list[Encoded]]:
@@ -207,7 +208,7 @@ class Extractor:
         vectors = self.states.take(outputs["hidden_states"])  # (B, T, D)
         if pooling is None:
             return vectors
-        return pool(vectors, counted, pooling, self.form.cls_last)
+        return pool_tokens(vectors, counted, pooling, self.form.cls_last)
 
     def _finish(
         self, texts: Texts, encoded: list[Encoded], number: int, whole: np.ndarray, layout: Layout

@@ -1,12 +1,9 @@
-"""One vector for many: of the tokens of a text, of the pieces of a word.
+"""How vectors of tokens are pooled, and one vector for the pieces of a word.
 
-Shapes: `B` batch, `T` tokens, `D` width, `W` words.
+Shapes: `T` tokens, `D` width, `W` words.
 """
 
-from typing import Any
-
 import numpy as np
-from keras import ops
 
 POOLINGS = ("cls", "mean", "max")
 MERGES = ("mean", "first")
@@ -24,37 +21,6 @@ def check_pooling(pooling: str | None, special_tokens: bool) -> None:
             'pooling="cls" takes the vector of a special token, so the special tokens must '
             "count. Received: special_tokens=False"
         )
-
-
-def pool(vectors: Any, counted: Any, pooling: str, cls_last: bool = False) -> Any:
-    """One vector per row, on any backend.
-
-    Args:
-        vectors: (B, T, D).
-        counted: (B, T), 1 for a token that counts. A row without one becomes zeros.
-        pooling: "cls", "mean" or "max".
-        cls_last: whether "cls" is the last token that counts, and not the first of the row.
-
-    Returns:
-        (B, D).
-
-    Example:
-        >>> import numpy as np
-        >>> vectors = np.array([[[1.0], [5.0], [9.0]]], "float32")
-        >>> np.asarray(pool(vectors, np.array([[1, 1, 0]]), "mean")).tolist()
-        [[3.0]]
-    """
-    if pooling == "cls":
-        if not cls_last:
-            return vectors[:, 0]
-        last = ops.maximum(ops.sum(ops.cast(counted, "int32"), axis=1) - 1, 0)
-        return ops.take_along_axis(vectors, last[:, None, None], axis=1)[:, 0]
-    weights = ops.cast(counted, vectors.dtype)[:, :, None]  # (B, T, 1)
-    any_counted = ops.max(weights, axis=1)  # (B, 1)
-    if pooling == "mean":
-        return ops.sum(vectors * weights, 1) / ops.maximum(ops.sum(weights, 1), 1.0)
-    lowest = ops.where(weights > 0, vectors, -3e38)
-    return ops.where(any_counted > 0, ops.max(lowest, axis=1), 0.0)
 
 
 def merge_pieces(

@@ -141,3 +141,39 @@ def token_means(sequence: Tensor, inputs: Tensors) -> Tensor:
     means = ops.matmul(weights / counts, ops.cast(sequence, "float32"))
     means = ops.cast(means, sequence.dtype)
     return means if ids is not None else means[:, 0]
+
+
+def pool_tokens(vectors: Any, counted: Any, kind: str, cls_last: bool = False) -> Any:
+    """One vector for each row, without weights.
+
+    Args:
+        vectors: (B, T, D).
+        counted: (B, T), 1 for a token that counts. A row without one becomes zeros.
+        kind: "cls", "mean", "max", or "weighted": a mean in which token t of the row counts t
+            times (Muennighoff 2022, "SGPT", https://arxiv.org/abs/2202.08904).
+        cls_last: whether "cls" is the last token that counts, and not the first of the row.
+
+    Returns:
+        (B, D).
+
+    Example:
+        >>> import numpy as np
+        >>> vectors = np.array([[[1.0], [5.0], [9.0]]], "float32")
+        >>> counted = np.array([[1, 1, 0]])
+        >>> [round(float(pool_tokens(vectors, counted, x)[0, 0]), 2) for x in ("mean", "weighted")]
+        [3.0, 3.67]
+    """
+    if kind == "cls":
+        if not cls_last:
+            return vectors[:, 0]
+        last = ops.maximum(ops.sum(ops.cast(counted, "int32"), axis=1) - 1, 0)
+        return ops.take_along_axis(vectors, last[:, None, None], axis=1)[:, 0]
+    weights = ops.cast(counted, vectors.dtype)
+    any_counted = ops.max(weights, axis=1, keepdims=True)  # (B, 1)
+    if kind == "weighted":
+        weights = weights * ops.cumsum(weights, axis=1)
+    weights = weights[:, :, None]  # (B, T, 1)
+    if kind in ("mean", "weighted"):
+        return ops.sum(vectors * weights, 1) / ops.maximum(ops.sum(weights, 1), 1.0)
+    lowest = ops.where(weights > 0, vectors, -3e38)
+    return ops.where(any_counted > 0, ops.max(lowest, axis=1), 0.0)

@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 from kbert.tasks import losses
+from kbert.tasks.embedding.text_embedder import TextEmbedder
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.exported import ExportedTask, load_exported
 from kbert.tasks.fine_tuning.base import FineTuningTask
@@ -58,6 +59,7 @@ __all__ = [
     "RowOptions",
     "Task",
     "TextClassifier",
+    "TextEmbedder",
     "TextOptions",
     "TextRegressor",
     "TextRows",

@@ -464,6 +464,7 @@ def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) ->
     """Settings that no other library's folder holds, and that are not what they begin as."""
     parameters = inspect.signature(kind).parameters.items()
     usual = {name: parameter.default for name, parameter in parameters}
+    usual = {name: [*x] if isinstance(x, tuple) else x for name, x in usual.items()}
     held = kind.held_elsewhere + (HELD_BY_HUGGING_FACE if format == "huggingface" else ())
     return {
         name: value

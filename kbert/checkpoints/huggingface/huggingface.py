@@ -10,6 +10,7 @@ import numpy as np
 
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
+from kbert.checkpoints.huggingface import sentence_transformers
 from kbert.checkpoints.huggingface.architectures import Architecture, find, identify, infer
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
@@ -51,7 +52,10 @@ def read_folder(folder: Path) -> Checkpoint:
     content = read_json(folder / CONFIG_FILE)
     weights = folder / WEIGHTS_FILE
     arrays = read_safetensors(weights) if weights.is_file() else read_shards(folder)
-    return import_model(content, arrays, str(folder))
+    checkpoint = import_model(content, arrays, str(folder))
+    if sentence_transformers.is_folder(folder):
+        return sentence_transformers.extended(checkpoint, folder)
+    return checkpoint
 
 
 def write_huggingface(
@@ -78,6 +82,8 @@ def write_huggingface(
     """
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
     preset.refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
+    sentence_transformers.remove_modules(Path(folder))
+    arrays, modules = sentence_transformers.split(arrays)
     content, renamed = export_model(config, arrays, **options)
     if weight_dtype != "float32":
         kind = np.dtype(getattr(ml_dtypes, weight_dtype))
@@ -85,6 +91,9 @@ def write_huggingface(
         content = {**content, "torch_dtype": weight_dtype}
     text = json.dumps(content, indent=2) + "\n"
     write_shards(Path(folder), renamed, CONFIG_FILE, text.encode(), max_shard_size)
+    task = options.get("task") or {}
+    if task.get("kind") == sentence_transformers.KIND:
+        sentence_transformers.write_modules(Path(folder), modules, task, config.hidden_size)
 
 
 def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Checkpoint:

@@ -260,6 +260,10 @@ class FineTuningTask(EncoderTask):
     def check_held_out(self, table: Table, held_out: Table) -> None:
         """Raises ValueError where held-out data cannot be told from what is trained on."""
 
+    def main_metric(self, held_out: Table) -> str:
+        """What tells on held-out data which weights are best: `metric`, unless data decides."""
+        return self.metric
+
     def score_names(self, table: Table) -> list[str] | None:
         """Names of the metrics for a table, whatever the answers; None = not known before."""
 
@@ -415,7 +419,7 @@ class FineTuningTask(EncoderTask):
         if validation_data is not None:
             held_out = as_table(validation_data)
             evaluate = self._evaluation(table, held_out, options.batch_size)
-            metric = self._known_metric(metric or self.metric, held_out)
+            metric = self._known_metric(metric or self.main_metric(held_out), held_out)
         steps = math.ceil(len(rows) / options.batch_size)
         self._seed_dropout(options.seed)
 

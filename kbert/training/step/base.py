@@ -29,6 +29,26 @@ SCALE_TERMS = ("loss_scale", "skipped_steps")
 DerivedMetrics: TypeAlias = Mapping[str, tuple[str, Callable[[Tensor], Tensor]]]
 
 
+class Replicas:
+    """The rows of the global batch and those of this replica; here they are the same.
+
+    On JAX every step computes with the whole batch, and so does TensorFlow on one device.
+
+    Attributes:
+        count: how many replicas there are.
+    """
+
+    count = 1
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """(b, …) of this replica -> (B, …) of all, in their order."""
+        return rows
+
+    def own(self, rows: Tensor) -> Tensor:
+        """(B, …) of all -> (b, …) of this replica."""
+        return rows
+
+
 class StepState:
     """The state of a step besides the weights; a plain object, so Keras tracks none of it.
 
@@ -90,6 +110,20 @@ class StepBase(_Base):
         """
         losses, _ = self._all_terms(batch, training=False)
         return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
+
+    def before_gradients(self, batch: Tensors, replicas: Replicas) -> Tensors:
+        """Called on every replica before forward and backward, outside of what XLA compiles.
+
+        For losses that compare rows of the whole global batch.
+
+        Args:
+            batch: the replica's rows, not yet split into micro-batches.
+            replicas: how rows of the others are had.
+
+        Returns:
+            The batch, perhaps with more features, batch-first.
+        """
+        return batch
 
     def between_replicas(self, total: Callable[[Tensor], Tensor]) -> None:
         """Called on every replica after forward and backward, outside of what XLA compiles.

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from jax import numpy as jnp
 
-from kbert.training.step.base import StepBase, only_features
+from kbert.training.step.base import Replicas, StepBase, only_features
 from kbert.types import Tensor, Tensors
 
 # Values of the weights, the other variables, the optimizer's (in training) and the metrics'.
@@ -48,6 +48,7 @@ class JaxStep(StepBase):
         batch = only_features(data)
         with keras.StatelessScope(self._mapping(trainable, frozen)):
             denominators = self.loss_denominators(batch)
+            batch = self.before_gradients(batch, Replicas())
         with keras.StatelessScope(zip(self.metrics_variables, sums, strict=True)):
             loss_scale = self._loss_scale()
         divisors = denominators if loss_scale is None else denominators / loss_scale

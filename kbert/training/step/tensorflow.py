@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from kbert.graphs import graph
-from kbert.training.step.base import StepBase, only_features
+from kbert.training.step.base import Replicas, StepBase, only_features
 from kbert.types import Tensors
 
 # What Keras' `fit` and `evaluate` call: an iterator over batches -> the logs of a step.
@@ -116,6 +116,8 @@ class TensorFlowStep(StepBase):
         denominators = _sum(replica, self.loss_denominators(batch))
         loss_scale = self._loss_scale()
         divisors = denominators if loss_scale is None else denominators / loss_scale
+        several = replica.num_replicas_in_sync > 1
+        batch = self.before_gradients(batch, _Several(replica) if several else Replicas())
         gradients, pairs = self._differentiate(batch, divisors)
         variables = self.trainable_variables
         variables = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
@@ -213,6 +215,21 @@ class TensorFlowStep(StepBase):
             lambda i, *_: i < self.micro_batches, body, [0, zeros, pairs], parallel_iterations=1
         )
         return [s if u else None for s, u in zip(sums, used, strict=True)], pairs
+
+
+class _Several(Replicas):
+    """More than one, of the same number of rows each."""
+
+    def __init__(self, replica: tf.distribute.ReplicaContext) -> None:
+        self._replica = replica
+        self.count = replica.num_replicas_in_sync
+
+    def gather(self, rows: Any) -> Any:
+        return self._replica.all_gather(rows, axis=0)
+
+    def own(self, rows: Any) -> Any:
+        shares = tf.reshape(rows, tf.concat([[self.count, -1], tf.shape(rows)[1:]], 0))
+        return shares[self._replica.replica_id_in_sync_group]
 
 
 def _sum(replica: tf.distribute.ReplicaContext, tensors: Any) -> Any:

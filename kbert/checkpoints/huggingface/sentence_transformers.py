@@ -1,0 +1,230 @@
+"""Folders of sentence-transformers: a model of Hugging Face's, and modules that make one vector.
+
+modules.json            which modules there are, in order, and in which folders
+sentence_bert_config.json   the longest row
+config_sentence_transformers.json   prompts
+1_Pooling/config.json   how tokens' vectors become one
+2_Dense/…               config.json and model.safetensors: a dense layer, perhaps
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kbert import atomic
+from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_safetensors
+from kbert.files import Path
+from kbert.json_file import parse_json, read_json
+from kbert.types import Arrays
+
+KIND = "embed"  # of the task
+MODULES_FILE = "modules.json"
+_LENGTHS_FILE, _PROMPTS_FILE = "sentence_bert_config.json", "config_sentence_transformers.json"
+_CONFIG_FILE = "config.json"
+_HEAD = "projection/"
+_TYPES = "sentence_transformers.models."
+# Our name of a pooling -> theirs, in `pooling_mode` and as the ending of a switch of its own.
+_POOLINGS = {
+    "mean": ("mean", "mean_tokens"),
+    "cls": ("cls", "cls_token"),
+    "max": ("max", "max_tokens"),
+    "weighted": ("weightedmean", "weightedmean_tokens"),
+}
+_SWITCHES = (*(ending for _, ending in _POOLINGS.values()), "mean_sqrt_len_tokens", "lasttoken")
+_ACTIVATIONS = {
+    None: "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+}
+_PROMPTS = ("query", "document")
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether a folder of Hugging Face's is also one of sentence-transformers."""
+    return (folder / MODULES_FILE).is_file()
+
+
+def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
+    """The checkpoint of the model, with the task and the weights of the modules.
+
+    Args:
+        checkpoint: what the folder holds of Hugging Face's.
+        folder: of the modules.
+
+    Raises:
+        ValueError: a module or a setting that kbert does not have.
+    """
+    settings = _row_settings(folder, checkpoint.config.max_positions)
+    task: dict[str, Any] = {"kind": KIND, "normalize": False, **settings}
+    arrays = dict(checkpoint.arrays)
+    for name, place in _modules(folder):
+        if name == "Transformer" and not place.parts[len(folder.parts) :]:
+            continue
+        if name == "Pooling" and "token_pooling" not in task:
+            task["token_pooling"] = _read_pooling(place)
+        elif name == "Dense" and "token_pooling" in task and "projection" not in task:
+            settings, dense = _read_dense(place)
+            task |= settings
+            arrays |= dense
+        elif name == "Normalize" and "token_pooling" in task and not task["normalize"]:
+            task["normalize"] = True
+        else:
+            raise ValueError(
+                "A folder of sentence-transformers has a Transformer in the folder itself, then "
+                "Pooling, and perhaps one Dense and Normalize. "
+                f"Received: {name} in {place}, by {folder / MODULES_FILE}"
+            )
+    if "token_pooling" not in task:
+        raise ValueError(f"A module Pooling must be there. Received: none in {folder}")
+    return dataclasses.replace(checkpoint, task=task, arrays=arrays, labels=None, homeless=None)
+
+
+def split(arrays: Arrays) -> tuple[Arrays, Arrays]:
+    """The model's weights, and those of the modules."""
+    own = {name: x for name, x in arrays.items() if name.startswith(_HEAD)}
+    return {name: x for name, x in arrays.items() if name not in own}, own
+
+
+def remove_modules(folder: Path) -> None:
+    """Makes a folder one of a model alone, before another is written to it."""
+    atomic.remove(folder / MODULES_FILE)
+
+
+def write_modules(folder: Path, arrays: Arrays, task: Mapping[str, Any], width: int) -> None:
+    """Writes the modules beside a model; `modules.json`, without which none counts, at the end.
+
+    Args:
+        folder: of the model.
+        arrays: the modules' weights.
+        task: settings of a `TextEmbedder`.
+        width: of the model's vectors.
+    """
+    places = ["", "1_Pooling"]
+    kinds = ["Transformer", "Pooling"]
+    mode, own = _POOLINGS[task["token_pooling"]]
+    pooling = {f"pooling_mode_{ending}": ending == own for ending in _SWITCHES}
+    _write(folder / "1_Pooling", {"word_embedding_dimension": width, **pooling})
+    if task["projection"] is not None:
+        place = folder / "2_Dense"
+        activation = _ACTIVATIONS[task["projection_activation"]]
+        sizes = {"in_features": width, "out_features": task["projection"]}
+        _write(place, {**sizes, "bias": True, "activation_function": activation})
+        kernel, bias = (arrays[_HEAD + name] for name in ("kernel", "bias"))
+        write_safetensors(
+            place / WEIGHTS_FILE,
+            {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias},
+        )
+        kinds.append("Dense")
+        places.append(place.name)
+    if task["normalize"]:
+        kinds.append("Normalize")
+        places.append(f"{len(places)}_Normalize")
+        (folder / places[-1]).mkdir(exist_ok=True)
+    lengths = {"max_seq_length": task["max_length"], "do_lower_case": False}
+    _write(folder, lengths, _LENGTHS_FILE)
+    prompts = {name: found for name in _PROMPTS if (found := task[f"{name}_prompt"]) is not None}
+    _write(folder, {"prompts": prompts, "default_prompt_name": None}, _PROMPTS_FILE)
+    modules = [
+        {"idx": i, "name": str(i), "path": place, "type": f"{_TYPES}{kind}"}
+        for i, (kind, place) in enumerate(zip(kinds, places, strict=True))
+    ]
+    atomic.write(folder / MODULES_FILE, json.dumps(modules, indent=2).encode() + b"\n")
+
+
+def _write(folder: Path, content: Mapping[str, Any], name: str = _CONFIG_FILE) -> None:
+    folder.mkdir(exist_ok=True)
+    atomic.write(folder / name, json.dumps(content, indent=2).encode() + b"\n")
+
+
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """The class and the folder of each module."""
+    path = folder / MODULES_FILE
+    try:
+        found = parse_json(path.read_bytes())
+        modules = [(module["type"].rpartition(".")[2], module["path"]) for module in found]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is a list of modules with `type` and `path` ({error})"
+        ) from error
+    for _, place in modules:
+        if not isinstance(place, str) or "/" in place.strip("/") or ".." in place:
+            raise ValueError(
+                f"The modules lie in folders beside {path}. Received: a path {place!r}"
+            )
+    return [(name, folder / place.strip("/") if place else folder) for name, place in modules]
+
+
+def _row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
+    """The longest row and the prompts."""
+    settings: dict[str, Any] = {}
+    tokenizer = _of_tokenizer(folder)
+    if (path := folder / _LENGTHS_FILE).is_file():
+        content = read_json(path)
+        # Since version 6 it is the tokenizer's.
+        longest = content.get("max_seq_length", tokenizer.get("model_max_length"))
+        if longest is not None and longest < max_positions:
+            settings["max_length"] = longest
+        if content.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+            raise ValueError(
+                "Texts in lower case are the tokenizer's to make. "
+                f"Received: do_lower_case in {path}, and not in tokenizer_config.json"
+            )
+    if (path := folder / _PROMPTS_FILE).is_file():
+        content = read_json(path)
+        prompts = {k: v for k, v in (content.get("prompts") or {}).items() if v}
+        usual = content.get("default_prompt_name")
+        if unknown := sorted({*prompts} - {*_PROMPTS}) or ([usual] if usual else []):
+            raise ValueError(
+                f"Prompts are {' and '.join(_PROMPTS)}, and none is put before texts that nobody "
+                f"named one for. Received: {', '.join(unknown)} in {path}"
+            )
+        settings |= {f"{name}_prompt": text for name, text in prompts.items()}
+    return settings
+
+
+def _of_tokenizer(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def _read_pooling(folder: Path) -> str:
+    path = folder / _CONFIG_FILE
+    content = read_json(path)
+    switches = [name for name in _SWITCHES if content.get(f"pooling_mode_{name}")]
+    said = content.get("pooling_mode", switches[0] if len(switches) == 1 else switches)
+    for name, theirs in _POOLINGS.items():
+        if said in theirs and content.get("include_prompt", True):
+            return name
+    raise ValueError(
+        f"kbert pools by one of {', '.join(_POOLINGS)}, prompts included. Received: "
+        f"{said}, include_prompt={content.get('include_prompt', True)} in {path}"
+    )
+
+
+def _read_dense(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Settings and weights of a dense layer."""
+    path = folder / _CONFIG_FILE
+    content = read_json(path)
+    said = content.get("activation_function")
+    names = {theirs.rpartition(".")[2]: name for name, theirs in _ACTIVATIONS.items()}
+    kind = said.rpartition(".")[2] if isinstance(said, str) else said
+    if kind not in names or content.get("use_residual"):
+        raise ValueError(
+            f"The activation of a Dense is one of {', '.join(names)}, and nothing is added to it. "
+            f"Received: {said!r}, use_residual={content.get('use_residual', False)} in {path}"
+        )
+    found = read_safetensors(folder / WEIGHTS_FILE)
+    if not {"linear.weight"} <= {*found} <= {"linear.weight", "linear.bias"}:
+        raise ValueError(
+            "A Dense holds linear.weight and perhaps linear.bias. "
+            f"Received: {', '.join(sorted(found))} in {folder}"
+        )
+    kernel = found["linear.weight"].T
+    bias = found.get("linear.bias", np.zeros(kernel.shape[1:], kernel.dtype))
+    settings = {"projection": kernel.shape[1], "projection_activation": names[kind]}
+    return settings, {f"{_HEAD}kernel": kernel, f"{_HEAD}bias": bias}

@@ -1,0 +1,1 @@
+"""Vectors of texts: trained by pairs, triplets, scores, a teacher, or texts alone."""

@@ -1,0 +1,109 @@
+"""Losses that compare all rows of the global batch, in the memory of a part of it.
+
+First all vectors are computed, part by part and without a gradient; then the loss of them all and
+its gradient by each vector; then, as the step goes through the parts, the vectors are computed once
+more, with the same dropout, and each is given its gradient (Gao et al. 2021, "Scaling Deep
+Contrastive Learning Batch Size under Memory Limited Setup", https://arxiv.org/abs/2101.06983).
+
+Shapes: B rows of a replica, M micro-batches.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.types import Tensor, Tensors
+
+LOSS, GRADIENT = "cached_loss", "cached_gradient_"  # features that are added to a batch
+
+
+def vectors_by_parts(
+    model: keras.Model, parts: Tensors, count: int, forward: Callable[[Tensors], Tensors]
+) -> dict[str, Any]:
+    """What a model gives for the rows of all micro-batches, in training and without a gradient.
+
+    Its variables, and so the counters of dropout, are afterwards what they were before.
+
+    Args:
+        model: the model.
+        parts: (B / M, M, …) features.
+        count: M.
+        forward: features (B / M, …) -> outputs (B / M, …).
+
+    Returns:
+        Outputs (B, …), in the order of the rows.
+    """
+    # Those alone may change from part to part: seeds, moving ranges.
+    moving = [v for v in model.variables if not v.trainable]
+    values = [(v, v.value) for v in model.variables if v.trainable]
+    names: list[str] = []
+
+    def run(state: list[Tensor], features: Tensors) -> tuple[list[Tensor], list[Tensor]]:
+        with keras.StatelessScope([*values, *zip(moving, state, strict=True)]) as scope:
+            outputs = forward(features)
+        names[:] = outputs
+        state = [scope.get_current_value(v) for v in moving]
+        return state, [ops.stop_gradient(x) for x in outputs.values()]
+
+    state = [ops.convert_to_tensor(v.value) for v in moving]
+    loop = _jax_loop if keras.backend.backend() == "jax" else _tensorflow_loop
+    found = loop(run, state, parts, count)  # (M, B / M, …) each
+    swapped = [ops.swapaxes(x, 0, 1) for x in found]
+    rows = [ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in swapped]
+    return dict(zip(names, rows, strict=True))
+
+
+def _tensorflow_loop(run: Callable, state: list[Any], parts: Tensors, count: int) -> list[Any]:
+    import tensorflow as tf
+
+    part = {name: x[:, 0] for name, x in parts.items()}
+    if count == 1:
+        return [x[None] for x in run(state, part)[1]]
+    state, first = run(state, part)
+    arrays = [tf.TensorArray(x.dtype, count, element_shape=x.shape).write(0, x) for x in first]
+
+    def body(i: tf.Tensor, state: list[Any], arrays: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+        state, outputs = run(state, {name: x[:, i] for name, x in parts.items()})
+        return i + 1, state, [a.write(i, x) for a, x in zip(arrays, outputs, strict=True)]
+
+    _, _, arrays = tf.while_loop(
+        lambda i, *_: i < count, body, [1, state, arrays], parallel_iterations=1
+    )
+    return [array.stack() for array in arrays]
+
+
+def _jax_loop(run: Callable, state: list[Any], parts: Tensors, count: int) -> list[Any]:
+    import jax
+
+    sequences = {name: ops.swapaxes(x, 0, 1) for name, x in parts.items()}
+    return jax.lax.scan(run, state, sequences)[1]
+
+
+def gradients(function: Callable[[Tensors], Tensor], tensors: Tensors) -> dict[str, Any]:
+    """Of a number by each of the tensors that it is made of, on TensorFlow and JAX."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return dict(jax.grad(function)(dict(tensors)))
+    import tensorflow as tf
+
+    tensors = dict(tensors)
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        total = function(tensors)
+    return tape.gradient(total, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def cached_numerator(outputs: Mapping[str, Any], batch: Tensors, weights: Tensor) -> Tensor:
+    """The sum of the weighted losses of a part, whose gradient is the one that was cached.
+
+    Args:
+        outputs: vectors (b, …).
+        batch: with `LOSS` (b,), and for each of the vectors its `GRADIENT` (b, …).
+        weights: (b,).
+    """
+    products = [ops.sum(x * batch[GRADIENT + name]) for name, x in outputs.items()]
+    along = sum(products)
+    return ops.sum(batch[LOSS] * weights) + along - ops.stop_gradient(along)

@@ -1,0 +1,623 @@
+"""Vectors of texts, near each other where the texts mean the same.
+
+Shapes: N examples, B rows of a batch, A wrong texts of the row that has most, T tokens, H hidden
+width, D width of a vector.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kbert import metrics
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import Table, as_table
+from kbert.layers import Dense
+from kbert.models.pooling import pool_tokens
+from kbert.options import option
+from kbert.serving import Signature
+from kbert.tasks.embedding import global_batch
+from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.columns import Columns
+from kbert.tasks.fine_tuning.task_options import RowOptions
+from kbert.tasks.losses import Prediction
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.training.step.base import Replicas
+from kbert.types import Tensor, Tensors, Terms
+
+POOLINGS = ("mean", "cls", "max", "weighted")
+PROMPTS = ("query", "document")
+# A text of an example -> what its features' names begin with, and its vectors' name.
+_TEXTS = {
+    "first": ("", "embedding"),
+    "second": ("second_", "second_embedding"),
+    "negatives": ("negative_", "negative_embeddings"),
+}
+_INPUTS = ("token_ids", "segment_ids", "padding_mask")
+_NUMBERS = "_number"  # of a text of the table, behind the text's name
+_TARGETS = "vector"  # column of a teacher's vectors
+
+
+class TextEmbedderOptions(RowOptions):
+    """What a `TextEmbedder` is set to.
+
+    Args:
+        {options}
+    """
+
+    token_pooling: str = option(
+        "mean",
+        help="How tokens' vectors become one: their mean, the first token's, the largest of each "
+        "entry, or a mean in which later tokens count more.",
+        choices=POOLINGS,
+    )
+    normalize: bool = option(True, help="Whether a vector is given length 1.")
+    projection: int | None = option(
+        None, help="Width of a dense layer behind the pooling. None: no layer.", at_least=1
+    )
+    projection_activation: str | None = option(
+        None, help="Of that layer. None: linear.", choices=("tanh", "relu", "gelu")
+    )
+    query_prompt: str | None = option(None, help='Put before a query, such as "query: ".')
+    document_prompt: str | None = option(None, help="Put before a text that is searched for.")
+    objective: str | None = option(
+        None,
+        help="What it is trained by. ranking: pairs, and triplets, against the other texts of a "
+        "batch; texts alone against themselves under other dropout (SimCSE). symmetric_ranking: "
+        "in both directions. cosent, angle, cosine: pairs with scores. triplet: triplets by "
+        "themselves. teacher: texts with vectors. None: cosent for pairs with scores, teacher for "
+        "texts with vectors, else ranking.",
+        choices=tuple(LOSSES),
+    )
+    scale: float = option(
+        20.0, help="Factor of cosines in ranking, cosent and angle: 1 / temperature.", above=0
+    )
+    margin: float = option(
+        0.2, help="Of triplet: how much nearer the right text's cosine shall be.", above=0
+    )
+    matryoshka: tuple[int, ...] = option(
+        (),
+        help="Also train the first so many entries of a vector to be vectors of texts: 64,128,256.",
+        at_least=1,
+    )
+
+
+class TextEmbedder(FineTuningTask):
+    """Gives each text a vector: near those of texts that mean the same or answer it.
+
+    (Reimers & Gurevych 2019, "Sentence-BERT", https://arxiv.org/abs/1908.10084.)
+
+    `fit` takes, and by what it is given chooses the `objective`:
+
+    - pairs that belong together, `[("how far is it?", "12 miles"), …]`, columns `first`, `second`;
+    - triplets with a text that does not belong there, `[("how far?", "12 miles", "12 o'clock"),
+      …]`, or several in the column `negatives`, a list for each row;
+    - pairs with scores, `fit(pairs, labels=[0.8, …])`, column `label`;
+    - texts alone, `["…", …]`, for which dropout makes the pairs;
+    - texts with a teacher's vectors, column `vector`.
+
+    A ranking compares every row with the texts of all others in the batch: on all devices, and in
+    all micro-batches, of which then only one at a time needs memory.
+
+    `predict` gives an array (N, D) float32, of pairs (N, 2, D). `evaluate` gives, for pairs with
+    scores, the correlations of cosines and scores; for pairs alone how well the first texts find
+    their second ones among all; for triplets how often the right text is nearer than the first
+    wrong one.
+
+    Folders of sentence-transformers (`modules.json`) are read by `from_preset`, and written by
+    `save_to_preset(folder, "huggingface")`.
+
+    Args:
+        encoder: a `kbert.Encoder`.
+        tokenizer: its tokenizer.
+        name: of the model.
+        **options: settings:
+
+            {options}
+
+    Raises:
+        ValueError: a setting is out of range or does not go with the encoder.
+
+    Example:
+        >>> import kbert
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "man", "eats"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=8, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> task = TextEmbedder(kbert.Encoder(config), tokenizer)
+        >>> task.predict(["a man eats", "a man"]).shape
+        (2, 8)
+    """
+
+    kind = "embed"
+    columns: ClassVar = Columns(inputs=(("text",), ("first", "second")))
+    options: ClassVar = TextEmbedderOptions
+    has_head = False  # a projection is part of a folder that says so
+    held_elsewhere = (
+        *("max_length", "token_pooling", "normalize", "projection", "projection_activation"),
+        *(f"{name}_prompt" for name in PROMPTS),
+    )
+
+    def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
+        super().__init__(encoder, tokenizer, **options)
+        hidden = encoder.config.hidden_size
+        self.projection_layer = None
+        if self.projection is not None:
+            self.projection_layer = Dense(
+                self.projection,
+                activation=self.projection_activation,
+                initializer_range=None,
+                dtype=encoder.dtype_policy,
+                name="projection",
+            )
+            self.projection_layer.build((None, hidden))
+        elif self.projection_activation is not None:
+            raise ValueError(
+                "`projection_activation` is of the layer that `projection` gives a width. Received:"
+                f" projection_activation={self.projection_activation!r}, projection=None"
+            )
+        if wide := [width for width in self.matryoshka if width > self.width]:
+            raise ValueError(
+                f"`matryoshka` has widths of at most {self.width}, the vectors' own. "
+                f"Received: {wide}"
+            )
+        self.build()
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.projection or self.encoder.config.hidden_size
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        own = {} if self.projection_layer is None else {"projection": self.projection_layer}
+        return {**super().parts, **own}
+
+    def tokenize(self, table: Table, labelled: bool) -> Rows:
+        names = self._texts_of(table)
+        objective = self._objective_of(table) if labelled else None
+        prompts = {} if "first" not in names else {"first": "query", "second": "document"}
+        columns = {
+            ("first" if name == "text" else name): self._prompted(table[name], prompts.get(name))
+            for name in names
+        }
+        if "negatives" in table and "first" in names and labelled:
+            columns["negatives"] = [
+                self._prompted(texts, "document") for texts in table["negatives"]
+            ]
+        ragged = {name: self._encode_column(column) for name, column in columns.items()}
+        lengths, cut = self._extent(ragged)
+        dense = {}
+        if objective is not None:
+            if "second" not in columns and objective != "teacher":
+                ragged["second"] = ragged["first"]
+                columns["second"] = columns["first"]
+                lengths = 2 * lengths
+            ragged |= _number(columns)
+            if objective in SCORED:
+                dense["labels"] = _scores(table, objective)
+            elif objective == "teacher":
+                dense["labels"] = _vectors(table, self.width)
+        kept = {name: x for name, x in ragged.items() if isinstance(x, tf.RaggedTensor)}
+        dense |= {name: x for name, x in ragged.items() if name not in kept}
+        return Rows(
+            ragged=kept, dense=dense, lengths=lengths, examples=np.arange(len(table)), cut=cut
+        )
+
+    def _texts_of(self, table: Table) -> tuple[str, ...]:
+        names = self.columns.asked(table.columns)
+        if names is None:
+            raise ValueError(
+                "A table of texts has the column `text`, or `first` and `second` for pairs; "
+                "rename() gives a table's columns these names. "
+                f"Received: {', '.join(table.columns)}"
+            )
+        return names
+
+    def _objective_of(self, table: Table) -> str:
+        """What a labelled table is learnt by; raises ValueError where it cannot be."""
+        there = {name for name in ("first", "negatives", "label", _TARGETS) if name in table}
+        found = self.objective
+        if found is None:
+            found = "teacher" if _TARGETS in there else "cosent" if "label" in there else "ranking"
+        needs = {"triplet": {"first", "negatives"}, "teacher": {_TARGETS}}
+        needed = needs.get(found, {"first", "label"} if found in SCORED else set())
+        unread = there - needed - {"first"} - ({"negatives"} if "ranking" in found else set())
+        if missing := needed - there:
+            raise ValueError(
+                f"The objective {found} needs the columns {', '.join(sorted(needed))}. "
+                f"Received: a table without {', '.join(sorted(missing))}"
+            )
+        if unread or (found == "teacher" and "first" in there):
+            extra = sorted(unread) or ["first", "second"]
+            raise ValueError(
+                f"The objective {found} does not read {', '.join(extra)}: leave out what shall not "
+                "count, or choose another `objective`. "
+                f"Received: a table with {', '.join(table.columns)}"
+            )
+        if found == "teacher" and self.matryoshka:
+            raise ValueError(
+                "A teacher's vector is learnt whole. Received: objective='teacher' with "
+                f"matryoshka={self.matryoshka}"
+            )
+        return found
+
+    def _prompted(self, texts: Sequence[str], prompt: str | None) -> Sequence[str]:
+        before = None if prompt is None else getattr(self, f"{prompt}_prompt")
+        return texts if before is None else [before + text for text in texts]
+
+    def _encode_column(self, column: Sequence) -> tf.RaggedTensor:
+        """Ids (N, ragged); of lists of texts (N, ragged, ragged)."""
+        if not column or isinstance(column[0], str):
+            return self.encode_texts(column)
+        counts = [len(texts) for texts in column]
+        ids = self.encode_texts([text for texts in column for text in texts])
+        return tf.RaggedTensor.from_row_lengths(ids, tf.constant(counts, ids.row_splits.dtype))
+
+    def _extent(self, ragged: Mapping[str, tf.RaggedTensor]) -> tuple[np.ndarray, int]:
+        """Tokens of each example in a batch (N,), and of how many examples some are in none."""
+        total, lost = 0, False
+        for ids in ragged.values():
+            lengths = ids.row_lengths(axis=ids.ragged_rank) + self.form.specials(1)
+            longest = lengths if ids.ragged_rank == 1 else tf.reduce_max(lengths, axis=1)
+            kept = tf.minimum(lengths, self.row_length)
+            total += (kept if ids.ragged_rank == 1 else tf.reduce_sum(kept, axis=1)).numpy()
+            lost |= longest.numpy() > self.row_length
+        return np.asarray(total), int(np.count_nonzero(lost))
+
+    def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
+        """Features by text: `token_ids` … (B, T), `second_…` (B, T), `negative_…` (B, A, T)."""
+        columns = dict(columns)
+        features: dict[str, Any] = {}
+        for name, (prefix, _) in _TEXTS.items():
+            if name not in columns:
+                continue
+            ids = columns.pop(name)
+            if ids.ragged_rank == 1:
+                built = self.build_inputs(ids)
+            else:
+                built = self._negative_inputs(ids)
+                numbers = columns[name + _NUMBERS].to_tensor(-1)  # (B, A), or (B, 0)
+                none = [[0, 0], [0, tf.cast(tf.shape(numbers)[1] == 0, tf.int32)]]
+                columns[name + _NUMBERS] = tf.pad(numbers, none, constant_values=-1)
+            features |= {prefix + key: x for key, x in built.items()}
+        return {**features, **columns}
+
+    def _negative_inputs(self, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        """(B, A, T) of (B, ragged, ragged); where a row has no more texts, an empty one."""
+        counts = ids.row_lengths()
+        real = tf.sequence_mask(counts, tf.maximum(tf.reduce_max(counts), 1))  # (B, A)
+        alternative = tf.range(tf.shape(real, counts.dtype)[1])[None]
+        place = tf.cumsum(counts, exclusive=True)[:, None] + alternative
+        place = tf.where(real, place, ids.values.nrows())
+        empty = tf.RaggedTensor.from_row_lengths(
+            tf.zeros([0], ids.dtype), tf.zeros([1], counts.dtype)
+        )
+        texts = tf.gather(tf.concat([ids.values, empty], 0), tf.reshape(place, [-1]))
+        shape = tf.shape(real)
+        return {
+            name: tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0))
+            for name, x in self.build_inputs(texts).items()
+        }
+
+    def call(self, batch: Tensors, training: bool = False) -> Tensors:
+        """Vectors in float32: `embedding` (B, D).
+
+        And `second_embedding` (B, D) and `negative_embeddings` (B, A, D) of a batch that has such.
+        """
+        found = {}
+        for prefix, name in _TEXTS.values():
+            if f"{prefix}token_ids" not in batch:
+                continue
+            features = {k: batch[prefix + k] for k in _INPUTS if prefix + k in batch}
+            shape = ops.shape(features["token_ids"])
+            flat = {k: ops.reshape(x, (-1, shape[-1])) for k, x in features.items()}
+            vectors = self._embed(flat, training)
+            found[name] = ops.reshape(vectors, (*shape[:-1], self.width))
+        return found
+
+    def _embed(self, features: Mapping[str, Any], training: bool) -> Tensor:
+        """(R, D) of rows."""
+        mask = features["padding_mask"]
+        if self.token_pooling == "cls":
+            first = self.form.cls_columns(mask)[:, None]
+            vectors = self.encode(features, training, positions=first)["sequence"][:, 0]
+        else:
+            sequence = self.encode(features, training)["sequence"]
+            vectors = pool_tokens(ops.cast(sequence, "float32"), mask, self.token_pooling)
+        if self.projection_layer is not None:
+            vectors = self.projection_layer(vectors, training=training)
+        vectors = ops.cast(vectors, "float32")
+        return unit(vectors) if self.normalize else vectors
+
+    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
+        weights = ops.cast(batch["label_weights"], "float32")
+        if global_batch.LOSS in batch:
+            total = global_batch.cached_numerator(logits, batch, weights)
+        else:
+            total = ops.sum(self._row_losses(logits, batch) * weights)
+        return {"contrast": (total, ops.sum(weights))}, {}
+
+    def before_gradients(self, batch: Tensors, replicas: Replicas) -> Tensors:
+        """Adds the losses of the rows, compared with those of the whole batch, and gradients."""
+        if self.micro_batches == 1 and replicas.count == 1:
+            return batch
+        forward = functools.partial(self, training=True)
+        parts = self._split({name: x for name, x in batch.items() if name.endswith(_INPUTS)})
+        own = global_batch.vectors_by_parts(self, parts, self.micro_batches, forward)
+        others = {name: batch[name] for name in _COMPARED if name in batch}
+        vectors, others = (
+            {name: replicas.gather(x) for name, x in each.items()} for each in (own, others)
+        )
+        weights = ops.cast(others["label_weights"], "float32")
+
+        def total(vectors: Tensors) -> Tensor:
+            return ops.sum(self._row_losses(vectors, others) * weights)
+
+        found = {
+            global_batch.GRADIENT + name: x
+            for name, x in global_batch.gradients(total, vectors).items()
+        }
+        found[global_batch.LOSS] = self._row_losses(vectors, others)
+        return {**batch, **{name: replicas.own(x) for name, x in found.items()}}
+
+    def _row_losses(self, vectors: Tensors, batch: Tensors) -> Tensor:
+        """(B,) of rows that are compared with each other."""
+        numbers = [batch[n + _NUMBERS] for n in _TEXTS if n + _NUMBERS in batch]
+        labels = batch.get("labels")
+        compared = Compared(
+            **{name: vectors[key] for name, (_, key) in _TEXTS.items() if key in vectors},
+            labels=None if labels is None else ops.cast(labels, "float32"),
+            weights=batch["label_weights"],
+            numbers=tuple(numbers),
+        )
+        objective = self.objective
+        if objective is None:
+            shape = () if labels is None else labels.shape
+            objective = ("ranking", "cosent", "teacher")[len(shape)]
+        widths = self.matryoshka
+        return row_losses(compared, objective, widths=widths, scale=self.scale, margin=self.margin)
+
+    def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
+        found = [logits["embedding"]]
+        if "second_embedding" in logits:
+            found.append(logits["second_embedding"])
+        if "negative_embeddings" in logits:
+            found.append(logits["negative_embeddings"][:, 0])
+        return {"vectors": ops.stack(found, axis=1)}
+
+    def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Any:
+        found = np.array([output["vectors"] for output in outputs], np.float32)
+        texts = 1 if "text" in self._texts_of(table) else -1
+        found = found.reshape(len(outputs), found.shape[1] if outputs else 1, self.width)
+        return found[:, 0] if texts == 1 else found
+
+    def score(self, table: Table, answers: Sequence) -> dict[str, float]:
+        if "first" not in table:
+            if _TARGETS not in table:
+                return {}
+            vectors = _vectors(table, self.width)
+            return {"cosine": float(np.mean(_cosines(np.asarray(answers), vectors)))}
+        first, second, *wrong = np.swapaxes(np.asarray(answers), 0, 1)
+        found = _cosines(first, second)
+        if "label" in table:
+            labels = _scores(table, "cosent")
+            return {
+                "spearman": metrics.spearman(labels, found),
+                "pearson": metrics.pearson(labels, found),
+            }
+        if wrong:
+            return {"accuracy": float(np.mean(found > _cosines(first, wrong[0])))}
+        return _retrieval(first, second, table["second"])
+
+    def score_names(self, table: Table) -> list[str] | None:
+        if "first" not in table:
+            return ["cosine"] if _TARGETS in table else []
+        if "label" in table:
+            return ["spearman", "pearson"]
+        return ["accuracy"] if "negatives" in table else list(_RETRIEVAL)
+
+    def main_metric(self, held_out: Table) -> str:
+        return next(iter(self.score_names(held_out) or []), "loss")
+
+    def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
+        weights = ops.broadcast_to(batch["label_weights"][:, None], ops.shape(logits["embedding"]))
+        return {"embedding": Prediction("number", logits["embedding"], weights)}
+
+    def fit(self, data: Any, labels: Any = None, *, loss: str | None = None, **options: Any) -> Any:
+        """As of `FineTuningTask`, and of tuples of three texts: triplets.
+
+        Args:
+            data: see the class.
+            labels: scores of pairs.
+            loss: sets `objective`, so that a preset says what the vectors were trained by.
+            **options: of `FineTuningTask.fit`.
+
+        Returns:
+            Losses and values of each epoch.
+
+        Raises:
+            ValueError: as of `FineTuningTask.fit`; an objective that the data lacks a column for,
+                or one that would pass a column over.
+
+        Example:
+            >>> import kbert
+            >>> tokenizer = kbert.WordPieceTokenizer(
+            ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "far", "miles", "noon"])
+            >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=8))
+            >>> task = kbert.tasks.TextEmbedder(encoder, tokenizer)
+            >>> history = task.fit([("far", "miles", "noon")] * 4, epochs=1, verbose=0)
+            >>> task.evaluate([("far", "miles", "noon")], verbose=0).keys()
+            dict_keys(['loss', 'accuracy'])
+        """
+        if loss is not None:
+            self.objective = loss
+        if (held_out := options.get("validation_data")) is not None:
+            options["validation_data"] = _with_triplets(held_out)
+        return super().fit(_with_triplets(data), labels, **options)
+
+    def evaluate(self, data: Any, labels: Any = None, **options: Any) -> dict[str, float]:
+        """As of `FineTuningTask`, and of triplets."""
+        return super().evaluate(_with_triplets(data), labels, **options)
+
+    def predict(self, data: Any, *, prompt: str | None = None, **options: Any) -> np.ndarray:
+        """The vectors of texts.
+
+        Args:
+            data: texts, or pairs, or one text.
+            prompt: "query" or "document" puts `query_prompt` or `document_prompt` before texts; of
+                pairs the first is a query and the second a document in any case.
+            **options: `batch_size` and `verbose` of `FineTuningTask.predict`.
+
+        Returns:
+            (N, D) float32; of pairs (N, 2, D).
+
+        Raises:
+            ValueError: no such prompt, or data that does not fit.
+        """
+        if prompt is not None:
+            if prompt not in PROMPTS or getattr(self, f"{prompt}_prompt") is None:
+                raise ValueError(
+                    "`prompt` is query or document, and the task's setting of that name is put "
+                    f"before the texts. Received: prompt={prompt!r}, "
+                    f"query_prompt={self.query_prompt!r}, document_prompt={self.document_prompt!r}"
+                )
+            table = as_table([data] if isinstance(data, str | bytes) else data)
+            data = table.with_column("text", list(self._prompted(table["text"], prompt)))
+        return super().predict(data, **options)
+
+    def similarity(self, texts: Any, others: Any = None, **options: Any) -> np.ndarray:
+        """Cosines of the vectors of texts.
+
+        Args:
+            texts: N of them, or their vectors (N, D).
+            others: M of them, or their vectors; None = the same.
+            **options: of `predict`.
+
+        Returns:
+            (N, M) float32.
+        """
+        each = [texts] if others is None else [texts, others]
+        found = [_unit(x if _are_vectors(x) else self.predict(x, **options)) for x in each]
+        return found[0] @ found[-1].T
+
+    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        return {"embedding": self(features)["embedding"]}
+
+    def signatures(self) -> dict[str, Signature]:
+        """`embed`, also `serving_default`, and `embed_query` and `embed_document` with prompts.
+
+        Returns:
+            `text` (B,) strings -> `embedding` (B, D). A text that is too long is cut. Bytes that
+            are not UTF-8 are dropped.
+        """
+
+        def embed(text: tf.Tensor, before: str = "") -> dict[str, tf.Tensor]:
+            texts = tf.strings.join([before, text]) if before else text
+            return self.row_outputs(self.build_inputs(self.tokenizer.encode(texts)))
+
+        entries = {"embed": ""}
+        entries |= {
+            f"embed_{name}": before
+            for name in PROMPTS
+            if (before := getattr(self, f"{name}_prompt")) is not None
+        }
+        spec = [tf.TensorSpec([None], tf.string, "text")]
+        return {
+            name: Signature(functools.partial(embed, before=before), spec)
+            for name, before in entries.items()
+        }
+
+
+_COMPARED = ("label_weights", "labels", *(name + _NUMBERS for name in _TEXTS))
+_RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
+_QUERIES = 1024  # compared at a time with all texts
+
+
+def _number(columns: Mapping[str, Sequence]) -> dict[str, Any]:
+    """Which text each is: (N,) int32, of lists of texts (N, ragged)."""
+    known: dict[str, int] = {}
+    found: dict[str, Any] = {}
+    for name, column in columns.items():
+        key = name + _NUMBERS
+        if not column or isinstance(column[0], str):
+            found[key] = np.array([known.setdefault(x, len(known)) for x in column], np.int32)
+        else:
+            rows = [[known.setdefault(x, len(known)) for x in texts] for texts in column]
+            found[key] = tf.ragged.constant(rows, tf.int32, row_splits_dtype=tf.int64)
+    return found
+
+
+def _scores(table: Table, objective: str) -> np.ndarray:
+    """(N,) float32, the labels of pairs."""
+    for row, label in enumerate(table["label"]):
+        if not isinstance(label, int | float):
+            raise ValueError(
+                f"{table.place(row)}: the label of a pair is how alike the two are, a number. "
+                f"Received: {label!r:.80}"
+            )
+        if objective == "cosine" and not -1 <= label <= 1:
+            raise ValueError(
+                f"{table.place(row)}: the objective cosine compares labels with cosines, so they "
+                "are from -1 to 1: divide scores by the largest, or choose cosent, which reads "
+                f"their order alone. Received: {label!r:.80}"
+            )
+    return np.array(table["label"], np.float32)
+
+
+def _vectors(table: Table, width: int) -> np.ndarray:
+    """(N, D) float32, a teacher's."""
+    for row, vector in enumerate(table[_TARGETS]):
+        numbers = isinstance(vector, list) and all(isinstance(x, int | float) for x in vector)
+        if not numbers or len(vector) != width or not np.isfinite(vector).all():
+            raise ValueError(
+                f"{table.place(row)}: a teacher's vector is a list of {width} finite numbers, as "
+                "many as the task gives (`projection` sets how many). "
+                f"Received: {vector!r:.80}"
+            )
+    return np.array(table[_TARGETS], np.float32)
+
+
+def _unit(vectors: Any) -> np.ndarray:
+    vectors = np.asarray(vectors, np.float32)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def _cosines(first: Any, second: Any) -> np.ndarray:
+    return (_unit(first) * _unit(second)).sum(-1)
+
+
+def _are_vectors(data: Any) -> bool:
+    return not isinstance(data, str | bytes) and np.ndim(data) == 2 and not isinstance(data, Table)
+
+
+def _retrieval(first: np.ndarray, second: np.ndarray, texts: Sequence[str]) -> dict[str, float]:
+    """How well each of (N, D) finds its own of (N, D) among all texts, of which some are equal."""
+    known: dict[str, int] = {}
+    own = np.array([known.setdefault(text, len(known)) for text in texts])
+    _, places = np.unique(own, return_index=True)
+    first, second = _unit(first), _unit(second[places])
+    ranks = []
+    for start in range(0, len(first), _QUERIES):
+        cosines = first[start : start + _QUERIES] @ second.T
+        right = np.take_along_axis(cosines, own[start : start + _QUERIES, None], 1)
+        ranks.append((cosines > right).sum(1) + 1)
+    rank = np.concatenate(ranks).astype(np.float64)
+    near = rank <= 10
+    values = (near / np.log2(rank + 1), near / rank, rank == 1, near)
+    return {name: float(np.mean(x)) for name, x in zip(_RETRIEVAL, values, strict=True)}
+
+
+def _with_triplets(data: Any) -> Any:
+    """Columns of a list of three texts each; anything else as it is."""
+    if not isinstance(data, list) or not data:
+        return data
+    if not all(isinstance(row, tuple) and len(row) == 3 for row in data):
+        return data
+    first, second, wrong = zip(*data, strict=True)
+    return {"first": first, "second": second, "negatives": [[text] for text in wrong]}
