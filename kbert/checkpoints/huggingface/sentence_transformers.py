@@ -148,9 +148,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
         found = parse_json(path.read_bytes())
         modules = [(module["type"].rpartition(".")[2], module["path"]) for module in found]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is a list of modules with `type` and `path` ({error})"
-        ) from error
+        raise ValueError(f"{path} is a list of modules with `type` and `path` ({error})") from error
     for _, place in modules:
         if not isinstance(place, str) or "/" in place.strip("/") or ".." in place:
             raise ValueError(
