@@ -106,7 +106,7 @@ def write_modules(folder: Path, arrays: Arrays, task: Mapping[str, Any], width: 
     """
     places = ["", "1_Pooling"]
     kinds = ["Transformer", "Pooling"]
-    mode, own = _POOLINGS[task["token_pooling"]]
+    _, own = _POOLINGS[task["token_pooling"]]
     pooling = {f"pooling_mode_{ending}": ending == own for ending in _SWITCHES}
     _write(folder / "1_Pooling", {"word_embedding_dimension": width, **pooling})
     if task["projection"] is not None:

@@ -74,10 +74,10 @@ class TextEmbedderOptions(RowOptions):
         "texts with vectors, else ranking.",
         choices=tuple(LOSSES),
     )
-    scale: float = option(
+    cosine_scale: float = option(
         20.0, help="Factor of cosines in ranking, cosent and angle: 1 / temperature.", above=0
     )
-    margin: float = option(
+    cosine_margin: float = option(
         0.2, help="Of triplet: how much nearer the right text's cosine shall be.", above=0
     )
     matryoshka: tuple[int, ...] = option(
@@ -135,7 +135,7 @@ class TextEmbedder(FineTuningTask):
     """
 
     kind = "embed"
-    columns: ClassVar = Columns(inputs=(("text",), ("first", "second")))
+    columns: ClassVar = Columns(numeric=True)
     options: ClassVar = TextEmbedderOptions
     has_head = False  # a projection is part of a folder that says so
     held_elsewhere = (
@@ -381,7 +381,9 @@ class TextEmbedder(FineTuningTask):
             shape = () if labels is None else labels.shape
             objective = ("ranking", "cosent", "teacher")[len(shape)]
         widths = self.matryoshka
-        return row_losses(compared, objective, widths=widths, scale=self.scale, margin=self.margin)
+        return row_losses(
+            compared, objective, widths=widths, scale=self.cosine_scale, margin=self.cosine_margin
+        )
 
     def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         found = [logits["embedding"]]
