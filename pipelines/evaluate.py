@@ -6,7 +6,7 @@ r"""Evaluates a fine-tuned model on labelled data: metrics, report per class, ev
     --preset_dir=tuned
 
 --task selects how the file is read; the default follows from the model's kind: classify,
-multilabel, regress, tag, answer or choose. With --output_dir it writes metrics.json,
+multilabel, regress, tag, answer, choose or embed. With --output_dir it writes metrics.json,
 test_answers.jsonl (every answer with the label), and for classes and tags test_report.txt and
 confusion_matrix.png.
 

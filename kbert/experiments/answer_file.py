@@ -179,7 +179,7 @@ def answer_chunk(
     """A line for each record of a chunk, and how many of them were cut."""
     table = _table(chunk, source)
     answers, cut = task.predict_and_count(table, batch_size=batch_size, verbose=0)
-    return answer_lines(task.columns, table, answers, expected=False), cut
+    return answer_lines(task.columns, table, task.written(answers), expected=False), cut
 
 
 def checksum_of(records: Iterable[Record], checksum: int = 0) -> int:

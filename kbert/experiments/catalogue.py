@@ -166,6 +166,11 @@ TASKS: dict[str, NamedTask] = {
             files="SQuAD's JSON; JSONL: question, context, answers, answer_starts",
         ),
         NamedTask(name="choose", kind="choose", files="CSV, TSV, JSONL: context, choices, label"),
+        NamedTask(
+            name="embed",
+            kind="embed",
+            files="CSV, TSV, JSONL: texts, pairs, pairs and number; JSONL: pairs and negatives",
+        ),
     ]
 }
 

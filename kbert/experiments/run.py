@@ -166,7 +166,7 @@ def _run(
             adapters.save(task, folder.path / "adapter")
     return Result(
         folder=folder.path,
-        metric=settings.metric or task.metric,
+        metric=settings.metric or task.main_metric(experiment.dev),
         dev=dev.metrics,
         test=test,
         best_value=history.best_value,
@@ -197,7 +197,9 @@ def _measure_test(
     if folder is None:
         return None
     answers = task.predict(experiment.test, **options)
-    write_answers(folder.path / "test_answers.jsonl", task.columns, experiment.test, answers)
+    write_answers(
+        folder.path / "test_answers.jsonl", task.columns, experiment.test, task.written(answers)
+    )
     if experiment.named.glue:
         write_submission(experiment.named, answers, folder.path)
     return None

@@ -1,10 +1,10 @@
 """A table of examples in memory: what readers give, what tasks are trained on and asked about.
 
-The names of columns are the same everywhere: `text`, or `first` and `second` for a pair; `label`
-(a name, an index, a number, or a list of names); `negatives`, lists of texts, behind a pair;
+The names of columns are the same everywhere: `text`, or `first` and `second` for a pair, and
+`negatives`, lists of texts, behind it; `label` (a name, an index, a number, or a list of names);
 `words` and `labels` for tagging; `question`, `context`, `answers` and `answer_starts`; `context`
-and `choices`; `id`. Their values are checked when a table is made, so that an error names the file and
-line it comes from. Columns of other names are kept as they are.
+and `choices`; `id`. Their values are checked when a table is made, so that an error names the file
+and line it comes from. Columns of other names are kept as they are.
 """
 
 import json

@@ -104,7 +104,8 @@ class TextEmbedder(FineTuningTask):
     A ranking compares every row with the texts of all others in the batch: on all devices, and in
     all micro-batches, of which then only one at a time needs memory.
 
-    `predict` gives an array (N, D) float32, of pairs (N, 2, D). `evaluate` gives, for pairs with
+    `predict` gives an array (N, D) float32, of pairs (N, 2, D), of triplets (N, 3, D), with the
+    first wrong text. `evaluate` gives, for pairs with
     scores, the correlations of cosines and scores; for pairs alone how well the first texts find
     their second ones among all; for triplets how often the right text is nearer than the first
     wrong one.
@@ -135,7 +136,7 @@ class TextEmbedder(FineTuningTask):
     """
 
     kind = "embed"
-    columns: ClassVar = Columns(numeric=True)
+    columns: ClassVar = Columns()
     options: ClassVar = TextEmbedderOptions
     has_head = False  # a projection is part of a folder that says so
     held_elsewhere = (
@@ -186,7 +187,7 @@ class TextEmbedder(FineTuningTask):
             ("first" if name == "text" else name): self._prompted(table[name], prompts.get(name))
             for name in names
         }
-        if "negatives" in table and "first" in names and labelled:
+        if "negatives" in table and "first" in names:
             columns["negatives"] = [
                 self._prompted(texts, "document") for texts in table["negatives"]
             ]
@@ -282,9 +283,8 @@ class TextEmbedder(FineTuningTask):
                 built = self.build_inputs(ids)
             else:
                 built = self._negative_inputs(ids)
-                numbers = columns[name + _NUMBERS].to_tensor(-1)  # (B, A), or (B, 0)
-                none = [[0, 0], [0, tf.cast(tf.shape(numbers)[1] == 0, tf.int32)]]
-                columns[name + _NUMBERS] = tf.pad(numbers, none, constant_values=-1)
+                if (numbers := columns.get(name + _NUMBERS)) is not None:
+                    columns[name + _NUMBERS] = _padded(numbers)
             features |= {prefix + key: x for key, x in built.items()}
         return {**features, **columns}
 
@@ -399,6 +399,36 @@ class TextEmbedder(FineTuningTask):
         found = found.reshape(len(outputs), found.shape[1] if outputs else 1, self.width)
         return found[:, 0] if texts == 1 else found
 
+    @classmethod
+    def adapt_table(
+        cls, table: Table, columns: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Table:
+        """Labels as numbers, where there are such."""
+        if "label" not in table:
+            return table
+        labels = []
+        for row, label in enumerate(table["label"]):
+            try:
+                labels.append(float(label))
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"{table.place(row)}: the label of a pair is how alike the two are, a number. "
+                    f"Received: {label!r:.80}"
+                ) from None
+        return table.with_column("label", labels)
+
+    def describe_example(self, table: Table, row: int) -> str:
+        if "label" in table:
+            return super().describe_example(table, row)
+        wrong = f", not {table['negatives'][row]!r:.80}" if "negatives" in table else ""
+        return f"near {table['second'][row]!r:.80}{wrong}" if "second" in table else "a text"
+
+    def written(self, answers: Sequence) -> Sequence:
+        """Of texts `embedding`, of pairs `score`, their cosine."""
+        if np.ndim(answers) == 2:
+            return [{"embedding": vector} for vector in answers]
+        return list(_cosines(answers[:, 0], answers[:, 1]))  # type: ignore[call-overload]
+
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         if "first" not in table:
             if _TARGETS not in table:
@@ -477,7 +507,7 @@ class TextEmbedder(FineTuningTask):
             **options: `batch_size` and `verbose` of `FineTuningTask.predict`.
 
         Returns:
-            (N, D) float32; of pairs (N, 2, D).
+            (N, D) float32; of pairs (N, 2, D), of triplets (N, 3, D).
 
         Raises:
             ValueError: no such prompt, or data that does not fit.
@@ -553,6 +583,13 @@ def _number(columns: Mapping[str, Sequence]) -> dict[str, Any]:
             rows = [[known.setdefault(x, len(known)) for x in texts] for texts in column]
             found[key] = tf.ragged.constant(rows, tf.int32, row_splits_dtype=tf.int64)
     return found
+
+
+def _padded(numbers: tf.RaggedTensor) -> tf.Tensor:
+    """(B, A) of (B, ragged), -1 where there is none; at least one column."""
+    dense = numbers.to_tensor(-1)
+    none = [[0, 0], [0, tf.cast(tf.shape(dense)[1] == 0, tf.int32)]]
+    return tf.pad(dense, none, constant_values=-1)
 
 
 def _scores(table: Table, objective: str) -> np.ndarray:

@@ -198,6 +198,10 @@ class FineTuningTask(EncoderTask):
         """Answers; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `decode`.")
 
+    def written(self, answers: Sequence) -> Sequence:
+        """Answers as a file has them: dicts, or numbers."""
+        return answers
+
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         """Metrics; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `score`.")

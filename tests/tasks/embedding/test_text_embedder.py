@@ -116,6 +116,14 @@ def test_how_well_texts_find_their_own(config, tokenizer):
     assert found["recall_at_1"] == pytest.approx(np.mean(ranks == 1))
 
 
+def test_files_have_vectors_of_texts_and_cosines_of_pairs(config, tokenizer):
+    task = make(config, tokenizer)
+    vectors = task.predict(TEXTS)
+    assert [*task.written(vectors)[0]] == ["embedding"]
+    scores = task.written(task.predict(PAIRS))
+    np.testing.assert_allclose(scores, np.diag(task.similarity(TEXTS, OTHERS)), atol=1e-5)
+
+
 def test_the_best_weights_are_those_of_the_data_s_own_metric(config, tokenizer):
     task = make(config, tokenizer)
     scored = (PAIRS, SCORES)

