@@ -5,6 +5,7 @@ Shapes: Q queries, D width, N vectors, M of them, K found.
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -324,8 +325,8 @@ class Index:
                 )
             rows = {x: len(self) + number for number, x in enumerate(ids)}
             if len(rows) < len(ids) or not rows.keys().isdisjoint(self._rows):
-                seen = set(self._rows)
-                twice = next(x for x in ids if x in seen or seen.add(x))
+                counts = Counter(ids)
+                twice = next(x for x in ids if x in self._rows or counts[x] > 1)
                 raise ValueError(f"Ids must be different. Received: {twice!r} twice")
             self._ids += ids
             self._rows |= rows

@@ -13,7 +13,7 @@ from kbert.search.index import Hits, Index
 
 
 def rerank(
-    queries: Sequence[str],
+    queries: Sequence[str | bytes],
     hits: Hits,
     scorer: Any,
     texts: Mapping[Any, str] | Sequence[str] | None = None,
@@ -102,7 +102,7 @@ class Reranker:
         self.texts = texts
         self.label = label
 
-    def search(self, queries: Sequence[str], k: int = 10, *, candidates: int = 100) -> Hits:
+    def search(self, queries: Sequence[str | bytes], k: int = 10, *, candidates: int = 100) -> Hits:
         """The best documents by the scorer, among those that are closest by their vectors.
 
         Args:
@@ -128,7 +128,7 @@ class Reranker:
         return rerank(queries, hits, self.scorer, self.texts, k=k, label=self.label)
 
 
-def _text(texts: Mapping[Any, str] | Sequence[str] | None, name: Any) -> str:
+def _text(texts: Mapping[Any, str] | Sequence[str] | None, name: Any) -> str | bytes:
     if texts is None:
         text = name
     else:

@@ -163,7 +163,8 @@ def projection(
         chosen = _far_apart(points, _NAMES)
         names = [shown(texts[i], 24) for i in chosen]
         # Where there are many more points than names, no place is free of them.
-        others = np.delete(points, chosen, axis=0) if len(points) <= 10 * _NAMES else []
+        others = np.delete(points, chosen, axis=0)
+        others = others if len(points) <= 10 * _NAMES else others[:0]
         name_points(figure, axes, points[chosen], names, [(*x, *x) for x in others])
     return figure
 

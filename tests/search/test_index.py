@@ -196,6 +196,7 @@ def test_files_that_are_missing_or_cut(tmp_path):
         Index.load(tmp_path)
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("ids", [None, ["eins", "zwei", "drei"], [10, 20, 2**40]])
 def test_in_a_saved_model(tmp_path, ids):
     """Vectors in, ids out; the vectors are in its variables, not in its graph."""
