@@ -73,12 +73,14 @@ setup(
     extras_require={
         "beam": ["apache-beam>=2.70"],
         "chinese": ["jieba"],
+        "faiss": ["faiss-cpu"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "jax": ["jax"],
         "litert": LITERT,
         "onnx": ONNX,
         "openvino": OPENVINO,
         "test": TEST,
+        "umap": ["umap-learn"],
     },
     entry_points={
         "console_scripts": [

@@ -57,6 +57,7 @@ _SUBPACKAGES = (
     "pruning",
     "quantization",
     "recipes",
+    "search",
     "serving",
     "tasks",
     "text",

@@ -17,7 +17,7 @@ RANKS = {
     **dict.fromkeys(("hub", "options", "registry", "resumable"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
-    **dict.fromkeys(("models", "heads", "training"), 2),
+    **dict.fromkeys(("models", "heads", "search", "training"), 2),
     "tasks": 3,
     **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
     **dict.fromkeys(("adapters", "pruning"), 3.5),
@@ -101,8 +101,8 @@ ORDER = {
         adaptive attention bidirectional_lstm block embeddings feed_forward
     """,
     "metrics": """
-        bleu checks squad text_table
-        classification correlation entities report
+        bleu checks squad text_table thresholds
+        classification clustering correlation entities pairs report retrieval
         multi_label
     """,
     "models": """
@@ -122,6 +122,12 @@ ORDER = {
     "recipes": """
         described
         published
+    """,
+    "search": """
+        exact
+        stores
+        index
+        negatives reranking
     """,
     "serving": """
         savedmodel
@@ -169,7 +175,7 @@ HEAVY = {
     "keras_hub", "keras_nlp", "tensorflow_datasets", "tokenizers", "sentencepiece", "safetensors",
     "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
     "sklearn", "seqeval", "sacrebleu", "apache_beam", "onnx", "onnxruntime", "tf2onnx", "openvino",
-    "nncf", "ai_edge_litert", "onnxruntime_extensions", "openvino_tokenizers",
+    "nncf", "ai_edge_litert", "onnxruntime_extensions", "openvino_tokenizers", "faiss", "umap",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "heads", "models", "decoding")

@@ -13,10 +13,9 @@ import numpy as np
 from kbert import registry
 from kbert.extraction.extract import features
 from kbert.extraction.inputs import as_inputs
+from kbert.search.exact import best_of_array, unit
 from kbert.tokenizers.base import Tokenizer
 
-# Queries and vectors compared at a time: they bound memory, however long the arrays are.
-_QUERIES, _ROWS = 1024, 16384
 _AROUND = 25  # characters of context on each side of a word
 
 
@@ -34,8 +33,8 @@ def similarity(vectors: Any, others: Any = None) -> np.ndarray:
         >>> similarity([[1, 0], [0, 2]], [[3, 3]]).round(3).tolist()
         [[0.7070000171661377], [0.7070000171661377]]
     """
-    vectors = _unit(vectors)
-    return vectors @ (vectors if others is None else _unit(others)).T
+    vectors = unit(vectors)
+    return vectors @ (vectors if others is None else unit(others)).T
 
 
 def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -66,32 +65,15 @@ def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, 
             "k must be 1 or more, and queries must be as wide as the vectors. Received: "
             f"k={k}, queries of width {np.shape(queries)[1]}, vectors of width {width}"
         )
-    starts = range(0, max(len(queries), 1), _QUERIES)
-    found = [_nearest(vectors, queries[i : i + _QUERIES], k, i if own else None) for i in starts]
-    kept = min(k, len(vectors) - own)
-    numbers, cosines = (np.concatenate(part)[:, :kept] for part in zip(*found, strict=True))
-    return numbers, cosines
-
-
-def _nearest(
-    vectors: np.ndarray, queries: np.ndarray, k: int, first: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """`nearest` of a chunk of queries: the vectors from number `first` on, unless it is None."""
-    wanted = _unit(queries)
-    numbers = np.zeros((len(wanted), 0), np.int64)
-    cosines = np.zeros((len(wanted), 0), np.float32)
-    for start in range(0, len(vectors), _ROWS):
-        found = wanted @ _unit(vectors[start : start + _ROWS]).T  # (Q, rows)
-        if first is not None:
-            own = np.arange(len(wanted))
-            there = (first + own >= start) & (first + own < start + found.shape[1])
-            found[own[there], first + own[there] - start] = -np.inf
-        rows = np.broadcast_to(start + np.arange(found.shape[1]), found.shape)
-        numbers = np.concatenate([numbers, rows], 1)
-        cosines = np.concatenate([cosines, found], 1)
-        best = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
-        numbers, cosines = (np.take_along_axis(x, best, 1) for x in (numbers, cosines))
-    return numbers, cosines
+    kept = min(k, max(len(vectors) - own, 0))
+    # A vector's own number is taken out again; where others equal it, it need not be among them.
+    cosines, numbers = best_of_array(queries, vectors, min(kept + own, len(vectors)))
+    numbers = numbers.astype(np.int64)
+    if own:
+        others = numbers != np.arange(len(numbers))[:, None]  # (N, K + 1)
+        others[others.all(1), -1] = False
+        numbers, cosines = numbers[others], cosines[others]
+    return numbers.reshape(len(queries), kept), cosines.reshape(len(queries), kept)
 
 
 class WordInContext(NamedTuple):
@@ -194,8 +176,3 @@ def _context(text: str, start: int, end: int) -> str:
     before = ("…" if start > _AROUND else "") + before
     after += "…" if end + _AROUND < len(text) else ""
     return " ".join(f"{before}[{text[start:end]}]{after}".split())
-
-
-def _unit(vectors: Any) -> np.ndarray:
-    vectors = np.asarray(vectors, np.float32)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

@@ -10,6 +10,7 @@ import numpy as np
 from kbert.metrics.checks import array, indicators, paired
 from kbert.metrics.report import classification_report
 from kbert.metrics.text_table import text_table
+from kbert.metrics.thresholds import cuts
 from kbert.types import Values
 
 
@@ -92,15 +93,10 @@ def best_threshold(probabilities: Values, labels: Values) -> float:
             "Probabilities lie between 0 and 1. Received: "
             f"{probabilities.min()} to {probabilities.max()}"
         )
-    order = np.argsort(-probabilities, kind="stable")
-    ordered = probabilities[order]
-    hits = np.cumsum(labels[order])
+    above, hits, lowest = cuts(labels, probabilities)
     if not hits[-1]:
         return 0.5
-    # Taking the first n as positive is a threshold only where the n-th and the next differ.
-    ends = np.flatnonzero(np.append(ordered[:-1] > ordered[1:], True))
-    scores = 2 * hits[ends] / (ends + 1 + hits[-1])
-    below = np.append(ordered, 0.0)[ends + 1]
-    thresholds = (ordered[ends] + below) / 2
+    scores = 2 * hits / (above + hits[-1])
+    thresholds = (lowest + np.append(lowest[1:], 0.0)) / 2
     best = np.flatnonzero(scores >= scores.max() - 1e-12)
     return float(thresholds[best[np.argmin(np.abs(thresholds[best] - 0.5))]])

@@ -11,7 +11,7 @@ from kbert.visualization.matrices import confusion_matrix, similarity_heatmap
 from kbert.visualization.positions import positions
 from kbert.visualization.scores import layer_scores
 from kbert.visualization.trade_off import trade_off
-from kbert.visualization.vectors import neighbours_map
+from kbert.visualization.vectors import neighbours_map, projection
 
 __all__ = [
     "AttentionPage",
@@ -22,6 +22,7 @@ __all__ = [
     "neighbours_map",
     "positions",
     "probability_bars",
+    "projection",
     "read_attention",
     "similarity_heatmap",
     "tagged_words",

@@ -1,8 +1,9 @@
-"""A map of vectors and their nearest neighbours.
+"""Vectors on a plane: which lie together, and each with its nearest neighbour.
 
 Shapes: N vectors, D width.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,14 @@ from kbert.visualization.canvas import (
     style,
 )
 from kbert.visualization.names import name_points
+
+PROJECTIONS = ("pca", "tsne", "umap")
+# So many labels have a colour and a mark of their own; names next to so many points can be read.
+_LABELS, _NAMES = 16, 24
+# t-SNE and UMAP are given so many principal components of wider vectors, as their authors advise.
+_COMPONENTS = 50
+_ALONE = 2000  # points up to which t-SNE runs in one thread
+_LEAST = {"pca": 2, "tsne": 4, "umap": 5}
 
 
 def neighbours_map(
@@ -49,16 +58,13 @@ def neighbours_map(
         >>> [text.get_text() for text in figure.axes[0].texts]
         ['cat', 'kitten', 'car']
     """
-    vectors = np.asarray(vectors, "float64")
     groups = [""] * len(labels) if groups is None else list(groups)
-    if vectors.ndim != 2 or not 2 <= len(vectors) == len(labels) == len(groups):
+    if np.ndim(vectors) != 2 or not 2 <= len(vectors) == len(labels) == len(groups):
         raise ValueError(
             "A map needs two vectors or more, and a label (and a group) for each. Received: "
-            f"vectors of shape {vectors.shape}, {len(labels)} labels, {len(groups)} groups"
+            f"vectors of shape {np.shape(vectors)}, {len(labels)} labels, {len(groups)} groups"
         )
-    if not np.isfinite(vectors).all():
-        raise ValueError("Vectors are finite numbers. Received: NaN or infinity in them")
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    unit = _unit(vectors)
     likeness = unit @ unit.T
     np.fill_diagonal(likeness, -np.inf)
     points, shares = _principal(unit)
@@ -72,12 +78,7 @@ def neighbours_map(
         colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
         axes.scatter(*chosen.T, s=48, color=colour, marker=mark, label=shown(kind), zorder=3)
     axes.margins(0.16, 0.12)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_xlabel(f"first principal component ({shares[0]:.0%} of the variance)", **style())
-    axes.set_ylabel(f"second ({shares[1]:.0%})", **style())
-    for spine in axes.spines.values():
-        spine.set_color("#cccccc")
+    _frame(axes, *_components(shares))
     if kinds != [""]:
         add_legend(figure)
     set_title(axes, title)
@@ -85,14 +86,197 @@ def neighbours_map(
     return figure
 
 
+def projection(
+    vectors: Any,
+    labels: Sequence[str],
+    texts: Sequence[str] | None = None,
+    *,
+    method: str = "pca",
+    neighbours: int = 30,
+    seed: int = 0,
+    title: str | None = "Vectors by label",
+) -> Any:
+    """Vectors on a plane, one colour and one mark a label.
+
+    The vectors are taken at length 1, so that what lies close has a high cosine. "pca" keeps
+    distances as far as two axes can, and says how far; "tsne" and "umap" keep neighbourhoods, and
+    sizes of clusters and distances between them mean nothing.
+
+    Args:
+        vectors: (N, D).
+        labels: N names; the sixteen most frequent have colours and marks of their own, the others
+            are grey.
+        texts: N names of the points, drawn next to them; of more than 24 points those that lie
+            farthest apart are named. None = no names.
+        method: "pca", "tsne" (scikit-learn's) or "umap" (`pip install 'kbert[umap]'`).
+        neighbours: of "tsne" the perplexity, of "umap" the neighbours: how many are kept together;
+            fewer where there are few vectors. "pca" has none.
+        seed: of "tsne" and "umap".
+        title: above the picture; None for none.
+
+    Returns:
+        A matplotlib Figure.
+
+    Raises:
+        ValueError: fewer vectors than the method needs (two, four, five), more or fewer labels or
+            texts than vectors, NaN or infinity, an unknown method, or neighbours below 2.
+        ImportError: UMAP is not installed.
+
+    Example:
+        >>> figure = projection([[1, 0], [0.9, 0.1], [0, 1]], ["animal", "animal", "thing"],
+        ...                     ["cat", "kitten", "car"])
+        >>> [text.get_text() for text in figure.axes[0].texts]
+        ['cat', 'kitten', 'car']
+        >>> [text.get_text() for text in figure.legends[0].get_texts()]
+        ['animal', 'thing']
+    """
+    if method not in PROJECTIONS:
+        raise ValueError(f"`method` must be one of {', '.join(PROJECTIONS)}. Received: {method!r}")
+    labels = [str(label) for label in labels]
+    named = len(labels) if texts is None else len(texts)
+    if np.ndim(vectors) != 2 or not _LEAST[method] <= len(vectors) == len(labels) == named:
+        raise ValueError(
+            f'A projection by "{method}" needs {_LEAST[method]} vectors or more, and a label (and '
+            f"a text) for each. Received: vectors of shape {np.shape(vectors)}, {len(labels)} "
+            f"labels, {'no' if texts is None else named} texts"
+        )
+    if isinstance(neighbours, bool) or not isinstance(neighbours, int) or neighbours < 2:
+        raise ValueError(f"`neighbours` must be a whole number from 2. Received: {neighbours!r}")
+    unit = _unit(vectors)
+    if method == "pca":
+        points, shares = _principal(unit)
+        axis_names = _components(shares)
+    else:
+        points = _embedded(unit, method, neighbours, seed)
+        axis_names = ("t-SNE" if method == "tsne" else "UMAP", "")
+    figure = new_figure(10, 6.4)
+    axes = figure.add_subplot()
+    _draw_labels(axes, points, labels)
+    axes.margins(0.06 if texts is None else 0.14)
+    _frame(axes, *axis_names)
+    legend = figure.legend(loc="outside right upper", frameon=False)
+    for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True):
+        text.set(**style())
+        handle.set(sizes=[48], alpha=1)  # of the same size, however small the points are
+    set_title(axes, title)
+    if texts is not None:
+        chosen = _far_apart(points, _NAMES)
+        names = [shown(texts[i], 24) for i in chosen]
+        # Where there are many more points than names, no place is free of them.
+        others = np.delete(points, chosen, axis=0)
+        others = others if len(points) <= 10 * _NAMES else others[:0]
+        name_points(figure, axes, points[chosen], names, [(*x, *x) for x in others])
+    return figure
+
+
+def _draw_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
+    counts = Counter(labels)
+    own = {label for label, _ in counts.most_common(_LABELS)}
+    kinds = [label for label in dict.fromkeys(labels) if label in own]
+    # Smaller and lighter where there are many, so that they do not become one blot.
+    size = 48 * min(1.0, (50 / len(points)) ** 0.35)
+    look = {"s": size, "alpha": 0.9 if len(points) <= 200 else 0.7, "linewidths": 0}
+    array = np.array(labels)
+    others = points[~np.isin(array, kinds)]
+    for number, kind in enumerate(kinds):
+        colour = COLOURS[number % len(COLOURS)]
+        mark = MARKS[(number + number // len(COLOURS)) % len(MARKS)]
+        # The rarest on top.
+        order = 3 + 1 / (1 + counts[kind])
+        axes.scatter(
+            *points[array == kind].T,
+            color=colour,
+            marker=mark,
+            label=shown(kind, 28),
+            zorder=order,
+            **look,
+        )
+    if len(others):
+        left = len(counts) - len(kinds)
+        axes.scatter(
+            *others.T, color="#cccccc", marker="o", label=f"{left} others", zorder=2, **look
+        )
+
+
+def _embedded(unit: np.ndarray, method: str, neighbours: int, seed: int) -> np.ndarray:
+    """(N, 2) float64, of vectors at length 1."""
+    if not np.ptp(unit, axis=0).any():  # all are one point
+        return np.zeros((len(unit), 2))
+    if unit.shape[1] > _COMPONENTS:
+        unit = _decomposed(unit, _COMPONENTS)[0]
+    if method == "tsne":
+        from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits  # which scikit-learn requires
+
+        model = TSNE(perplexity=min(neighbours, (len(unit) - 1) / 3), random_state=seed)
+        # In each of a thousand steps threads wait for each other: with few points, or on a busy
+        # machine, that takes longer than the work.
+        with threadpool_limits(1 if len(unit) <= _ALONE else None):
+            points = model.fit_transform(unit)
+    else:
+        try:
+            from umap import UMAP
+        except ImportError as error:
+            raise ImportError(
+                "method=\"umap\" needs UMAP: pip install 'kbert[umap]'. "
+                "Received: Python without the module umap"
+            ) from error
+        model = UMAP(n_neighbors=min(neighbours, len(unit) - 1), random_state=seed, n_jobs=1)
+        points = model.fit_transform(unit)
+    return np.asarray(points, "float64")
+
+
+def _far_apart(points: np.ndarray, count: int) -> np.ndarray:
+    """Numbers of so many points, or of all: each next one lies farthest from those before."""
+    if len(points) <= count:
+        return np.arange(len(points))
+    chosen = [int(np.abs(points - points.mean(0)).sum(1).argmax())]
+    nearest = np.full(len(points), np.inf)
+    while len(chosen) < count:
+        nearest = np.minimum(nearest, ((points - points[chosen[-1]]) ** 2).sum(1))
+        chosen.append(int(nearest.argmax()))
+    return np.array(chosen)
+
+
+def _frame(axes: Any, below: str, left: str) -> None:
+    """A thin frame without numbers."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlabel(below, **style())
+    axes.set_ylabel(left, **style())
+    for spine in axes.spines.values():
+        spine.set_color("#cccccc")
+
+
+def _components(shares: np.ndarray) -> tuple[str, str]:
+    return (
+        f"first principal component ({shares[0]:.0%} of the variance)",
+        f"second ({shares[1]:.0%})",
+    )
+
+
+def _unit(vectors: Any) -> np.ndarray:
+    """(N, D) float64 at length 1."""
+    vectors = np.asarray(vectors, "float64")
+    if not np.isfinite(vectors).all():
+        raise ValueError("Vectors are finite numbers. Received: NaN or infinity in them")
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
 def _principal(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(N, 2) coordinates and the share of the variance that each axis has."""
-    centred = vectors - vectors.mean(0)
-    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    if len(sizes) < 2:  # vectors of one number lie on a line
-        left, sizes = np.pad(left, [(0, 0), (0, 1)]), np.pad(sizes, (0, 1))
-    shares = sizes**2 / max((sizes**2).sum(), 1e-12)
-    points = left[:, :2] * sizes[:2]
+    points, shares = _decomposed(vectors, 2)
     # The sign of a component is free; the largest coordinate is made positive.
     signs = np.sign(points[np.abs(points).argmax(0), [0, 1]])
     return points * np.where(signs == 0, 1, signs), shares
+
+
+def _decomposed(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(N, count) coordinates on the principal components, and the components' shares."""
+    centred = vectors - vectors.mean(0)
+    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    if len(sizes) < count:  # vectors of one number lie on a line
+        missing = count - len(sizes)
+        left, sizes = np.pad(left, [(0, 0), (0, missing)]), np.pad(sizes, (0, missing))
+    shares = sizes**2 / max((sizes**2).sum(), 1e-12)
+    return left[:, :count] * sizes[:count], shares

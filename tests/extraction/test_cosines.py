@@ -22,8 +22,8 @@ def test_similarities_are_cosines():
 
 @pytest.mark.parametrize(("rows", "block"), [(7, 3), (1000, 1000)])
 def test_neighbours_equal_a_full_sort(rows, block, monkeypatch):
-    monkeypatch.setattr("kbert.extraction.cosines._ROWS", rows)
-    monkeypatch.setattr("kbert.extraction.cosines._QUERIES", block)
+    monkeypatch.setattr("kbert.search.exact.ROWS", rows)
+    monkeypatch.setattr("kbert.search.exact.QUERIES", block)
     queries = RNG.normal(size=(4, 8))
     expected = cosines(queries, VECTORS)
     numbers, found = nearest(VECTORS, queries, k=5)
@@ -33,8 +33,8 @@ def test_neighbours_equal_a_full_sort(rows, block, monkeypatch):
 
 @pytest.mark.parametrize(("rows", "block"), [(7, 9), (9, 7), (1000, 1000)])
 def test_a_vector_is_not_its_own_neighbour(rows, block, monkeypatch):
-    monkeypatch.setattr("kbert.extraction.cosines._ROWS", rows)
-    monkeypatch.setattr("kbert.extraction.cosines._QUERIES", block)
+    monkeypatch.setattr("kbert.search.exact.ROWS", rows)
+    monkeypatch.setattr("kbert.search.exact.QUERIES", block)
     expected = cosines(VECTORS, VECTORS) - 9 * np.eye(50)
     numbers, _ = nearest(VECTORS, k=3)
     np.testing.assert_array_equal(numbers, np.argsort(-expected, 1)[:, :3])

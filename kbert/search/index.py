@@ -1,0 +1,404 @@
+"""An index of vectors: exact search by cosine or dot product.
+
+Shapes: Q queries, D width, N vectors, M of them, K found.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from kbert import atomic
+from kbert.checkpoints.safetensors import read_safetensors, serialise
+from kbert.files import Path
+from kbert.json_file import read_json
+from kbert.order import check_order
+from kbert.search.exact import best_rows, unit, unit_graph
+from kbert.search.stores import FaissStore, Store, TensorFlowStore
+from kbert.types import PathLike
+
+METRICS = ("cosine", "dot")
+BACKENDS = ("tensorflow", "faiss")
+VECTORS_FILE, INDEX_FILE = "vectors.safetensors", "index.json"
+FORMAT_VERSION = 1
+_KEYS = {"format_version", "metric", "count", "width", "ids"}
+_LARGEST_ROW = 2**31 - 1  # TensorFlow's top_k counts in int32
+
+
+class Hits(NamedTuple):
+    """What a search has found, the best first.
+
+    Attributes:
+        ids: (Q, K): int64, or strings (as objects) where the index has such.
+        scores: (Q, K) float32.
+    """
+
+    ids: np.ndarray
+    scores: np.ndarray
+
+
+class Index:
+    """Vectors that are searched exactly: each query is compared with every one.
+
+    The products are taken in blocks on TensorFlow's device, in float32; memory next to the vectors
+    themselves does not grow with their number or that of the queries. Of equal scores the vector
+    that was added first comes first.
+
+    Args:
+        vectors: (N, D) finite numbers, one vector or more.
+        ids: N different strings, such as the texts themselves, or N different integers; None =
+            0, 1, 2, … in the order of adding.
+        metric: "cosine", for which vectors are kept at length 1 (a vector of zeros has the cosine
+            0 with every other), or "dot".
+        backend: what compares: "tensorflow", or "faiss" (`pip install 'kbert[faiss]'`), on the CPU,
+            with the same results but for the choice among equal scores at the K-th place.
+
+    Raises:
+        ValueError: vectors of another shape, NaN or infinity; ids that are not as many as the
+            vectors, not all of one kind, or not different; an unknown metric or backend.
+        ImportError: FAISS is not installed.
+
+    Example:
+        >>> index = Index([[1, 0], [1, 1], [0, 1]], ["east", "north-east", "north"])
+        >>> hits = index.search([[2, 0.1]], k=2)
+        >>> hits.ids.tolist(), hits.scores.round(2).tolist()
+        ([['east', 'north-east']], [[1.0, 0.7400000095367432]])
+    """
+
+    def __init__(
+        self,
+        vectors: Any,
+        ids: Sequence[str] | Sequence[int] | np.ndarray | None = None,
+        *,
+        metric: str = "cosine",
+        backend: str = "tensorflow",
+    ) -> None:
+        for name, value, known in (("metric", metric, METRICS), ("backend", backend, BACKENDS)):
+            if value not in known:
+                raise ValueError(f"`{name}` must be one of {', '.join(known)}. Received: {value!r}")
+        vectors = _checked(vectors, "vectors")
+        if not vectors.size:
+            raise ValueError(
+                f"An index begins with one vector or more. Received: shape {vectors.shape}"
+            )
+        self.metric = metric
+        self.width: int = vectors.shape[1]
+        self._store: Store = (
+            TensorFlowStore() if backend == "tensorflow" else FaissStore(self.width)
+        )
+        self._ids: list | None = None if ids is None else []
+        self._rows: dict = {}  # id -> row
+        self._count = 0
+        self._append(vectors, ids)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def ids(self) -> np.ndarray:
+        """(N,), in the order of adding."""
+        return self._named(np.arange(len(self)))
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """(N, D) float32, a copy; at length 1 for cosines."""
+        return self._store.take(slice(None))
+
+    def add(
+        self, vectors: Any, ids: Sequence[str] | Sequence[int] | np.ndarray | None = None
+    ) -> None:
+        """Appends vectors.
+
+        Args:
+            vectors: (M, D).
+            ids: M ids that the index does not have yet, of the same kind as its others; None where
+                it was made without ids.
+
+        Raises:
+            ValueError: vectors of another width, NaN or infinity, or ids that are not as said; the
+                index is as it was.
+
+        Example:
+            >>> index = Index([[1, 0]])
+            >>> index.add([[0, 1], [1, 1]])
+            >>> len(index), index.search([[0, 1]], k=1).ids.tolist()
+            (3, [[1]])
+        """
+        self._append(self._as_wide(vectors, "vectors"), ids)
+
+    def search(self, queries: Any, k: int = 10) -> Hits:
+        """The vectors with the highest scores for each query.
+
+        Args:
+            queries: (Q, D) finite numbers.
+            k: how many; all where there are fewer.
+
+        Raises:
+            ValueError: queries of another shape, NaN or infinity, a k below 1, or products beyond
+                float32.
+        """
+        rows, scores = self.search_rows(queries, k)
+        return Hits(self._named(rows), scores)
+
+    def search_rows(self, queries: Any, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """As `search`, but numbers of vectors in the order of adding, (Q, K) int64, and scores."""
+        queries = self._as_wide(queries, "queries")
+        scores, rows = self._store.search(self._compared(queries), self._k(k))
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                "Products of queries and vectors must lie within float32. Received: numbers up to "
+                f"{np.abs(queries).max():.3g} in the queries"
+            )
+        return rows.astype(np.int64), scores
+
+    def scores(self, queries: Any, rows: Any) -> np.ndarray:
+        """The scores of chosen vectors.
+
+        Args:
+            queries: (Q, D).
+            rows: (Q, M), numbers of vectors in the order of adding.
+
+        Returns:
+            (Q, M) float32.
+
+        Example:
+            >>> Index([[1, 0], [0, 2]], metric="dot").scores([[3, 4]], [[1, 0]]).tolist()
+            [[8.0, 3.0]]
+        """
+        queries = self._as_wide(queries, "queries")
+        rows = np.asarray(rows, np.int64)
+        if rows.ndim != 2 or len(rows) != len(queries) or not self._has(rows):
+            raise ValueError(
+                f"Each query has numbers of vectors from 0 to {len(self) - 1}. Received: "
+                f"{len(queries)} queries and rows of shape {rows.shape}"
+            )
+        vectors = self._store.take(rows.ravel()).reshape(*rows.shape, self.width)
+        return np.einsum("qd,qmd->qm", self._compared(queries), vectors)
+
+    def rows_of(self, ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
+        """(M,) numbers of vectors, in the order of adding, of M ids.
+
+        Raises:
+            ValueError: an id that the index does not have.
+        """
+        if self._ids is None:
+            rows = np.asarray(ids)
+            known = rows.dtype.kind in "iu" and self._has(rows)
+            if rows.size and not known:
+                raise ValueError(
+                    f"The ids of this index are 0 to {len(self) - 1}. Received: {ids!r:.80}"
+                )
+            return rows.astype(np.int64)
+        unknown = next((x for x in ids if x not in self._rows), None)
+        if unknown is not None:
+            raise ValueError(f"The index has no such id. Received: {unknown!r}")
+        return np.array([self._rows[x] for x in ids], np.int64)
+
+    def search_graph(self, queries: tf.Tensor, k: int = 10) -> dict[str, tf.Tensor]:
+        """`search` inside a graph, such as that of a SavedModel's entry point.
+
+        The vectors are a variable, which a SavedModel stores; those added later are not in it. On
+        an Ampere GPU or a newer one the products take part in TensorFlow's choice of
+        TensorFloat-32 (`tf.config.experimental.enable_tensor_float_32_execution`).
+
+        Args:
+            queries: (Q, D) float32.
+            k: how many; all where there are fewer.
+
+        Returns:
+            `ids` (Q, K) int64 or strings, `scores` (Q, K) float32.
+
+        Raises:
+            ValueError: a k below 1, or the backend is not TensorFlow.
+
+        Example:
+            >>> index = Index([[1, 0], [0, 1]], ["east", "north"])
+            >>> run = tf.function(lambda queries: index.search_graph(queries, k=1))
+            >>> run(tf.constant([[0.1, 1.0]]))["ids"].numpy().tolist()
+            [[b'north']]
+        """
+        if not isinstance(self._store, TensorFlowStore):
+            raise ValueError(
+                'A graph needs an index with backend="tensorflow". Received: backend="faiss"'
+            )
+        variable, count = self._store.variable()
+        k = self._k(k)
+        queries = tf.ensure_shape(queries, [None, self.width])
+        if self.metric == "cosine":
+            queries = unit_graph(queries)
+        scores, rows = best_rows(queries, variable.read_value(), tf.constant(count), tf.constant(k))
+        shape = [queries.shape[0], k]
+        scores, rows = tf.ensure_shape(scores, shape), tf.ensure_shape(rows, shape)
+        return {"ids": self._named_graph(rows), "scores": scores}
+
+    def save(self, folder: PathLike) -> None:
+        """Writes `vectors.safetensors` and `index.json`, both or neither.
+
+        Args:
+            folder: made where it is missing; also `gs://…`.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {
+            "format_version": FORMAT_VERSION,
+            "metric": self.metric,
+            "count": len(self),
+            "width": self.width,
+            "ids": self._ids,
+        }
+        # index.json last: readers look for it first.
+        atomic.write_together(
+            {
+                folder / VECTORS_FILE: serialise({"vectors": self.vectors}),
+                folder / INDEX_FILE: (json.dumps(content, ensure_ascii=False) + "\n").encode(),
+            }
+        )
+
+    @classmethod
+    def load(cls, folder: PathLike, *, backend: str = "tensorflow") -> "Index":
+        """The index of a folder.
+
+        Args:
+            folder: that `save` has written.
+            backend: as of the class; a folder is of no backend.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+            ValueError: it is damaged, or of another version.
+
+        Example:
+            >>> import tempfile
+            >>> folder = tempfile.mkdtemp()
+            >>> Index([[3, 4]], ["a"]).save(folder)
+            >>> Index.load(folder).search([[3, 4]]).ids.tolist()
+            [['a']]
+        """
+        content = read_json(Path(folder, INDEX_FILE))
+        source = os.fspath(folder)
+        if content.get("format_version") != FORMAT_VERSION or set(content) != _KEYS:
+            raise ValueError(
+                f"{INDEX_FILE} must have the version {FORMAT_VERSION} and the keys "
+                f"{', '.join(sorted(_KEYS))}. Received: version {content.get('format_version')!r} "
+                f"and the keys {', '.join(sorted(content))} in {source}"
+            )
+        vectors = read_safetensors(Path(folder, VECTORS_FILE)).get("vectors")
+        shape = (content["count"], content["width"])
+        if vectors is None or vectors.shape != shape or vectors.dtype != np.float32:
+            found = "none" if vectors is None else f"{vectors.dtype} {vectors.shape}"
+            raise ValueError(
+                f"{VECTORS_FILE} must hold `vectors`, float32 {shape}, as {INDEX_FILE} says. "
+                f"Received: {found} in {source}"
+            )
+        try:
+            # As they are: at length 1 once more they could differ in their last digit.
+            index = cls(vectors, content["ids"], metric="dot", backend=backend)
+            if content["metric"] not in METRICS:
+                raise ValueError(
+                    f"`metric` must be one of {', '.join(METRICS)}. Received: {content['metric']!r}"
+                )
+        except ValueError as error:
+            raise ValueError(f"The index in {source} is damaged: {error}") from error
+        index.metric = content["metric"]
+        return index
+
+    def _append(self, vectors: np.ndarray, ids: Any) -> None:
+        if len(self) + len(vectors) > _LARGEST_ROW:
+            raise ValueError(
+                f"An index has at most {_LARGEST_ROW:,} vectors. Received: {len(vectors):,} more "
+                f"than {len(self):,}"
+            )
+        if (ids is None) != (self._ids is None):
+            raise ValueError(
+                "Either all vectors of an index have ids, or none. Received: vectors "
+                f"{'without' if ids is None else 'with'} ids, the others are not so"
+            )
+        if self._ids is not None:
+            ids = _checked_ids(ids, len(vectors))
+            if self._ids and ids and type(ids[0]) is not type(self._ids[0]):
+                raise ValueError(
+                    "All ids of an index are strings, or all are integers. Received: "
+                    f"{self._ids[0]!r} and {ids[0]!r}"
+                )
+            rows = {x: len(self) + number for number, x in enumerate(ids)}
+            if len(rows) < len(ids) or not rows.keys().isdisjoint(self._rows):
+                counts = Counter(ids)
+                twice = next(x for x in ids if x in self._rows or counts[x] > 1)
+                raise ValueError(f"Ids must be different. Received: {twice!r} twice")
+            self._ids += ids
+            self._rows |= rows
+        # A copy also of what is compared as it is: whoever gave it may write into it.
+        self._store.add(np.array(self._compared(vectors)))
+        self._count += len(vectors)
+
+    def _compared(self, vectors: np.ndarray) -> np.ndarray:
+        return vectors if self.metric == "dot" else unit(vectors)
+
+    def _named_graph(self, rows: tf.Tensor) -> tf.Tensor:
+        if self._ids is None:
+            return tf.cast(rows, tf.int64)
+        kind = tf.string if isinstance(self._ids[0], str) else tf.int64
+        return tf.gather(tf.constant(self._ids, kind), rows)
+
+    def _named(self, rows: np.ndarray) -> np.ndarray:
+        """The ids of rows."""
+        if self._ids is None:
+            return rows
+        is_text = isinstance(self._ids[0], str)
+        names = [self._ids[row] for row in rows.ravel().tolist()]
+        # Not as NumPy's strings, each of which takes as much memory as the longest.
+        return np.array(names, object if is_text else np.int64).reshape(rows.shape)
+
+    def _as_wide(self, vectors: Any, what: str) -> np.ndarray:
+        vectors = _checked(vectors, what)
+        if vectors.shape[1] != self.width:
+            raise ValueError(
+                f"The {what} must be as wide as the index, {self.width}. "
+                f"Received: width {vectors.shape[1]}"
+            )
+        return vectors
+
+    def _has(self, rows: np.ndarray) -> bool:
+        return not rows.size or bool(rows.min() >= 0 and rows.max() < len(self))
+
+    def _k(self, k: int) -> int:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise ValueError(f"k must be a whole number, 1 or more. Received: k={k!r}")
+        return min(int(k), len(self))
+
+
+def _checked(vectors: Any, what: str) -> np.ndarray:
+    """(N, D) float32, a copy of nothing that is so already."""
+    vectors = np.asarray(vectors)
+    if vectors.ndim != 2 or vectors.dtype.kind not in "iufbV":
+        raise ValueError(
+            f"The {what} must be an array of numbers, (number of {what}, width). "
+            f"Received: {vectors.dtype} of shape {vectors.shape}"
+        )
+    with np.errstate(over="ignore"):  # what becomes infinite is refused
+        vectors = vectors.astype(np.float32, copy=False)
+    if not np.isfinite(vectors).all():
+        row = np.argwhere(~np.isfinite(vectors))[0][0]
+        raise ValueError(
+            f"The {what} must be finite, also in float32. Received: NaN or infinity in row {row}"
+        )
+    return vectors
+
+
+def _checked_ids(ids: Any, count: int) -> list:
+    check_order(ids, "What is given for ids")
+    ids = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+    ids = [x.item() if isinstance(x, np.generic) else x for x in ids]
+    types = {type(x) for x in ids}
+    if len(ids) != count or len(types) > 1 or not types <= {int, str}:
+        raise ValueError(
+            "Each vector has one id; all ids are strings, or all are integers. Received: "
+            f"{len(ids)} ids for {count} vectors, of the types "
+            f"{', '.join(sorted(x.__name__ for x in types))}"
+        )
+    if not all(-(2**63) <= x < 2**63 for x in ids if isinstance(x, int)):
+        raise ValueError("Ids that are integers must fit int64. Received: a larger one")
+    return ids

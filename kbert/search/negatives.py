@@ -1,0 +1,179 @@
+"""Hard negatives: what an index finds for a query, and what is no answer to it.
+
+Shapes: Q queries, D width, N documents of the index.
+"""
+
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kbert.search.exact import QUERIES
+from kbert.search.index import Index
+
+
+class Negatives(NamedTuple):
+    """Hard negatives of queries, the hardest first.
+
+    Attributes:
+        ids: Q arrays of ids of the index, each of `count` or fewer.
+        scores: Q arrays of their scores.
+    """
+
+    ids: list[np.ndarray]
+    scores: list[np.ndarray]
+
+
+def mine_negatives(
+    queries: Any,
+    positives: Sequence[Collection],
+    index: Index,
+    *,
+    count: int = 1,
+    query_texts: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
+    skip_top: int = 0,
+    margin: float | None = None,
+    relative_margin: float | None = None,
+    min_score: float | None = None,
+    max_score: float | None = None,
+) -> Negatives:
+    """The documents closest to each query that are not among its positives.
+
+    The whole index counts, exactly: where the closest are ruled out, farther ones are looked at
+    until there are `count`, or no more. A document is never a negative twice, nor where its text is
+    that of the query or of one of the positives; an unmarked right answer may still be one, against
+    which there are `skip_top` and the margins. (What those are good for: NV-Retriever,
+    https://arxiv.org/abs/2407.15831, section 4.)
+
+    Args:
+        queries: (Q, D) vectors.
+        positives: of each query the ids of its right answers in the index, one or more.
+        index: of all documents.
+        count: negatives a query.
+        query_texts: Q texts of the queries, where the index may hold them too, as it does for pairs
+            of equals.
+        texts: N texts of the index's documents in the order of adding, by which documents are
+            equal; None = their ids, which are all different (and are the texts, where an index is
+            made so).
+        skip_top: so many of the closest (without positives) are passed over as possible right
+            answers.
+        margin: a negative scores lower than the lowest of the query's positives by this much or
+            more.
+        relative_margin: as a share: 0.05 leaves scores up to 95 % of the lowest positive's. Where
+            that is negative, the bound lies below it by that share of its size.
+        min_score: a negative scores this or more.
+        max_score: a negative scores this or less.
+
+    Raises:
+        ValueError: a query without positives, an id that the index does not have, lists of
+            other lengths, or settings out of range.
+
+    Example:
+        >>> index = Index([[1, 0], [0.95, 0.3], [0.6, 0.8], [0, 1]], ["a", "an", "b", "c"])
+        >>> found = mine_negatives([[1, 0]], [["a"]], index, count=2, relative_margin=0.1)
+        >>> found.ids[0].tolist(), found.scores[0].round(2).tolist()
+        (['b', 'c'], [0.6000000238418579, 0.0])
+    """
+    queries = np.asarray(queries)
+    positives = list(positives)
+    _check(queries, positives, index, query_texts, texts, count, skip_top)
+    for name, value in (("margin", margin), ("relative_margin", relative_margin)):
+        if value is not None and not 0 <= value < np.inf:
+            raise ValueError(f"`{name}` must be a number from 0. Received: {value!r}")
+    names: Sequence[Hashable] = index.ids.tolist() if texts is None else list(texts)
+    rows_of = [index.rows_of(list(ids)) for ids in positives]
+    forbidden = [{names[row] for row in rows} for rows in rows_of]
+    if query_texts is not None:
+        for held, text in zip(forbidden, query_texts, strict=True):
+            held.add(text)
+
+    highest = np.full(len(queries), np.inf if max_score is None else max_score)
+    if margin is not None or relative_margin is not None:
+        worst = _worst_scores(queries, rows_of, index)
+        highest = np.minimum(highest, worst - (margin or 0.0))
+        highest = np.minimum(highest, worst - (relative_margin or 0.0) * np.abs(worst))
+    lowest = -np.inf if min_score is None else min_score
+    rows, scores = [], []
+    for start in range(0, len(queries), QUERIES):
+        part = slice(start, start + QUERIES)
+        k = skip_top + count + max(map(len, forbidden[part]))
+        waiting = dict(enumerate(forbidden[part], start))
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        while waiting:
+            ranked = index.search_rows(queries[list(waiting)], k)
+            for query, *hits in zip(list(waiting), *ranked, strict=True):
+                places = _first_of_each(hits[0], names, waiting[query])[skip_top:]
+                its_scores = hits[1][places]
+                good = (its_scores <= highest[query]) & (its_scores >= lowest)
+                places = places[good][:count]
+                whole = len(hits[0]) == len(index) or hits[1][-1] < lowest
+                if len(places) == count or whole:
+                    found[query] = hits[0][places], hits[1][places]
+                    del waiting[query]
+            k *= 4
+        for query in sorted(found):
+            rows.append(found[query][0])
+            scores.append(found[query][1])
+    ids = index.ids
+    return Negatives([ids[x] for x in rows], scores)
+
+
+def _worst_scores(queries: np.ndarray, rows_of: Sequence[np.ndarray], index: Index) -> np.ndarray:
+    """(Q,), of each query the lowest score of its positives."""
+    worst = []
+    most = max(map(len, rows_of), default=0)
+    for start in range(0, len(queries), QUERIES):
+        part = slice(start, start + QUERIES)
+        # The first of a query's stands in for those that it has fewer than others.
+        rows = [np.pad(x, (0, most - len(x)), constant_values=x[0]) for x in rows_of[part]]
+        worst.append(index.scores(queries[part], np.array(rows)).min(1))
+    return np.concatenate([np.zeros(0), *worst])
+
+
+def _first_of_each(
+    rows: np.ndarray, names: Sequence[Hashable], forbidden: Collection[Hashable]
+) -> np.ndarray:
+    """Places in a ranking of documents that are allowed, each document once."""
+    seen, places = set(forbidden), []
+    for place, row in enumerate(rows.tolist()):
+        if names[row] not in seen:
+            seen.add(names[row])
+            places.append(place)
+    return np.array(places, np.int64)
+
+
+def _check(
+    queries: np.ndarray,
+    positives: Sequence[Any],
+    index: Index,
+    query_texts: Sequence[str] | None,
+    texts: Sequence[str] | None,
+    count: int,
+    skip_top: int,
+) -> None:
+    for name, number, least in (("count", count, 1), ("skip_top", skip_top, 0)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise ValueError(f"`{name}` must be a whole number from {least}. Received: {number!r}")
+    given = (len(queries), len(positives), len(queries if query_texts is None else query_texts))
+    if len(set(given)) > 1:
+        raise ValueError(
+            "Each query has its positives, and a text where there are `query_texts`. Received: "
+            f"{given[0]} queries, {given[1]} lists of positives, {given[2]} texts"
+        )
+    if texts is not None and len(texts) != len(index):
+        raise ValueError(
+            f"`texts` has a text for each document of the index. Received: {len(texts)} texts for "
+            f"{len(index)} documents"
+        )
+    if query_texts is not None and texts is None and index.ids.dtype != object:
+        raise ValueError(
+            "`query_texts` are compared with `texts`, or with ids that are texts. Received: ids "
+            "that are integers, and no `texts`"
+        )
+    for number, ids in enumerate(positives):
+        if isinstance(ids, str | bytes) or not isinstance(ids, Collection) or not len(ids):
+            raise ValueError(
+                "Each query has a list of ids of its positives, one or more. Received: "
+                f"{ids!r:.80} for query {number}"
+            )

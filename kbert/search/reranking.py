@@ -1,0 +1,170 @@
+"""Search in two stages: vectors find candidates, a model that reads pairs puts them in order.
+
+Shapes: Q queries, D width, C candidates, K found.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.inference import as_texts
+from kbert.search.index import Hits, Index
+
+
+def rerank(
+    queries: Sequence[str | bytes],
+    hits: Hits,
+    scorer: Any,
+    texts: Mapping[Any, str] | Sequence[str] | None = None,
+    *,
+    k: int | None = None,
+    label: str | None = None,
+) -> Hits:
+    """Puts hits in the order of a cross-encoder's scores.
+
+    (Nogueira & Cho, https://arxiv.org/abs/1901.04085.)
+
+    Args:
+        queries: Q texts.
+        hits: of each query C candidates.
+        scorer: a `kbert.tasks.TextRegressor`, a `kbert.tasks.TextClassifier`, or whatever has such
+            a `predict`, or is a function, of a list of pairs (query, text).
+        texts: id -> text of the candidates, such as a dict, or a list where ids are numbers from 0;
+            None = the ids are the texts.
+        k: how many of each query's are kept; None = all.
+        label: of a classifier, the class whose probability is the score; None = the second of two.
+
+    Returns:
+        Ids and scores (Q, K), the highest first; of equal ones the order of `hits` stays.
+
+    Raises:
+        ValueError: other than one query for each row of hits, a candidate without a text, a label
+            that the classifier does not have, or scores that are not one finite number a pair.
+
+    Example:
+        >>> index = Index([[1, 0], [1, 1]], ["rain", "heavy rain"])
+        >>> hits = index.search([[1, 0]])
+        >>> by_length = lambda pairs: [len(text) for _, text in pairs]
+        >>> rerank(["rain?"], hits, by_length, k=1).ids.tolist()
+        [['heavy rain']]
+    """
+    queries = as_texts(queries, "queries")
+    if len(queries) != len(hits.ids):
+        raise ValueError(
+            f"Hits have a row for each query. Received: {len(queries)} queries and "
+            f"{len(hits.ids)} rows of hits"
+        )
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1):
+        raise ValueError(f"k must be a whole number, 1 or more. Received: k={k!r}")
+    pairs = [
+        (query, _text(texts, name))
+        for query, names in zip(queries, hits.ids.tolist(), strict=True)
+        for name in names
+    ]
+    answers = getattr(scorer, "predict", scorer)(pairs) if pairs else []
+    scores = _scores(answers, label, len(pairs)).reshape(hits.ids.shape)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return Hits(*(np.take_along_axis(x, order, 1) for x in (hits.ids, scores)))
+
+
+class Reranker:
+    """A search in two stages, from texts.
+
+    Args:
+        embed: a function from a list of Q texts to vectors (Q, D), such as the `predict` of a task.
+        index: of vectors that were made likewise.
+        scorer: as in `rerank`.
+        texts: as in `rerank`.
+        label: as in `rerank`.
+
+    Example:
+        >>> embed = lambda texts: [[len(text), 1.0] for text in texts]
+        >>> documents = ["rain", "heavy rain", "no wind at all"]
+        >>> search = Reranker(embed, Index(embed(documents), documents),
+        ...                   lambda pairs: [text.count(query) for query, text in pairs])
+        >>> search.search(["wind"], k=1, candidates=3).ids.tolist()
+        [['no wind at all']]
+    """
+
+    def __init__(
+        self,
+        embed: Callable[[list], Any],
+        index: Index,
+        scorer: Any,
+        texts: Mapping[Any, str] | Sequence[str] | None = None,
+        *,
+        label: str | None = None,
+    ) -> None:
+        self.embed = embed
+        self.index = index
+        self.scorer = scorer
+        self.texts = texts
+        self.label = label
+
+    def search(self, queries: Sequence[str | bytes], k: int = 10, *, candidates: int = 100) -> Hits:
+        """The best documents by the scorer, among those that are closest by their vectors.
+
+        Args:
+            queries: Q texts.
+            k: how many; all where there are fewer.
+            candidates: how many the first stage gives to the second; the scorer reads so many pairs
+                a query.
+
+        Returns:
+            Ids and the scorer's scores (Q, K), the highest first.
+
+        Raises:
+            ValueError: fewer candidates than k, and as `rerank` does.
+        """
+        queries = as_texts(queries, "queries")
+        if not queries:
+            raise ValueError("A search is for one query or more. Received: none")
+        if candidates < k:
+            raise ValueError(
+                f"There must be k candidates or more. Received: k={k}, candidates={candidates}"
+            )
+        hits = self.index.search(self.embed(queries), candidates)
+        return rerank(queries, hits, self.scorer, self.texts, k=k, label=self.label)
+
+
+def _text(texts: Mapping[Any, str] | Sequence[str] | None, name: Any) -> str | bytes:
+    if texts is None:
+        text = name
+    else:
+        try:
+            text = texts[name]
+        except (KeyError, IndexError):
+            raise ValueError(f"`texts` has no text of a candidate. Received: {name!r}") from None
+    if not isinstance(text, str | bytes):
+        raise ValueError(
+            "Each candidate has a text: an index whose ids are none needs `texts`. "
+            f"Received: {text!r} for {name!r}"
+        )
+    return text
+
+
+def _scores(answers: Any, label: str | None, count: int) -> np.ndarray:
+    """(count,) float32, of numbers or of a classifier's answers."""
+    answers = list(answers)
+    if answers and isinstance(answers[0], Mapping):
+        classes = list(answers[0]["probabilities"])
+        if label is None and len(classes) == 2:
+            label = classes[1]
+        if label not in classes:
+            raise ValueError(
+                "`label` must be one of the classifier's classes, and can be left out where there "
+                f"are two. Received: {label!r} of {', '.join(classes)}"
+            )
+        answers = [answer["probabilities"][label] for answer in answers]
+    elif label is not None:
+        raise ValueError(
+            f"`label` is for a classifier. Received: {label!r} for a scorer of numbers"
+        )
+    scores = np.asarray(answers, np.float32)
+    if scores.shape != (count,) or not np.isfinite(scores).all():
+        raise ValueError(
+            f"A scorer gives one finite number for each of the {count} pairs. Received: shape "
+            f"{scores.shape}{'' if np.isfinite(scores).all() else ' with NaN or infinity'}"
+        )
+    return scores
