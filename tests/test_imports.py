@@ -124,6 +124,7 @@ ORDER = {
         published
     """,
     "serving": """
+        requests
         savedmodel
         rows stored text_rows
         litert onnx openvino

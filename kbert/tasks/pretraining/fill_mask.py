@@ -12,7 +12,8 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
+from kbert.serving.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import Tensors
@@ -199,7 +200,15 @@ class FillMask:
                 "probabilities": tf.where(real, probabilities, 0.0),
             }
 
-        return Signature(fill_mask, [tf.TensorSpec([None], tf.string, "text")])
+        text_only = text_tokens(self.task.row_length)
+
+        def tokens(text: tf.Tensor) -> tf.Tensor:
+            masks = tokenizer.cut_at_masks(text).row_lengths() - 1
+            # The logits of a mask take as much memory as so many tokens.
+            return tf.maximum(text_only(text), masks * (TOKENS_AT_ONCE // MASKS_AT_ONCE))
+
+        spec = [tf.TensorSpec([None], tf.string, "text")]
+        return Signature(fill_mask, spec, tokens, too_long="cut")
 
 
 def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:
