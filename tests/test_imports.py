@@ -125,6 +125,7 @@ ORDER = {
     """,
     "serving": """
         requests
+        tf_serving
         savedmodel
         rows stored text_rows
         litert onnx openvino

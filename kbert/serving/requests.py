@@ -45,6 +45,8 @@ class Signature:
         too_long: what an export does to strings above its limit, of a row of strings together:
             "refused", an error; "cut", the end of each is dropped, and "cut_before", its
             beginning, for functions to which it makes no difference.
+        warm_up: texts that a server asks with, in every input, before it answers others. None where
+            there are `tokens`: some of ours.
         numbered: whether the function also takes `row_numbers` (n,), which rows of the request
             they are, by name. Called without, they are all.
 
@@ -56,6 +58,7 @@ class Signature:
     inputs: Sequence[tf.TensorSpec]
     tokens: Tokens | None = None
     too_long: str = REFUSED
+    warm_up: Sequence[str] = ()
     numbered: bool = False
 
     def __post_init__(self) -> None:
@@ -206,7 +209,8 @@ def collect(
         >>> def squares(first, end):
         ...     return {"y": tf.range(first, end) ** 2}
         >>> spec = {"y": tf.TensorSpec([None], tf.int32)}
-        >>> run = graph(lambda: collect(squares, tf.constant(5), lambda x: tf.minimum(x + 2, 5), spec))
+        >>> two = lambda first: tf.minimum(first + 2, 5)
+        >>> run = graph(lambda: collect(squares, tf.constant(5), two, spec))
         >>> run()["y"].numpy().tolist()
         [0, 1, 4, 9, 16]
     """
@@ -257,39 +261,37 @@ def _padded(
 
 def _checked(signature: Signature, inputs: Sequence[tf.Tensor], max_bytes: int) -> list[tf.Tensor]:
     """The inputs, behind checks of what they are; long texts cut."""
-    names = [spec.name for spec in signature.inputs]
     inputs = [
         # A server hands over whatever a client sends. The operation's name is in the message.
         tf.raw_ops.EnsureShape(input=x, shape=spec.shape, name=f"shape_of_input_{spec.name}")
         for spec, x in zip(signature.inputs, inputs, strict=True)
     ]
-    checks = []
+    names = [spec.name for spec in signature.inputs]
     if signature.tokens is not None and len(inputs) > 1:
         rows = [tf.shape(x)[0] for x in inputs]
-        checks.append(
-            tf.debugging.Assert(
-                tf.reduce_all(tf.equal(rows, rows[0])),
-                [
-                    f"Every row needs all inputs. Received: rows of {', '.join(map(repr, names))}:",
-                    *rows,
-                ],
-            )
-        )
-    is_text = [x.dtype == tf.string and x.shape.rank in (1, 2) for x in inputs]
-    if signature.too_long == REFUSED:
-        checks += [
-            _refuse_longer(name, x, max_bytes)
-            for name, x, text in zip(names, inputs, is_text, strict=True)
-            if text
-        ]
-    with tf.control_dependencies(checks):
-        inputs = [tf.identity(x) for x in inputs] if checks else inputs
-    if signature.too_long == REFUSED:
-        return inputs
-    before = signature.too_long == CUT_BEFORE
+        message = f"Every row needs all inputs. Received: rows of {', '.join(names)}:"
+        equal = tf.debugging.Assert(tf.reduce_all(tf.equal(rows, rows[0])), [message, *rows])
+        inputs = _behind(equal, inputs)
     return [
-        _cut(x, max_bytes, before) if text else x for x, text in zip(inputs, is_text, strict=True)
+        _limited(name, x, max_bytes, signature.too_long)
+        if x.dtype == tf.string and x.shape.rank in (1, 2)
+        else x
+        for name, x in zip(names, inputs, strict=True)
     ]
+
+
+def _behind(check: Any, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    with tf.control_dependencies([check]):
+        return [tf.identity(x) for x in values]
+
+
+def _limited(name: str, texts: tf.Tensor, max_bytes: int, too_long: str) -> tf.Tensor:
+    if too_long == REFUSED:
+        return _behind(_refuse_longer(name, texts, max_bytes), [texts])[0]
+    start: Any = tf.zeros_like(texts, tf.int32)
+    if too_long == CUT_BEFORE:
+        start = tf.maximum(tf.strings.length(texts) - max_bytes, 0)
+    return tf.strings.substr(texts, start, tf.fill(tf.shape(texts), max_bytes))
 
 
 def _refuse_longer(name: str, texts: tf.Tensor, max_bytes: int) -> Any:
@@ -306,10 +308,3 @@ def _refuse_longer(name: str, texts: tf.Tensor, max_bytes: int) -> Any:
             row,
         ],
     )
-
-
-def _cut(texts: tf.Tensor, max_bytes: int, before: bool) -> tf.Tensor:
-    start: Any = tf.zeros_like(texts, tf.int32)
-    if before:
-        start = tf.maximum(tf.strings.length(texts) - max_bytes, 0)
-    return tf.strings.substr(texts, start, tf.fill(tf.shape(texts), max_bytes))

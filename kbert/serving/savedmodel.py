@@ -19,6 +19,7 @@ from absl import logging
 from kbert.files import Path, copy, copy_tree, is_remote, remove_tree
 from kbert.graphs import graph
 from kbert.serving.requests import MAX_BYTES, Signature, bounded
+from kbert.serving.tf_serving import write_settings, write_warm_up
 
 _LEAST = 1e-6  # where all numbers are 0, a unit
 
@@ -69,6 +70,10 @@ def export_saved_model(
     and renamed. To an object store (`gs://…`) its files are copied, `saved_model.pb` last; two
     writers at a time can there take the same number.
 
+    TensorFlow Serving warms up with the requests in `assets.extra` of a version. Its settings,
+    `batching_parameters.txt` and `models.config`, are written beside the versions where they are
+    missing.
+
     Args:
         directory: the model's folder, one numbered subfolder a version. Made if missing.
         signatures: name -> entry point. The first is also `serving_default`.
@@ -113,6 +118,7 @@ def export_saved_model(
 
     def write(folder: str) -> None:
         archive.write_out(folder, options=options, verbose=False)
+        write_warm_up(folder, Path(directory).name, signatures)
         if check is not None:
             check(folder)
 
@@ -120,13 +126,17 @@ def export_saved_model(
         with tempfile.TemporaryDirectory() as folder:
             partial = os.path.join(folder, "model")
             write(partial)
-            return _upload(partial, directory)
+            path = _upload(partial, directory)
+            write_settings(directory, path)
+            return path
     partial = os.path.join(directory, f".{uuid.uuid4().hex}.partial")
     try:
         write(partial)
-        return _publish(partial, directory)
+        path = _publish(partial, directory)
     finally:
         remove_tree(partial)
+    write_settings(directory, path)
+    return path
 
 
 def compare(

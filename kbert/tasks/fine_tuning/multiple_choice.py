@@ -17,6 +17,7 @@ from kbert.heads import ChoiceHead
 from kbert.metrics import accuracy as share_right
 from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import in_chunks
+from kbert.serving.tf_serving import TEXTS
 from kbert.tasks.encoder_task import GLOBAL_POSITIONS
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
@@ -278,7 +279,8 @@ class MultipleChoice(FineTuningTask):
 
         context = tf.TensorSpec([None], tf.string, "context")
         choices = tf.TensorSpec([None, None], tf.string, "choices")
-        return {"choose": Signature(choose, [context, choices], too_long="cut")}
+        entry = Signature(choose, [context, choices], too_long="cut", warm_up=TEXTS)
+        return {"choose": entry}
 
 
 def _real(batch: Tensors) -> Tensor:

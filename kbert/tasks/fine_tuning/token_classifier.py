@@ -281,7 +281,8 @@ class TokenClassifier(FineTuningTask):
             (B, W), where the words stand in the text, in characters. W is the number of words of
             the longest text; behind the last word of a shorter one stand "" and 0. A text of any
             length is read whole, in windows, up to the export's `max_bytes`; a longer one is
-            refused, as are the words of a row that are longer together. Bytes that are not UTF-8 count one character each.
+            refused, as are the words of a row that are longer together. Bytes that are not UTF-8
+            count one character each.
             `tag_words`: `words` (B, W) strings -> `labels` and `scores` (B, W); "" behind the last
             word of a row is no word.
         """

@@ -208,7 +208,9 @@ class FillMask:
             return tf.maximum(text_only(text), masks * (TOKENS_AT_ONCE // MASKS_AT_ONCE))
 
         spec = [tf.TensorSpec([None], tf.string, "text")]
-        return Signature(fill_mask, spec, tokens, too_long="cut")
+        mask = tokenizer.mask_token
+        texts = (f"Fine {mask}.", f"The {mask} is not paid yet; please {mask} within a week.")
+        return Signature(fill_mask, spec, tokens, too_long="cut", warm_up=texts)
 
 
 def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:
