@@ -135,15 +135,12 @@ def bounded(signature: Signature, max_bytes: int = MAX_BYTES) -> Signature:
     return replace(signature, function=function, tokens=None, numbered=False)
 
 
-def in_chunks(
-    signature: Signature, inputs: Sequence[tf.Tensor], most: int = TOKENS_AT_ONCE
-) -> dict[str, tf.Tensor]:
+def in_chunks(signature: Signature, inputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     """The outputs of an entry point, computed in chunks of rows where they are many.
 
     Args:
         signature: one with `tokens`.
         inputs: its arguments.
-        most: tokens of a chunk of more than one row.
 
     Returns:
         The outputs.
@@ -175,7 +172,7 @@ def in_chunks(
 
         def end(first: tf.Tensor) -> tf.Tensor:
             # The first row of a chunk is its longest.
-            fitting = tf.cast(most // tf.maximum(ordered[first], 1), tf.int32)
+            fitting = tf.cast(TOKENS_AT_ONCE // tf.maximum(ordered[first], 1), tf.int32)
             return tf.minimum(first + tf.maximum(fitting, 1), rows)
 
         outputs = run.get_concrete_function().structured_outputs
@@ -184,7 +181,7 @@ def in_chunks(
         return {name: tf.gather(x, places) for name, x in found.items()}
 
     longest = tf.reduce_max(tf.pad(tokens, [[0, 1]]))
-    is_small = tf.cast(rows, tf.int64) * longest <= most
+    is_small = tf.cast(rows, tf.int64) * longest <= TOKENS_AT_ONCE
     return tf.cond(is_small, lambda: dict(run(*inputs)), chunked)
 
 

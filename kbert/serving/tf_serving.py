@@ -10,6 +10,7 @@ The last two are for who runs the server to change: they are written where they 
 import functools
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from kbert.serving.requests import Signature
 
 WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"
 BATCHING_FILE, MODELS_FILE = "batching_parameters.txt", "models.config"
+# Files that appear have temporary names before, one for each process.
+_WRITING = threading.Lock()
 # Short and long, so that the parts of a graph that depend on it have run.
 TEXTS = (
     "Fine.",
@@ -209,7 +212,8 @@ def write_settings(directory: str, version: str) -> None:
     )
     model = Path(directory).name
     models = _MODELS.format(name=json.dumps(model), path=json.dumps(f"/models/{model}"))
-    for name, text in ((BATCHING_FILE, batching), (MODELS_FILE, models)):
-        path = Path(directory, name)
-        if not exists(path):
-            atomic.write(path, text.encode())
+    with _WRITING:
+        for name, text in ((BATCHING_FILE, batching), (MODELS_FILE, models)):
+            path = Path(directory, name)
+            if not exists(path):
+                atomic.write(path, text.encode())

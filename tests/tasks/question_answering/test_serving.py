@@ -114,7 +114,7 @@ def test_bad_input_has_a_defined_answer(exported):
 def test_a_context_of_a_megabyte_is_read_to_its_end(config, tokenizer, tmp_path):
     task = make_task(config, tokenizer)
     task.null_threshold = None
-    serve = tf.saved_model.load(task.export(tmp_path)).signatures["answer"]
+    serve = tf.saved_model.load(task.export(tmp_path, max_bytes=2**20)).signatures["answer"]
     short = "the queen was in the house. "
     context = short + "fox " * 250_000 + short
     answer = serve(question=tf.constant(["in?"]), context=tf.constant([context]))
