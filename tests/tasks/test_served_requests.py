@@ -72,6 +72,7 @@ CASES = [
         {},
         {"tag": [TEXTS], "tag_words": [[["the", "", "fox"], ["", "", ""], ["dog", "red", ""]]]},
         id="tagger",
+        marks=slow,
     ),
     pytest.param(answerer, {}, {"answer": [TEXTS, TEXTS[::-1]]}, id="answerer", marks=slow),
     pytest.param(
