@@ -200,10 +200,11 @@ class FillMask:
                 "probabilities": tf.where(real, probabilities, 0.0),
             }
 
-        text_only = text_tokens(self.task.row_length)
+        longest = self.task.row_length
+        text_only = text_tokens(longest)
 
         def tokens(text: tf.Tensor) -> tf.Tensor:
-            masks = tokenizer.cut_at_masks(text).row_lengths() - 1
+            masks = tf.minimum(tokenizer.cut_at_masks(text).row_lengths() - 1, longest)
             # The logits of a mask take as much memory as so many tokens.
             return tf.maximum(text_only(text), masks * (TOKENS_AT_ONCE // MASKS_AT_ONCE))
 
