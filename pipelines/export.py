@@ -79,6 +79,13 @@ def define_flags() -> None:
         "model, 4 of a translator.",
         lower_bound=1,
     )
+    flags.DEFINE_integer(
+        "max_bytes",
+        None,
+        "Of savedmodel: the longest text of a request. A longer one is refused, or read to there "
+        "by a task that cuts texts. Default: 100000.",
+        lower_bound=1,
+    )
     flags.mark_flags_as_required(["preset", "output_dir"])
 
 
@@ -102,8 +109,12 @@ def _export(options: flags.FlagValues) -> None:
             f"checks, and litert has widths. Received: --format={options.format} and "
             f"{', '.join(f'--{name}' for name in given)}"
         )
-    writing = {"max_new_tokens": options.max_new_tokens, "method": _method(options.beam_width)}
-    given |= {name: value for name, value in writing.items() if value is not None}
+    others = {
+        "max_bytes": options.max_bytes,
+        "max_new_tokens": options.max_new_tokens,
+        "method": _method(options.beam_width),
+    }
+    given |= {name: value for name, value in others.items() if value is not None}
     task = kbert.tasks.Task.from_preset(options.preset)
     path = task.export(
         options.output_dir, format=options.format, precision=options.precision, **given

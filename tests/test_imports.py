@@ -130,6 +130,8 @@ ORDER = {
         negatives reranking
     """,
     "serving": """
+        requests
+        tf_serving
         savedmodel
         rows stored text_rows
         litert onnx openvino

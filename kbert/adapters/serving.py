@@ -3,16 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kbert.serving import Signature, export_saved_model
+from kbert.serving import MAX_BYTES, Signature, export_saved_model
 from kbert.types import PathLike
 
 
-def export(tasks: Mapping[str, Any], directory: PathLike, **options: Any) -> str:
+def export(
+    tasks: Mapping[str, Any], directory: PathLike, max_bytes: int = MAX_BYTES, **options: Any
+) -> str:
     """Writes tasks with adapters on one encoder as one SavedModel.
 
     Args:
         tasks: name -> task; the first answers `serving_default` too.
         directory: as of `Task.export`.
+        max_bytes: likewise.
         **options: arguments of the tasks' `signatures`.
 
     Returns:
@@ -38,4 +41,5 @@ def export(tasks: Mapping[str, Any], directory: PathLike, **options: Any) -> str
         for entry, signature in task.signatures(**options).items():
             signatures[f"{name}_{entry}"] = signature
         resources |= {id(module): module for module in task.tokenizer.resources}
-    return export_saved_model(directory, signatures, resources=list(resources.values()))
+    modules = list(resources.values())
+    return export_saved_model(directory, signatures, resources=modules, max_bytes=max_bytes)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from kbert.extraction.extractor import Extractor
-from kbert.serving import Signature, export_saved_model
+from kbert.serving import MAX_BYTES, Signature, export_saved_model, text_tokens
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
 
@@ -23,6 +23,7 @@ def export_features(
     pooling: str | None = "mean",
     special_tokens: bool = True,
     max_length: int | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> str:
     """Writes `directory/<n+1>/` for TensorFlow Serving, with the features of `kbert.features`.
 
@@ -39,6 +40,7 @@ def export_features(
         pooling: as in `kbert.features`.
         special_tokens: as in `kbert.features`.
         max_length: as in `kbert.features`.
+        max_bytes: what is read of a text at most.
 
     Returns:
         The path written.
@@ -75,7 +77,13 @@ def export_features(
 
     columns = {"features": ["text"], "pair_features": ["first", "second"]}
     signatures = {
-        name: Signature(entry, [tf.TensorSpec([None], tf.string, side) for side in sides])
+        name: Signature(
+            entry,
+            [tf.TensorSpec([None], tf.string, side) for side in sides],
+            text_tokens(extractor.max_length),
+            too_long="cut",
+        )
         for name, sides in columns.items()
     }
-    return export_saved_model(directory, signatures, resources=tokenizer.resources)
+    resources = tokenizer.resources
+    return export_saved_model(directory, signatures, resources=resources, max_bytes=max_bytes)

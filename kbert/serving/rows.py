@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.graphs import graph
-from kbert.serving.savedmodel import Signature
+from kbert.serving.requests import Signature
 
 # What runs an export: arrays by the names of the inputs -> arrays by the names of the outputs.
 Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]

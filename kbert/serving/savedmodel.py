@@ -10,7 +10,6 @@ import re
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import keras
 import numpy as np
@@ -19,21 +18,10 @@ from absl import logging
 
 from kbert.files import Path, copy, copy_tree, is_remote, remove_tree
 from kbert.graphs import graph
+from kbert.serving.requests import MAX_BYTES, Signature, bounded
+from kbert.serving.tf_serving import write_settings, write_warm_up
 
 _LEAST = 1e-6  # where all numbers are 0, a unit
-
-
-@dataclass(frozen=True)
-class Signature:
-    """One entry point of a SavedModel.
-
-    Args:
-        function: takes tensors, returns a dict of named tensors.
-        inputs: one spec an argument; a spec's name is the name a client uses.
-    """
-
-    function: Callable[..., dict[str, tf.Tensor]]
-    inputs: Sequence[tf.TensorSpec]
 
 
 def _versions(directory: str) -> list[int]:
@@ -74,6 +62,7 @@ def export_saved_model(
     *,
     resources: Sequence[tf.Module] = (),
     check: Callable[[str], None] | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> str:
     """Writes `directory/<n+1>/`, where n is the newest version there.
 
@@ -81,17 +70,23 @@ def export_saved_model(
     and renamed. To an object store (`gs://…`) its files are copied, `saved_model.pb` last; two
     writers at a time can there take the same number.
 
+    TensorFlow Serving warms up with the requests in `assets.extra` of a version. Its settings,
+    `batching_parameters.txt` and `models.config`, are written beside the versions where they are
+    missing.
+
     Args:
         directory: the model's folder, one numbered subfolder a version. Made if missing.
         signatures: name -> entry point. The first is also `serving_default`.
         resources: modules whose lookup tables the functions use. Variables need no entry.
         check: called with the finished folder before it is a version; what it raises keeps it from
             becoming one.
+        max_bytes: the longest text that a request may have, as of `bounded`.
 
     Returns:
         The path of the version written.
 
     Raises:
+        ValueError: `max_bytes` is below 1.
         RuntimeError: on a backend whose graphs a SavedModel cannot hold as they are.
 
     Example:
@@ -111,9 +106,10 @@ def export_saved_model(
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
     directory = os.fspath(directory)
+    entries = {name: bounded(x, max_bytes) for name, x in signatures.items()}
     Path(directory).mkdir(parents=True, exist_ok=True)
     archive = keras.export.ExportArchive()
-    for name, signature in signatures.items():
+    for name, signature in entries.items():
         archive.add_endpoint(name, signature.function, input_signature=list(signature.inputs))
     for resource in resources:
         archive.track(resource)
@@ -122,6 +118,7 @@ def export_saved_model(
 
     def write(folder: str) -> None:
         archive.write_out(folder, options=options, verbose=False)
+        write_warm_up(folder, Path(directory).name, signatures)
         if check is not None:
             check(folder)
 
@@ -129,13 +126,17 @@ def export_saved_model(
         with tempfile.TemporaryDirectory() as folder:
             partial = os.path.join(folder, "model")
             write(partial)
-            return _upload(partial, directory)
+            path = _upload(partial, directory)
+            write_settings(directory, path)
+            return path
     partial = os.path.join(directory, f".{uuid.uuid4().hex}.partial")
     try:
         write(partial)
-        return _publish(partial, directory)
+        path = _publish(partial, directory)
     finally:
         remove_tree(partial)
+    write_settings(directory, path)
+    return path
 
 
 def compare(

@@ -7,12 +7,14 @@ saved here is space: on the disk, and on the way to the servers.
 import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from kbert.serving.savedmodel import Signature
+from kbert.serving.requests import Signature
 
 _LEVELS = 127  # of either sign
 _SMALLEST = 4096  # numbers; what is smaller is stored as it is, and so are vectors
@@ -69,11 +71,11 @@ class StoredWeights:
     def signature(self, signature: Signature) -> Signature:
         """The same entry point, which reads them in the place of the model's weights."""
 
-        def function(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        def function(*tensors: tf.Tensor, **numbers: Any) -> dict[str, tf.Tensor]:
             with self._read():
-                return signature.function(*tensors)
+                return signature.function(*tensors, **numbers)
 
-        return Signature(function, signature.inputs)
+        return replace(signature, function=function)
 
     @contextlib.contextmanager
     def _read(self) -> Iterator[None]:

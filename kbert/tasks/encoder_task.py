@@ -16,7 +16,7 @@ from kbert import registry
 from kbert.checkpoints import Checkpoint
 from kbert.layers.gather import gather_positions
 from kbert.models import Decoder, DecoderEncoder, Encoder, adapters
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
 from kbert.tasks.input_form import InputForm, input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
 from kbert.tasks.task import Task
@@ -349,7 +349,8 @@ class EncoderTask(Task):
 
         Returns:
             Here `encode` alone: `text` (B,) strings -> `sequence` (B, T, H), `pooled` (B, H)
-            where the encoder has a pooler, and `padding_mask` (B, T), 1 for a token.
+            where the encoder has a pooler, and `padding_mask` (B, T), 1 for a token. What stands
+            behind a text's last token is of no meaning.
         """
 
         def encode(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -357,7 +358,9 @@ class EncoderTask(Task):
             outputs = {k: tf.cast(v, tf.float32) for k, v in self.encode(features).items()}
             return {**outputs, "padding_mask": features["padding_mask"]}
 
-        return {"encode": Signature(encode, [tf.TensorSpec([None], tf.string, "text")])}
+        spec = [tf.TensorSpec([None], tf.string, "text")]
+        tokens = text_tokens(self.row_length)
+        return {"encode": Signature(encode, spec, tokens, too_long="cut")}
 
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:

@@ -5,7 +5,7 @@ import functools
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -20,6 +20,7 @@ from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.models.adapters.base import described
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import (
+    MAX_BYTES,
     TOLERANCES,
     Signature,
     StoredWeights,
@@ -211,6 +212,7 @@ class Task(TrainStep, keras.Model):
         *,
         format: str = "savedmodel",
         precision: str = "float32",
+        max_bytes: int | None = None,
         **options: Any,
     ) -> str:
         """Writes a model for a server, or for a program that has no TensorFlow.
@@ -236,6 +238,9 @@ class Task(TrainStep, keras.Model):
                 and SavedModels. A SavedModel in "int8" is a quarter as large and as fast as before:
                 weights are stored in 8 bits, and are float32 once it is loaded. In "bfloat16" its
                 products are of that type, and its weights are stored in float32.
+            max_bytes: of a SavedModel the longest text that a request may have (100,000). A task
+                that cuts texts at their end, or a prompt at its beginning, reads no more of a
+                longer one; others refuse it.
             **options: of safetensors those of `save_to_preset`. Of a SavedModel arguments of the
                 task's `signatures`, which tell what each takes and returns, also for texts that are
                 too long. Of the others those of its `row_settings`, such as `method` and
@@ -251,11 +256,17 @@ class Task(TrainStep, keras.Model):
         Raises:
             ImportError: the extra of the format is not installed.
             ValueError: an unknown format, a precision that it has not, a task that it cannot hold,
-                a folder that is not empty, or a difference above the tolerance.
+                a folder that is not empty, a `max_bytes` that it has not or below 1, or a
+                difference above the tolerance.
         """
+        if max_bytes is not None and format != "savedmodel":
+            raise ValueError(
+                "Texts go into a SavedModel, and `max_bytes` is for that. Received: "
+                f"max_bytes={max_bytes} with format={format!r}"
+            )
         check_finite(_arrays(self.parts), os.fspath(directory))
         if keras.backend.backend() != "tensorflow":
-            given = {"format": format, "precision": precision, **options}
+            given = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
             return export_copy(self, directory, given)
         if format == "safetensors":
             return self._export_weights(directory, precision, **options)
@@ -266,11 +277,12 @@ class Task(TrainStep, keras.Model):
                 f"`precision` of a SavedModel must be one of {', '.join(PRECISIONS)}. "
                 f"Received: {precision!r}"
             )
+        how: dict[str, Any] = {"max_bytes": MAX_BYTES if max_bytes is None else max_bytes}
         if precision == "float32" or self.compute_dtype == precision:
-            return self._export_saved_model(directory, self.signatures(**options))
+            return self._export_saved_model(directory, self.signatures(**options), **how)
         texts, tolerance = options.pop("texts", None), options.pop("tolerance", None)
         reference = self.signatures(**options)
-        check = functools.partial(
+        how["check"] = functools.partial(
             refuse_differences,
             signatures=reference,
             texts=check_texts(texts),
@@ -281,11 +293,11 @@ class Task(TrainStep, keras.Model):
             with tempfile.TemporaryDirectory() as folder:
                 self.save_to_preset(folder)
                 half = type(self).from_preset(folder, dtype="mixed_bfloat16")
-            return half._export_saved_model(directory, half.signatures(**options), check=check)
+            return half._export_saved_model(directory, half.signatures(**options), **how)
         stored = StoredWeights([v for part in self.parts.values() for v in part.variables])
         signatures = {name: stored.signature(x) for name, x in reference.items()}
         with without_fake_quantization():
-            return self._export_saved_model(directory, signatures, stored.resources, check)
+            return self._export_saved_model(directory, signatures, stored.resources, **how)
 
     def _export_weights(self, directory: PathLike, precision: str, **options: Any) -> str:
         """A folder of Hugging Face's: config, weights, tokenizer."""
@@ -298,10 +310,10 @@ class Task(TrainStep, keras.Model):
         directory: PathLike,
         signatures: Mapping[str, Signature],
         resources: Sequence[tf.Module] = (),
-        check: Callable[[str], None] | None = None,
+        **how: Any,
     ) -> str:
         resources = [*self.tokenizer.resources, *resources]
-        return export_saved_model(directory, signatures, resources=resources, check=check)
+        return export_saved_model(directory, signatures, resources=resources, **how)
 
     def save_to_preset(
         self,

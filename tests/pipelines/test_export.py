@@ -61,6 +61,7 @@ def test_a_saved_model_is_the_default(preset, tmp_path, capsys):
             ["--format=onnx", "--beam_width=1"],
             "are of exports of tasks that write. Received: method",
         ),
+        (["--format=onnx", "--max_bytes=9"], "Received: max_bytes=9 with format='onnx'"),
         (["--max_new_tokens=9"], "unexpected keyword argument 'max_new_tokens'"),
         (["--tolerance=1"], "--format=savedmodel and --tolerance"),
         (["--preset=nowhere"], "no such folder"),

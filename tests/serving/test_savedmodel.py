@@ -10,6 +10,7 @@ from kbert.serving import Signature, export_saved_model, refuse_differences
 from tests.serving import session
 
 pytestmark = pytest.mark.tensorflow
+SETTINGS = ["batching_parameters.txt", "models.config"]
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_versions_count_up_and_other_names_are_left_alone(tmp_path, layer):
         (tmp_path / other).mkdir()
     assert export_saved_model(tmp_path, {"dense": signature(layer)}) == str(tmp_path / "8")
     assert export_saved_model(tmp_path, {"dense": signature(layer)}) == str(tmp_path / "9")
-    assert sorted(os.listdir(tmp_path)) == [".hidden", "7", "8", "9", "notes"]
+    assert sorted(os.listdir(tmp_path)) == [".hidden", "7", "8", "9", *SETTINGS, "notes"]
 
 
 def test_two_writers_get_two_versions(tmp_path, layer, monkeypatch):
@@ -71,7 +72,7 @@ def test_two_writers_get_two_versions(tmp_path, layer, monkeypatch):
     for writer in writers:
         writer.join()
     assert sorted(paths) == [str(tmp_path / "1"), str(tmp_path / "2")]
-    assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+    assert sorted(os.listdir(tmp_path)) == ["1", "2", *SETTINGS]
 
 
 def test_a_failed_export_leaves_nothing(tmp_path, layer, monkeypatch):

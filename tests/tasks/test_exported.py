@@ -228,6 +228,11 @@ def test_bad_options(tmp_path, config, tokenizer):
         ),
         ({"format": "onnx", "texts": ["one"]}, r"two texts or more\. Received: 1"),
         ({"format": "onnx", "widths": [8]}, r"`widths` is for that\. Received: widths=\[8\]"),
+        ({"max_bytes": 0}, r"`max_bytes` must be at least 1\. Received: max_bytes=0"),
+        (
+            {"format": "onnx", "max_bytes": 9},
+            r"`max_bytes` is for that\. Received: max_bytes=9 with format='onnx'",
+        ),
         ({"format": "litert", "widths": [8, 99]}, r"from 4 to 40.*Received: widths=\[8, 99\]"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -20,6 +20,7 @@ from kbert.models.elmo.export import export_embeddings
 from kbert.models.elmo.prediction import NextWords
 from kbert.models.family import BILMS
 from kbert.models.weights import get_arrays, set_arrays
+from kbert.serving import MAX_BYTES
 from kbert.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
 from kbert.types import DType, PathLike, Shape, Tensor
 
@@ -223,7 +224,7 @@ class Elmo(keras.Model):
         """
         return self._next_words(prefix, top_k)
 
-    def export(self, directory: PathLike) -> str:
+    def export(self, directory: PathLike, max_bytes: int = MAX_BYTES) -> str:
         """Writes `directory/<n+1>/` for TensorFlow Serving: text or words in, embeddings out.
 
         Its entries are `embed`, of `text` (B,) strings that are split at white space, and
@@ -233,11 +234,12 @@ class Elmo(keras.Model):
 
         Args:
             directory: the model's folder; its newest version is n.
+            max_bytes: of a text, or of the words of a row together; more are refused.
 
         Returns:
             The path written.
         """
-        return export_embeddings(self, directory)
+        return export_embeddings(self, directory, max_bytes)
 
     @classmethod
     def from_preset(

@@ -5,12 +5,12 @@ Shapes: `B` rows, `T` words, `L` LSTM layers, `P` width of the projection.
 
 from typing import Any
 
-from kbert.serving import Signature, export_saved_model
+from kbert.serving import MAX_BYTES, Signature, export_saved_model, text_tokens
 from kbert.tokenizers.words.characters import as_words
 from kbert.types import PathLike, Tensor
 
 
-def export_embeddings(elmo: Any, directory: PathLike) -> str:
+def export_embeddings(elmo: Any, directory: PathLike, max_bytes: int = MAX_BYTES) -> str:
     """Arguments and result as of `Elmo.export`."""
     import tensorflow as tf
 
@@ -41,7 +41,7 @@ def export_embeddings(elmo: Any, directory: PathLike) -> str:
     texts = tf.TensorSpec([None], tf.string, "text")
     matrix = tf.TensorSpec([None, None], tf.string, "words")
     signatures = {
-        "embed": Signature(embed_text, [texts]),
-        "embed_words": Signature(embed_words, [matrix]),
+        "embed": Signature(embed_text, [texts], text_tokens()),
+        "embed_words": Signature(embed_words, [matrix], text_tokens()),
     }
-    return export_saved_model(directory, signatures)
+    return export_saved_model(directory, signatures, max_bytes=max_bytes)

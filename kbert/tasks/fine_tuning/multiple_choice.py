@@ -15,7 +15,9 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.heads import ChoiceHead
 from kbert.metrics import accuracy as share_right
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
+from kbert.serving.requests import in_chunks
+from kbert.serving.tf_serving import TEXTS
 from kbert.tasks.encoder_task import GLOBAL_POSITIONS
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
@@ -230,19 +232,41 @@ class MultipleChoice(FineTuningTask):
             -> `choice` (B,), the index of the most probable, `text` (B,), that choice, and
             `probabilities` (B, A), 0 where there is no choice. A row without a single choice has
             -1, "" and zeros; one with a single choice has it with probability 1. One context
-            serves for all rows.
+            serves for all rows. What is too long is cut.
         """
 
-        def choose(context: tf.Tensor, choices: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        def choose(context: tf.Tensor, choices: tf.Tensor) -> dict[str, tf.Tensor]:
             shape = tf.shape(choices)
-            context = tf.broadcast_to(context, shape[:1])  # as many contexts as rows, or one
+            contexts = tf.size(context)
+            wrong = [
+                "There must be a context for every row of choices, or one for all. Received: "
+                "contexts and rows:",
+                *(contexts, shape[0]),
+            ]
+            fits = (contexts == shape[0]) | (contexts == 1)
+            with tf.control_dependencies([tf.debugging.Assert(fits, wrong)]):
+                # Each alternative is a row of its own: of one question there may be thousands.
+                rows = tf.repeat(tf.range(shape[0]), shape[1])
+            rows = tf.minimum(rows, contexts - 1)
+
+            def logits(rows: tf.Tensor, choice: tf.Tensor) -> dict[str, tf.Tensor]:
+                pairs = (tf.gather(context, rows), choice)
+                features = self.build_inputs(*map(self.tokenizer.encode, pairs))
+                features = self._by_row(features, tf.ones_like(rows, tf.bool)[:, None])
+                return {"logits": tf.cast(self(features)["choice"][:, 0], tf.float32)}
+
+            def tokens(rows: tf.Tensor, choice: tf.Tensor) -> tf.Tensor:
+                before = tf.gather(tf.strings.length(context), rows)
+                return tf.minimum(
+                    text_tokens()(choice) + tf.cast(before, tf.int64), self.row_length
+                )
+
+            specs = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.string)]
+            alternatives = (rows, tf.reshape(choices, [-1]))
+            found = in_chunks(Signature(logits, specs, tokens), alternatives)["logits"]
             real = tf.not_equal(choices, "")  # (B, A)
-            first = tf.repeat(context, shape[1])
-            features = self.build_inputs(
-                *map(self.tokenizer.encode, (first, tf.reshape(choices, [-1])))
-            )
-            features = self._by_row(features, real)
-            probabilities = self.outputs(self(features), features)["probabilities"]
+            found = tf.where(real, tf.reshape(found, shape), ABSENT)
+            probabilities = tf.where(real, tf.nn.softmax(found), 0.0)
             # One column more, for rows without a choice: it wins where all others are 0.
             none = tf.where(tf.reduce_any(real, 1), -1.0, 2.0)[:, None]
             best = tf.argmax(tf.concat([probabilities, none], 1), 1, tf.int32)
@@ -255,7 +279,8 @@ class MultipleChoice(FineTuningTask):
 
         context = tf.TensorSpec([None], tf.string, "context")
         choices = tf.TensorSpec([None, None], tf.string, "choices")
-        return {"choose": Signature(choose, [context, choices])}
+        entry = Signature(choose, [context, choices], too_long="cut", warm_up=TEXTS)
+        return {"choose": entry}
 
 
 def _real(batch: Tensors) -> Tensor:

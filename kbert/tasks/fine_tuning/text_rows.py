@@ -16,7 +16,7 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.data.tables.windows import pair_windows, text_windows, window_counts
 from kbert.heads import SentenceHead
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.types import Tensor, Tensors
 
@@ -231,8 +231,16 @@ class TextRows:
             return answer_rows(first, second)
 
         functions: dict[str, Callable] = {name: single, f"{name}_pairs": pairs}
+        is_cut = self.doc_stride is None
+        tokens = text_tokens(self._task.row_length if is_cut else None)
         entries = {
-            entry: Signature(function, [tf.TensorSpec([None], tf.string, x) for x in columns])
+            entry: Signature(
+                function,
+                [tf.TensorSpec([None], tf.string, x) for x in columns],
+                tokens,
+                # What the model reads of a text that is cut is in its first bytes.
+                too_long="cut" if is_cut else "refused",
+            )
             for (entry, function), columns in zip(functions.items(), TEXT_COLUMNS, strict=True)
         }
         return dict(reversed(entries.items())) if pairs_first else entries

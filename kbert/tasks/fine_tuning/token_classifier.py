@@ -19,7 +19,7 @@ from kbert.data.tables.table import Table
 from kbert.data.tables.words import split_at_white_space
 from kbert.heads import TokenHead
 from kbert.options import option
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
 from kbert.tasks.fine_tuning import tagging
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.columns import Columns
@@ -280,7 +280,9 @@ class TokenClassifier(FineTuningTask):
             `labels` (B, W) strings, `scores` (B, W), their probabilities, `starts` and `ends`
             (B, W), where the words stand in the text, in characters. W is the number of words of
             the longest text; behind the last word of a shorter one stand "" and 0. A text of any
-            length is read whole, in windows. Bytes that are not UTF-8 count one character each.
+            length is read whole, in windows, up to the export's `max_bytes`; a longer one is
+            refused, as are the words of a row that are longer together. Bytes that are not UTF-8
+            count one character each.
             `tag_words`: `words` (B, W) strings -> `labels` and `scores` (B, W); "" behind the last
             word of a row is no word.
         """
@@ -299,8 +301,10 @@ class TokenClassifier(FineTuningTask):
             return {k: tf.pad(x, [[0, 0], [0, width - tf.shape(x)[1]]]) for k, x in dense.items()}
 
         return {
-            "tag": Signature(tag, [tf.TensorSpec([None], tf.string, "text")]),
-            "tag_words": Signature(tag_words, [tf.TensorSpec([None, None], tf.string, "words")]),
+            "tag": Signature(tag, [tf.TensorSpec([None], tf.string, "text")], text_tokens()),
+            "tag_words": Signature(
+                tag_words, [tf.TensorSpec([None, None], tf.string, "words")], text_tokens()
+            ),
         }
 
     def _tagged(self, words: Any) -> Any:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
-from kbert.decoding import Decoded, Method, Sampling, decode
+from kbert.decoding import Beam, Decoded, Method, Sampling, decode
 from kbert.decoding.decode import check_method
 from kbert.serving.rows import Run
 from kbert.tasks.exported import RuntimeModel
@@ -351,15 +351,33 @@ def check_max_new_tokens(number: Any, most: int) -> None:
         )
 
 
-def request_seed(method: Method, seed: int | None, rows: tf.Tensor) -> dict[str, tf.Tensor]:
-    """What a served `Sampling` draws by: the seed of the export, or a new one for each request."""
+def num_beams(method: Method) -> int:
+    """Beginnings of each text that are followed at once."""
+    return method.width if isinstance(method, Beam) else 1
+
+
+def request_seed(
+    method: Method, seed: int | None, rows: tf.Tensor, row_numbers: tf.Tensor | None
+) -> dict[str, tf.Tensor]:
+    """What a served `Sampling` draws by: the seed of the export, or a new one for each chunk.
+
+    Args:
+        method: how the next token is chosen.
+        seed: of the export; None = drawn.
+        rows: B, one at least, also where a request has none.
+        row_numbers: which rows of the request they are; None = all.
+    """
     if not isinstance(method, Sampling):
         return {}
     if seed is None:
         number = tf.random.uniform((), 0, tf.int32.max, tf.int32)
     else:
         number = tf.constant(seed, tf.uint32)
-    return {"seed": number, "row_numbers": tf.range(rows)}
+    if row_numbers is None:
+        numbers = tf.range(rows)
+    else:  # of no row where one of nothing is computed
+        numbers = tf.pad(row_numbers, [[0, rows - tf.size(row_numbers)]])
+    return {"seed": number, "row_numbers": numbers}
 
 
 def answer(texts: Sequence[Sequence[str]], scores: np.ndarray, return_scores: bool) -> Any:

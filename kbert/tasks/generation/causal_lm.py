@@ -16,7 +16,7 @@ from kbert.decoding import Greedy, Method, Sampling
 from kbert.decoding.decode import check_method
 from kbert.models.generators.decoder import Decoder
 from kbert.progress import Progress
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
 from kbert.tasks.generation.base import (
     SHORTEST,
     GenerationTask,
@@ -24,6 +24,7 @@ from kbert.tasks.generation.base import (
     batches_of_like_width,
     check_max_new_tokens,
     check_seed,
+    num_beams,
     num_results,
     padded,
     request_seed,
@@ -313,7 +314,9 @@ class CausalLM(GenerationTask):
         _, stop_ids = self._checked(max_new_tokens, stop_ids, 0 if seed is None else seed)
         budget = self.decoder.config.max_positions - max_new_tokens
 
-        def generate(prompt: tf.Tensor) -> dict[str, tf.Tensor]:
+        def generate(
+            prompt: tf.Tensor, row_numbers: tf.Tensor | None = None
+        ) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):
                 # A row of nothing where there is none, cut off again.
                 rows = tf.shape(prompt)[0]
@@ -328,12 +331,17 @@ class CausalLM(GenerationTask):
                 ids = tf.concat([tf.RaggedTensor.from_row_lengths(begin, is_empty), ids], axis=1)
                 mask = tf.ones_like(ids).to_tensor()
             features = {"token_ids": ids.to_tensor(), "padding_mask": mask}
-            features |= request_seed(method, seed, tf.shape(prompt)[0])
+            features |= request_seed(method, seed, tf.shape(prompt)[0], row_numbers)
             decoded = self.decode(features, method, max_new_tokens, stop_ids)
             texts = self._texts(ids, decoded, stop_ids)
             return {"continuation": texts[:rows], "scores": decoded.scores[:rows]}
 
-        return {"generate": Signature(generate, [tf.TensorSpec([None], tf.string, "prompt")])}
+        def tokens(prompt: tf.Tensor) -> tf.Tensor:
+            return (text_tokens(budget)(prompt) + max_new_tokens) * num_beams(method)
+
+        spec = [tf.TensorSpec([None], tf.string, "prompt")]
+        entry = Signature(generate, spec, tokens, too_long="cut_before", numbered=True)
+        return {"generate": entry}
 
     row_inputs = ("token_ids", "padding_mask")
 

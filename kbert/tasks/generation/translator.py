@@ -19,13 +19,14 @@ from kbert.decoding.decode import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.models.generators.seq2seq import INPUTS
 from kbert.progress import Progress
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
 from kbert.tasks.generation.base import (
     GenerationTask,
     answer,
     batches_of_like_width,
     check_max_new_tokens,
     check_seed,
+    num_beams,
     num_results,
     padded,
     request_seed,
@@ -411,7 +412,9 @@ class Translator(GenerationTask):
         if seed is not None:
             check_seed(seed)
 
-        def translate(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        def translate(
+            text: tf.Tensor, row_numbers: tf.Tensor | None = None
+        ) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):
                 # A row of nothing where there is none, cut off again.
                 rows = tf.shape(text)[0]
@@ -421,7 +424,7 @@ class Translator(GenerationTask):
                 whole = tf.concat([ids, ends], axis=1)
                 mask = tf.ones_like(whole).to_tensor()
             features = {"encoder_token_ids": whole.to_tensor(), "encoder_padding_mask": mask}
-            features |= request_seed(method, seed, tf.shape(text)[0])
+            features |= request_seed(method, seed, tf.shape(text)[0], row_numbers)
             decoded = self.decode(features, method, most)
             is_empty = (ids.row_lengths() == 0)[:, None]
             return {
@@ -429,7 +432,13 @@ class Translator(GenerationTask):
                 "scores": tf.where(is_empty, 0.0, decoded.scores)[:rows],
             }
 
-        return {"translate": Signature(translate, [tf.TensorSpec([None], tf.string, "text")])}
+        def tokens(text: tf.Tensor) -> tf.Tensor:
+            source = text_tokens(self.seq2seq.max_length)(text)
+            return (source + most) * num_beams(method)
+
+        spec = [tf.TensorSpec([None], tf.string, "text")]
+        entry = Signature(translate, spec, tokens, too_long="cut", numbered=True)
+        return {"translate": entry}
 
 
 def _stripped(text: str | bytes) -> str | bytes:

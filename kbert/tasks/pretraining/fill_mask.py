@@ -12,7 +12,8 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
+from kbert.serving.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import Tensors
@@ -199,7 +200,18 @@ class FillMask:
                 "probabilities": tf.where(real, probabilities, 0.0),
             }
 
-        return Signature(fill_mask, [tf.TensorSpec([None], tf.string, "text")])
+        longest = self.task.row_length
+        text_only = text_tokens(longest)
+
+        def tokens(text: tf.Tensor) -> tf.Tensor:
+            masks = tf.minimum(tokenizer.cut_at_masks(text).row_lengths() - 1, longest)
+            # The logits of a mask take as much memory as so many tokens.
+            return tf.maximum(text_only(text), masks * (TOKENS_AT_ONCE // MASKS_AT_ONCE))
+
+        spec = [tf.TensorSpec([None], tf.string, "text")]
+        mask = tokenizer.mask_token
+        texts = (f"Fine {mask}.", f"The {mask} is not paid yet; please {mask} within a week.")
+        return Signature(fill_mask, spec, tokens, too_long="cut", warm_up=texts)
 
 
 def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:

@@ -15,7 +15,7 @@ from kbert import inference
 from kbert.configs.base import check_count
 from kbert.configs.transformer_xl import TransformerXlConfig
 from kbert.layers.adaptive import AdaptiveSoftmax
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.input_form import TEXTS_ALONE
 from kbert.tasks.pretraining.row_memory import RemembersRows
@@ -161,7 +161,7 @@ class MemoryLM(RemembersRows, EncoderTask):
 
         Returns:
             `score`: `text` (B,) strings -> `log_likelihood` (B,) and `tokens` (B,), as of
-            `predict`.
+            `predict`. A text above the export's `max_bytes` is refused.
         """
 
         def score(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -179,7 +179,8 @@ class MemoryLM(RemembersRows, EncoderTask):
             )
             return {"log_likelihood": totals, "tokens": counts}
 
-        return {"score": Signature(score, [tf.TensorSpec([None], tf.string, "text")])}
+        spec = [tf.TensorSpec([None], tf.string, "text")]
+        return {"score": Signature(score, spec, text_tokens())}
 
     def _rows(self, texts: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Tokens behind the end of a text, (B, 1 + a multiple of M), and how many are real."""

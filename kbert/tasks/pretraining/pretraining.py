@@ -14,7 +14,7 @@ from keras import ops
 from kbert import inference
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining import fill_mask
@@ -374,7 +374,8 @@ class Pretraining(EncoderTask):
 
             text = [tf.TensorSpec([None], tf.string, name) for name in ("first", "second")]
             name = "sentence_order" if self.sentence_order else "next_sentence"
-            entries[name] = Signature(classify, text)
+            tokens = text_tokens(self.row_length)
+            entries[name] = Signature(classify, text, tokens, too_long="cut")
         return {**entries, **super().signatures()}
 
 

@@ -22,7 +22,7 @@ from kbert.hub import locate
 from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.serving import Signature
+from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
 from kbert.tasks.pretraining.pretraining import Pretraining
@@ -337,7 +337,8 @@ class ReplacedTokenDetection(EncoderTask):
             }
 
         spec = [tf.TensorSpec([None], tf.string, "text")]
-        return {"detect_replaced": Signature(detect_replaced, spec), **super().signatures()}
+        entry = Signature(detect_replaced, spec, text_tokens(self.row_length), too_long="cut")
+        return {"detect_replaced": entry, **super().signatures()}
 
     def save_generator(self, path: PathLike) -> None:
         """Writes the generator as a model of its own, with the tables that it shares.

@@ -337,9 +337,10 @@ class QuestionAnswerer(FineTuningTask):
         Returns:
             `answer`: `question` and `context` (Q,) strings -> `answer` (Q,) strings, `start` and
             `end` (Q,) int32, its characters in the context, `score`, `probability` and
-            `null_score` (Q,) float32 as in `predict`. A context is read in windows however long it
-            is; without a word it gives "", 0 and 0. Bytes that are not UTF-8 count as U+FFFD, and
-            stand so in an answer.
+            `null_score` (Q,) float32 as in `predict`. A context is read in windows, however long it
+            is up to the export's `max_bytes`; a longer one, or such a question, is refused.
+            Without a word it gives "", 0 and 0, and the score is -1e9. Bytes that are not UTF-8
+            count as U+FFFD, and stand so in an answer.
         """
         return {"answer": answer_signature(self), **super().signatures()}
 

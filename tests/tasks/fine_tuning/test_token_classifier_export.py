@@ -49,7 +49,8 @@ def exported(request, config, tiny_vocabulary, tmp_path_factory):
     keras.utils.set_random_seed(1)
     config = config.replace(vocabulary_size=tokenizer.vocabulary_size)
     task = TokenClassifier(kbert.Encoder(config), tokenizer, TAGS)
-    return request.param, task, task.export(tmp_path_factory.mktemp(request.param))
+    path = task.export(tmp_path_factory.mktemp(request.param), max_bytes=2**20)
+    return request.param, task, path
 
 
 def check(answer, wanted):
