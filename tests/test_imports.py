@@ -118,6 +118,7 @@ ORDER = {
         rebuilding schedule
         heads importance layer_drop layers magnitude vocabulary
         movement
+        named
     """,
     "recipes": """
         described

@@ -6,7 +6,6 @@ many adapters, of which one runs, or none.
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -16,7 +15,7 @@ import keras
 from kbert import registry
 from kbert.layers import Block, Dense, LayerNorm, SelfAttention
 from kbert.layers.adaptable import Adaptable, Switch
-from kbert.options import Options, option
+from kbert.options import Options, option, parse_kind
 from kbert.types import Shape, Tensor
 
 _Made = TypeVar("_Made", bound=type["Adapter"])
@@ -177,8 +176,8 @@ def parse(text: str) -> Adapter:
     """The adapter that a flag says: its kind, and after a colon its options.
 
     Args:
-        text: such as "lora" or "lora:rank=16,targets=query+key+value". Values are as in JSON, a +
-            stands between those of a sequence.
+        text: such as "lora" or "lora:rank=16,targets=query+key+value", see
+            `kbert.options.parse_kind`.
 
     Raises:
         ValueError: the kind is not known, or an option is out of range.
@@ -189,28 +188,12 @@ def parse(text: str) -> Adapter:
         >>> parse("houlsby").size
         64
     """
-    kind, _, rest = text.partition(":")
+    kind, options = parse_kind(text)
     found: Any = registry.get("adapter", kind)
-    options: dict[str, Any] = {}
-    for item in rest.split(",") if rest else ():
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise ValueError(
-                "An adapter's options are name=value, such as lora:rank=16,alpha=32. "
-                f"Received: {item!r} in {text!r}"
-            )
-        options[name] = tuple(value.split("+")) if "+" in value else _plain(value)
     try:
         return found.from_arguments(options, f"An adapter of kind {kind!r}")
     except TypeError as error:
         raise ValueError(f"{error}. Received: {text!r}") from error
-
-
-def _plain(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
 
 
 def activate(model: Any, name: str | None) -> None:
