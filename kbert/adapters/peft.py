@@ -16,6 +16,7 @@ from kbert.checkpoints.safetensors import read_safetensors, serialise
 from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.layers import Dense
+from kbert.models import Encoder
 from kbert.models.adapters.base import encoder_of, insert, known, layers_of, remove, running, slot
 from kbert.models.adapters.lora import Lora, columns
 from kbert.types import Arrays, PathLike
@@ -166,7 +167,16 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
 
 
 def _places(encoder: Any) -> Iterator[tuple[str, str, str]]:
-    """Of each kernel that LoRA can be of: the layer's path, the target, and the module there."""
+    """Of each kernel that LoRA can be of: the layer's path, the target, and the module there.
+
+    Raises:
+        ValueError: it is a decoder.
+    """
+    if not isinstance(encoder, Encoder):
+        raise ValueError(
+            "peft's folders are read and written for encoders. "
+            f"Received: a {type(encoder).__name__}"
+        )
     architecture = ARCHITECTURES[infer(encoder.config, (), None)]
     prefix = f"{architecture.prefix}." if architecture.prefix else ""
     rules = {rule.name: rule for rule in architecture.rules(encoder.config, None)}
