@@ -102,7 +102,8 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
     encoder, source = encoder_of(model), os.fspath(folder)
     adapter = _adapter(content, source)
     _check_base(model, adapter, content, source)
-    table = _with_input_tokens(model, arrays.pop(_INPUT_TOKENS, None), source)
+    table = _with_input_tokens(model, arrays.get(_INPUT_TOKENS), source)
+    arrays = {name: array for name, array in arrays.items() if name != _INPUT_TOKENS}
     is_task = isinstance(model, Task)
     heads = _heads(model) if is_task else {}
     of_heads = {k: v for k, v in arrays.items() if not k.startswith("encoder/")}

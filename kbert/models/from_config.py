@@ -93,7 +93,7 @@ class FromConfig(_Base):
             raise ValueError(
                 "A config says nothing of adapters: save_to_preset keeps them, and "
                 "kbert.adapters.merge and remove take them out. "
-                f"Received: a {type(self).__name__} with {', '.join(found['added'])}"
+                f"Received: a kbert.{type(self).__name__} with {', '.join(found['added'])}"
             )
         return {
             "config": self.config.to_dict(),
