@@ -529,7 +529,7 @@ def _of_pooler(encoder: Any, **kwargs: Any) -> Filled:
     if not isinstance(encoder.pooler, Dense):
         raise ValueError(
             "pooler=True trains the dense layer of the pooler, and the encoder has none. "
-            f"Received: a {type(encoder).__name__} with pooler={encoder.pooler!r}"
+            f"Received: a kbert.{type(encoder).__name__} with pooler={encoder.pooler!r}"
         )
     pooler = encoder.pooler
     delta = DenseDelta(pooler.units, kernel=True, bias=pooler.bias is not None, **kwargs)

@@ -113,7 +113,7 @@ def test_what_does_not_run_token_by_token_is_refused(kind):
     decoder = tiny_decoder()
     with pytest.raises(ValueError, match=f"token by token.*of kind '{kind}' for a Decoder"):
         adapters.add(decoder, kind)
-    with pytest.raises(ValueError, match=r"pooler=True .*a Decoder with pooler=None"):
+    with pytest.raises(ValueError, match=r"pooler=True .*a kbert.Decoder with pooler=None"):
         adapters.add(decoder, "lora", pooler=True)
     assert decoder.adapters is None
     with pytest.raises(ValueError, match=r"for encoders. Received: a Decoder"):
