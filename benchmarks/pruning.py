@@ -7,8 +7,12 @@ the end several of these together, before and after one more epoch. Accuracy is 
 of the encoder alone, 16 rows of 64 tokens, the smallest of 25 rounds in turn; the share of heads or
 neurons is there one of each layer.
 
-`python -m benchmarks.pruning --train train.tsv --dev dev.tsv [--examples 3200]`, files of lines
-"sentence<tab>label".
+With --zeros nothing of this, but the pretrained model is fine-tuned while single weights become
+zeros, by magnitude and by movement, to each of these shares; all runs have the same epochs, seed
+and schedule.
+
+`python -m benchmarks.pruning --train train.tsv --dev dev.tsv [--examples 3200]
+[--zeros 0.5,0.85 --epochs 4]`, files of lines "sentence<tab>label".
 """
 
 import argparse
@@ -32,16 +36,23 @@ def read(path: str) -> tuple[list[str], list[str]]:
     return list(texts), list(labels)
 
 
-def fine_tuned(train: tuple[list[str], list[str]]) -> Any:
+def pretrained(train: tuple[list[str], list[str]]) -> Any:
+    import keras
+
     import kbert
 
     found = importlib.util.find_spec(WEIGHTS)
     assert found is not None, f"install the package {WEIGHTS.replace('_', '-')}"
     folder = next(Path(found.origin).parent.rglob("model.safetensors")).parent
     labels = sorted(set(train[1]))
-    task = kbert.tasks.TextClassifier.from_preset(
+    keras.utils.set_random_seed(0)  # of the head
+    return kbert.tasks.TextClassifier.from_preset(
         folder, labels=labels, new_head=True, max_length=48
     )
+
+
+def fine_tuned(train: tuple[list[str], list[str]]) -> Any:
+    task = pretrained(train)
     task.fit(*train, epochs=2, batch_size=32, learning_rate=1e-4, verbose=0)
     return task
 
@@ -85,6 +96,32 @@ def lost(task: Any, train: tuple[list[str], list[str]], dev: tuple[list[str], li
     show("60% zeros, two epochs later", task)
 
 
+def zeros_while_trained(
+    train: tuple[list[str], list[str]],
+    dev: tuple[list[str], list[str]],
+    shares: list[float],
+    epochs: int,
+) -> None:
+    from kbert import pruning
+
+    how: dict[str, Any] = {"epochs": epochs, "batch_size": 32, "learning_rate": 1e-4, "verbose": 0}
+    for share in (0.0, *shares):
+        for kind in ("magnitude", "movement") if share else ("none",):
+            task, callbacks, begun = pretrained(train), [], time.perf_counter()
+            if share:
+                callback = pruning.parse(
+                    f"{kind}:sparsity={share},begin_step=0.1,end_step=0.7,frequency=10"
+                )
+                task, callbacks = callback.prepare(task), [callback]
+            task.fit(*train, callbacks=callbacks, **how)
+            if share:
+                task = callback.finish(task)
+            seconds = time.perf_counter() - begun
+            accuracy = task.evaluate(*dev, verbose=0)["accuracy"]
+            name = f"{share:.0%} zeros, {kind}"
+            print(f"{name:34}{100 * accuracy:8.1f}{seconds:8.0f} s", flush=True)
+
+
 def timed(encoder: Any) -> None:
     import tensorflow as tf
 
@@ -126,9 +163,15 @@ def main() -> None:
     parser.add_argument("--train", required=True)
     parser.add_argument("--dev", required=True)
     parser.add_argument("--examples", type=int, default=3200)
+    parser.add_argument("--zeros", help="shares, as 0.5,0.85")
+    parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
     texts, labels = read(options.train)
     train = texts[: options.examples], labels[: options.examples]
+    if options.zeros:
+        shares = [float(share) for share in options.zeros.split(",")]
+        zeros_while_trained(train, read(options.dev), shares, options.epochs)
+        return
     task = fine_tuned(train)
     lost(task, train, read(options.dev))
     timed(task.encoder)

@@ -80,7 +80,7 @@ def compiled(
 
     TensorFlow makes one graph at the first call with features of these names; elsewhere, and by
     XLA, each new shape is compiled. Each adapter of the layers that have such has functions of its
-    own (`Encoder.variant`).
+    own (`variant` of a model that takes them).
 
     Args:
         function: of a dict of arrays, a tensor or a structure of tensors.

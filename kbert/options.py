@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import json
 import math
 import numbers
 import os
@@ -244,6 +245,45 @@ def takes(options: type[Options]) -> Callable[[F], F]:
         return function
 
     return show
+
+
+def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
+    """What a flag says of one of several kinds: its name, and after a colon its options.
+
+    Args:
+        text: such as "lora:rank=16,targets=query+key". Values are as in JSON or strings, a + stands
+            between those of a sequence.
+
+    Returns:
+        The kind, and the options by name, neither of them checked.
+
+    Raises:
+        ValueError: an option without a value.
+
+    Example:
+        >>> parse_kind("lora:rank=16,targets=query+key")
+        ('lora', {'rank': 16, 'targets': ('query', 'key')})
+        >>> parse_kind("houlsby")
+        ('houlsby', {})
+    """
+    kind, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for item in rest.split(",") if rest else ():
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ValueError(
+                "Options after a colon are name=value, such as lora:rank=16,alpha=32. "
+                f"Received: {item!r} in {text!r}"
+            )
+        options[name] = tuple(value.split("+")) if "+" in value else _from_text(value)
+    return kind, options
+
+
+def _from_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 @functools.cache

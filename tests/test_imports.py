@@ -30,7 +30,8 @@ RANKS = {
 # subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
     "adapters": """
-        folder peft serving
+        foreign
+        adapterhub folder peft serving
     """,
     "checkpoints": """
         checkpoint matching renames safetensors sizes vocabulary
@@ -118,6 +119,7 @@ ORDER = {
         rebuilding schedule
         heads importance layer_drop layers magnitude vocabulary
         movement
+        named
     """,
     "recipes": """
         described

@@ -8,6 +8,7 @@ kbert.adapters.save(task, "adapters/reviews")
 task = kbert.adapters.load_task("bert-base-uncased", "adapters/reviews")
 """
 
+from kbert.adapters.adapterhub import read_adapterhub, write_adapterhub
 from kbert.adapters.folder import load, load_task, save
 from kbert.adapters.peft import read_peft, write_peft
 from kbert.adapters.serving import export
@@ -45,10 +46,12 @@ __all__ = [
     "load_task",
     "merge",
     "parse",
+    "read_adapterhub",
     "read_peft",
     "register_adapter",
     "remove",
     "save",
     "using",
+    "write_adapterhub",
     "write_peft",
 ]

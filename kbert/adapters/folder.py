@@ -14,7 +14,9 @@ from kbert.checkpoints import check_finite
 from kbert.checkpoints.preset import ADAPTER_FILE, CONFIG_FILE, refuse_other
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.files import Path
+from kbert.hub import locate
 from kbert.json_file import read_json
+from kbert.models import Decoder, DecoderEncoder
 from kbert.models.adapters.base import (
     Adapter,
     base_weights,
@@ -24,12 +26,15 @@ from kbert.models.adapters.base import (
     remove,
     running,
 )
+from kbert.models.generators.decoder_encoder import INPUT_TOKENS
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tasks import Task
 from kbert.tasks.loading import find_class
+from kbert.tokenizers import load_tokenizer
 from kbert.types import Arrays, PathLike
 
 FORMAT_VERSION = 1
+_INPUT_TOKENS = "encoder/input_tokens"
 _KEYS = {"format_version", "adapter", "base", "name", "task", "labels"}
 
 
@@ -37,7 +42,9 @@ def save(model: Any, folder: PathLike, *, name: str | None = None) -> None:
     """Writes an adapter, and the heads of the task it was trained in, to a folder of its own.
 
     Args:
-        model: a task with an adapter; or an encoder, for the adapter alone.
+        model: a task with an adapter; or an encoder or decoder, for the adapter alone. Of a
+            decoder's input tokens (`kbert.models.DecoderEncoder`), which are drawn for each task,
+            the vectors are kept with the adapter.
         folder: made where it is missing.
         name: of the adapter; None = the one that runs.
 
@@ -58,11 +65,13 @@ def save(model: Any, folder: PathLike, *, name: str | None = None) -> None:
         "name": name,
         "adapter": {"kind": adapter.kind, **adapter.to_dict()},
         "base": {
-            "checksum": checksum(encoder, adapter),
+            "checksum": checksum(encoder, adapter, _input_rows(model)),
             encoder.config.kind: encoder.config.to_dict(),
         },
     }
-    if model is not encoder:
+    if (rows := _input_rows(model)) > 0:
+        arrays[_INPUT_TOKENS] = _table(encoder)[-rows:]
+    if isinstance(model, Task):
         record = dict(model.record)
         if (labels := record.pop("labels", None)) is not None:
             content["labels"] = list(labels)
@@ -77,7 +86,7 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
     """Adds the adapter of a folder to the encoder it was trained on.
 
     Args:
-        model: the encoder; or a task, whose heads are set too where the folder has some.
+        model: the encoder or decoder; or a task, whose heads are set too where the folder has some.
         folder: that `save` has written.
         name: what it is called here; None = as in the folder.
 
@@ -92,16 +101,19 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
     content, arrays = _read(folder)
     encoder, source = encoder_of(model), os.fspath(folder)
     adapter = _adapter(content, source)
-    _check_base(encoder, adapter, content, source)
-    heads = {} if model is encoder else _heads(model)
+    _check_base(model, adapter, content, source)
+    table = _with_input_tokens(model, arrays.get(_INPUT_TOKENS), source)
+    arrays = {name: array for name, array in arrays.items() if name != _INPUT_TOKENS}
+    is_task = isinstance(model, Task)
+    heads = _heads(model) if is_task else {}
     of_heads = {k: v for k, v in arrays.items() if not k.startswith("encoder/")}
-    if model is not encoder:
+    if is_task:
         _check_task(model, content, source)
     name = content["name"] if name is None else name
     insert(model, adapter, name)
     try:
         _set(encoder, name, adapter, {k: v for k, v in arrays.items() if k not in of_heads}, source)
-        if model is not encoder:
+        if is_task:
             before = {prefix: get_arrays(part, prefix) for prefix, part in heads.items()}
             try:
                 for prefix, part in heads.items():
@@ -114,6 +126,8 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
     except ValueError:
         remove(model, name)
         raise
+    if table is not None:
+        encoder.token_embedding.assign(table)
     return model
 
 
@@ -123,8 +137,8 @@ def load_task(
     """The task of a folder: its heads and its adapter on the base that they were trained on.
 
     Args:
-        base: the preset of the base, wherever `from_preset` finds it; or its encoder, that several
-            tasks may share.
+        base: the preset of the base, wherever `from_preset` finds it; or its encoder, a
+            `kbert.models.DecoderEncoder` or a `kbert.Decoder`, that several tasks may share.
         folder: that `save` has written of a task.
         tokenizer: of the encoder, where `base` is one.
         name: what the adapter is called here; None = as in the folder.
@@ -156,17 +170,26 @@ def load_task(
     if "labels" in content:
         settings["labels"] = list(content["labels"])
     found: Any = find_class(Task, settings.pop("kind"), settings.pop("module", None), source)
+    reads_input_tokens = settings.pop("input_tokens", True)
+    if isinstance(base, str | os.PathLike) and not reads_input_tokens:
+        folder_of_base = locate(base)
+        decoder = Decoder.from_preset(folder_of_base)
+        base = DecoderEncoder(decoder, input_tokens=False)
+        tokenizer = load_tokenizer(folder_of_base)
     if isinstance(base, str | os.PathLike):
-        task = found.from_preset(base, new_head=True, **settings)
+        new = {"new_head": True} if found.has_head else {}
+        task = found.from_preset(base, **new, **settings)
     else:
-        task = found(encoder_of(base), tokenizer, **settings)
+        encoder_of(base)  # or raises
+        task = found(base.model if isinstance(base, Task) else base, tokenizer, **settings)
     return load(task, folder, name=name)
 
 
-def checksum(encoder: Any, adapter: Adapter) -> str:
+def checksum(encoder: Any, adapter: Adapter, input_rows: int = 0) -> str:
     """Of the weights that an adapter was trained on: names, shapes and values.
 
-    The pooler apart where the adapter has trained it: the folder holds it whole.
+    The pooler apart where the adapter has trained it: the folder holds it whole; and a decoder's
+    last rows of the token table, which are of `input_rows` tokens that are drawn for a task.
     """
     found = hashlib.blake2b(digest_size=16)
     own = {id(weight) for weight in base_weights(encoder)}
@@ -176,6 +199,8 @@ def checksum(encoder: Any, adapter: Adapter) -> str:
     for weight in sorted(kept, key=lambda x: x.path.removeprefix(encoder.path)):
         place = weight.path.removeprefix(encoder.path)
         array = np.ascontiguousarray(keras.ops.convert_to_numpy(weight.value), "float32")
+        if input_rows and len(array) == encoder.config.vocabulary_size:  # the bias of logits too
+            array = array[:-input_rows]
         found.update(f"{place} {array.shape}\n".encode())
         found.update(array.data)
     return found.hexdigest()
@@ -252,9 +277,10 @@ def _adapter(content: Mapping[str, Any], source: str) -> Adapter:
         raise ValueError(f"The adapter is not understood: {error} in {source}") from error
 
 
-def _check_base(encoder: Any, adapter: Adapter, content: Mapping[str, Any], source: str) -> None:
+def _check_base(model: Any, adapter: Adapter, content: Mapping[str, Any], source: str) -> None:
+    encoder = encoder_of(model)
     expected = content["base"].get("checksum")
-    found = checksum(encoder, adapter)
+    found = checksum(encoder, adapter, _input_rows(model))
     if expected != found:
         config = content["base"].get(encoder.config.kind)
         same = config == encoder.config.to_dict()
@@ -263,6 +289,42 @@ def _check_base(encoder: Any, adapter: Adapter, content: Mapping[str, Any], sour
             f"{'other weights' if same else 'another config'} (checksum {found}, not {expected}), "
             f"for the adapter in {source}"
         )
+
+
+def _input_rows(model: Any) -> int:
+    """How many of a decoder's tokens are inputs of tasks alone."""
+    host = getattr(model, "encoder", model)
+    return len(INPUT_TOKENS) if getattr(host, "has_input_tokens", False) else 0
+
+
+def _table(encoder: Any) -> np.ndarray:
+    return keras.ops.convert_to_numpy(encoder.token_embedding.value)
+
+
+def _with_input_tokens(model: Any, rows: np.ndarray | None, source: str) -> np.ndarray | None:
+    """The token table with the vectors of a folder, where there are some.
+
+    Raises:
+        ValueError: the model reads no such tokens, or reads others that adapters were trained on.
+    """
+    encoder, number = encoder_of(model), _input_rows(model)
+    if rows is None and not number:
+        return None
+    table = _table(encoder)
+    shape = (number, table.shape[1])
+    if rows is None or rows.shape != shape:
+        raise ValueError(
+            "An adapter that was trained with a decoder's input tokens is for one that reads such "
+            f"tokens, and no other. Received: vectors {None if rows is None else rows.shape}, "
+            f"where the model has {shape}, in {source}"
+        )
+    if encoder.adapters and encoder.adapters.added and not np.array_equal(table[-number:], rows):
+        raise ValueError(
+            "Adapters of one decoder share the vectors of its input tokens, and those of the "
+            "folder are others: load it on a decoder of its own. Received: "
+            f"{', '.join(encoder.adapters.added)} on the decoder, {source}"
+        )
+    return np.concatenate([table[:-number], rows])
 
 
 def _check_task(task: Any, content: Mapping[str, Any], source: str) -> None:

@@ -3,24 +3,22 @@
 (Format: peft 0.17, `src/peft/tuners/lora/config.py` and `utils/save_and_load.py`.)
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 
-from kbert import atomic
+from kbert.adapters.foreign import CONFIG_FILE, check_only, read_folder, write_folder
 from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
-from kbert.checkpoints.safetensors import read_safetensors, serialise
 from kbert.files import Path
-from kbert.json_file import read_json
 from kbert.layers import Dense
+from kbert.models import Encoder
 from kbert.models.adapters.base import encoder_of, insert, known, layers_of, remove, running, slot
 from kbert.models.adapters.lora import Lora, columns
 from kbert.types import Arrays, PathLike
 
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS_FILE = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 # What changes what LoRA computes, and is not read: any other value is refused.
 _ONLY: dict[str, tuple[Any, ...]] = {
@@ -49,23 +47,15 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
         ValueError: it is of another kind than LoRA, has options that kbert knows not, or weights
             that the encoder has no place for; then the model is as it was.
     """
-    encoder, folder = encoder_of(model), Path(folder)
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (folder / file).is_file():
-            raise FileNotFoundError(f"A folder of peft holds {file}. Received: {folder}")
-    content = read_json(folder / CONFIG_FILE)
+    encoder = encoder_of(model)
+    content, arrays = read_folder(folder, WEIGHTS_FILE, "peft")
+    folder = Path(folder)
     if content.get("peft_type") != "LORA":
         raise ValueError(
             "kbert reads LoRA of peft's kinds. Received: "
             f"peft_type={content.get('peft_type')!r} in {folder / CONFIG_FILE}"
         )
-    for key, allowed in _ONLY.items():
-        if content.get(key) not in allowed:
-            raise ValueError(
-                f"`{key}` of peft's LoRA must be {allowed[-1]!r} here. "
-                f"Received: {content[key]!r} in {folder / CONFIG_FILE}"
-            )
-    arrays = read_safetensors(folder / WEIGHTS_FILE)
+    check_only(content, _ONLY, "peft's LoRA", folder / CONFIG_FILE)
     places = list(_places(encoder))
     found: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
     rest = set(arrays)
@@ -159,14 +149,20 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
         "inference_mode": True,
         "base_model_name_or_path": None,
     }
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    text = (json.dumps(content, indent=2) + "\n").encode()
-    atomic.write_together({path / WEIGHTS_FILE: serialise(arrays), path / CONFIG_FILE: text})
+    write_folder(folder, content, arrays, WEIGHTS_FILE)
 
 
 def _places(encoder: Any) -> Iterator[tuple[str, str, str]]:
-    """Of each kernel that LoRA can be of: the layer's path, the target, and the module there."""
+    """Of each kernel that LoRA can be of: the layer's path, the target, and the module there.
+
+    Raises:
+        ValueError: it is a decoder.
+    """
+    if not isinstance(encoder, Encoder):
+        raise ValueError(
+            "peft's folders are read and written for encoders. "
+            f"Received: a {type(encoder).__name__}"
+        )
     architecture = ARCHITECTURES[infer(encoder.config, (), None)]
     prefix = f"{architecture.prefix}." if architecture.prefix else ""
     rules = {rule.name: rule for rule in architecture.rules(encoder.config, None)}

@@ -168,6 +168,7 @@ class DistillationExperiment(Experiment):
                 model_dir=Path(model_dir) / stage.name,
                 resume=resume,
                 verbose=verbose,
+                callbacks=self.callbacks(settings) if stage.name == self.last_stage.name else (),
                 **options,
             )
         return history

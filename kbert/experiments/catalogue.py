@@ -6,13 +6,15 @@ import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
-from kbert import registry
+from kbert import pruning, registry
 from kbert.data.readers.glue_tasks import GLUE
 from kbert.experiments import readers
 from kbert.experiments.settings import Settings, flag_options, settings_of
 from kbert.metrics import text_table
 from kbert.models import adapters
 from kbert.tasks import FineTuningTask, Task
+
+_ONE_OF = ("adapter", "quantization_aware", "prune_weights")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,11 +75,15 @@ class NamedTask:
                     f"A {cls.__name__} has no {name}; it takes {', '.join(flag_options(cls))}. "
                     f"Received: {name}"
                 )
-        if given.get("adapter") is not None and given.get("quantization_aware"):
+        chosen = {x: y for x in _ONE_OF if (y := given.get(x)) not in (None, False)}
+        if len(chosen) > 1:
             raise ValueError(
-                "A run trains an adapter of an encoder that stays as it is, or an encoder for 8 "
-                f"bits. Received: adapter={given['adapter']!r} with quantization_aware=True"
+                "A run trains an adapter of an encoder that stays as it is, an encoder for 8 bits, "
+                "or one with ever more zeros. Received: "
+                f"{' with '.join(f'{name}={value!r}' for name, value in chosen.items())}"
             )
+        if given.get("prune_weights") is not None:
+            pruning.parse(given["prune_weights"])  # raises where it is none
         if given.get("adapter") is not None:
             own = adapters.parse(given["adapter"])  # raises where it is none
             given = {"learning_rate": own.learning_rate, **given}

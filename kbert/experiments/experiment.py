@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from kbert import pruning
 from kbert.data import Table
 from kbert.experiments.catalogue import named_task
 from kbert.experiments.evaluation import check_submission, is_labelled
@@ -136,13 +137,25 @@ class Experiment:
         return self.named.settings(**settings)
 
     def make_task(self, settings: Settings) -> FineTuningTask:
-        """What is trained: `new_task`, with the adapter or the 8 bits of the settings."""
+        """What is trained: `new_task`, with the adapter, or what 8 bits or a pruning need."""
         task = self.new_task(settings)
         if settings.quantization_aware:
             task = quantization_aware(task)
         if settings.adapter is not None:
             insert(task, adapters.parse(settings.adapter), "task")
+        if settings.prune_weights is not None:
+            task = pruning.parse(settings.prune_weights).prepare(task)
         return task
+
+    def finish(self, task: FineTuningTask, settings: Settings) -> FineTuningTask:
+        """What a run keeps of the task that it has trained: without scores of its weights."""
+        if settings.prune_weights is not None:
+            task = pruning.parse(settings.prune_weights).finish(task)
+        return task
+
+    def callbacks(self, settings: Settings) -> list[keras.callbacks.Callback]:
+        """Those of `fit` that the settings want."""
+        return [] if settings.prune_weights is None else [pruning.parse(settings.prune_weights)]
 
     def new_task(self, settings: Settings) -> FineTuningTask:
         """The pretrained encoder under a newly initialised head."""
@@ -181,6 +194,7 @@ class Experiment:
             model_dir=model_dir,
             resume=resume,
             verbose=verbose,
+            callbacks=self.callbacks(settings),
             **settings.training(),
         )
 

@@ -153,6 +153,7 @@ def _run(
     except (Interrupted, Terminated) as stopped:
         raise Stopped(stopped.signal, stopped.step) from None
     seconds = time.perf_counter() - begun
+    task = experiment.finish(task, settings)
     options: dict[str, Any] = {"batch_size": settings.batch_size, "verbose": verbose}
     threshold = None
     if settings.tune_threshold:

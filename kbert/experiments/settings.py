@@ -51,6 +51,12 @@ class Settings(FitSettings):
         help="Train for 8 bits: what dense layers multiply is rounded as kbert-export "
         "--precision=int8 will have it (Q8BERT).",
     )
+    prune_weights: str | None = option(
+        None,
+        help="Set ever more weights to zero while training, by magnitude or movement, with "
+        "settings after a colon, as movement:sparsity=0.85,begin_step=0.1,end_step=0.7 "
+        "(docs/pruning.md). Steps below 1 are shares of the run.",
+    )
     tune_threshold: bool = option(
         False,
         help="Set the threshold of no answer, or of any number of labels, by the development data. "

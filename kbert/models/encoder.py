@@ -16,7 +16,7 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.layers import gather_positions
 from kbert.layers.bias import layer_biases
 from kbert.layers.recompute import run_layer
-from kbert.models.adapters.base import described
+from kbert.models.adapters.base import TakesAdapters, described
 from kbert.models.blocks import embeddings_of, last_norm, layer_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
@@ -83,7 +83,7 @@ def register_encoder(encoder: _Made) -> _Made:
 
 @register_encoder
 @keras.saving.register_keras_serializable(package="kbert")
-class Encoder(FromConfig, keras.Model):
+class Encoder(TakesAdapters, FromConfig, keras.Model):
     """Token ids in, contextual vectors out: BERT and every model that differs from it in values.
 
     It is built when constructed, so it has weights at once. It is saved and revived from its
@@ -181,16 +181,6 @@ class Encoder(FromConfig, keras.Model):
         for layer in (self.shared, self.norm, self.pooler):
             if layer is not None:
                 layer.build((None, self.config.hidden_size))
-
-    # What `kbert.models.adapters` have put into the slots of its layers.
-    adapters: Any = None
-    # Whether it was drawn for a task's head, and the rest was loaded.
-    pooler_is_new: bool = False
-
-    @property
-    def variant(self) -> Any:
-        """What a graph is traced for besides its inputs: which adapter runs."""
-        return self.adapters and (self.adapters.switch.current, self.adapters.version)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -443,12 +433,6 @@ class Encoder(FromConfig, keras.Model):
     def get_config(self) -> dict[str, Any]:
         self._check_revivable()
         self._check_one_table()
-        if (found := described(self)) is not None:
-            raise ValueError(
-                "A config says nothing of adapters: save_to_preset keeps them, and "
-                "kbert.adapters.merge and remove take them out. "
-                f"Received: an encoder with {', '.join(found['added'])}"
-            )
         return super().get_config()
 
     def _check_one_table(self) -> None:

@@ -8,7 +8,7 @@ import keras
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.hub import locate
-from kbert.models.adapters.base import restore
+from kbert.models.adapters.base import described, restore
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.types import DType, PathLike
 
@@ -84,10 +84,17 @@ class FromConfig(_Base):
         Raises:
             ValueError: an unknown format, or a model that the other library cannot be.
         """
-        write_checkpoint(path, self.config, get_arrays(self, self.prefix), format)
+        arrays, adapters = get_arrays(self, self.prefix), described(self)
+        write_checkpoint(path, self.config, arrays, format, adapters=adapters)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, for Keras."""
+        if (found := described(self)) is not None:
+            raise ValueError(
+                "A config says nothing of adapters: save_to_preset keeps them, and "
+                "kbert.adapters.merge and remove take them out. "
+                f"Received: a kbert.{type(self).__name__} with {', '.join(found['added'])}"
+            )
         return {
             "config": self.config.to_dict(),
             "name": self.name,

@@ -12,6 +12,7 @@ from kbert.pruning.layer_drop import LayerDrop
 from kbert.pruning.layers import keep_layers
 from kbert.pruning.magnitude import MagnitudePruning, sparsity
 from kbert.pruning.movement import MovementPruning, apply_movement, with_movement
+from kbert.pruning.named import parse
 from kbert.pruning.vocabulary import kept_tokens, prune_vocabulary
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "least_important",
     "neuron_importance",
     "neuron_magnitudes",
+    "parse",
     "prune_heads",
     "prune_neurons",
     "prune_vocabulary",

@@ -14,11 +14,26 @@ from keras import ops
 from kbert.models import Encoder
 from kbert.models.parts import Movement
 from kbert.models.weights import named_weights
-from kbert.pruning.schedule import GradualPruning
+from kbert.options import option
+from kbert.pruning.schedule import GradualPruning, PruningSettings
 from kbert.types import Logs, Tensor
 
 # Of all dense layers in the blocks of an encoder.
 BLOCKS = ("encoder/layers/*/kernel",)
+
+
+class MagnitudeSettings(PruningSettings):
+    """Of `MagnitudePruning`.
+
+    Args:
+        {options}
+    """
+
+    kernels: tuple[str, ...] = option(
+        BLOCKS,
+        help="Patterns for the names that weights have in a preset, where * stands for any "
+        "characters; by default those of all dense layers in the encoder's blocks.",
+    )
 
 
 class MagnitudePruning(GradualPruning):
@@ -43,14 +58,7 @@ class MagnitudePruning(GradualPruning):
     pruned before, its zeros stay, as the smallest there are.
 
     Args:
-        sparsity: share of zeros at the end, above 0 and below 1.
-        end_step: updates after which all of them are chosen, at most those of the run. The paper
-            leaves a part of the run to recover.
-        begin_step: updates before the first weights are chosen.
-        initial_sparsity: share of zeros then.
-        frequency: updates between two choices.
-        kernels: patterns for the names that weights have in a preset, where `*` stands for any
-            characters; by default those of all dense layers in the encoder's blocks.
+        {options}
 
     Raises:
         ValueError: a value out of range; in `fit`: steps beyond those of the run, patterns that
@@ -70,24 +78,10 @@ class MagnitudePruning(GradualPruning):
         [0.75]
     """
 
-    def __init__(
-        self,
-        sparsity: float,
-        *,
-        end_step: int,
-        begin_step: int = 0,
-        initial_sparsity: float = 0.0,
-        frequency: int = 1,
-        kernels: str | Sequence[str] = BLOCKS,
-    ) -> None:
-        super().__init__(
-            sparsity,
-            end_step=end_step,
-            begin_step=begin_step,
-            initial_sparsity=initial_sparsity,
-            frequency=frequency,
-        )
-        self.kernels = (kernels,) if isinstance(kernels, str) else tuple(kernels)
+    settings_class = MagnitudeSettings
+
+    def __init__(self, sparsity: float, **settings: Any) -> None:
+        super().__init__(sparsity, **settings)
         self._masked: dict[str, _Mask] = {}
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -98,9 +92,8 @@ class MagnitudePruning(GradualPruning):
             )
         super().on_train_begin(logs)
         with self.model.distribute_strategy.scope():
-            self._masked = {
-                name: _Mask(kernel) for name, kernel in _kernels(self.model, self.kernels).items()
-            }
+            kernels = _kernels(self.model, self.settings.kernels)
+            self._masked = {name: _Mask(kernel) for name, kernel in kernels.items()}
         self._trace_anew()
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:

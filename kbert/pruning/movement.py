@@ -20,8 +20,9 @@ import tensorflow as tf
 from kbert.graphs import graph
 from kbert.layers import Dense
 from kbert.models.parts import Movement
+from kbert.options import option
 from kbert.pruning.rebuilding import check_part, plain_encoder, with_part, without_part
-from kbert.pruning.schedule import GradualPruning
+from kbert.pruning.schedule import GradualPruning, PruningSettings
 from kbert.types import Arrays, Logs
 
 PART = Movement.name
@@ -78,6 +79,18 @@ def apply_movement(model: Any) -> Any:
     return without_part(model, PART, "with_movement", _masked)
 
 
+class MovementSettings(PruningSettings):
+    """Of `MovementPruning`.
+
+    Args:
+        {options}
+    """
+
+    globally: bool = option(
+        False, help="Whether the share is of all kernels together, and not of each: some lose more."
+    )
+
+
 class MovementPruning(GradualPruning):
     """A callback of `fit` that masks ever more of the weights that move towards zero.
 
@@ -105,13 +118,7 @@ class MovementPruning(GradualPruning):
     masks are saved with the weights: a run that was ended resumes exactly.
 
     Args:
-        sparsity: share of masked weights at the end, above 0 and below 1.
-        end_step: updates after which it is reached, at most those of the run.
-        begin_step: updates before the first weights are masked; at least some, for scores to tell
-            weights apart.
-        initial_sparsity: share of masked weights then.
-        frequency: updates between two choices.
-        globally: whether the share is of all kernels together, and not of each: some lose more.
+        {options}
 
     Raises:
         ValueError: a value out of range; in `fit`: steps beyond those of the run, a model without
@@ -131,30 +138,24 @@ class MovementPruning(GradualPruning):
         [0.75]
     """
 
-    def __init__(
-        self,
-        sparsity: float,
-        *,
-        end_step: int,
-        begin_step: int = 0,
-        initial_sparsity: float = 0.0,
-        frequency: int = 1,
-        globally: bool = False,
-    ) -> None:
-        super().__init__(
-            sparsity,
-            end_step=end_step,
-            begin_step=begin_step,
-            initial_sparsity=initial_sparsity,
-            frequency=frequency,
-        )
-        self.globally = globally
+    settings_class = MovementSettings
+
+    def __init__(self, sparsity: float, **settings: Any) -> None:
+        super().__init__(sparsity, **settings)
         self._groups: list[list[Any]] = []  # dense layers with scores
+
+    def prepare(self, model: Any) -> Any:
+        """`with_movement`."""
+        return with_movement(model)
+
+    def finish(self, model: Any) -> Any:
+        """`apply_movement`."""
+        return apply_movement(model)
 
     def on_train_begin(self, logs: Logs = None) -> None:
         super().on_train_begin(logs)
         layers = _scored(self.model)
-        self._groups = [layers] if self.globally else [[layer] for layer in layers]
+        self._groups = [layers] if self.settings.globally else [[layer] for layer in layers]
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         # Before an update and not after it, as of MagnitudePruning.
@@ -176,7 +177,7 @@ class MovementPruning(GradualPruning):
         for group in self._groups:
             masks = [layer.movement.mask.numpy() for layer in group]
             masked = sum(int((mask == 0).sum()) for mask in masks)
-            if masked != round(self.sparsity * sum(mask.size for mask in masks)):
+            if masked != round(self.settings.sparsity * sum(mask.size for mask in masks)):
                 return False
         return True
 

@@ -1,10 +1,95 @@
 """What callbacks share that set ever more weights of kernels to zero while a model is trained."""
 
+import inspect
+from typing import Any, ClassVar
+
 import keras
 from absl import logging
 
-from kbert.tasks import FineTuningTask
+from kbert.options import Options, option, with_options
 from kbert.types import Logs
+
+
+class PruningSettings(Options):
+    """How the share of zeros grows.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    sparsity: float = option(help="Share of zeros at the end.", above=0, below=1)
+    end_step: int | float = option(
+        0.7,
+        help="Updates after which it is reached, fewer than those of the run: what is left "
+        "recovers in the rest. Below 1: a share of the run's.",
+        above=0,
+    )
+    begin_step: int | float = option(
+        0,
+        help="Updates before the first weights are chosen. Below 1: a share of the run's.",
+        at_least=0,
+    )
+    initial_sparsity: float = option(0.0, help="Share of zeros then.", at_least=0, below=1)
+    frequency: int = option(1, help="Updates between two choices.", at_least=1)
+
+    def check(self) -> None:
+        if self.initial_sparsity > self.sparsity:
+            raise ValueError(
+                "`initial_sparsity` must be at most `sparsity`. Received: "
+                f"sparsity={self.sparsity}, initial_sparsity={self.initial_sparsity}"
+            )
+        steps = self.begin_step, self.end_step
+        if any(isinstance(x, float) and x >= 1 for x in steps):
+            raise ValueError(
+                "`begin_step` and `end_step` are whole numbers of updates, or shares of a run's "
+                f"below 1. Received: begin_step={self.begin_step}, end_step={self.end_step}"
+            )
+        if _are_alike(*steps):
+            _check_order(*steps)
+
+    def in_updates(self, total: int | None) -> tuple[int, int]:
+        """`begin_step` and `end_step` of a run.
+
+        Args:
+            total: updates of the run; None = not known.
+
+        Raises:
+            ValueError: there are shares, and the total is not known; or the end is not after the
+                beginning.
+
+        Example:
+            >>> PruningSettings(sparsity=0.5, begin_step=10, end_step=0.7).in_updates(200)
+            (10, 140)
+        """
+        found = []
+        for name in ("begin_step", "end_step"):
+            value = getattr(self, name)
+            if isinstance(value, float):
+                if total is None:
+                    raise ValueError(
+                        f"`{name}` is a share of a run whose length is known, as of kbert's `fit`; "
+                        f"here it must be a number of updates. Received: {name}={value}"
+                    )
+                value = round(value * total)
+            found.append(value)
+        _check_order(*found)
+        return found[0], found[1]
+
+
+def _are_alike(begin: float, end: float) -> bool:
+    """Whether both are updates, or shares of a run; 0 is either."""
+    return begin == 0 or isinstance(begin, float) == isinstance(end, float)
+
+
+def _check_order(begin: float, end: float) -> None:
+    if begin >= end:
+        raise ValueError(
+            "Weights are chosen from `begin_step` on to an `end_step` after it. Received: "
+            f"begin_step={begin}, end_step={end}"
+        )
 
 
 class GradualPruning(keras.callbacks.Callback):
@@ -15,43 +100,48 @@ class GradualPruning(keras.callbacks.Callback):
     where i is the `initial_sparsity` and f the `sparsity` (Zhu & Gupta 2017,
     https://arxiv.org/abs/1710.01878, section 3). Which weights become zeros, a subclass chooses.
 
+    Attributes:
+        settings_class: what the constructor takes, described where the docstring of a subclass says
+            `{options}`.
+        begin_step: updates before the first weights are chosen; known from the begin of a run on,
+            where the setting is a share of it.
+        end_step: likewise, of the last.
+        may_be_best: whether the sparsity is reached. `train` reads it: weights of before are not
+            the best.
+
     Args:
-        sparsity: share of zeros at the end, above 0 and below 1.
-        end_step: updates after which it is reached, at most those of the run.
-        begin_step: updates before the first weights are chosen.
-        initial_sparsity: share of zeros then.
-        frequency: updates between two choices.
+        sparsity: share of zeros at the end.
+        **settings: the other fields of `PruningSettings`, or of what a subclass extends it to.
 
     Raises:
+        TypeError: no such setting.
         ValueError: a value out of range; in `fit`: steps beyond those of the run, or another
             backend than TensorFlow.
     """
 
-    def __init__(
-        self,
-        sparsity: float,
-        *,
-        end_step: int,
-        begin_step: int = 0,
-        initial_sparsity: float = 0.0,
-        frequency: int = 1,
-    ) -> None:
+    settings_class: ClassVar[type[PruningSettings]] = PruningSettings
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__doc__ = with_options(cls.__doc__, cls.settings_class)
+        first, *others = cls.settings_class.parameters()
+        first = first.replace(kind=first.POSITIONAL_OR_KEYWORD)
+        cls.__signature__ = inspect.Signature([first, *others])
+
+    def __init__(self, sparsity: float, **settings: Any) -> None:
         super().__init__()
-        if not 0 < sparsity < 1 or not 0 <= initial_sparsity <= sparsity:
-            raise ValueError(
-                "`sparsity` must be above 0 and below 1, and `initial_sparsity` from 0 to it. "
-                f"Received: sparsity={sparsity}, initial_sparsity={initial_sparsity}"
-            )
-        if not 0 <= begin_step < end_step or frequency < 1:
-            raise ValueError(
-                "Weights are chosen from `begin_step` on, 0 or more, to an `end_step` after it, "
-                "every `frequency` updates, 1 or more. Received: "
-                f"begin_step={begin_step}, end_step={end_step}, frequency={frequency}"
-            )
-        self.sparsity, self.initial_sparsity = sparsity, initial_sparsity
-        self.begin_step, self.end_step, self.frequency = begin_step, end_step, frequency
-        # Whether the sparsity is reached. `train` reads it: weights of before are not the best.
+        given = {"sparsity": sparsity, **settings}
+        self.settings: Any = self.settings_class.from_arguments(given, type(self).__name__)
+        self.begin_step, self.end_step = self.settings.begin_step, self.settings.end_step
         self.may_be_best = False
+
+    def prepare(self, model: Any) -> Any:
+        """The model that can be pruned so in `fit`: itself, or a new one with what that needs."""
+        return model
+
+    def finish(self, model: Any) -> Any:
+        """The ordinary model with zeros, of one that `fit` has pruned."""
+        return model
 
     def sparsity_after(self, step: int) -> float:
         """The share of zeros that is wanted after so many updates.
@@ -64,14 +154,15 @@ class GradualPruning(keras.callbacks.Callback):
         if step < self.begin_step:
             return 0.0
         left = 1 - min(1.0, (step - self.begin_step) / (self.end_step - self.begin_step))
-        return self.sparsity + (self.initial_sparsity - self.sparsity) * left**3
+        last = self.settings.sparsity
+        return last + (self.settings.initial_sparsity - last) * left**3
 
     def is_due(self, step: int) -> bool:
         """Whether weights are chosen after so many updates: by that number alone.
 
         So a run that resumes chooses when the uninterrupted one would.
         """
-        return step >= self.begin_step and not (step - self.begin_step) % self.frequency
+        return step >= self.begin_step and not (step - self.begin_step) % self.settings.frequency
 
     @property
     def step(self) -> int:
@@ -84,7 +175,15 @@ class GradualPruning(keras.callbacks.Callback):
                 "Kernels are pruned in training by TensorFlow's engine: KERAS_BACKEND=tensorflow. "
                 f"Received: KERAS_BACKEND={keras.backend.backend()}"
             )
-        self._check_length()
+        updates = self.params.get("updates")
+        self.begin_step, self.end_step = self.settings.in_updates(updates)
+        # Earlier updates may be of this run.
+        if updates is not None and not self.step and updates <= self.end_step:
+            raise ValueError(
+                "The last weights are chosen before the end of a run, so that what is left can "
+                f"recover: `end_step` must be below its {updates} updates. "
+                f"Received: end_step={self.end_step}"
+            )
         self.may_be_best = False
 
     def on_train_end(self, logs: Logs = None) -> None:
@@ -92,16 +191,5 @@ class GradualPruning(keras.callbacks.Callback):
             logging.warning(
                 "The run ended after %d updates, before the end of the pruning after %d: the "
                 "kernels have fewer zeros than %g of their weights",
-                *(self.step, self.end_step, self.sparsity),
-            )
-
-    def _check_length(self) -> None:
-        epochs, steps = (self.params.get(name) for name in ("epochs", "steps"))
-        if not isinstance(self.model, FineTuningTask) or not epochs or not steps or self.step:
-            return  # phases of pretraining differ in length, and earlier updates may be of this run
-        if epochs * steps <= self.end_step:
-            raise ValueError(
-                "The last weights are chosen before the end of a run, so that what is left can "
-                f"recover: `end_step` must be below its {epochs * steps} updates. "
-                f"Received: end_step={self.end_step}"
+                *(self.step, self.end_step, self.settings.sparsity),
             )

@@ -365,7 +365,6 @@ class EncoderTask(Task):
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
         model = super()._make_model(checkpoint, dtype)
-        adapters.restore(model, checkpoint.adapters, checkpoint.source)
         if not isinstance(model, Decoder):
             return model
         return DecoderEncoder(model, input_tokens=has_input_tokens(checkpoint))

@@ -154,7 +154,9 @@ def _load_decoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> Decoder
     tuned = getattr(registry.find("task", saved.get("kind", "")), "takes_decoders", False)
     if not tuned or not has_input_tokens(checkpoint):
         config, source = checkpoint.config, checkpoint.source
-        return DecoderEncoder.from_arrays(config, arrays, source, dtype, strict)
+        given = (config, arrays, source, dtype, strict)
+        return DecoderEncoder.from_arrays(*given, checkpoint.adapters)
     decoder = Decoder(checkpoint.config, dtype=dtype)
+    restore(decoder, checkpoint.adapters, checkpoint.source)
     set_arrays(decoder, "decoder", arrays, checkpoint.source, strict)
     return DecoderEncoder(decoder)

@@ -17,7 +17,7 @@ from kbert import registry
 from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_checkpoint
 from kbert.hub import locate
 from kbert.layers.fake_quantization import without_fake_quantization
-from kbert.models.adapters.base import described
+from kbert.models.adapters.base import described, restore
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import (
     MAX_BYTES,
@@ -437,7 +437,9 @@ class Task(TrainStep, keras.Model):
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
         """The model of a folder's config, its weights drawn."""
-        return make_model(checkpoint.config, dtype)
+        model = make_model(checkpoint.config, dtype)
+        restore(model, checkpoint.adapters, checkpoint.source)
+        return model
 
     @classmethod
     def _without_heads(

@@ -157,13 +157,37 @@ def test_the_schedule_is_the_papers():
     assert pruning.sparsity_after(10**6) == 0.9
 
 
+def test_steps_may_be_shares_of_the_run(tokenizer):
+    """Of a run of 8 updates; a run that resumes has the same."""
+    task, seen = made(tokenizer), Seen()
+    pruning = MagnitudePruning(0.75, begin_step=0.125, end_step=0.625, frequency=2)
+    task.fit(TEXTS, LABELS, epochs=4, callbacks=[seen, pruning], **HOW)
+    assert (pruning.begin_step, pruning.end_step) == (1, 5)
+    wanted = [0.0, 0.0, 0.0, 0.65625, 0.65625, 0.75, 0.75, 0.75]
+    np.testing.assert_allclose(np.ravel(seen.shares), wanted, atol=1e-3)
+    # The same object in another run, of 12.
+    task.fit(TEXTS, LABELS, epochs=6, callbacks=[pruning], **HOW)
+    assert (pruning.begin_step, pruning.end_step) == (2, 8)
+    short = MagnitudePruning(0.5, begin_step=0.5, end_step=0.6)
+    with pytest.raises(
+        ValueError, match=r"`end_step` after it. Received: begin_step=1, end_step=1"
+    ):
+        task.fit(TEXTS, LABELS, epochs=1, callbacks=[short], **HOW)
+    short.set_params({"epochs": 1, "steps": 2})  # as of Keras' own loop
+    with pytest.raises(ValueError, match=r"must be a number of updates. Received: begin_step=0.5"):
+        short.on_train_begin()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sparsity": 1.0}, r"above 0 and below 1.*Received: sparsity=1.0"),
-        ({"sparsity": 0.5, "initial_sparsity": 0.6}, "`initial_sparsity` from 0 to it"),
+        ({"sparsity": 1.0}, r"`sparsity` must be .* above 0 and below 1. Received: 1.0"),
+        ({"sparsity": 0.5, "initial_sparsity": 0.6}, "`initial_sparsity` must be at most"),
         ({"sparsity": 0.5, "begin_step": 4}, r"an `end_step` after it.*begin_step=4, end_step=4"),
-        ({"sparsity": 0.5, "frequency": 0}, "frequency=0"),
+        ({"sparsity": 0.5, "frequency": 0}, "`frequency` must be .* at least 1. Received: 0"),
+        ({"sparsity": 0.5, "end_step": 4.0}, r"shares of a run's below 1.*end_step=4.0"),
+        ({"sparsity": 0.5, "begin_step": 0.8, "end_step": 0.7}, "begin_step=0.8, end_step=0.7"),
+        ({"sparsity": 0.5, "begin_step": -0.1}, "`begin_step` must be .*Received: -0.1"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):

@@ -317,10 +317,12 @@ def test_a_student_is_pruned_while_it_is_distilled(tokenizer):
 def test_what_cannot_be_is_refused(tokenizer):
     task = made(tokenizer)
     plain = apply_movement(task)
-    with pytest.raises(ValueError, match=r"above 0 and below 1.*Received: sparsity=1.0"):
+    with pytest.raises(ValueError, match=r"`sparsity` must be .* below 1. Received: 1.0"):
         MovementPruning(1.0, end_step=4)
     with pytest.raises(ValueError, match=r"an `end_step` after it.*begin_step=4, end_step=4"):
         MovementPruning(0.5, begin_step=4, end_step=4)
+    with pytest.raises(TypeError, match=r"MovementPruning has no such argument.*'kernels'"):
+        MovementPruning(0.5, kernels="*")
     with pytest.raises(ValueError, match=r"below its 4 updates. Received: end_step=4"):
         task.fit(TEXTS, LABELS, epochs=2, callbacks=[MovementPruning(0.5, end_step=4)], **HOW)
     with pytest.raises(ValueError, match=r"see with_movement. Received: part=None"):

@@ -32,6 +32,7 @@ class Prefix(Adapter):
 
     kind = "prefix"
     learning_rate = 1e-2
+    takes_decoders = False
 
     length: int = option(20, help="How many keys and values.", at_least=1)
     initializer_range: float = option(0.02, help="Sigma of both.", above=0)
@@ -76,6 +77,7 @@ class ProjectedAttention(Adapter):
     """
 
     kind = "pal"
+    takes_decoders = False
 
     size: int = option(204, help="Width of the attention.", at_least=1)
     num_heads: int | None = option(None, help="Its heads; none = the encoder's.", at_least=1)

@@ -6,7 +6,6 @@ many adapters, of which one runs, or none.
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -16,7 +15,7 @@ import keras
 from kbert import registry
 from kbert.layers import Block, Dense, LayerNorm, SelfAttention
 from kbert.layers.adaptable import Adaptable, Switch
-from kbert.options import Options, option
+from kbert.options import Options, option, parse_kind
 from kbert.types import Shape, Tensor
 
 _Made = TypeVar("_Made", bound=type["Adapter"])
@@ -33,10 +32,12 @@ class Adapter(Options):
     Attributes:
         kind: what `add` and folders call it.
         learning_rate: the peak of `fit`, where none is given.
+        takes_decoders: whether it runs in a KV cache, token by token, as in a whole row.
     """
 
     kind: ClassVar[str]
     learning_rate: ClassVar[float] = 1e-3
+    takes_decoders: ClassVar[bool] = True
 
     pooler: bool | None = option(
         None,
@@ -84,6 +85,25 @@ def register_adapter(adapter: _Made) -> _Made:
     return adapter
 
 
+class TakesAdapters:
+    """Mixin before `keras.Model`: a model with `blocks`, whose layers have slots.
+
+    Attributes:
+        adapters: what was put into the slots, an `Adapters`; None = nothing yet.
+        pooler: a layer behind the blocks, or None.
+        pooler_is_new: whether it was drawn for a task's head, and the rest was loaded.
+    """
+
+    adapters: Any = None
+    pooler: Any = None
+    pooler_is_new: bool = False
+
+    @property
+    def variant(self) -> Any:
+        """What a graph is traced for besides its inputs: which adapter runs."""
+        return self.adapters and (self.adapters.switch.current, self.adapters.version)
+
+
 class Adapters:
     """The adapters of an encoder; a plain object, which Keras does not track.
 
@@ -106,8 +126,9 @@ def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> An
     trainable as it is.
 
     Args:
-        model: a `kbert.Encoder`, or a task on one. A task keeps to the adapter that it was given,
-            whichever of the encoder's another task or `activate` chooses.
+        model: a `kbert.Encoder`, a `kbert.Decoder`, or a task on one. A task on texts keeps to the
+            adapter that it was given, whichever of the encoder's another task or `activate`
+            chooses; a `CausalLM` runs its decoder's.
         kind: "houlsby", "pfeiffer", "lora", "bitfit", "prefix" or "pal", or one that
             `register_adapter` knows.
         name: of the adapter: letters, digits and underscores; None = the kind.
@@ -145,7 +166,7 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
             "Adapters of one encoder must have different names. "
             f"Received: {name!r} once more; it has {', '.join(state.added)}"
         )
-    if model is not encoder and model.compiled_by_user and model.optimizer.built:
+    if getattr(model, "compiled_by_user", False) and model.optimizer.built:
         raise ValueError(
             "An optimizer that has made updates knows the weights of then: add the adapter, and "
             f"compile the task after it. Received: a compiled {type(model).__name__}"
@@ -155,6 +176,11 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
         raise ValueError(
             "Adapters lie beside kernels that are multiplied as they are, and those of this part "
             f"are not. Received: an encoder with part={part.name!r}"
+        )
+    if encoder.prefix == "decoder" and not adapter.takes_decoders:
+        raise ValueError(
+            "What is added to a decoder runs token by token too, as lora, houlsby, pfeiffer and "
+            f"bitfit do. Received: an adapter of kind {adapter.kind!r} for a Decoder"
         )
     adapter.check_encoder(encoder)
     if adapter.pooler is None:
@@ -177,8 +203,8 @@ def parse(text: str) -> Adapter:
     """The adapter that a flag says: its kind, and after a colon its options.
 
     Args:
-        text: such as "lora" or "lora:rank=16,targets=query+key+value". Values are as in JSON, a +
-            stands between those of a sequence.
+        text: such as "lora" or "lora:rank=16,targets=query+key+value", see
+            `kbert.options.parse_kind`.
 
     Raises:
         ValueError: the kind is not known, or an option is out of range.
@@ -189,28 +215,12 @@ def parse(text: str) -> Adapter:
         >>> parse("houlsby").size
         64
     """
-    kind, _, rest = text.partition(":")
+    kind, options = parse_kind(text)
     found: Any = registry.get("adapter", kind)
-    options: dict[str, Any] = {}
-    for item in rest.split(",") if rest else ():
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise ValueError(
-                "An adapter's options are name=value, such as lora:rank=16,alpha=32. "
-                f"Received: {item!r} in {text!r}"
-            )
-        options[name] = tuple(value.split("+")) if "+" in value else _plain(value)
     try:
         return found.from_arguments(options, f"An adapter of kind {kind!r}")
     except TypeError as error:
         raise ValueError(f"{error}. Received: {text!r}") from error
-
-
-def _plain(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
 
 
 def activate(model: Any, name: str | None) -> None:
@@ -230,7 +240,7 @@ def activate(model: Any, name: str | None) -> None:
     if encoder.adapters is None:
         raise ValueError(f"The encoder has no adapters to choose from. Received: {name!r}")
     state = known(encoder, name)
-    if model is encoder:
+    if not hasattr(model, "adapter"):
         state.switch.active = name
     elif model.adapter != name:
         model.adapter = name
@@ -286,7 +296,7 @@ def remove(model: Any, name: str) -> None:
     state.version += 1
     if state.switch.active == name:
         state.switch.active = None
-    if model is not encoder and model.adapter == name:
+    if getattr(model, "adapter", None) == name:
         model.adapter = None
 
 
@@ -326,7 +336,7 @@ def described(model: Any) -> dict[str, Any] | None:
     Args:
         model: an encoder, a task on one, or what takes no adapters.
     """
-    state = getattr(getattr(model, "encoder", model), "adapters", None)
+    state = getattr(_host(model), "adapters", None)
     if not state or not state.added:
         return None
     added = {
@@ -373,7 +383,7 @@ def running(model: Any) -> str | None:
 
 def running_options(model: Any) -> Adapter | None:
     """The options of the adapter that a task runs; None where it runs none, or can have none."""
-    state = getattr(getattr(model, "encoder", model), "adapters", None)
+    state = getattr(_host(model), "adapters", None)
     return None if state is None else state.added.get(running(model))
 
 
@@ -389,17 +399,23 @@ def base_weights(encoder: Any) -> list[keras.Variable]:
 
 
 def encoder_of(model: Any) -> Any:
-    """The encoder of a task, or the encoder.
+    """The encoder or decoder of a task, or it itself.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is none.
     """
-    encoder = getattr(model, "encoder", model)
-    if not hasattr(encoder, "adapters"):
+    encoder = _host(model)
+    if not isinstance(encoder, TakesAdapters):
         raise TypeError(
-            f"Adapters are added to a kbert.Encoder, or to a task on one. Received: {model!r:.80}"
+            "Adapters are added to a kbert.Encoder or a kbert.Decoder, or to a task on one. "
+            f"Received: {model!r:.80}"
         )
     return encoder
+
+
+def _host(model: Any) -> Any:
+    encoder = getattr(model, "encoder", model)
+    return getattr(encoder, "decoder", encoder)  # of a CausalLM, and of a DecoderEncoder
 
 
 def slot(layer: Adaptable, name: str) -> Any:
@@ -513,7 +529,7 @@ def _of_pooler(encoder: Any, **kwargs: Any) -> Filled:
     if not isinstance(encoder.pooler, Dense):
         raise ValueError(
             "pooler=True trains the dense layer of the pooler, and the encoder has none. "
-            f"Received: a config with pooler_activation={encoder.config.pooler_activation!r}"
+            f"Received: a kbert.{type(encoder).__name__} with pooler={encoder.pooler!r}"
         )
     pooler = encoder.pooler
     delta = DenseDelta(pooler.units, kernel=True, bias=pooler.bias is not None, **kwargs)

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from kbert.configs.decoder import DecoderConfig
+from kbert.models.adapters.base import described, restore
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.types import Arrays, DType, Tensor, Tensors
@@ -124,8 +125,9 @@ class DecoderEncoder(keras.Model):
         Args:
             decoder: a pretrained one.
         """
-        arrays = get_arrays(decoder, "decoder")
-        return cls.from_arrays(decoder.config, arrays, "the decoder", decoder.dtype_policy)
+        arrays, adapters = get_arrays(decoder, "decoder"), described(decoder)
+        given = (decoder.config, arrays, "the decoder", decoder.dtype_policy)
+        return cls.from_arrays(*given, adapters=adapters)
 
     @classmethod
     def from_arrays(
@@ -135,6 +137,7 @@ class DecoderEncoder(keras.Model):
         source: str,
         dtype: DType = None,
         strict: bool = True,
+        adapters: Mapping[str, Any] | None = None,
     ) -> Self:
         """`extend` for the weights of a decoder that was not made.
 
@@ -144,6 +147,7 @@ class DecoderEncoder(keras.Model):
             source: where they are from, for messages.
             dtype: a Keras dtype policy or its name.
             strict: as in `kbert.models.weights.set_arrays`.
+            adapters: whose weights are among them, see `kbert.models.adapters.described`.
         """
         more = config.vocabulary_size + len(INPUT_TOKENS)
         decoder = Decoder(config.replace(vocabulary_size=more), dtype=dtype)
@@ -153,12 +157,23 @@ class DecoderEncoder(keras.Model):
             arrays[_TABLE] = np.concatenate([arrays[_TABLE], drawn.astype(arrays[_TABLE].dtype)])
         if _BIAS in arrays:
             arrays[_BIAS] = np.append(arrays[_BIAS], np.zeros(len(INPUT_TOKENS), "float32"))
+        restore(decoder, adapters, source)
         set_arrays(decoder, "decoder", arrays, source, strict)
         return cls(decoder)
 
     def parts(self) -> dict[str, keras.layers.Layer]:
         """First part of the weights' names in a preset -> the layer that has them."""
         return self.decoder.parts()
+
+    @property
+    def adapters(self) -> Any:
+        """Those of the decoder."""
+        return self.decoder.adapters
+
+    @property
+    def variant(self) -> Any:
+        """Likewise: which of them runs."""
+        return self.decoder.variant
 
     @property
     def embeddings(self) -> keras.layers.Layer:

@@ -241,9 +241,11 @@ class MultiTask(TrainStep, keras.Model):
         batch_size: int = inference.BATCH_SIZE,
         verbose: str | int = "auto",
     ) -> dict[str, float]:
-        """The metrics of each task whose data is there, and `mean`, that of their `metric`s.
+        """The metrics of each task whose data is there, and their `mean`, of one metric a task.
 
-        A metric that is a loss, such as a regressor's, counts negative.
+        That is the task's `metric`, or, where it is the loss, which has other units, the first of
+        its `score_names`: of a regressor Pearson's correlation. A task that names none does not
+        count, and where none counts there is no mean.
 
         Args:
             data: as for `fit`.
@@ -254,11 +256,12 @@ class MultiTask(TrainStep, keras.Model):
         found: dict[str, float] = {}
         chosen = []
         for name, labelled in data.items():
-            task = self.tasks[name]
-            values = task.evaluate(_table(labelled), batch_size=batch_size, verbose=verbose)
+            task, table = self.tasks[name], _table(labelled)
+            values = task.evaluate(table, batch_size=batch_size, verbose=verbose)
             found |= {f"{name}_{key}": value for key, value in values.items()}
-            chosen.append(-values["loss"] if task.metric == "loss" else values[task.metric])
-        return {**found, "mean": sum(chosen) / len(chosen)}
+            names = (task.score_names(table) or []) if task.metric == "loss" else [task.metric]
+            chosen += [values[key] for key in names[:1]]
+        return {**found, "mean": sum(chosen) / len(chosen)} if chosen else found
 
     def batches(
         self,

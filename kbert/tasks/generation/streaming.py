@@ -23,8 +23,8 @@ class TokenStream:
 
     def __init__(self, decoder: keras.Model) -> None:
         self._decoder = decoder
-        self._steps: dict[bool, Callable] = {}
-        self._prefills: dict[tuple[int, bool], Callable] = {}
+        self._steps: dict[tuple, Callable] = {}
+        self._prefills: dict[tuple, Callable] = {}
 
     def __call__(
         self,
@@ -45,9 +45,10 @@ class TokenStream:
             **settings: of `kbert.decoding.stream`.
         """
         made: dict[str, Any] = {"jit_compile": jit_compile}
-        if jit_compile not in self._steps:
-            self._steps[jit_compile] = tensor_function(self._decoder.step, self._decoder, **made)
-        key = (max_new_tokens, jit_compile)
+        which = (jit_compile, getattr(self._decoder, "variant", None))
+        if which not in self._steps:
+            self._steps[which] = tensor_function(self._decoder.step, self._decoder, **made)
+        key = (max_new_tokens, *which)
         if key not in self._prefills:
             self._prefills[key] = tensor_function(
                 lambda ids, mask: self._decoder.prefill(ids, mask, max_new_tokens),
@@ -56,7 +57,7 @@ class TokenStream:
             )
         inputs = (ops.convert_to_tensor(x) for x in (token_ids, padding_mask))
         logits, cache = self._prefills[key](*inputs)
-        step = self._steps[jit_compile]
+        step = self._steps[which]
         tokens = stream(step, logits, cache, max_new_tokens=max_new_tokens, **settings)
         return (int(ids[0]) for ids in tokens)
 

@@ -80,6 +80,7 @@ class Monitor(keras.callbacks.CallbackList):
             model=task,
             epochs=sum(stage.epochs for stage in plan),
             steps=plan[0].steps_per_epoch,
+            updates=plan[-1].end,  # of the run; Keras has none of phases that differ in length
             verbose=keras_verbose,
         )
         self.step = 0

@@ -1,0 +1,74 @@
+"""What folders of other packages share: a JSON file of settings beside a file of weights."""
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from kbert import atomic
+from kbert.checkpoints.safetensors import read_safetensors, serialise
+from kbert.files import Path
+from kbert.json_file import read_json
+from kbert.types import Arrays, PathLike
+
+CONFIG_FILE = "adapter_config.json"  # of peft and of `adapters`
+
+
+def read_folder(
+    folder: PathLike, weights_file: str, package: str, hint: str = ""
+) -> tuple[dict[str, Any], Arrays]:
+    """Settings and weights.
+
+    Args:
+        folder: with `CONFIG_FILE` and the file of weights.
+        weights_file: its name; safetensors.
+        package: that has written the folder, for messages.
+        hint: what to do where the weights are not there.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: one is damaged.
+    """
+    path = Path(folder)
+    for file, more in ((CONFIG_FILE, ""), (weights_file, hint)):
+        if not (path / file).is_file():
+            raise FileNotFoundError(
+                f"A folder of {package} holds {file}{more}. Received: {os.fspath(folder)}"
+            )
+    return read_json(path / CONFIG_FILE), read_safetensors(path / weights_file)
+
+
+def check_only(
+    content: Mapping[str, Any], only: Mapping[str, Collection[Any]], what: str, source: Any
+) -> None:
+    """Raises ValueError for a setting that changes what is computed and is not read.
+
+    Args:
+        content: the settings; one that is missing is as the last value allowed.
+        only: name -> the values that are allowed.
+        what: whose settings they are.
+        source: the file.
+    """
+    for key, allowed in only.items():
+        *_, usual = allowed
+        if content.get(key, usual) not in allowed:
+            raise ValueError(
+                f"`{key}` of {what} must be {usual!r} here. Received: {content[key]!r} in {source}"
+            )
+
+
+def write_folder(
+    folder: PathLike, content: Mapping[str, Any], arrays: Arrays, weights_file: str
+) -> None:
+    """Writes both files, or neither.
+
+    Args:
+        folder: made where it is missing.
+        content: the settings.
+        arrays: the weights.
+        weights_file: their file's name.
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    text = (json.dumps(content, indent=2) + "\n").encode()
+    atomic.write_together({path / weights_file: serialise(arrays), path / CONFIG_FILE: text})

@@ -1,0 +1,38 @@
+"""The gradual prunings by name, as a flag says them."""
+
+from kbert.options import parse_kind
+from kbert.pruning.magnitude import MagnitudePruning
+from kbert.pruning.movement import MovementPruning
+from kbert.pruning.schedule import GradualPruning
+
+GRADUAL: dict[str, type[GradualPruning]] = {
+    "magnitude": MagnitudePruning,
+    "movement": MovementPruning,
+}
+
+
+def parse(text: str) -> GradualPruning:
+    """The callback that a flag says.
+
+    Args:
+        text: "magnitude" or "movement", and after a colon the settings, see
+            `kbert.options.parse_kind`.
+
+    Raises:
+        ValueError: no such pruning or setting, a value out of range, or no `sparsity`.
+
+    Example:
+        >>> pruning = parse("movement:sparsity=0.85,begin_step=0.1")
+        >>> type(pruning).__name__, pruning.settings.begin_step, pruning.settings.end_step
+        ('MovementPruning', 0.1, 0.7)
+    """
+    kind, settings = parse_kind(text)
+    if kind not in GRADUAL or "sparsity" not in settings:
+        raise ValueError(
+            f"Weights are pruned by {' or '.join(GRADUAL)}, to a share that must be named, such as "
+            f"movement:sparsity=0.85. Received: {text!r}"
+        )
+    try:
+        return GRADUAL[kind](**settings)
+    except TypeError as error:
+        raise ValueError(f"{error}. Received: {text!r}") from error
