@@ -19,7 +19,8 @@ from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dense
 from kbert.models.pooling import pool_tokens
 from kbert.options import option
-from kbert.serving import Signature
+from kbert.search.index import Index
+from kbert.serving import Signature, text_tokens
 from kbert.tasks.embedding import global_batch
 from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
 from kbert.tasks.fine_tuning.base import FineTuningTask
@@ -445,7 +446,7 @@ class TextEmbedder(FineTuningTask):
             }
         if wrong:
             return {"accuracy": float(np.mean(found > _cosines(first, wrong[0])))}
-        return _retrieval(first, second, table["second"])
+        return _retrieval(first, second, table)
 
     def score_names(self, table: Table) -> list[str] | None:
         if "first" not in table:
@@ -548,27 +549,25 @@ class TextEmbedder(FineTuningTask):
             `text` (B,) strings -> `embedding` (B, D). A text that is too long is cut. Bytes that
             are not UTF-8 are dropped.
         """
+        tokens = text_tokens(self.row_length)
 
-        def embed(text: tf.Tensor, before: str = "") -> dict[str, tf.Tensor]:
-            texts = tf.strings.join([before, text]) if before else text
-            return self.row_outputs(self.build_inputs(self.tokenizer.encode(texts)))
+        def entry(before: str) -> Signature:
+            def texts(text: tf.Tensor) -> tf.Tensor:
+                return tf.strings.join([before, text]) if before else text
 
-        entries = {"embed": ""}
-        entries |= {
-            f"embed_{name}": before
-            for name in PROMPTS
-            if (before := getattr(self, f"{name}_prompt")) is not None
-        }
-        spec = [tf.TensorSpec([None], tf.string, "text")]
-        return {
-            name: Signature(functools.partial(embed, before=before), spec)
-            for name, before in entries.items()
-        }
+            def embed(text: tf.Tensor) -> dict[str, tf.Tensor]:
+                return self.row_outputs(self.build_inputs(self.tokenizer.encode(texts(text))))
+
+            spec = [tf.TensorSpec([None], tf.string, "text")]
+            return Signature(embed, spec, lambda text: tokens(texts(text)), too_long="cut")
+
+        prompts = {f"embed_{name}": getattr(self, f"{name}_prompt") for name in PROMPTS}
+        given = {name: before for name, before in prompts.items() if before is not None}
+        return {name: entry(before) for name, before in {"embed": "", **given}.items()}
 
 
 _COMPARED = ("label_weights", "labels", *(name + _NUMBERS for name in _TEXTS))
 _RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
-_QUERIES = 1024  # compared at a time with all texts
 
 
 def _number(columns: Mapping[str, Sequence]) -> dict[str, Any]:
@@ -635,21 +634,22 @@ def _are_vectors(data: Any) -> bool:
     return not isinstance(data, str | bytes) and np.ndim(data) == 2 and not isinstance(data, Table)
 
 
-def _retrieval(first: np.ndarray, second: np.ndarray, texts: Sequence[str]) -> dict[str, float]:
+def _retrieval(first: np.ndarray, second: np.ndarray, table: Table) -> dict[str, float]:
     """How well each of (N, D) finds its own of (N, D) among all texts, of which some are equal."""
     known: dict[str, int] = {}
-    own = np.array([known.setdefault(text, len(known)) for text in texts])
+    own = np.array([known.setdefault(text, len(known)) for text in table["second"]])
     _, places = np.unique(own, return_index=True)
-    first, second = _unit(first), _unit(second[places])
-    ranks = []
-    for start in range(0, len(first), _QUERIES):
-        cosines = first[start : start + _QUERIES] @ second.T
-        right = np.take_along_axis(cosines, own[start : start + _QUERIES, None], 1)
-        ranks.append((cosines > right).sum(1) + 1)
-    rank = np.concatenate(ranks).astype(np.float64)
-    near = rank <= 10
-    values = (near / np.log2(rank + 1), near / rank, rank == 1, near)
-    return {name: float(np.mean(x)) for name, x in zip(_RETRIEVAL, values, strict=True)}
+    right: dict[str, set[int]] = {}
+    for text, number in zip(table["first"], own.tolist(), strict=True):
+        right.setdefault(text, set()).add(number)
+    relevant = [right[text] for text in table["first"]]
+    found = Index(second[places]).search(first, k=min(10, len(places))).ids
+    return {
+        "ndcg_at_10": metrics.ndcg(relevant, found),
+        "mrr_at_10": metrics.mrr(relevant, found),
+        "recall_at_1": metrics.recall(relevant, found, k=1),
+        "recall_at_10": metrics.recall(relevant, found),
+    }
 
 
 def _with_triplets(data: Any) -> Any:
