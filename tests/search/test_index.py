@@ -67,6 +67,18 @@ def test_equal_to_brute_force_with_many_ties(number, width, queries, k, metric, 
         assert all(len(set(row)) == len(row) for row in hits.ids.tolist())
 
 
+@pytest.mark.parametrize("k", [2, 7, 40, 77, 78, 100])
+def test_ties_between_groups_of_one_block(k):
+    """5,000 vectors are 79 groups: from k = 79 on they are not looked at by groups."""
+    rng = np.random.default_rng(k)
+    vectors, queries = rng.integers(-9, 10, (5000, 2)), rng.integers(-9, 10, (20, 2))
+    vectors[rng.random(5000) < 0.99] = 0  # so that groups differ, and zeros are among the best
+    hits = Index(vectors, metric="dot").search(queries, k)
+    rows, scores = brute_force(queries, vectors, k, "dot")
+    np.testing.assert_array_equal(hits.ids, rows)
+    np.testing.assert_array_equal(hits.scores, scores)
+
+
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("k", [1, 2, 10, 129, 1000])
 def test_equal_to_brute_force_on_real_numbers(k):
