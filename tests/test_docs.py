@@ -27,7 +27,10 @@ PAGES = {
 # What it says of earlier versions need not be there any more.
 CURRENT = [name for name in PAGES if name != "CHANGELOG.md"]
 # Flags of TensorFlow Serving and of absl itself.
-FLAGS_OF_OTHERS = {"help", "verbosity", "model_base_path"}
+FLAGS_OF_OTHERS = {
+    *("help", "verbosity"),
+    *("model_config_file", "enable_batching", "batching_parameters_file"),  # the model server's
+}
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

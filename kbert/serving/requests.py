@@ -182,7 +182,11 @@ def in_chunks(signature: Signature, inputs: Sequence[tf.Tensor]) -> dict[str, tf
 
     longest = tf.reduce_max(tf.pad(tokens, [[0, 1]]))
     is_small = tf.cast(rows, tf.int64) * longest <= TOKENS_AT_ONCE
-    return tf.cond(is_small, lambda: dict(run(*inputs)), chunked)
+    # One operation that is skipped, where its graph would be hundreds in that of the entry point.
+    apart = graph(
+        chunked, autograph=False, input_signature=[], experimental_attributes={"_noinline": True}
+    )
+    return tf.cond(is_small, lambda: dict(run(*inputs)), apart)
 
 
 def collect(
