@@ -180,6 +180,7 @@ def test_compiled_and_in_half_precision(dtype):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_task_pays_for_its_steps(tiny_vocabulary, tmp_path):
     """A dear step is saved: `ponder_loss` is logged and falls."""

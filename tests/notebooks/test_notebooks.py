@@ -16,11 +16,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-IN_THIS_PROCESS = (
-    "01_pretrain_in_five_minutes",
-    "02_classify_your_texts",
-    "03_question_answering",
-)
+IN_THIS_PROCESS = ("01_pretrain_in_five_minutes", "02_classify_your_texts")
 
 pytestmark = pytest.mark.tensorflow
 

@@ -171,6 +171,7 @@ def folder(tmp_path_factory):
     return str(tmp_path_factory.mktemp("graphs"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGES)
 @settings(
     max_examples=5,

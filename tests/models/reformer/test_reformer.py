@@ -368,10 +368,9 @@ def test_xla_computes_the_same(dtype):
         assert np.median(np.abs(found - expected)[real]) < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(
-    "dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_xla_trains(dtype):
     import tensorflow as tf
 
