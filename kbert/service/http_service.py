@@ -63,6 +63,8 @@ class HttpService:
                 except Refused as error:
                     if error.retry_after is not None:
                         headers["Retry-After"] = str(error.retry_after)
+                    if error.status in (408, 413):  # the rest of its body may still come
+                        headers["Connection"] = "close"
                     if error.status == 401:
                         headers["WWW-Authenticate"] = "Bearer"
                     response = json({"error": str(error)}, error.status, headers)

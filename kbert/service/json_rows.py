@@ -57,7 +57,9 @@ def describe(value: Any) -> str:
         return f"an object of {len(value)}"
     if isinstance(value, str):
         return repr(value[:80])
-    return {None: "null", True: "true", False: "false"}.get(value, str(value)[:80])
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)[:80]
 
 
 def refuse_unknown(request: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -110,7 +112,10 @@ def read_inputs(request: Mapping[str, Any], entry: Entry) -> Arrays:
     if not isinstance(rows, list):
         raise Refused(400, f"`instances` is a list of rows. Received: {describe(rows)}")
     if not entry.is_rows:
-        raise Refused(400, f"The signature {entry.name!r} has no rows: send `inputs`.")
+        raise Refused(
+            400,
+            f"The signature {entry.name!r} has no rows: send `inputs`. Received: `instances`",
+        )
     if len(names) == 1 and not any(map(_is_named, rows)):
         rows = [{names[0]: row} for row in rows]
     for row in rows:

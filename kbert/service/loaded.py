@@ -15,8 +15,6 @@ from kbert.service.errors import Refused
 from kbert.types import PathLike
 
 Arrays = dict[str, np.ndarray]
-# What TensorFlow raises for a folder that is not whole, besides its own errors.
-_DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ class LoadedModel:
         try:
             # What it loads lives as long as this does.
             self._loaded = tf.saved_model.load(self.folder)
-        except (*_DAMAGED, tf.errors.OpError) as error:
+        except Exception as error:  # a damaged file raises what its bytes happen to say
             raise ValueError(
                 f"The folder holds no SavedModel that loads ({first_line(error)}). "
                 f"Received: {self.folder}"

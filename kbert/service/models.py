@@ -167,7 +167,9 @@ class Models:
 
     async def watch(self) -> None:
         """Looks for new versions until it is cancelled."""
-        while self._options.poll_seconds:
+        while True:
+            if not self._options.poll_seconds:
+                await asyncio.Event().wait()
             await asyncio.sleep(self._options.poll_seconds)
             for model in self._models.values():
                 try:
