@@ -136,6 +136,16 @@ def export_operations(folder) -> str:
         length = tf.cast(tf.strings.length(text), tf.float32)
         return {"vectors": tf.stack([length, -length, length / 3], 1)}
 
+    def fill_mask(text):
+        masks = tf.strings.length(tf.strings.regex_replace(text, "[^_]", ""))
+        width = tf.reduce_max(masks)
+        real = tf.sequence_mask(masks, width)[..., None]
+        shape = [tf.size(text), width, 2]
+        return {
+            "tokens": tf.where(real, tf.broadcast_to(["sun", "moon"], shape), ""),
+            "probabilities": tf.where(real, tf.broadcast_to([0.75, 0.25], shape), 0.0),
+        }
+
     def same(text):
         return {"text": text}
 
@@ -153,6 +163,7 @@ def export_operations(folder) -> str:
             [tf.TensorSpec([None], tf.int32, "ids"), tf.TensorSpec([None], tf.bool, "flags")],
         ),
         "embed": Signature(embed, texts),
+        "fill_mask": Signature(fill_mask, texts),
         "same": Signature(same, texts),
     }
     return export_saved_model(folder, signatures)

@@ -105,9 +105,32 @@ def test_embed_finds_the_one_model(service):
     status, answer = service.post("/embed", {"texts": ["abc"], "model": "reviews"})
     assert (status, answer["error"]) == (
         400, "The model is one that gives vectors. Received: 'reviews'")  # fmt: skip
-    status, answer = service.post("/fill_mask", {"texts": ["abc"]})
-    rule = "`model` is left out where one model fills masks. Received: none, of 0 ()"
-    assert (status, answer["error"]) == (404, rule)
+    status, answer = service.post("/fill_mask", {"texts": ["abc"], "model": "reviews"})
+    rule = "The model is one that fills masks. Received: 'reviews'"
+    assert (status, answer["error"]) == (400, rule)
+
+
+def test_fill_mask_answers_each_text_by_itself(service, gate):
+    """Also where texts of more masks are in the batch."""
+    best = [{"token": "sun", "probability": 0.75}, {"token": "moon", "probability": 0.25}]
+    bodies = [{"texts": ["_"]}, {"texts": ["_ and __", ""]}, {"texts": ["none"]}]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(ask_all, service, bodies, "/fill_mask")
+        gate.wait_for_run()
+        wait_until(lambda: service.metric("kbert_waiting_texts{operations") + sum(gate.runs) == 4)
+        gate.open.set()
+        found = answers.result()
+    assert [answer["answers"] for _, answer, _ in found] == [[[best]], [[best] * 3, []], [[]]]
+
+
+def test_a_model_is_named_where_several_can_do_it(operations):
+    with running(model=[f"a={operations}", f"b={operations}"]) as service:
+        status, answer = service.post("/embed", {"texts": ["abc"]})
+        rule = "`model` is left out where one model gives vectors. Received: none, of 2 (a, b)"
+        assert (status, answer["error"]) == (400, rule)
+        assert service.post("/embed", {"texts": ["abc"], "model": "b"})[0] == 200
+        assert service.post("/embed", {"texts": ["abc"], "model": "c"})[0] == 404
+        assert service.post("/embed", {"texts": ["abc"], "model": 1})[0] == 400
 
 
 def test_status_metadata_health(service):

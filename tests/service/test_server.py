@@ -3,16 +3,18 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import signal
 import socket
 import ssl
 import subprocess
+import threading
 import urllib.request
 
 import numpy as np
 import pytest
 
-from kbert.service import Client, ServiceError, ServiceOptions, run
+from kbert.service import Client, ServiceError, ServiceOptions, run, serve
 from tests.processes import start_program
 from tests.service.test_http_service import connected, head, wait_until
 from tests.service_harness import running
@@ -44,6 +46,21 @@ def test_a_stop_answers_what_was_accepted(operations, gate):
         service.join()
 
 
+def test_sigterm_stops_it(operations):
+    """In this process, whose main thread it then has."""
+    found = []
+
+    def started(addresses):
+        found.append(Client(addresses[0]).embed(["abc"]))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    options = ServiceOptions(model=[f"m={operations}"], port=0)
+    # The event loop must not wait for its own answer.
+    serve(options, lambda addresses: threading.Thread(target=started, args=[addresses]).start())
+    assert found[0].shape == (1, 3)
+
+
+@pytest.mark.slow
 def test_the_program_serves_and_stops_at_sigterm(classifier):
     program = start_program(
         "serve", f"--model=reviews={classifier}", "--port=0", "--poll_seconds=0"
