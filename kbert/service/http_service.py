@@ -18,6 +18,12 @@ from kbert.service.settings import ServiceOptions
 
 _READ_ON = 8  # so many times the largest body is read to its end, that the client sees why it fails
 _DEFAULT = "serving_default"
+# Before there is a request.
+_FULL_BODY = b'{"error":"The service has as many connections as it may. Try again later."}'
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
+)
 
 
 class HttpService:
@@ -264,12 +270,13 @@ def _version(request: Any) -> int | None:
     return int(version)
 
 
-def connection_class(seconds: float) -> Any:
+def connection_class(seconds: float, most: int) -> Any:
     """The server's class of connections, of which none is held open for nothing.
 
     Args:
         seconds: the longest time without a request, its whole head counted, and the longest for
             the client to take in an answer.
+        most: connections at the same time; the next is told so and closed.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -280,8 +287,13 @@ def connection_class(seconds: float) -> Any:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._wait_for_request()
+            if len(self.connections) > most:
+                transport.write(_FULL)
+                transport.close()
 
         def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
                 self._stop_timer("_idle")
@@ -307,7 +319,7 @@ def connection_class(seconds: float) -> Any:
 
         def _wait_for_request(self) -> None:
             self._stop_timer("_idle")
-            self._idle = self.loop.call_later(seconds, self.transport.abort)
+            self._idle = self.loop.call_later(seconds, self.transport.close)
 
         def _stop_timer(self, name: str) -> None:
             timer = getattr(self, name)

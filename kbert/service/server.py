@@ -16,6 +16,7 @@ from kbert.service.metrics import Metrics
 from kbert.service.models import Models
 from kbert.service.settings import ServiceOptions
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HEAD_BYTES = 2**16  # of a request
 
 
@@ -35,8 +36,14 @@ def serve(options: ServiceOptions, started: Callable[[list[str]], None]) -> None
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+
+        def end() -> None:
+            stop.set()
+            for number in _SIGNALS:  # the next one ends it at once
+                loop.remove_signal_handler(number)
+
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, end)
         await run(options, stop, started)
 
     asyncio.run(main())
@@ -74,7 +81,7 @@ async def run(
             }
         config = uvicorn.Config(
             service.app(),
-            http=connection_class(options.timeout_seconds),
+            http=connection_class(options.timeout_seconds, options.max_connections),
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -82,7 +89,6 @@ async def run(
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=options.max_connections,
             timeout_keep_alive=int(options.timeout_seconds) + 1,
             timeout_graceful_shutdown=max(1, round(options.stop_seconds)),
             h11_max_incomplete_event_size=_HEAD_BYTES,

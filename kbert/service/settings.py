@@ -63,7 +63,7 @@ class ServiceOptions(Options):
         4_000_000, help="Most numbers and strings that an answer may hold.", at_least=1
     )
     max_connections: int = option(
-        1000, help="Most open connections; one beyond gets 503.", at_least=1
+        512, help="Most open connections; one beyond gets 503.", at_least=1
     )
     stop_seconds: float = option(
         30.0, help="After SIGTERM, longest time to finish what was accepted.", above=0

@@ -397,6 +397,43 @@ def test_slow_clients_and_slow_models_end(operations, gate):
         gate.open.set()
 
 
+def test_an_answer_that_nobody_reads_is_given_up(operations):
+    with running(model=[f"m={operations}"], timeout_seconds=1) as service:
+        body = json.dumps({"signature_name": "characters", "instances": ["a" * 9999] * 64}).encode()
+        address = urllib.parse.urlsplit(service.address)
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((address.hostname, address.port))
+            connection.sendall(head("/v1/models/m:predict", len(body)) + body)
+            time.sleep(2.5)
+            found = 0
+            with contextlib.suppress(ConnectionError):
+                while data := connection.recv(2**20):
+                    found += len(data)
+        assert found < 64 * 9999 * 4  # "a", and so on
+        assert service.get("/health")[0] == 200
+
+
+def test_connections_beyond_the_most_are_refused(operations):
+    with (
+        running(model=[f"m={operations}"], max_connections=2) as service,
+        connected(service) as first,
+        connected(service) as second,
+    ):
+        second.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b"200 OK" in second.recv(65536)
+        answer = raw(service, b"")
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert answer.endswith(
+            b'{"error":"The service has as many connections as it may. Try again later."}'
+        )
+        first.close()
+        wait_until(lambda: b"200 OK" in raw(service, _CLOSING))
+
+
+_CLOSING = b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+
+
 def test_too_long_an_answer_is_refused(operations):
     with running(model=[f"operations={operations}"], max_answer_values=10) as service:
         body = {"signature_name": "characters", "instances": ["abcdefghij"]}

@@ -110,7 +110,8 @@ def test_what_waits_for_an_old_version_is_answered(folder, operations, gate):
 )
 def test_a_folder_without_a_model_ends_the_start(tmp_path, make, message):
     make(tmp_path / "none")
-    with pytest.raises(ValueError, match=message), running(model=[f"m={tmp_path / 'none'}"]):
+    options = {"model": [f"m={tmp_path / 'none'}"], "grpc_port": 0}
+    with pytest.raises(ValueError, match=message), running(**options):
         pass
 
 
