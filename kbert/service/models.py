@@ -1,6 +1,7 @@
 """The models that are served: their version folders, loaded, watched and retired."""
 
 import asyncio
+import gc
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -132,6 +133,9 @@ class Model:
     async def _retire(self, version: Version) -> None:
         await version.batcher.close()
         logging.info("%s, version %d: retired", self.name, version.number)
+        # What TensorFlow loads refers to itself: left alone, its weights stay for many versions.
+        del version
+        gc.collect()
 
 
 class Models:

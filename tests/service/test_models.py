@@ -5,15 +5,15 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 
-from kbert.service import ServiceOptions
-from kbert.service.loaded import LoadedModel
+from kbert.service import ServiceOptions, models
 from kbert.service.metrics import Metrics
 from kbert.service.models import Model
-from tests.service_harness import export_operations, running
+from tests.service_harness import running
 
 PATH = "/v1/models/m:predict"
 BODY = {"signature_name": "total", "instances": [[1, 2]]}
@@ -80,7 +80,16 @@ def test_several_versions_at_once_and_one_that_is_damaged(folder, operations):
         assert service.post(PATH, BODY)[0] == 200
 
 
-def test_what_waits_for_an_old_version_is_answered(folder, operations, gate):
+def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, monkeypatch):
+    """And then nothing of it is left."""
+    load, loaded = models._load, []
+
+    def load_and_watch(path):
+        found = load(path)
+        loaded.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(models, "_load", load_and_watch)
     gate.open.set()
     with running(model=[f"m={folder}"], poll_seconds=0.05) as service:
         gate.open.clear()
@@ -92,6 +101,8 @@ def test_what_waits_for_an_old_version_is_answered(folder, operations, gate):
             shutil.copytree(operations, folder / "2")
             assert [each.result() for each in old] == [(200, {"predictions": [3.0]})] * 3
         wait_until(lambda: versions(service) == [("2", "AVAILABLE")])
+        wait_until(lambda: loaded[0]() is None)
+        assert loaded[1]() is not None
 
 
 @pytest.mark.parametrize(
@@ -125,18 +136,3 @@ def test_names_of_version_folders(tmp_path):
     assert list(model.folders()) == [10, 2, 1]
     alone = Model("m", str(tmp_path / "2"), options, Metrics())
     assert list(alone.folders()) == [2]
-
-
-def test_old_versions_leave_no_memory_behind(tmp_path):
-    """Twenty loads and runs: what is kept is not of every one of them."""
-    import gc
-    import weakref
-
-    path, alive = export_operations(tmp_path), []
-    for _ in range(3):
-        loaded = LoadedModel(path)
-        loaded.warm_up()
-        alive.append(weakref.ref(loaded._loaded))
-        del loaded
-    gc.collect()
-    assert [each() for each in alive] == [None] * 3
