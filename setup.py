@@ -11,6 +11,16 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "kbert/version.py").read_
 # The runtimes that a model is exported to.
 LITERT = ["ai-edge-litert"]
 ONNX = ["tf2onnx>=1.17", "onnx", "onnxruntime>=1.20", "onnxruntime-extensions"]
+# What answers over HTTP, and TensorFlow Serving's own messages of gRPC.
+SERVE = [
+    "starlette",
+    "uvicorn",
+    "h11",
+    "orjson",
+    "prometheus-client",
+    "grpcio",
+    "tensorflow-serving-api>=2.21,<2.22",
+]
 OPENVINO = ["openvino>=2024.6", "openvino-tokenizers", "nncf"]
 
 # The independent references that tests compare against. torch is pinned so that the reference's
@@ -34,6 +44,7 @@ TEST = [
     *LITERT,
     *ONNX,
     *OPENVINO,
+    *SERVE,
 ]
 
 setup(
@@ -79,6 +90,7 @@ setup(
         "litert": LITERT,
         "onnx": ONNX,
         "openvino": OPENVINO,
+        "serve": SERVE,
         "test": TEST,
         "umap": ["umap-learn"],
     },
@@ -95,6 +107,7 @@ setup(
             "kbert-pretrain=kbert.pipelines.pretrain:run",
             "kbert-prune=kbert.pipelines.prune:run",
             "kbert-quickstart=kbert.pipelines.quickstart:run",
+            "kbert-serve=kbert.pipelines.serve:run",
         ]
     },
     classifiers=[

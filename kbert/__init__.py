@@ -17,6 +17,7 @@ from kbert.version import __version__
 # Public name -> module that defines it. Subpackages (`kbert.data`, `kbert.tasks`, …) are names too.
 _NAMES = {
     "CharacterTokenizer": "kbert.tokenizers",
+    "Client": "kbert.service",
     "Decoder": "kbert.models.generators.decoder",
     "DecoderConfig": "kbert.configs.decoder",
     "Elmo": "kbert.models.elmo.elmo",
@@ -58,6 +59,7 @@ _SUBPACKAGES = (
     "quantization",
     "recipes",
     "search",
+    "service",
     "serving",
     "tasks",
     "text",

@@ -17,6 +17,7 @@ RANKS = {
     **dict.fromkeys(("hub", "options", "registry", "resumable"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
+    "service": 1,
     **dict.fromkeys(("models", "heads", "search", "training"), 2),
     "tasks": 3,
     **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
@@ -131,6 +132,14 @@ ORDER = {
         index
         negatives reranking
     """,
+    "service": """
+        client errors metrics settings
+        loaded
+        batching json_rows
+        models
+        grpc_service http_service
+        server
+    """,
     "serving": """
         requests
         tf_serving
@@ -180,6 +189,7 @@ HEAVY = {
     "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
     "sklearn", "seqeval", "sacrebleu", "apache_beam", "onnx", "onnxruntime", "tf2onnx", "openvino",
     "nncf", "ai_edge_litert", "onnxruntime_extensions", "openvino_tokenizers", "faiss", "umap",
+    "starlette", "uvicorn", "orjson", "prometheus_client", "grpc", "tensorflow_serving",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "heads", "models", "decoding")

@@ -14,7 +14,7 @@ from kbert import registry
 
 PROGRAMS = (
     *("augment", "convert", "distill", "evaluate", "export", "finetune", "predict"),
-    *("prepare_corpus", "pretrain", "prune", "quickstart"),
+    *("prepare_corpus", "pretrain", "prune", "quickstart", "serve"),
 )
 
 

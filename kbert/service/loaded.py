@@ -1,0 +1,254 @@
+"""A version of a model in memory: its signatures, what they take, and running one.
+
+Shapes: `B` texts or rows.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from kbert.service.errors import Refused
+from kbert.types import PathLike
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an input or an output is.
+
+    Args:
+        dtype: its NumPy type; strings are `object`, of bytes.
+        shape: None for an axis of any size; None for any shape at all.
+        tensorflow: the name of its type in TensorFlow.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int | None, ...] | None
+    tensorflow: str
+
+    @property
+    def is_string(self) -> bool:
+        """Whether it holds strings."""
+        return self.dtype == object
+
+    def describe(self) -> str:
+        """Type and shape in words.
+
+        >>> Spec(np.dtype(object), (None, 3), "string").describe()
+        'string of shape (B, 3)'
+        """
+        if self.shape is None:
+            return f"{self.tensorflow} of any shape"
+        axes = ["any" if size is None else str(size) for size in self.shape]
+        if self.shape and self.shape[0] is None:
+            axes[0] = "B"
+        return f"{self.tensorflow} of shape ({', '.join(axes)}{',' * (len(axes) == 1)})"
+
+
+class Entry:
+    """A signature of a loaded SavedModel.
+
+    Args:
+        name: of the signature.
+        function: what `tf.saved_model.load` gives for it.
+
+    Attributes:
+        inputs, outputs: name -> `Spec`.
+        is_rows: whether each input has one row for each text, so that requests can be counted,
+            and split, by rows.
+        merges: whether rows of several requests can be one batch: every output too has a row for
+            each of the inputs, and is of a size that does not depend on the other rows.
+        takes_text: whether its one input is texts, (B,).
+        vectors: the output that is a vector for each text, (B, D), where one is.
+    """
+
+    def __init__(self, name: str, function: Any) -> None:
+        self.name = name
+        self._function = function
+        self.inputs = {k: _spec(x) for k, x in function.structured_input_signature[1].items()}
+        self.outputs = {k: _spec(x) for k, x in function.structured_outputs.items()}
+        self.is_rows = bool(self.inputs) and all(map(_has_rows, self.inputs.values()))
+        self.has_row_outputs = all(map(_has_rows, self.outputs.values()))
+        fixed = all(x.shape and None not in x.shape[1:] for x in self.outputs.values())
+        self.merges = self.is_rows and self.has_row_outputs and fixed
+        taken = [(x.dtype, x.shape) for x in self.inputs.values()]
+        self.takes_text = taken == [(np.dtype(object), (None,))]
+        found = [
+            output
+            for output, x in self.outputs.items()
+            if x.dtype.kind == "f" and x.shape and len(x.shape) == 2
+        ]
+        self.vectors = found[0] if self.takes_text and len(found) == 1 else None
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """Outputs of inputs that `check` has taken; TensorFlow's errors as they are."""
+        import tensorflow as tf
+
+        given = {
+            name: tf.constant(x, dtype=self.inputs[name].tensorflow) for name, x in inputs.items()
+        }
+        return {name: x.numpy() for name, x in self._function(**given).items()}
+
+    def check(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """The number of rows, B; `Refused` where the signature does not take the inputs."""
+        if set(inputs) != set(self.inputs):
+            raise Refused(
+                400,
+                f"The signature {self.name!r} takes {_names(self.inputs)}. "
+                f"Received: {_names(inputs)}",
+            )
+        rows = set()
+        for name, array in inputs.items():
+            spec = self.inputs[name]
+            fits = spec.shape is None or (
+                len(spec.shape) == array.ndim
+                and all(
+                    want in (None, got) for want, got in zip(spec.shape, array.shape, strict=True)
+                )
+            )
+            if not fits or array.dtype != spec.dtype:
+                raise Refused(
+                    400,
+                    f"The input {name!r} is {spec.describe()}. "
+                    f"Received: {_type_name(array)} of shape {array.shape}",
+                )
+            if array.ndim:
+                rows.add(len(array))
+        if not self.is_rows:
+            return 1
+        if len(rows) != 1:
+            raise Refused(
+                400, f"All inputs have the same number of rows. Received: {sorted(rows)[:10]}"
+            )
+        return rows.pop()
+
+
+class LoadedModel:
+    """A SavedModel in memory.
+
+    Args:
+        folder: the version's folder.
+
+    Attributes:
+        entries: name -> `Entry`.
+
+    Raises:
+        ValueError: it is no SavedModel that loads, or has no signature.
+    """
+
+    def __init__(self, folder: PathLike) -> None:
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
+
+        self.folder = os.fspath(folder)
+        try:
+            # What it loads lives as long as this does.
+            self._loaded = tf.saved_model.load(self.folder)
+        except Exception as error:  # a damaged file raises what its bytes happen to say
+            raise ValueError(
+                f"The folder holds no SavedModel that loads ({first_line(error)}). "
+                f"Received: {self.folder}"
+            ) from error
+        signatures = getattr(self._loaded, "signatures", {})
+        self.entries = {name: Entry(name, function) for name, function in signatures.items()}
+        if not self.entries:
+            raise ValueError(f"The SavedModel has no signatures. Received: {self.folder}")
+
+    def warm_up(self) -> None:
+        """Runs the signatures of texts once: the first run takes a second, and nobody waits yet."""
+        import tensorflow as tf
+
+        for entry in self.entries.values():
+            if all(x.is_string and x.shape == (None,) for x in entry.inputs.values()):
+                try:
+                    entry.run({name: np.array([b"a"], object) for name in entry.inputs})
+                except tf.errors.InvalidArgumentError as error:  # another text it may take
+                    logging.info("%s, %s: %s", self.folder, entry.name, first_line(error))
+
+    def entry(self, name: str) -> Entry:
+        """A signature; `Refused` where there is none of the name."""
+        if name not in self.entries:
+            raise Refused(
+                400,
+                f"The model has the signatures {', '.join(map(repr, sorted(self.entries)))}. "
+                f"Received: {name[:100]!r}",
+            )
+        return self.entries[name]
+
+    def vectors(self) -> Entry | None:
+        """The signature that gives a vector for a text; None = there is none."""
+        found = (self.entries.get(name) for name in ("embed", "features"))
+        return next((entry for entry in found if entry is not None and entry.vectors), None)
+
+    def fill_mask(self) -> Entry | None:
+        """The signature that fills masks; None = there is none."""
+        entry = self.entries.get("fill_mask")
+        if entry is None or not entry.takes_text:
+            return None
+        return entry if {"tokens", "probabilities"} <= set(entry.outputs) else None
+
+    def signature_defs(self) -> dict[str, Any]:
+        """The signatures as TensorFlow Serving's metadata has them."""
+        return {name: _signature_def(entry) for name, entry in self.entries.items()}
+
+
+def row_sizes(inputs: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
+    """Bytes of the strings of each row, or its numbers: (B,) int64.
+
+    >>> row_sizes({"text": np.array([b"rain", b""], object)}, 2).tolist()
+    [4, 0]
+    """
+    sizes = np.zeros(rows, np.int64)
+    for array in inputs.values():
+        if array.dtype != object:
+            sizes += array.size // max(rows, 1)
+            continue
+        lengths = np.fromiter(map(len, array.ravel()), np.int64, array.size)
+        sizes += lengths.reshape(rows, -1).sum(1)
+    return sizes
+
+
+def _has_rows(spec: Spec) -> bool:
+    return spec.shape is not None and spec.shape[:1] == (None,)
+
+
+def _spec(tensor: Any) -> Spec:
+    dtype = np.dtype(tensor.dtype.as_numpy_dtype)
+    shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+    return Spec(dtype, shape, tensor.dtype.name)
+
+
+def _names(values: Mapping[str, Any]) -> str:
+    return ", ".join(repr(str(name)[:100]) for name in list(values)[:10]) or "none"
+
+
+def _type_name(array: np.ndarray) -> str:
+    return "string" if array.dtype == object else str(array.dtype)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first, or its kind."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _signature_def(entry: Entry) -> dict[str, Any]:
+    import tensorflow as tf
+    from tensorflow.core.framework import types_pb2
+
+    def tensor(name: str, spec: Spec) -> dict[str, Any]:
+        shape: dict[str, Any] = {"unknown_rank": spec.shape is None, "dim": []}
+        for size in spec.shape or ():
+            shape["dim"].append({"size": "-1" if size is None else str(size), "name": ""})
+        dtype = types_pb2.DataType.Name(tf.as_dtype(spec.tensorflow).as_datatype_enum)
+        return {"dtype": dtype, "tensor_shape": shape, "name": name}
+
+    return {
+        "inputs": {name: tensor(name, spec) for name, spec in entry.inputs.items()},
+        "outputs": {name: tensor(name, spec) for name, spec in entry.outputs.items()},
+        "method_name": "tensorflow/serving/predict",
+    }

@@ -1,0 +1,56 @@
+"""What the service counts, in the text form of Prometheus."""
+
+from typing import Any
+
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """Counters of one service.
+
+    Attributes:
+        requests: by model, route and status.
+        request_seconds: from the request's head to its answer, by route.
+        texts: accepted, by model.
+        batches, batch_texts, batch_seconds: runs of a signature, the texts in each, their time.
+        waiting: texts that wait now, by model.
+
+    Example:
+        >>> metrics = Metrics()
+        >>> metrics.texts.labels("reviews").inc(3)
+        >>> [line for line in metrics.text().decode().splitlines() if "texts_total{" in line]
+        ['kbert_texts_total{model="reviews"} 3.0']
+    """
+
+    def __init__(self) -> None:
+        import prometheus_client as prometheus
+
+        self._registry = prometheus.CollectorRegistry()
+        own: dict[str, Any] = {"registry": self._registry}
+        prometheus.ProcessCollector(**own)  # memory, processor time, open files
+
+        def counter(name: str, text: str, *labels: str) -> Any:
+            return prometheus.Counter(name, text, labels, **own)
+
+        self.requests = counter("kbert_requests", "Requests.", "model", "route", "status")
+        self.request_seconds = prometheus.Histogram(
+            "kbert_request_seconds", "Time of a request.", ["route"], **own
+        )
+        self.texts = counter("kbert_texts", "Accepted texts.", "model")
+        self.batches = counter("kbert_batches", "Runs of a signature.", "model", "signature")
+        self.batch_texts = prometheus.Histogram(
+            "kbert_batch_texts", "Texts of a run.", ["model"], buckets=_SIZES, **own
+        )
+        self.batch_seconds = prometheus.Histogram(
+            "kbert_batch_seconds", "Time of a run.", ["model"], **own
+        )
+        self.waiting = prometheus.Gauge("kbert_waiting_texts", "Texts that wait.", ["model"], **own)
+        self.version = prometheus.Gauge(
+            "kbert_newest_version", "Newest version that is served.", ["model"], **own
+        )
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        import prometheus_client as prometheus
+
+        return prometheus.generate_latest(self._registry)

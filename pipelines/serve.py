@@ -1,0 +1,69 @@
+r"""Serves exported models over HTTP, and over gRPC: texts of many requests are computed together.
+
+  kbert-serve --model=reviews=serving/reviews
+  kbert-serve --model=reviews=serving/reviews --model=vectors=serving/vectors --host=0.0.0.0
+  kbert-serve --model=reviews=serving/reviews/3 --port=8501 --grpc_port=8500
+  kbert-serve --model=reviews=serving/reviews --tls_certificate=all.pem --tls_key=key.pem \
+      --token_file=token
+
+Models are SavedModels: --export_dir of the other programs, kbert-export, or any whose signatures
+take arrays. pip install 'kbert[serve]'. A request, in the form of TensorFlow Serving's REST API:
+
+  curl http://127.0.0.1:8501/v1/models/reviews:predict \
+      -d '{"instances": ["a visually stunning rumination on love"]}'
+
+What answers:
+
+  POST /v1/models/NAME:predict               also /v1/models/NAME/versions/3:predict
+  POST /embed, /fill_mask                    {"texts": […]}, where a model can do it
+  GET  /v1/models/NAME, …/metadata           versions and signatures
+  GET  /health, /metrics                     metrics in the text form of Prometheus
+
+From Python: kbert.Client("http://127.0.0.1:8501").predict("reviews", texts).
+
+A new version folder is loaded and takes over without losing a request (--poll_seconds); some may
+be served at once (--num_versions). While a batch is computed what arrives waits, up to
+--max_waiting texts; then 429. After SIGTERM or Ctrl-C no more is taken, and what was is answered,
+within --stop_seconds. The addresses are printed once requests are taken.
+"""
+
+import gc
+import sys
+
+from absl import flags
+
+from kbert.service import ServiceOptions, serve
+
+from . import command, option_flags
+
+
+def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
+    option_flags.define(ServiceOptions)
+    flags.mark_flag_as_required("model")
+
+
+def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
+    if len(argv) > 1:
+        sys.exit(f"kbert-serve takes flags only. Received: {argv[1:]}")
+    # A retired version is collected: in a twentieth of a second where the objects that are there by
+    # now, of TensorFlow itself, are not looked at for it.
+    gc.collect()
+    gc.freeze()
+    with command.one_line_errors("kbert-serve", ImportError):
+        serve(option_flags.read(ServiceOptions, flags.FLAGS), _print_addresses)
+
+
+def _print_addresses(addresses: list[str]) -> None:
+    for address in addresses:
+        print(address, flush=True)
+
+
+def run() -> None:
+    """The console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,57 @@
+"""One service for the tests of the room, and the folders that it serves."""
+
+import threading
+
+import pytest
+
+from kbert.service.loaded import Entry
+from tests.service_harness import export_classifier, export_operations, running
+
+
+@pytest.fixture(scope="session")
+def classifier(tmp_path_factory, tiny_vocabulary) -> str:
+    """The version folder of a tiny classifier."""
+    return export_classifier(tmp_path_factory.mktemp("classifier"), tiny_vocabulary)
+
+
+@pytest.fixture(scope="session")
+def operations(tmp_path_factory) -> str:
+    """The version folder of signatures of all sorts."""
+    return export_operations(tmp_path_factory.mktemp("operations"))
+
+
+@pytest.fixture(scope="session")
+def service(classifier, operations):
+    """Both of them, within small limits."""
+    models = [f"reviews={classifier}", f"operations={operations}"]
+    limits = {"max_texts": 16, "max_text_bytes": 1000, "max_body_bytes": 20_000}
+    with running(model=models, **limits, timeout_seconds=20, grpc_port=0) as found:
+        yield found
+
+
+class Gate:
+    """Holds every run of a model back until it is open."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.runs: list[int] = []
+
+    def wait_for_run(self) -> None:
+        assert self.entered.acquire(timeout=20)
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Runs of the models of this process wait for it."""
+    gate, run = Gate(), Entry.run
+
+    def slow(self, inputs):
+        gate.runs.append(max(map(len, inputs.values())))
+        gate.entered.release()
+        assert gate.open.wait(30)
+        return run(self, inputs)
+
+    monkeypatch.setattr(Entry, "run", slow)
+    yield gate
+    gate.open.set()

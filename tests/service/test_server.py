@@ -1,0 +1,126 @@
+"""Start and stop: nothing that was accepted is lost."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import urllib.request
+
+import numpy as np
+import pytest
+
+from kbert.service import Client, ServiceError, ServiceOptions, run, serve
+from tests.processes import start_program
+from tests.service.test_http_service import connected, head, wait_until
+from tests.service_harness import running
+
+BODY = {"signature_name": "same", "instances": ["a fox", "the sun"]}
+PATH = "/v1/models/m:predict"
+
+
+def test_a_stop_answers_what_was_accepted(operations, gate):
+    gate.open.set()
+    with running(model=[f"m={operations}"]) as service:
+        gate.open.clear()
+        with concurrent.futures.ThreadPoolExecutor(5) as pool, connected(service) as late:
+            answers = [pool.submit(service.post, PATH, BODY) for _ in range(5)]
+            gate.wait_for_run()
+            wait_until(lambda: service.metric("kbert_texts_total") == 10)
+            late.sendall(head(PATH, 26)[:20])  # not accepted: it is not whole
+            service.stop()
+
+            def is_refused():
+                with contextlib.suppress(OSError), connected(service):
+                    return False
+                return True
+
+            wait_until(is_refused)
+            gate.open.set()
+            found = [each.result() for each in answers]
+        assert found == [(200, {"predictions": BODY["instances"]})] * 5
+        service.join()
+
+
+def test_sigterm_stops_it(operations):
+    """In this process, whose main thread it then has."""
+    found = []
+
+    def started(addresses):
+        found.append(Client(addresses[0]).embed(["abc"]))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    options = ServiceOptions(model=[f"m={operations}"], port=0)
+    # The event loop must not wait for its own answer.
+    serve(options, lambda addresses: threading.Thread(target=started, args=[addresses]).start())
+    assert found[0].shape == (1, 3)
+
+
+@pytest.mark.slow
+def test_the_program_serves_and_stops_at_sigterm(classifier):
+    program = start_program(
+        "serve", f"--model=reviews={classifier}", "--port=0", "--poll_seconds=0"
+    )
+    try:
+        address = program.stdout.readline().strip()
+        assert Client(address).predict("reviews", ["a fox"])[0]["label"] in ("no", "yes")
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(20) == 0
+    finally:
+        program.kill()
+        _, errors = program.communicate()
+    assert "Traceback" not in errors
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """Certificate and key of 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("tls")
+    names = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    out = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "all.pem")]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-nodes", "-days", "2", *kind, *names, *out],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return str(folder / "all.pem"), str(folder / "key.pem")
+
+
+def test_https(operations, certificate):
+    everyone, key = certificate
+    options = {"tls_certificate": everyone, "tls_key": key, "timeout_seconds": 1}
+    with running(model=[f"m={operations}"], **options) as service:
+        assert service.address.startswith("https://127.0.0.1:")
+        with Client(service.address, certificates=everyone) as client:
+            np.testing.assert_array_equal(client.embed(["abc"]), [[3, -3, 1]])
+        with pytest.raises(ServiceError, match="CERTIFICATE_VERIFY_FAILED"):
+            Client(service.address).embed(["abc"])
+        context = ssl.create_default_context(cafile=everyone)
+        with urllib.request.urlopen(f"{service.address}/health", context=context) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"token_file": "short"}, ValueError, "A token is 8 to 4,096 .* Received: 5 bytes in"),
+        ({"token_file": "none"}, FileNotFoundError, "none"),
+        ({"tls_certificate": "short", "tls_key": "short"}, OSError, "PEM"),
+        ({"host": "127.0.0.1", "port": "taken"}, OSError, r"The port cannot be opened \(.*in use"),
+    ],
+)
+def test_what_cannot_start_says_why(operations, tmp_path, settings, error, message):
+    (tmp_path / "short").write_text("short")
+    with contextlib.closing(socket.socket()) as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        paths = {k: str(tmp_path / x) for k, x in settings.items() if isinstance(x, str)}
+        paths |= {"host": "127.0.0.1"}
+        paths |= {"port": other.getsockname()[1]} if "port" in settings else {}
+        options = ServiceOptions(model=[f"m={operations}"], **paths)
+        with pytest.raises(error, match=message):
+            asyncio.run(run(options, asyncio.Event(), print))

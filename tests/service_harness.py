@@ -1,0 +1,174 @@
+"""A service that runs in a thread of the tests, tiny models for it, and raw requests."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import re
+import threading
+import urllib.parse
+
+import tensorflow as tf
+
+import kbert
+from kbert.service import ServiceOptions, run
+from kbert.serving import Signature, export_saved_model
+from tests.harness import randomise, tiny_config
+
+
+class Running:
+    """A service and its addresses."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        self._options = options
+        self._ready = threading.Event()
+        self._loop = self._stop = self.error = None
+        self.addresses: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._ready.wait(60)
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        async def main():
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            await run(self._options, self._stop, self._started)
+
+        try:
+            asyncio.run(main())
+        except Exception as error:
+            self.error = error
+            self._ready.set()
+
+    def _started(self, addresses: list[str]) -> None:
+        self.addresses = addresses
+        self._ready.set()
+
+    @property
+    def address(self) -> str:
+        return self.addresses[0]
+
+    def stop(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it has stopped, and its loop is closed
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def join(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=30)
+
+    def request(self, method, path, body=None, headers=None) -> tuple[int, dict, dict]:
+        """Status, the JSON of the answer, its headers."""
+        connection = self.connect()
+        with contextlib.closing(connection):
+            if body is not None and not isinstance(body, bytes | str):
+                body = json.dumps(body)
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            content = response.read()
+            return response.status, json.loads(content), dict(response.getheaders())
+
+    def post(self, path, body, **headers) -> tuple[int, dict]:
+        return self.request("POST", path, body, headers)[:2]
+
+    def get(self, path) -> tuple[int, dict]:
+        return self.request("GET", path)[:2]
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over its labels; `name` may hold some of them."""
+        connection = self.connect()
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        start, _, labels = name.partition("{")
+        lines = re.findall(rf"^{start}(?:\{{(.*)\}})? (\S+)$", text, re.MULTILINE)
+        return sum(float(value) for found, value in lines if labels.rstrip("}") in found)
+
+
+@contextlib.contextmanager
+def running(**settings):
+    """A service on free ports; stopped behind the block."""
+    service = Running(ServiceOptions(**{"port": 0, "poll_seconds": 0, **settings}))
+    try:
+        yield service
+    finally:
+        service.stop()
+        service.join()
+    if service.error is not None:
+        raise service.error
+
+
+def export_classifier(folder, vocabulary, seed=0, labels=("no", "yes")) -> str:
+    """A tiny classifier with random weights."""
+    config = tiny_config(vocabulary_size=len(vocabulary), max_positions=64)
+    encoder = kbert.Encoder(config)
+    tokenizer = kbert.WordPieceTokenizer(vocabulary)
+    task = kbert.tasks.TextClassifier(encoder, tokenizer, list(labels), max_length=64)
+    randomise(task, seed=seed)
+    return task.export(folder)
+
+
+def export_operations(folder) -> str:
+    """Signatures of all sorts, none of them a model."""
+
+    def total(numbers):
+        return {"total": tf.reduce_sum(numbers, 1)}
+
+    def characters(text):
+        found = tf.strings.unicode_split(text, "UTF-8", errors="ignore")
+        return {"characters": found.to_tensor(), "count": found.row_lengths()}
+
+    def polite(text):
+        rude = tf.strings.regex_full_match(text, ".*rude.*")
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(rude), [text])]):
+            return {"length": tf.strings.length(text)}
+
+    def scale(numbers, factor):
+        return {"scaled": numbers * factor, "kinds": tf.constant(["a", "b"])}
+
+    def counted(ids, flags):
+        return {"ids": ids + tf.cast(flags, tf.int32), "not_a_number": tf.fill([1], float("nan"))}
+
+    def embed(text):
+        length = tf.cast(tf.strings.length(text), tf.float32)
+        return {"vectors": tf.stack([length, -length, length / 3], 1)}
+
+    def fill_mask(text):
+        masks = tf.strings.length(tf.strings.regex_replace(text, "[^_]", ""))
+        width = tf.reduce_max(masks)
+        real = tf.sequence_mask(masks, width)[..., None]
+        shape = [tf.size(text), width, 2]
+        return {
+            "tokens": tf.where(real, tf.broadcast_to(["sun", "moon"], shape), ""),
+            "probabilities": tf.where(real, tf.broadcast_to([0.75, 0.25], shape), 0.0),
+        }
+
+    def same(text):
+        return {"text": text}
+
+    texts = [tf.TensorSpec([None], tf.string, "text")]
+    signatures = {
+        "polite": Signature(polite, texts),
+        "total": Signature(total, [tf.TensorSpec([None, None], tf.float32, "numbers")]),
+        "characters": Signature(characters, texts),
+        "scale": Signature(
+            scale,
+            [tf.TensorSpec([None], tf.float32, "numbers"), tf.TensorSpec([], tf.float32, "factor")],
+        ),
+        "counted": Signature(
+            counted,
+            [tf.TensorSpec([None], tf.int32, "ids"), tf.TensorSpec([None], tf.bool, "flags")],
+        ),
+        "embed": Signature(embed, texts),
+        "fill_mask": Signature(fill_mask, texts),
+        "same": Signature(same, texts),
+    }
+    return export_saved_model(folder, signatures)
+
+
+def signature(path, name):
+    """What the SavedModel itself gives."""
+    return tf.saved_model.load(path).signatures[name]
