@@ -314,6 +314,14 @@ def test_a_student_is_pruned_while_it_is_distilled(tokenizer):
     assert set(sparsity(apply_movement(student)).values()) == {0.5}
 
 
+def test_too_many_weights_in_one_update_are_warned_of(tokenizer, caplog):
+    for share, is_warned in ((1e-4, False), (0.5, True)):
+        caplog.clear()
+        pruning = MovementPruning(share, end_step=3)
+        made(tokenizer).fit(TEXTS, LABELS, epochs=2, callbacks=[pruning], **HOW)
+        assert ("masked in one update" in caplog.text) == is_warned
+
+
 def test_what_cannot_be_is_refused(tokenizer):
     task = made(tokenizer)
     plain = apply_movement(task)

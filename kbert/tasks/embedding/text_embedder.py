@@ -4,7 +4,6 @@ Shapes: N examples, B rows of a batch, A wrong texts of the row that has most, T
 width, D width of a vector.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -28,6 +27,7 @@ from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction
 from kbert.tokenizers.protocol import TokenizerLike
+from kbert.training.run.history import History
 from kbert.training.step.base import Replicas
 from kbert.types import Tensor, Tensors, Terms
 
@@ -184,7 +184,7 @@ class TextEmbedder(FineTuningTask):
         names = self._texts_of(table)
         objective = self._objective_of(table) if labelled else None
         prompts = {} if "first" not in names else {"first": "query", "second": "document"}
-        columns = {
+        columns: dict[str, Sequence] = {
             ("first" if name == "text" else name): self._prompted(table[name], prompts.get(name))
             for name in names
         }
@@ -348,7 +348,10 @@ class TextEmbedder(FineTuningTask):
         """Adds the losses of the rows, compared with those of the whole batch, and gradients."""
         if self.micro_batches == 1 and replicas.count == 1:
             return batch
-        forward = functools.partial(self, training=True)
+
+        def forward(features: Tensors) -> Tensors:
+            return self(features, training=True)
+
         parts = self._split({name: x for name, x in batch.items() if name.endswith(_INPUTS)})
         own = global_batch.vectors_by_parts(self, parts, self.micro_batches, forward)
         others = {name: batch[name] for name in _COMPARED if name in batch}
@@ -462,7 +465,9 @@ class TextEmbedder(FineTuningTask):
         weights = ops.broadcast_to(batch["label_weights"][:, None], ops.shape(logits["embedding"]))
         return {"embedding": Prediction("number", logits["embedding"], weights)}
 
-    def fit(self, data: Any, labels: Any = None, *, loss: str | None = None, **options: Any) -> Any:
+    def fit(  # type: ignore[override]  # as in FineTuningTask
+        self, data: Any, labels: Any = None, *, loss: str | None = None, **options: Any
+    ) -> History:
         """As of `FineTuningTask`, and of tuples of three texts: triplets.
 
         Args:
@@ -494,11 +499,13 @@ class TextEmbedder(FineTuningTask):
             options["validation_data"] = _with_triplets(held_out)
         return super().fit(_with_triplets(data), labels, **options)
 
-    def evaluate(self, data: Any, labels: Any = None, **options: Any) -> dict[str, float]:
+    def evaluate(  # type: ignore[override]  # as in FineTuningTask
+        self, data: Any, labels: Any = None, **options: Any
+    ) -> dict[str, float]:
         """As of `FineTuningTask`, and of triplets."""
         return super().evaluate(_with_triplets(data), labels, **options)
 
-    def predict(self, data: Any, *, prompt: str | None = None, **options: Any) -> np.ndarray:
+    def predict(self, data: Any, *, prompt: str | None = None, **options: Any) -> Any:
         """The vectors of texts.
 
         Args:
