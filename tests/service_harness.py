@@ -166,7 +166,7 @@ def export_operations(folder) -> str:
         "fill_mask": Signature(fill_mask, texts),
         "same": Signature(same, texts),
     }
-    return export_saved_model(folder, signatures)
+    return export_saved_model(folder, signatures, max_bytes=2**25)
 
 
 def signature(path, name):

@@ -413,7 +413,7 @@ def test_an_answer_that_nobody_reads_is_given_up(operations):
             with contextlib.suppress(ConnectionError):
                 while data := connection.recv(2**20):
                     found += len(data)
-        assert start.startswith(b"HTTP/1.1 200")
+        assert start.startswith(b"HTTP/1.1 200"), start
         assert found < size
         assert service.get("/health")[0] == 200
 

@@ -91,7 +91,7 @@ def test_it_learns_from_each_kind_of_data(config, tokenizer, data, labels, optio
     task = make(config, tokenizer, dropout=dropout, **options)
     before = task.evaluate(data, labels, verbose=0)
     history = task.fit(
-        data, labels, epochs=8, batch_size=6, learning_rate=3e-3, verbose=0, warmup_share=0.0
+        data, labels, epochs=5, batch_size=6, learning_rate=5e-3, verbose=0, warmup_share=0.0
     )
     losses = history.history["contrast"]
     assert losses[-1] < 0.9 * losses[0]
@@ -141,11 +141,14 @@ def weights_after(task, data, labels=None, **options):
 
 @pytest.mark.graphs
 @pytest.mark.parametrize(
-    ("data", "labels"),
-    [(PAIRS, SCORES), (TRIPLETS, None)],
-    ids=["cosent", "ranking of triplets"],
+    ("data", "labels", "kind"),
+    [
+        pytest.param(PAIRS, SCORES, "replicas", id="cosent, replicas"),
+        pytest.param(TRIPLETS, None, "micro", id="ranking, micro"),
+        pytest.param(PAIRS, SCORES, "micro", id="cosent, micro", marks=pytest.mark.slow),
+        pytest.param(TRIPLETS, None, "replicas", id="ranking, replicas", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("kind", ["micro", "replicas"])
 def test_the_whole_batch_is_compared_however_it_is_split(
     config, tokenizer, mirrored, data, labels, kind
 ):
@@ -158,7 +161,7 @@ def test_the_whole_batch_is_compared_however_it_is_split(
 
 
 @pytest.mark.graphs
-@pytest.mark.parametrize("kind", ["micro", "replicas"])
+@pytest.mark.parametrize("kind", [pytest.param("micro", marks=pytest.mark.slow), "replicas"])
 def test_vectors_are_computed_twice_with_the_same_dropout(config, tokenizer, mirrored, kind):
     """The sum of vector times gradient, by hand of the first run's vectors, is that of the step."""
     seen = []
