@@ -109,8 +109,9 @@ def test_stopped_in_and_between_stages_it_resumes(
 
     def fit_and_stop(self, *data, **options):
         is_first = options["model_dir"].name == "intermediate"
-        callbacks = [Stop(steps)] if is_first == (stage == "intermediate") else []
-        return fit(self, *data, **options, callbacks=callbacks)
+        more = [Stop(steps)] if is_first == (stage == "intermediate") else []
+        options["callbacks"] = [*options["callbacks"], *more]
+        return fit(self, *data, **options)
 
     made = experiment(first_epochs=1)
     with monkeypatch.context() as patch:
