@@ -18,13 +18,22 @@ _TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
-_CONFIG_FILES = ("config.json", "kbert.json")
+_CONFIG_FILES = (
+    "config.json",
+    "kbert.json",
+    # Of sentence-transformers: what makes one vector of a text, in folders as 1_Pooling.
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "[1-9]_*/config.json",
+)
 # Never pickles, nor what kbert does not read: other formats would double the download.
 _WEIGHT_FILES = (
     "model.safetensors",
     "model-*-of-*.safetensors",
     "model.safetensors.index.json",
 )
+_MODULE_WEIGHTS = "[1-9]_*/model.safetensors"  # likewise
 _MAIN = "main"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -52,7 +61,11 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
     options: dict[str, Any] = {
         "repo_id": repository,
         "revision": revision or _MAIN,
-        "allow_patterns": [*_CONFIG_FILES, *_TOKENIZER_FILES, *(_WEIGHT_FILES if weights else ())],
+        "allow_patterns": [
+            *_CONFIG_FILES,
+            *_TOKENIZER_FILES,
+            *((*_WEIGHT_FILES, _MODULE_WEIGHTS) if weights else ()),
+        ],
     }
     place = _place(repository, revision)
     unreachable = _ask(repository, revision, weights=weights, place=place, asked=asked)

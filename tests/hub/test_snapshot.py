@@ -62,6 +62,22 @@ def test_sharded_weights(hub):
     assert content(locate("hf:someone/sharded")) == files
 
 
+def test_modules_of_sentence_transformers(hub):
+    """Those of a layer too; a folder that is none of theirs stays there."""
+    modules = {
+        "modules.json": b"[]",
+        "sentence_bert_config.json": b"{}",
+        "config_sentence_transformers.json": b"{ }",
+        "1_Pooling/config.json": b"{  }",
+        "2_Dense/config.json": b"{   }",
+        "2_Dense/model.safetensors": bytes(2000),
+    }
+    hub.add("someone/embedder", {**FILES, **modules, "2_Dense/pytorch_model.bin": b"a pickle"})
+    folder = locate("hf:someone/embedder")
+    found = {str(x.relative_to(folder)) for x in folder.rglob("*") if x.is_file()}
+    assert found == {*WANTED, *modules}
+
+
 @pytest.mark.parametrize("how", ["in the name", "as an argument"])
 def test_a_revision_stays_when_the_branch_moves_on(model, how):
     old = model.add("someone/model", {**FILES, "vocab.txt": b"old"}, revision="v1")
