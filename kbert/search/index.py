@@ -217,7 +217,9 @@ class Index:
 
         Example:
             >>> index = Index([[1, 0], [0, 1]], ["east", "north"])
-            >>> run = tf.function(lambda queries: index.search_graph(queries, k=1))
+            >>> @tf.function
+            ... def run(queries):
+            ...     return index.search_graph(queries, k=1)
             >>> run(tf.constant([[0.1, 1.0]]))["ids"].numpy().tolist()
             [[b'north']]
         """
