@@ -91,6 +91,7 @@ def test_models_of_one_process_do_not_meet(tmp_path, model):
         assert_close(x.signatures["rows"](ids=tf.constant(ids))["y"], expected(mine, ids), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_tasks_with_tied_tables_and_loops(tmp_path):
     tokenizer = kbert.WordPieceTokenizer([*WORDS, *(f"w{i}" for i in range(200))])

@@ -148,6 +148,7 @@ def test_words_of_byte_pairs_are_split_by_kbert_s_tables(tmp_path, format):
     assert_exact(format, tmp_path, rows, 1, [texts])
 
 
+@pytest.mark.slow
 def test_pairs_of_byte_pairs(tmp_path, format):
     rows = text_rows(byte_pairs(), ("token_ids", "padding_mask"), separators=2)
     said = write_text_graphs(str(tmp_path), format, rows, letters(2))

@@ -161,7 +161,7 @@ def test_the_whole_batch_is_compared_however_it_is_split(
 
 
 @pytest.mark.graphs
-@pytest.mark.parametrize("kind", [pytest.param("micro", marks=pytest.mark.slow), "replicas"])
+@pytest.mark.parametrize("kind", ["micro", pytest.param("replicas", marks=pytest.mark.slow)])
 def test_vectors_are_computed_twice_with_the_same_dropout(config, tokenizer, mirrored, kind):
     """The sum of vector times gradient, by hand of the first run's vectors, is that of the step."""
     seen = []
