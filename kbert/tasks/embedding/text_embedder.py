@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from keras import ops
 
 from kbert import metrics
@@ -197,6 +198,11 @@ class TextEmbedder(FineTuningTask):
         dense = {}
         if objective is not None:
             if "second" not in columns and objective != "teacher":
+                if not (self.encoder.config.dropout or self.encoder.config.attention_dropout):
+                    logging.warning(
+                        "Texts alone are made pairs by dropout, and the encoder has none: both of "
+                        "a pair are the same. Give its config a dropout"
+                    )
                 ragged["second"] = ragged["first"]
                 columns["second"] = columns["first"]
                 lengths = 2 * lengths

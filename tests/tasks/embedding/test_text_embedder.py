@@ -196,6 +196,12 @@ def test_vectors_are_computed_twice_with_the_same_dropout(config, tokenizer, mir
     assert min(spread for _, spread in seen) > 1e-3  # dropout makes two of a text
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_texts_alone_without_dropout_are_warned_of(config, tokenizer, caplog, dropout):
+    make(config, tokenizer, dropout=dropout).fit(TEXTS, epochs=1, verbose=0)
+    assert ("the encoder has none" in caplog.text) == (dropout == 0)
+
+
 def test_variables_are_what_they_were(config, tokenizer):
     task = make(config, tokenizer, dropout=0.3)
     features = task.build_inputs(tokenizer.encode(TEXTS))
