@@ -202,6 +202,12 @@ def test_texts_alone_without_dropout_are_warned_of(config, tokenizer, caplog, dr
     assert ("the encoder has none" in caplog.text) == (dropout == 0)
 
 
+def test_of_several_tasks_it_compares_whole_batches_or_none(config, tokenizer):
+    multi = tasks.MultiTask({"near": make(config, tokenizer)})
+    with pytest.raises(ValueError, match=r"a TextEmbedder, micro_batches=2, 1 devices"):
+        multi.fit({"near": PAIRS}, batch_size=6, micro_batches=2, verbose=0)
+
+
 def test_variables_are_what_they_were(config, tokenizer):
     task = make(config, tokenizer, dropout=0.3)
     features = task.build_inputs(tokenizer.encode(TEXTS))
