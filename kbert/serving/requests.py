@@ -7,6 +7,7 @@ a longest length.
 Shapes: B rows of a request, n rows of a chunk.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -126,26 +127,25 @@ def bounded(signature: Signature, max_bytes: int = MAX_BYTES) -> Signature:
     if max_bytes < 1:
         raise ValueError(f"`max_bytes` must be at least 1. Received: max_bytes={max_bytes}")
 
+    compute = signature.function if signature.tokens is None else in_chunks(signature)
+
     def function(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        checked = _checked(signature, inputs, max_bytes)
-        if signature.tokens is None:
-            return signature.function(*checked)
-        return in_chunks(signature, checked)
+        return compute(*_checked(signature, inputs, max_bytes))
 
     return replace(signature, function=function, tokens=None, numbered=False)
 
 
-def in_chunks(signature: Signature, inputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The outputs of an entry point, computed in chunks of rows where they are many.
+def in_chunks(signature: Signature) -> Callable[..., dict[str, tf.Tensor]]:
+    """An entry point's function that computes in chunks of rows where they are many.
 
     Args:
         signature: one with `tokens`.
-        inputs: its arguments.
 
     Returns:
-        The outputs.
+        A function of its arguments, for graphs.
     """
-    assert signature.tokens is not None
+    count_tokens = signature.tokens
+    assert count_tokens is not None
     specs = list(signature.inputs)
     if signature.numbered:
         specs.append(tf.TensorSpec([None], tf.int32, "row_numbers"))
@@ -156,37 +156,46 @@ def in_chunks(signature: Signature, inputs: Sequence[tf.Tensor]) -> dict[str, tf
             return signature.function(*columns, row_numbers=numbers)
         return signature.function(*columns)
 
-    # Traced once, for both ways below.
-    run = graph(compute, autograph=False, input_signature=specs)
-    rows = tf.shape(inputs[0])[0]
-    if signature.numbered:
-        inputs = [*inputs, tf.range(rows)]
-    tokens = signature.tokens(*inputs[: len(signature.inputs)])
+    @functools.cache
+    def traced() -> Any:
+        """For both ways below, and for both times that TensorFlow traces what it saves."""
+        return graph(compute, autograph=False, input_signature=specs).get_concrete_function()
 
-    def chunked() -> dict[str, tf.Tensor]:
-        order = tf.argsort(tokens, direction="DESCENDING")
-        ordered = tf.gather(tokens, order)
+    def function(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        run, rows = traced(), tf.shape(inputs[0])[0]
+        if signature.numbered:
+            inputs = (*inputs, tf.range(rows))
+        tokens = count_tokens(*inputs[: len(signature.inputs)])
 
-        def part(first: tf.Tensor, end: tf.Tensor) -> dict[str, tf.Tensor]:
-            return run(*(tf.gather(x, order[first:end]) for x in inputs))
+        def chunked() -> dict[str, tf.Tensor]:
+            order = tf.argsort(tokens, direction="DESCENDING")
+            ordered = tf.gather(tokens, order)
 
-        def end(first: tf.Tensor) -> tf.Tensor:
-            # The first row of a chunk is its longest.
-            fitting = tf.cast(TOKENS_AT_ONCE // tf.maximum(ordered[first], 1), tf.int32)
-            return tf.minimum(first + tf.maximum(fitting, 1), rows)
+            def part(first: tf.Tensor, end: tf.Tensor) -> dict[str, tf.Tensor]:
+                return run(*(tf.gather(x, order[first:end]) for x in inputs))
 
-        outputs = run.get_concrete_function().structured_outputs
-        found = collect(part, rows, end, outputs)
-        places = tf.math.invert_permutation(order)
-        return {name: tf.gather(x, places) for name, x in found.items()}
+            def end(first: tf.Tensor) -> tf.Tensor:
+                # The first row of a chunk is its longest.
+                fitting = tf.cast(TOKENS_AT_ONCE // tf.maximum(ordered[first], 1), tf.int32)
+                return tf.minimum(first + tf.maximum(fitting, 1), rows)
 
-    longest = tf.reduce_max(tf.pad(tokens, [[0, 1]]))
-    is_small = tf.cast(rows, tf.int64) * longest <= TOKENS_AT_ONCE
-    # One operation that is skipped, where its graph would be hundreds in that of the entry point.
-    apart = graph(
-        chunked, autograph=False, input_signature=[], experimental_attributes={"_noinline": True}
-    )
-    return tf.cond(is_small, lambda: dict(run(*inputs)), apart)
+            outputs = run.structured_outputs
+            found = collect(part, rows, end, outputs)
+            places = tf.math.invert_permutation(order)
+            return {name: tf.gather(x, places) for name, x in found.items()}
+
+        longest = tf.reduce_max(tf.pad(tokens, [[0, 1]]))
+        is_small = tf.cast(rows, tf.int64) * longest <= TOKENS_AT_ONCE
+        # One operation that is skipped, where its graph would be hundreds in the entry point's.
+        apart = graph(
+            chunked,
+            autograph=False,
+            input_signature=[],
+            experimental_attributes={"_noinline": True},
+        )
+        return tf.cond(is_small, lambda: dict(run(*inputs)), apart)
+
+    return function
 
 
 def collect(

@@ -263,7 +263,7 @@ class MultipleChoice(FineTuningTask):
 
             specs = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.string)]
             alternatives = (rows, tf.reshape(choices, [-1]))
-            found = in_chunks(Signature(logits, specs, tokens), alternatives)["logits"]
+            found = in_chunks(Signature(logits, specs, tokens))(*alternatives)["logits"]
             real = tf.not_equal(choices, "")  # (B, A)
             found = tf.where(real, tf.reshape(found, shape), ABSENT)
             probabilities = tf.where(real, tf.nn.softmax(found), 0.0)
