@@ -87,7 +87,7 @@ def distill_static(
             f"`dimensions` must be from 1 to {most}, what {len(kept)} pieces with vectors of "
             f"{embedder.width} have, or None. Received: {dimensions!r}"
         )
-    shares = _zipf(len(kept)) if texts is None else _counted(embedder, kept, texts)
+    shares = _zipf(len(kept)) if texts is None else _counted(tokenizer, texts, uncounted)[kept]
     vectors = _vectors(embedder, kept, batch_size, verbose)
     if dimensions is not None:
         vectors = principal_components(vectors, dimensions)
@@ -171,17 +171,18 @@ def _zipf(count: int) -> np.ndarray:
     return shares / shares.sum()
 
 
-def _counted(embedder: TextEmbedder, pieces: np.ndarray, texts: Iterable[str]) -> np.ndarray:
-    """(P,) shares of the tokens of texts."""
-    counts = np.zeros(embedder.tokenizer.vocabulary_size, np.int64)
+def _counted(tokenizer: Any, texts: Iterable[str], uncounted: list[int]) -> np.ndarray:
+    """(V,) shares of the pieces among those of texts, the uncounted left out."""
+    counts = np.zeros(tokenizer.vocabulary_size, np.int64)
     left = iter(inference.as_texts(texts) if isinstance(texts, str) else texts)
     while part := list(islice(left, inference.CHUNK)):
-        ids = embedder.tokenizer.encode(inference.as_texts(part)).flat_values.numpy()
+        ids = tokenizer.encode(inference.as_texts(part)).flat_values.numpy()
         counts += np.bincount(ids, minlength=len(counts))
-    found = counts[pieces]
-    if not found.sum():
+    every = int(counts.sum())
+    counts[uncounted] = 0
+    if not counts.any():
         raise ValueError(
             "`texts` must hold pieces of the vocabulary, whose shares are counted. "
-            f"Received: {counts.sum()} tokens, none of them such a piece"
+            f"Received: {every} tokens, none of them such a piece"
         )
-    return found / found.sum()
+    return counts / counts.sum()

@@ -59,10 +59,13 @@ class Static(Encoder):
         self.shared = self.norm = None
         self.pooler = make_pooler(config, name="pooler", **policy)
 
-    def call(self, inputs: Tensors, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def call(  # type: ignore[override]  # Keras looks for `training`, and hands the rest on
+        self, inputs: Tensors, training: bool = False, **options: Any
+    ) -> dict[str, Any]:
         inputs = self._named_inputs(inputs)
         counted = self._counted(inputs)
-        outputs = super().call({**inputs, "padding_mask": counted}, *args, **kwargs)
+        inputs = {**inputs, "padding_mask": counted}
+        outputs = super().call(inputs, training=training, **options)
         return {**outputs, "counted": counted}
 
     def _counted(self, inputs: Tensors) -> Tensor:
