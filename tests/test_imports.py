@@ -46,7 +46,7 @@ ORDER = {
         base
         transformer
         decoder elmo encoder seq2seq
-        reformer universal_transformer xlnet
+        reformer static universal_transformer xlnet
         transformer_xl
     """,
     "conversion": """
@@ -65,7 +65,7 @@ ORDER = {
         stream
     """,
     "distillation": """
-        augmentation comparison layer_map losses reading student
+        augmentation comparison layer_map losses reading static student
         terms
         transfer
         cache comparable published
@@ -112,7 +112,7 @@ ORDER = {
         parts
         from_config
         elmo encoder
-        generators reformer universal_transformer xlnet
+        generators reformer static universal_transformer xlnet
         transformer_xl
         description
     """,

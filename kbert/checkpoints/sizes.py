@@ -27,7 +27,7 @@ def fewest_numbers(config: Any) -> int:
         return config.count_parameters()
     width = config.hidden_size
     block = 4 * width * width + 2 * width * config.intermediate_size
-    rows = config.vocabulary_size + config.max_positions
+    rows = config.vocabulary_size + (config.max_positions if config.num_layers else 0)
     return rows * config.embedding_width + config.num_blocks * block
 
 

@@ -6,6 +6,7 @@ from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.reformer import ReformerConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.configs.static import StaticConfig
 from kbert.configs.transformer_xl import TransformerXlConfig
 from kbert.configs.universal_transformer import UniversalTransformerConfig
 from kbert.configs.xlnet import XlnetConfig
@@ -17,6 +18,7 @@ __all__ = [
     "EncoderConfig",
     "ReformerConfig",
     "Seq2SeqConfig",
+    "StaticConfig",
     "TransformerXlConfig",
     "UniversalTransformerConfig",
     "XlnetConfig",

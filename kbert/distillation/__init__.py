@@ -19,6 +19,7 @@ from kbert.distillation.distiller import Distiller
 from kbert.distillation.experiment import DistillationExperiment
 from kbert.distillation.layer_map import layer_map
 from kbert.distillation.published import RECIPES, DistillationRecipe, Stage, recipe
+from kbert.distillation.static import distill_static
 from kbert.distillation.student import student
 from kbert.distillation.terms import (
     AttentionRelations,
@@ -62,6 +63,7 @@ __all__ = [
     "WordVectors",
     "augment",
     "compare",
+    "distill_static",
     "layer_map",
     "read_augmented",
     "read_stop_words",

@@ -13,6 +13,7 @@ from kbert.models.generators.prefix_seq2seq import PrefixSeq2Seq
 from kbert.models.generators.seq2seq import Seq2Seq
 from kbert.models.parts import Part, register_part
 from kbert.models.reformer.reformer import Reformer
+from kbert.models.static import Static
 from kbert.models.transformer_xl import TransformerXl
 from kbert.models.universal_transformer import UniversalTransformer
 from kbert.models.xlnet.xlnet import Xlnet
@@ -30,6 +31,7 @@ __all__ = [
     "PrefixSeq2Seq",
     "Reformer",
     "Seq2Seq",
+    "Static",
     "TransformerXl",
     "UniversalTransformer",
     "Xlnet",

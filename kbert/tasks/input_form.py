@@ -100,7 +100,7 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
             "A task fine-tunes a decoder as a kbert.models.DecoderEncoder, which "
             "DecoderEncoder.extend(decoder) makes. Received: a Decoder"
         )
-    if isinstance(encoder, DecoderEncoder) and not encoder.has_input_tokens:
+    if not getattr(encoder, "has_input_tokens", True):
         return TEXTS_ALONE
     if isinstance(encoder, DecoderEncoder):
         ids = (encoder.start_id, encoder.delimiter_id, encoder.extract_id)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
-from kbert.checkpoints.huggingface import sentence_transformers
+from kbert.checkpoints.huggingface import sentence_transformers, static_embedding
 from kbert.checkpoints.huggingface.architectures import Architecture, find, identify, infer
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
@@ -29,6 +29,7 @@ from kbert.checkpoints.huggingface.config import (
 from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards, write_shards
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
+from kbert.configs.static import StaticConfig
 from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.tokenizers.protocol import TokenizerLike
@@ -39,6 +40,8 @@ CONFIG_FILE = "config.json"
 
 def is_folder(folder: Path) -> bool:
     """Whether the folder is one of Hugging Face's with weights that kbert reads."""
+    if static_embedding.is_folder(folder):
+        return True
     weights = (folder / WEIGHTS_FILE).is_file() or (folder / INDEX_FILE).is_file()
     return weights and (folder / CONFIG_FILE).is_file()
 
@@ -49,6 +52,8 @@ def read_folder(folder: Path) -> Checkpoint:
     Where the weights lie both in one file and in several, the one file counts, as it does for
     transformers.
     """
+    if static_embedding.is_folder(folder):
+        return static_embedding.read_folder(folder)
     content = read_json(folder / CONFIG_FILE)
     weights = folder / WEIGHTS_FILE
     arrays = read_safetensors(weights) if weights.is_file() else read_shards(folder)
@@ -82,6 +87,12 @@ def write_huggingface(
     """
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
     preset.refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
+    if isinstance(config, StaticConfig):
+        own = {name: options.get(name) for name in ("task", "tokenizer")}
+        refused = {"max_shard_size": max_shard_size, **options, "weight_dtype": weight_dtype}
+        static_embedding.refuse_options(refused)
+        static_embedding.write_folder(folder, config, arrays, **own)
+        return
     sentence_transformers.remove_modules(Path(folder))
     arrays, modules = sentence_transformers.split(arrays)
     content, renamed = export_model(config, arrays, **options)

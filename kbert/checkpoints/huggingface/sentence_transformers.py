@@ -59,10 +59,10 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
     Raises:
         ValueError: a module or a setting that kbert does not have.
     """
-    settings = _row_settings(folder, checkpoint.config.max_positions)
+    settings = row_settings(folder, checkpoint.config.max_positions)
     task: dict[str, Any] = {"kind": KIND, "normalize": False, **settings}
     arrays = dict(checkpoint.arrays)
-    for name, place in _modules(folder):
+    for name, place in read_modules(folder):
         if name == "Transformer" and not place.parts[len(folder.parts) :]:
             continue
         if name == "Pooling" and "token_pooling" not in task:
@@ -127,8 +127,7 @@ def write_modules(folder: Path, arrays: Arrays, task: Mapping[str, Any], width: 
         (folder / places[-1]).mkdir(exist_ok=True)
     lengths = {"max_seq_length": task["max_length"], "do_lower_case": False}
     _write(folder, lengths, _LENGTHS_FILE)
-    prompts = {name: found for name in _PROMPTS if (found := task[f"{name}_prompt"]) is not None}
-    _write(folder, {"prompts": prompts, "default_prompt_name": None}, _PROMPTS_FILE)
+    write_prompts(folder, task)
     modules = [
         {"idx": i, "name": str(i), "path": place, "type": f"{_TYPES}{kind}"}
         for i, (kind, place) in enumerate(zip(kinds, places, strict=True))
@@ -136,29 +135,45 @@ def write_modules(folder: Path, arrays: Arrays, task: Mapping[str, Any], width: 
     atomic.write(folder / MODULES_FILE, json.dumps(modules, indent=2).encode() + b"\n")
 
 
+def write_prompts(folder: Path, task: Mapping[str, Any]) -> None:
+    """Writes what is put before texts.
+
+    Args:
+        folder: of the modules.
+        task: settings of a `TextEmbedder`.
+    """
+    prompts = {k: found for k in _PROMPTS if (found := task.get(f"{k}_prompt")) is not None}
+    _write(folder, {"prompts": prompts, "default_prompt_name": None}, _PROMPTS_FILE)
+
+
 def _write(folder: Path, content: Mapping[str, Any], name: str = _CONFIG_FILE) -> None:
     folder.mkdir(exist_ok=True)
     atomic.write(folder / name, json.dumps(content, indent=2).encode() + b"\n")
 
 
-def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """The class and the folder of each module."""
+def read_modules(folder: Path) -> list[tuple[str, Path]]:
+    """The class and the folder of each module, one at least."""
     path = folder / MODULES_FILE
     try:
         found = parse_json(path.read_bytes())
         modules = [(module["type"].rpartition(".")[2], module["path"]) for module in found]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        modules[0]  # there is one
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"{path} is a list of modules with `type` and `path` ({error})") from error
     for _, place in modules:
         if not isinstance(place, str) or "/" in place.strip("/") or ".." in place:
             raise ValueError(
                 f"The modules lie in folders beside {path}. Received: a path {place!r}"
             )
-    return [(name, folder / place.strip("/") if place else folder) for name, place in modules]
+    places = [place.strip("/").removeprefix(".") for _, place in modules]
+    return [
+        (name, folder / place if place else folder)
+        for (name, _), place in zip(modules, places, strict=True)
+    ]
 
 
-def _row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
-    """The longest row and the prompts."""
+def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
+    """The longest row and the prompts, as settings of a `TextEmbedder`."""
     settings: dict[str, Any] = {}
     tokenizer = _of_tokenizer(folder)
     if (path := folder / _LENGTHS_FILE).is_file():

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
-from kbert import metrics
+from kbert import inference, metrics
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dense
@@ -42,6 +42,7 @@ _TEXTS = {
 }
 _INPUTS = ("token_ids", "segment_ids", "padding_mask")
 _NUMBERS = "_number"  # of a text of the table, behind the text's name
+_ROWS_OF_A_TABLE = 512  # that are looked up together
 _TARGETS = "vector"  # column of a teacher's vectors
 
 
@@ -328,18 +329,32 @@ class TextEmbedder(FineTuningTask):
             found[name] = ops.reshape(vectors, (*shape[:-1], self.width))
         return found
 
-    def _embed(self, features: Mapping[str, Any], training: bool) -> Tensor:
-        """(R, D) of rows."""
+    def embed_rows(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
+        """The vectors of rows as they are, whatever `normalize` says.
+
+        Args:
+            features: what `build_inputs` gives, (R, T) each.
+            training: whether dropout is active.
+
+        Returns:
+            (R, D) float32.
+        """
         mask = features["padding_mask"]
         if self.token_pooling == "cls":
             first = self.form.cls_columns(mask)[:, None]
             vectors = self.encode(features, training, positions=first)["sequence"][:, 0]
         else:
-            sequence = self.encode(features, training)["sequence"]
-            vectors = pool_tokens(ops.cast(sequence, "float32"), mask, self.token_pooling)
+            outputs = self.encode(features, training)
+            counted = outputs.get("counted", mask)  # some encoders count fewer tokens
+            sequence = ops.cast(outputs["sequence"], "float32")
+            vectors = pool_tokens(sequence, counted, self.token_pooling)
         if self.projection_layer is not None:
             vectors = self.projection_layer(vectors, training=training)
-        vectors = ops.cast(vectors, "float32")
+        return ops.cast(vectors, "float32")
+
+    def _embed(self, features: Mapping[str, Any], training: bool) -> Tensor:
+        """(R, D) of rows."""
+        vectors = self.embed_rows(features, training)
         return unit(vectors) if self.normalize else vectors
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
@@ -509,6 +524,7 @@ class TextEmbedder(FineTuningTask):
         self, data: Any, labels: Any = None, **options: Any
     ) -> dict[str, float]:
         """As of `FineTuningTask`, and of triplets."""
+        options.setdefault("batch_size", self._usual_batch_size)
         return super().evaluate(_with_triplets(data), labels, **options)
 
     def predict(self, data: Any, *, prompt: str | None = None, **options: Any) -> Any:
@@ -535,7 +551,13 @@ class TextEmbedder(FineTuningTask):
                 )
             table = as_table([data] if isinstance(data, str | bytes) else data)
             data = table.with_column("text", list(self._prompted(table["text"], prompt)))
+        options.setdefault("batch_size", self._usual_batch_size)
         return super().predict(data, **options)
+
+    @property
+    def _usual_batch_size(self) -> int:
+        """Without layers a row costs so little that the calls of small batches would cost most."""
+        return inference.BATCH_SIZE if self.encoder.config.num_layers else _ROWS_OF_A_TABLE
 
     def similarity(self, texts: Any, others: Any = None, **options: Any) -> np.ndarray:
         """Cosines of the vectors of texts.

@@ -16,6 +16,7 @@ from kbert.tokenizers.wordpiece.characters import CharacterRules, character_rule
 from kbert.tokenizers.wordpiece.decoding import join_pieces
 from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
 from kbert.tokenizers.wordpiece.special import SpecialTokens
+from kbert.tokenizers.wordpiece.tokenizer_json import tokenizer_json
 from kbert.tokenizers.wordpiece.vocab_txt import (
     FAIRSEQ_TOKENS,
     check_vocabulary,
@@ -105,6 +106,18 @@ class WordPieceTokenizer(Tokenizer):
         named = {CONFIG_KEYS.get(name, name): value for name, value in self.settings.items()}
         name = "MPNetTokenizer" if self.pair_separators == 2 else "BertTokenizer"
         return {"tokenizer_class": name, **named}
+
+    def tokenizer_json(self) -> bytes:
+        """What Hugging Face's tokenizer.json says of it, with nothing put around texts."""
+        whole = self.special_tokens.values() if self.special_tokens_in_text else ()
+        return tokenizer_json(
+            self.vocabulary,
+            unk_token=self.unk_token,
+            special_tokens=sorted(whole, key=self.token_to_id),
+            lowercase=self.lowercase,
+            strip_accents=self.strip_accents,
+            split_chinese=self.split_chinese,
+        )
 
     def _save_model(self, folder: Path) -> None:
         save_vocabulary(self.vocabulary, folder / "vocab.txt")

@@ -1,0 +1,230 @@
+"""Tables of tokens' vectors: model2vec's folders, and sentence-transformers' `StaticEmbedding`.
+
+model.safetensors   `embeddings` (model2vec, perhaps with `weights` and a `mapping` of tokens to
+                    rows) or `embedding.weight` (sentence-transformers)
+tokenizer.json
+config.json         of model2vec: whether vectors have length 1, and the longest row
+modules.json        of sentence-transformers, and of model2vec for it
+0_StaticEmbedding/  where sentence-transformers may keep the first two
+
+Shapes: V tokens, R rows of the table, D width.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kbert import atomic
+from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.huggingface.sentence_transformers import (
+    KIND,
+    MODULES_FILE,
+    read_modules,
+    row_settings,
+    write_prompts,
+)
+from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
+from kbert.configs.static import StaticConfig
+from kbert.files import Path
+from kbert.json_file import read_json
+from kbert.tokenizers.loading import load_tokenizer
+from kbert.tokenizers.protocol import TokenizerLike
+from kbert.types import Arrays, PathLike
+
+_CONFIG_FILE, _TOKENIZER_FILE = "config.json", "tokenizer.json"
+_MODEL_TYPE, _MODULE = "model2vec", "StaticEmbedding"
+_TABLE = "encoder/embeddings/token"
+_LONGEST = 512  # of model2vec, where its config says nothing
+_NO_LIMIT = 1 << 16  # tokens; sentence-transformers has none
+_TYPES = "sentence_transformers.models."
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether a folder holds a table, and no layers."""
+    if (folder / MODULES_FILE).is_file():
+        return read_modules(folder)[0][0] == _MODULE
+    config, weights = folder / _CONFIG_FILE, folder / WEIGHTS_FILE
+    if not config.is_file() or not weights.is_file():
+        return False
+    return read_json(config).get("model_type") == _MODEL_TYPE
+
+
+def read_folder(folder: Path) -> Checkpoint[StaticConfig]:
+    """Reads a folder for which `is_folder` holds.
+
+    Raises:
+        ValueError: a module besides, or arrays that are not those of the tokenizer's tokens.
+    """
+    place, normalize = folder, False
+    if (folder / MODULES_FILE).is_file():
+        (_, place), *others = read_modules(folder)
+        if [name for name, _ in others] not in ([], ["Normalize"]):
+            raise ValueError(
+                "A folder of sentence-transformers with a StaticEmbedding has at most a Normalize "
+                f"besides. Received: {', '.join(name for name, _ in others)} in "
+                f"{folder / MODULES_FILE}"
+            )
+        normalize = bool(others)
+    arrays = read_safetensors(place / WEIGHTS_FILE)
+    tokenizer: Any = load_tokenizer(place)
+    config = read_json(folder / _CONFIG_FILE) if (folder / _CONFIG_FILE).is_file() else {}
+    uncounted: tuple[int, ...] = ()
+    longest: Any = _NO_LIMIT
+    if config.get("model_type") == _MODEL_TYPE:
+        normalize = _flag(config, "normalize", folder)
+        longest = config.get("max_length", _LONGEST)
+        longest = _NO_LIMIT if longest is None else longest
+        uncounted = () if tokenizer.unk_id is None else (tokenizer.unk_id,)
+    table = _with_rows_for(tokenizer, _table(arrays, place / WEIGHTS_FILE), place)
+    if uncounted:  # no mean counts it here; elsewhere it would be added
+        table[list(uncounted)] = 0.0
+    made = StaticConfig(
+        vocabulary_size=len(table),
+        hidden_size=table.shape[1],
+        max_positions=longest,
+        uncounted_ids=uncounted,
+    )
+    return Checkpoint(
+        config=made,
+        arrays={_TABLE: table},
+        task={"kind": KIND, "normalize": normalize, **row_settings(folder, longest)},
+        source=str(folder),
+    )
+
+
+def write_folder(
+    folder: PathLike,
+    config: StaticConfig,
+    arrays: Arrays,
+    *,
+    task: Mapping[str, Any] | None,
+    tokenizer: TokenizerLike | None,
+) -> None:
+    """Writes a folder that model2vec and sentence-transformers load.
+
+    Args:
+        folder: made where it is missing.
+        config: the encoder's.
+        arrays: its weights.
+        task: settings of a `TextEmbedder`; None = the encoder alone, whose vectors are means.
+        tokenizer: a WordPiece tokenizer.
+
+    Raises:
+        ValueError: weights, settings or a tokenizer that such a folder has no place for.
+    """
+    folder = Path(folder)
+    settings = {"normalize": False, "token_pooling": "mean", "projection": None, **(task or {})}
+    write_json = getattr(tokenizer, "tokenizer_json", None)
+    if {*arrays} != {_TABLE} or settings["projection"] or settings["token_pooling"] != "mean":
+        raise ValueError(
+            "model2vec's folders hold one table, and a text's vector is the mean of its rows. "
+            f"Received: {', '.join(sorted(arrays))}; token_pooling={settings['token_pooling']!r}, "
+            f"projection={settings['projection']!r}"
+        )
+    if settings.get("kind", KIND) != KIND:
+        raise ValueError(f"model2vec's folders are of a TextEmbedder. Received: {settings['kind']}")
+    if write_json is None:
+        raise ValueError(
+            "model2vec's folders hold a tokenizer.json, which is written of a WordPieceTokenizer. "
+            f"Received: {'no tokenizer' if tokenizer is None else type(tokenizer).__name__}"
+        )
+    table = np.asarray(arrays[_TABLE])
+    if (size := tokenizer.vocabulary_size) != len(table):  # type: ignore[union-attr]
+        raise ValueError(
+            f"The table must have a row for each of the {size} pieces. Received: {len(table)} rows"
+        )
+    longest = settings.get("max_length") or config.max_positions
+    content = {
+        "model_type": _MODEL_TYPE,
+        "architectures": ["StaticModel"],
+        "hidden_dim": config.hidden_size,
+        "seq_length": longest,
+        "max_length": longest,
+        "normalize": settings["normalize"],
+        "embedding_dtype": "float32",
+    }
+    modules = [(_MODULE, "."), *([("Normalize", "1_Normalize")] if settings["normalize"] else [])]
+    listed = [
+        {"idx": i, "name": str(i), "path": place, "type": f"{_TYPES}{kind}"}
+        for i, (kind, place) in enumerate(modules)
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    for _, place in modules[1:]:
+        (folder / place).mkdir(exist_ok=True)
+    write_prompts(folder, settings)
+    atomic.write_together(
+        {
+            folder / WEIGHTS_FILE: serialise({"embeddings": table}),
+            folder / _CONFIG_FILE: _as_json(content),
+            folder / _TOKENIZER_FILE: write_json(),
+            folder / MODULES_FILE: _as_json(listed),
+        }
+    )
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Raises for arguments of `write_checkpoint` that such a folder has no place for."""
+    usual = {"weight_dtype": "float32"}
+    known = ("architecture", "labels", "max_shard_size", "weight_dtype")
+    given = {k: options[k] for k in known if options.get(k) != usual.get(k)}
+    if given:
+        raise ValueError(
+            "A table is written as one file of float32, by model2vec's names. Received: "
+            + ", ".join(f"{name}={value!r}" for name, value in given.items())
+        )
+
+
+def _as_json(content: Any) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"
+
+
+def _flag(config: Mapping[str, Any], name: str, folder: Path) -> bool:
+    found = config.get(name) or False
+    if not isinstance(found, bool):
+        raise ValueError(
+            f"`{name}` must be true or false. Received: {found!r} in {folder / _CONFIG_FILE}"
+        )
+    return found
+
+
+def _table(arrays: Arrays, path: Path) -> np.ndarray:
+    """(V, D) float32: a token's row times its weight."""
+    name = "embedding.weight" if "embedding.weight" in arrays else "embeddings"
+    left = {*arrays} - {name, "weights", "mapping"}
+    if name not in arrays or left or arrays[name].ndim != 2 or not arrays[name].size:
+        shapes = ", ".join(f"{key} {value.shape}" for key, value in sorted(arrays.items()))
+        raise ValueError(
+            "A table of vectors is `embeddings` (R, D) with perhaps `weights` (V,) and `mapping` "
+            f"(V,), or `embedding.weight` (V, D). Received: {shapes or 'nothing'} in {path}"
+        )
+    table = np.asarray(arrays[name], np.float32)
+    if (mapping := arrays.get("mapping")) is not None:
+        whole = mapping.ndim == 1 and mapping.dtype.kind in "iu"
+        if not whole or not ((mapping >= 0) & (mapping < len(table))).all():
+            raise ValueError(
+                f"`mapping` says which of the {len(table)} rows each token has. "
+                f"Received: {mapping.dtype} of shape {mapping.shape} in {path}"
+            )
+        table = table[mapping]
+    if (weights := arrays.get("weights")) is not None:
+        if weights.shape != table.shape[:1]:
+            raise ValueError(
+                f"`weights` must be a number for each of {len(table)} tokens. "
+                f"Received: shape {weights.shape} in {path}"
+            )
+        table = table * np.asarray(weights, np.float32)[:, None]
+    return np.array(table, np.float32)
+
+
+def _with_rows_for(tokenizer: Any, table: np.ndarray, place: Path) -> np.ndarray:
+    """Zeros for the special tokens that `load_tokenizer` added behind those of the file."""
+    size = tokenizer.vocabulary_size
+    added = range(len(table), size)
+    if not {*added} <= {*tokenizer.special_ids}:
+        raise ValueError(
+            f"The table must have a row for each of the {size} tokens. "
+            f"Received: {len(table)} rows in {place}"
+        )
+    return np.concatenate([table, np.zeros((len(added), table.shape[1]), np.float32)])

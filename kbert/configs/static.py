@@ -1,0 +1,105 @@
+"""The configuration of a static encoder: a table of tokens' vectors."""
+
+import dataclasses
+from typing import ClassVar
+
+from kbert.configs.base import (
+    check_activation,
+    check_choice,
+    check_count,
+    check_positive,
+    check_rate,
+    register_config,
+)
+from kbert.configs.encoder import IDENTITY, EncoderConfig
+
+
+@register_config
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StaticConfig(EncoderConfig):
+    """The sizes of an encoder without layers: each token has one vector, whatever stands around it.
+
+    A token's weight in a mean is the length of its vector, so there is one table and no second one
+    of weights, as in the folders of model2vec and of sentence-transformers' `StaticEmbedding`.
+    Rows are texts alone, without [CLS] and [SEP].
+
+    Args:
+        vocabulary_size: rows of the table.
+        hidden_size: width of a vector.
+        max_positions: no size of a weight: the longest row that the tasks make.
+        dropout: rate on the vectors; texts alone are pairs by it (`kbert.tasks.TextEmbedder`).
+        uncounted_ids: tokens that no mean counts, such as [UNK]: their vectors are zeros.
+        pooler_activation: of a dense layer on the mean, for heads of texts; None = no such layer.
+
+    Raises:
+        ValueError: a value is out of range, or one that a table has no use for is set.
+
+    Example:
+        >>> config = StaticConfig(vocabulary_size=32, hidden_size=8, uncounted_ids=(0, 1))
+        >>> config.num_layers, config.count_embeddings()
+        (0, 256)
+    """
+
+    kind = "static"
+    told = "a static encoder, which kbert.Encoder loads"
+
+    num_layers: int = 0
+    num_heads: int = 1
+    intermediate_size: int = 0
+    num_segments: int = 0
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    pooler_activation: str | None = None
+    pooling: str = "mean"
+    positions: str = "none"
+    embedding_norm: bool = False
+    uncounted_ids: tuple[int, ...] = ()
+
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **EncoderConfig.CHOICES,
+        "pooling": ("mean",),
+        "positions": ("none",),
+    }
+    LATER: ClassVar[tuple[str, ...]] = (
+        *EncoderConfig.LATER,
+        *("num_layers", "num_heads", "intermediate_size", "num_segments", "attention_dropout"),
+        *("activation", "layer_norm_epsilon", "uncounted_ids", "embedding_size"),
+        *("num_layer_groups",),
+    )
+    UNUSED: ClassVar[tuple[str, ...]] = (
+        *("num_layers", "num_heads", "intermediate_size", "num_segments", "embedding_size"),
+        *("num_layer_groups", "part", "positions", "rotary_base", "local_rotary_base"),
+        *("attention_pattern", "feed_forward", "norm", "block", "embedding_norm"),
+        *("attention_dropout", "pooling", "pooler_norm", "bias_exceptions", "num_key_value_heads"),
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.uncounted_ids, list):  # as JSON has it
+            object.__setattr__(self, "uncounted_ids", tuple(self.uncounted_ids))
+        for name in ("vocabulary_size", "hidden_size", "max_positions"):
+            check_count(name, getattr(self, name), minimum=1)
+        for name in self.UNUSED:
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        self._check_unused()
+        check_rate("dropout", self.dropout)
+        check_positive("initializer_range", self.initializer_range)
+        check_choice("output", self.output, self.CHOICES["output"])
+        if self.pooler_activation not in (None, IDENTITY):
+            check_activation("pooler_activation", self.pooler_activation)
+        self._check_uncounted()
+
+    def _check_uncounted(self) -> None:
+        ids = self.uncounted_ids
+        listed = isinstance(ids, tuple) and all(type(x) is int for x in ids)
+        if not listed or not all(0 <= x < self.vocabulary_size for x in ids):
+            raise ValueError(
+                f"`uncounted_ids` must be token ids below vocabulary_size={self.vocabulary_size}. "
+                f"Received: {ids!r}"
+            )
+
+    def count_embeddings(self) -> int:
+        return self.vocabulary_size * self.hidden_size
+
+    def count_blocks(self) -> int:
+        return 0

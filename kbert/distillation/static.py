@@ -1,0 +1,188 @@
+"""A table of tokens' vectors in the place of an encoder, after model2vec.
+
+Each piece of the vocabulary goes through the embedder alone; the vectors are turned to their
+principal components, and frequent pieces are made short, so that they weigh little in a mean.
+(https://github.com/MinishLab/model2vec; the weights: Arora et al. 2017, "A simple but tough-to-beat
+baseline for sentence embeddings", https://openreview.net/forum?id=SyK00v5xx.)
+
+Shapes: V pieces of the vocabulary, P of them kept, D width of the embedder, K of the table.
+"""
+
+import re
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbert import inference
+from kbert.configs.static import StaticConfig
+from kbert.models import Encoder
+from kbert.progress import Progress
+from kbert.tasks import TextEmbedder
+
+_UNUSED = re.compile(r"\[unused\d+\]")  # rows that BERT's vocabularies keep free
+_BATCH_SIZE = 256
+
+
+def distill_static(
+    embedder: TextEmbedder,
+    dimensions: int | None = 256,
+    *,
+    sif: float | None = 1e-4,
+    texts: Iterable[str] | None = None,
+    max_length: int = 512,
+    batch_size: int = _BATCH_SIZE,
+    verbose: str | int = "auto",
+    **options: Any,
+) -> TextEmbedder:
+    """An embedder whose encoder is a table, made of another embedder without training.
+
+    The vector of a piece is what the embedder gives for `[CLS] piece [SEP]`, its length as it is;
+    of those of all pieces the mean is taken off and the first principal components are kept. Its
+    weight is `sif / (sif + p)`, p the piece's share of all tokens. [UNK] and the special tokens
+    count for nothing, and neither do [unused…] pieces.
+
+    Args:
+        embedder: a `kbert.tasks.TextEmbedder`. Its prompts are not put before the pieces.
+        dimensions: K; None = vectors of the embedder's width, neither centred nor turned.
+        sif: the share of tokens at which a piece has half its weight; None = all weigh the same.
+        texts: what shares are counted in. None: they fall as 1 / rank, in the order of the
+            vocabulary (Zipf's law), which vocabularies of WordPiece are in.
+        max_length: the longest row of the task, in tokens.
+        batch_size: pieces that go through the embedder together.
+        verbose: whether there is a progress line; "auto" = in a terminal.
+        **options: of the `TextEmbedder` that is made.
+
+    Returns:
+        The task; more can be trained into it by `fit`.
+
+    Raises:
+        ValueError: `dimensions` or `sif` is out of range, or the texts hold none of the pieces.
+
+    Example:
+        >>> import kbert
+        >>> pieces = ["a", "man", "woman", "eats", "rice"]
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])
+        >>> config = kbert.EncoderConfig(vocabulary_size=10, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> embedder = kbert.tasks.TextEmbedder(kbert.Encoder(config), tokenizer)
+        >>> static = distill_static(embedder, 4)
+        >>> static.predict(["a man eats rice"]).shape, static.encoder.count_params()
+        ((1, 4), 40)
+    """
+    if sif is not None and not 0 < sif < 1:
+        raise ValueError(f"`sif` must be a share, above 0 and below 1, or None. Received: {sif!r}")
+    if texts is not None and sif is None:
+        raise ValueError(
+            "`texts` are what the weights by `sif` are counted in. Received: texts with sif=None"
+        )
+    tokenizer = embedder.tokenizer
+    kept, uncounted = _pieces(tokenizer)
+    most = min(embedder.width, len(kept) - 1)
+    if dimensions is not None and not 1 <= dimensions <= most:
+        raise ValueError(
+            f"`dimensions` must be from 1 to {most}, what {len(kept)} pieces with vectors of "
+            f"{embedder.width} have, or None. Received: {dimensions!r}"
+        )
+    shares = _zipf(len(kept)) if texts is None else _counted(tokenizer, texts, uncounted)[kept]
+    vectors = _vectors(embedder, kept, batch_size, verbose)
+    if dimensions is not None:
+        vectors = principal_components(vectors, dimensions)
+    if sif is not None:
+        vectors = vectors * (sif / (sif + shares))[:, None]
+    table = np.zeros((tokenizer.vocabulary_size, vectors.shape[1]), np.float32)
+    table[kept] = vectors
+    table[uncounted] = 0.0
+    config = StaticConfig(
+        vocabulary_size=len(table),
+        hidden_size=table.shape[1],
+        max_positions=max_length,
+        uncounted_ids=tuple(uncounted),
+    )
+    encoder = Encoder(config)
+    encoder.token_embedding.assign(table)
+    return TextEmbedder(encoder, tokenizer, **options)
+
+
+def principal_components(vectors: np.ndarray, count: int) -> np.ndarray:
+    """The first principal components of vectors.
+
+    Args:
+        vectors: (P, D).
+        count: K of them.
+
+    Returns:
+        (P, K) float64: the largest in absolute value of each is above 0.
+
+    Example:
+        >>> points = np.array([[1.0, 1.0], [2.0, 2.0], [6.0, 6.0]])
+        >>> np.round(principal_components(points, 1)[:, 0], 2).tolist()
+        [-2.83, -1.41, 4.24]
+    """
+    centred = np.asarray(vectors, np.float64)
+    centred = centred - centred.mean(0)
+    _, axes = np.linalg.eigh(centred.T @ centred)  # the smallest first
+    found = centred @ axes[:, ::-1][:, :count]
+    largest = np.take_along_axis(found, np.abs(found).argmax(0)[None], 0)
+    return found * np.where(largest < 0, -1.0, 1.0)
+
+
+def _pieces(tokenizer: Any) -> tuple[np.ndarray, list[int]]:
+    """Ids of the pieces that are distilled (P,), and of the special tokens.
+
+    [PAD] and [UNK] are among the first too, as in model2vec, though no mean counts them: so ranks
+    and components are the same as there.
+    """
+    special = set(tokenizer.special_ids)
+    if tokenizer.unk_id is not None:
+        special.add(tokenizer.unk_id)
+    left_out = special - {tokenizer.pad_id, tokenizer.unk_id}
+    kept = [
+        number
+        for number, piece in enumerate(tokenizer.vocabulary)
+        if number not in left_out and not _UNUSED.fullmatch(piece)
+    ]
+    return np.array(kept), sorted(special)
+
+
+def _vectors(
+    embedder: TextEmbedder, pieces: np.ndarray, batch_size: int, verbose: str | int
+) -> np.ndarray:
+    """(P, D) of pieces, each the only one of its row."""
+    inference.check_batch_size(batch_size)
+    run = inference.compiled(embedder.embed_rows, *embedder.parts.values())
+    found = []
+    with Progress("", len(pieces), " pieces", verbose=verbose) as bar:
+        for start in range(0, len(pieces), batch_size):
+            ids = tf.constant(pieces[start : start + batch_size, None], tf.int32)
+            ragged = tf.RaggedTensor.from_tensor(ids)
+            rows = embedder.form.build_inputs(ragged, max_length=embedder.row_length, multiple=1)
+            found.append(run(inference.pad(rows))[: len(ids)])
+            bar.show(start + len(ids))
+    return np.concatenate(found)
+
+
+def _zipf(count: int) -> np.ndarray:
+    """(P,) shares that fall as 1 / rank. Ranks begin at 2, as model2vec's."""
+    shares = 1 / np.arange(2, count + 2)
+    return shares / shares.sum()
+
+
+def _counted(tokenizer: Any, texts: Iterable[str], uncounted: list[int]) -> np.ndarray:
+    """(V,) shares of the pieces among those of texts, the uncounted left out."""
+    counts = np.zeros(tokenizer.vocabulary_size, np.int64)
+    left = iter(inference.as_texts(texts) if isinstance(texts, str) else texts)
+    while part := list(islice(left, inference.CHUNK)):
+        ids = tokenizer.encode(inference.as_texts(part)).flat_values.numpy()
+        counts += np.bincount(ids, minlength=len(counts))
+    every = int(counts.sum())
+    counts[uncounted] = 0
+    if not counts.any():
+        raise ValueError(
+            "`texts` must hold pieces of the vocabulary, whose shares are counted. "
+            f"Received: {every} tokens, none of them such a piece"
+        )
+    return counts / counts.sum()

@@ -1,0 +1,95 @@
+"""An encoder that is a table: each token has one vector, whatever stands around it.
+
+Shapes: `B` batch, `T` tokens, `H` width of a vector, `V` vocabulary.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kbert.configs.static import StaticConfig
+from kbert.layers import Dropout, gather_positions
+from kbert.layers.token_embeddings import TokenEmbeddings
+from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
+from kbert.models.inputs_and_outputs import output_spec
+from kbert.models.pooling import make_pooler
+from kbert.types import Tensor, Tensors
+
+
+@register_encoder
+@keras.saving.register_keras_serializable(package="kbert")
+class Static(Encoder):
+    """`Encoder` for a `StaticConfig`, with one more output.
+
+    "counted" (B, T) int32 is 1 for the tokens that a mean counts: no padding, and none of the
+    config's `uncounted_ids`. There are no layers: of "hidden_states" there is one, and of
+    "attention" none.
+
+    Args:
+        config: a `StaticConfig`.
+        **options: of `Encoder`.
+
+    Example:
+        >>> import numpy as np
+        >>> encoder = Static(StaticConfig(vocabulary_size=10, hidden_size=8, uncounted_ids=(1,)))
+        >>> out = encoder({"token_ids": np.array([[4, 1, 3]])})
+        >>> tuple(out["sequence"].shape), ops.convert_to_numpy(out["counted"]).tolist()
+        ((1, 3, 8), [[1, 0, 1]])
+    """
+
+    config_class = StaticConfig
+    config: StaticConfig
+    INPUTS = INPUTS
+    has_input_tokens = False  # rows are texts alone
+
+    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        if embeddings is None:
+            embeddings = TokenEmbeddings(
+                config.vocabulary_size,
+                config.hidden_size,
+                initializer_range=config.initializer_range,
+                name="embeddings",
+                **policy,
+            )
+        self.embeddings = embeddings
+        self.dropout = Dropout(config.dropout, name="dropout", **policy)
+        self.blocks: list[keras.layers.Layer] = []
+        self.shared = self.norm = None
+        self.pooler = make_pooler(config, name="pooler", **policy)
+
+    def call(  # type: ignore[override]  # Keras looks for `training`, and hands the rest on
+        self, inputs: Tensors, training: bool = False, **options: Any
+    ) -> dict[str, Any]:
+        inputs = self._named_inputs(inputs)
+        counted = self._counted(inputs)
+        inputs = {**inputs, "padding_mask": counted}
+        outputs = super().call(inputs, training=training, **options)
+        return {**outputs, "counted": counted}
+
+    def _counted(self, inputs: Tensors) -> Tensor:
+        """(B, T) int32."""
+        ids, mask = inputs["token_ids"], inputs.get("padding_mask")
+        counted = ops.ones_like(ids) > 0 if mask is None else mask > 0
+        for number in self.config.uncounted_ids:
+            counted = ops.logical_and(counted, ids != number)
+        return ops.cast(counted, "int32")
+
+    def _run_layers(
+        self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
+    ) -> Layers:
+        if inputs.get("segment_ids") is not None:
+            raise ValueError(
+                "A static encoder knows no segments. "
+                f"Received: segment_ids of shape {tuple(inputs['segment_ids'].shape)}"
+            )
+        ids = inputs["token_ids"]
+        if positions is not None:
+            ids = gather_positions(ids[..., None], positions)[..., 0]
+        return Layers([self.dropout(self.embeddings(ids), training=training)], [])
+
+    def compute_output_spec(self, inputs: Tensors, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        named = self._named_inputs(inputs)
+        spec = super().compute_output_spec(inputs, *args, **kwargs)
+        return {**spec, **output_spec({"counted": named["token_ids"].shape}, "int32")}

@@ -1,0 +1,64 @@
+"""WordPiece as Hugging Face's tokenizer.json: for libraries that read no other file."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+# Of `tokenization.py` of google-research/bert; the library's own is 100.
+MAX_CHARACTERS = 200
+
+
+def tokenizer_json(
+    vocabulary: Sequence[str],
+    *,
+    unk_token: str,
+    special_tokens: Sequence[str],
+    lowercase: bool,
+    strip_accents: bool | None,
+    split_chinese: bool,
+) -> bytes:
+    """The content of the file. Nothing is put around texts.
+
+    Args:
+        vocabulary: the pieces in the order of their ids.
+        unk_token: one of them.
+        special_tokens: those that are kept whole inside a text.
+        lowercase: see `kbert.WordPieceTokenizer`, as the next two.
+        strip_accents: None = as `lowercase`.
+        split_chinese: every Chinese character is a word.
+
+    Example:
+        >>> found = tokenizer_json(["[UNK]", "pen"], unk_token="[UNK]", special_tokens=[],
+        ...                        lowercase=True, strip_accents=None, split_chinese=True)
+        >>> json.loads(found)["model"]["vocab"]
+        {'[UNK]': 0, 'pen': 1}
+    """
+    ids = {piece: number for number, piece in enumerate(vocabulary)}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    content: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": ids[token], "content": token, **flags, "special": True}
+            for token in special_tokens
+        ],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": split_chinese,
+            "strip_accents": strip_accents,
+            "lowercase": lowercase,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": None,
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": unk_token,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": MAX_CHARACTERS,
+            "vocab": ids,
+        },
+    }
+    return json.dumps(content, ensure_ascii=False).encode()
