@@ -396,7 +396,9 @@ class _Machine:
             if type(value) is not int or not 0 <= value < _LARGEST:
                 raise self._damaged("a storage's lengths are no sizes")
         storage = Storage(key, STORAGES[name], length, start, part)
-        self._storages.setdefault(key, storage)
+        first = self._storages.setdefault(key, storage)
+        if (first.dtype, first.length) != (storage.dtype, length):
+            raise self._damaged(f"storage {shown(key)} is of two types or lengths")
         self._push(storage)
 
     # Name -> what is made of a call of it, and of how many arguments.

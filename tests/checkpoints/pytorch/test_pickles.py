@@ -1,4 +1,4 @@
-"""Pickles of weights are walked: what they name is never looked up, and what they ask for is small."""
+"""Pickles of weights: what they name is never looked up, and what they ask for is small."""
 
 import argparse
 import collections
@@ -141,6 +141,10 @@ BUILT = b"ctorch._utils\n_rebuild_tensor_v2\n(%bQ%bNN\x89NtR."
         (STORAGE.replace(b"K\x06", b"\x88") + b"Q.", "a storage's lengths are no sizes"),
         (STORAGE.replace(b"K\x06", b"J\xff\xff\xff\xff") + b"Q.", "lengths are no sizes"),
         (STORAGE.replace(b"K\x06", b"K\x06K\x01\x85") + b"Q.", "no key, start and length"),
+        (
+            STORAGE + b"Q" + STORAGE.replace(b"FloatStorage", b"LongStorage") + b"Q.",
+            "storage '0' is of two types or lengths",
+        ),
         (STORAGE.replace(b"X\x01\x00\x00\x000", b"K\x00") + b"Q.", "a storage's key is 0"),
     ],
 )
